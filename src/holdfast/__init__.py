@@ -1,0 +1,51 @@
+"""Holdfast: models that hold when the domain shifts."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.comparison import Comparison, compare, load_data
+    from holdfast.core.errors import BadInput
+    from holdfast.data.domain import Dataset
+    from holdfast.data.worlds import world
+    from holdfast.estimator import DomainClassifier
+    from holdfast.experiment import Spec, launch
+    from holdfast.record import RunRecord
+
+_HOME = {
+    "BadInput": "core.errors",
+    "Comparison": "comparison",
+    "Dataset": "data.domain",
+    "DomainClassifier": "estimator",
+    "RunRecord": "record",
+    "Spec": "experiment",
+    "compare": "comparison",
+    "launch": "experiment",
+    "load_data": "comparison",
+    "world": "data.worlds",
+}
+
+__all__ = [
+    "BadInput",
+    "Comparison",
+    "Dataset",
+    "DomainClassifier",
+    "RunRecord",
+    "Spec",
+    "compare",
+    "launch",
+    "load_data",
+    "world",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"holdfast.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,164 @@
+"""From a spec to its parts: encoder, examples, model, method; shared work is done once a workshop.
+
+n rows, d width
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast import catalog
+from holdfast.core.errors import BadInput
+from holdfast.core.files import cache_folder
+from holdfast.core.seeds import seeded
+from holdfast.core.store import Store, TensorStore
+from holdfast.data.augment import augment
+from holdfast.data.batches import Transform
+from holdfast.data.cache import cached_features, weights_digest
+from holdfast.data.domain import Dataset
+from holdfast.data.examples import Examples, prepare
+from holdfast.methods.base import Method
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.model import Model
+from holdfast.nn.tuning import tune
+from holdfast.protocols.plan import Episode, rows_of
+from holdfast.tasks.base import Task
+
+if TYPE_CHECKING:
+    from holdfast.experiment import Spec
+
+Encoding = Callable[[int, int], None]  # (examples done, of how many)
+
+
+@dataclass
+class Workshop:
+    """One data set on one device, with the prepared examples and features that its runs share."""
+
+    dataset: Dataset
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    cache: Path | None = field(default_factory=cache_folder)  # None computes frozen features in every step
+    watch: Encoding | None = None
+    stores: dict[str, Store] = field(default_factory=dict)
+    features: dict[str, Tensor] = field(default_factory=dict)
+
+    def store(self, encoder: Backbone) -> Store:
+        """The data set's examples, prepared for this encoder."""
+        key = encoder.preparation()
+        if key not in self.stores:
+            self.stores[key] = prepare(self.dataset.raw, encoder.prepare, size=encoder.size)
+        return self.stores[key]
+
+    def examples(self, store: Store) -> Examples:
+        y = torch.from_numpy(np.ascontiguousarray(self.dataset.y))
+        return Examples(store, y, self.dataset.domains, device=self.device)
+
+    def frozen(self, encoder: Backbone) -> Tensor:
+        """(n, d) the encoder's features of all examples, from the cache where they are there."""
+        assert self.cache is not None
+        text = f"{weights_digest(encoder)}/{encoder.preparation()}/{sorted(encoder.settings.items())}"
+        key = hashlib.sha256(text.encode()).hexdigest()
+        if key not in self.features:
+            groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
+            done = 0
+
+            def count(rows: int) -> None:
+                nonlocal done
+                done += rows
+                if self.watch is not None:
+                    self.watch(done, len(self.dataset))
+
+            def compute(rows: np.ndarray) -> Tensor:
+                encoder.to(self.device).eval()
+                return self.examples(self.store(encoder)).map(encoder, rows, tick=count)
+
+            self.features[key] = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
+        return self.features[key]
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The parts of one run; `method` is there once it has been trained."""
+
+    encoder: Backbone
+    examples: Examples
+    task: Task
+    make: Callable[[], Method]
+    transform: Transform | None
+    method: Method | None = None
+
+    def deploy(self) -> Model:
+        """The trained network from raw inputs to outputs, with the encoder in its place."""
+        assert self.method is not None
+        model = self.method.deployed
+        if isinstance(model.backbone, Features) and not isinstance(self.encoder, Features):
+            return Model(self.encoder, model.neck, model.head, precision=model.precision)
+        return model
+
+
+def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
+    """Build what the spec names; an encoder learns vocabulary and scale from the first stage's training rows alone."""
+    dataset, device = workshop.dataset, workshop.device
+    if spec.precision == "bf16" and device.type != "cuda":
+        raise BadInput("precision bf16 needs a GPU: use fp32 here")
+    rows = rows_of(episode.stages[0].train)
+    catalog.encoder_for(dataset.raw.kind, spec.encoder)
+
+    def new_encoder() -> Backbone:
+        with seeded(spec.seed, "init", "encoder"):
+            made = catalog.make("encoders", spec.encoder, partial(dataset.raw.take, rows), given=spec.encoder_args)
+        tune(made, spec.tune)
+        return made
+
+    encoder = new_encoder()
+    cached = spec.tune == "frozen" and workshop.cache is not None and not isinstance(encoder, Features)
+    if cached:
+        examples = workshop.examples(TensorStore(workshop.frozen(encoder)))
+    else:
+        examples = workshop.examples(workshop.store(encoder))
+    task: Task = catalog.make("tasks", spec.task, given={})
+
+    def make() -> Method:
+        backbone = Features(inputs=encoder.width) if cached else new_encoder()
+        with seeded(spec.seed, "init", "method"):
+            neck = catalog.make("necks", spec.neck, encoder.width, given=spec.neck_args)
+            head = task.head(neck.width, len(dataset.classes))
+            model = Model(backbone, neck, head, precision=spec.precision).to(device)
+            method = catalog.make(
+                "methods",
+                spec.method,
+                model,
+                given=spec.method_args,
+                task=task,
+                optimizer=partial(Descent, _recipe(spec)),
+            )
+        return method.to(device)
+
+    images = dataset.raw.kind == "image" and spec.augment and spec.tune != "frozen"
+    return Assembled(encoder, examples, task, make, augment if images else None)
+
+
+def _recipe(spec: Spec) -> Recipe:
+    updates = spec.steps / spec.accumulate
+    warmup: Any = spec.warmup * updates if spec.warmup < 1 else spec.warmup
+    return Recipe(
+        optimizer=spec.optimizer,
+        lr=spec.lr,
+        weight_decay=spec.weight_decay,
+        momentum=spec.momentum,
+        schedule=spec.schedule,
+        warmup=int(warmup),
+        steps=spec.steps,
+        clip=spec.clip,
+        accumulate=spec.accumulate,
+    )

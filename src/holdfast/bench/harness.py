@@ -1,0 +1,62 @@
+"""How every bench measures: two ways of doing one thing, turn by turn in one run, and the ratio of their best."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One case: its ratio to the reference and the bar it must keep (at most, or at least)."""
+
+    case: str
+    ratio: float
+    bar: float
+    at_least: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.ratio >= self.bar if self.at_least else self.ratio <= self.bar
+
+    def bar_text(self) -> str:
+        return f"{'at least' if self.at_least else 'at most'} {self.bar}"
+
+    def json(self) -> dict[str, Any]:
+        return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
+
+
+def seconds(function: Callable[[], object], device: torch.device) -> float:
+    """How long one call takes, the device's queue included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def ratio(
+    mine: Callable[[], object], reference: Callable[[], object], device: torch.device, *, rounds: int = 15
+) -> float:
+    """Median over rounds of mine / reference; both are warmed up, and their order changes every round."""
+    mine()
+    reference()
+    found = []
+    gc.collect()
+    gc.disable()
+    try:
+        for i in range(rounds):
+            pair = (mine, reference) if i % 2 else (reference, mine)
+            times = {f: seconds(f, device) for f in pair}
+            found.append(times[mine] / times[reference])
+    finally:
+        gc.enable()
+    return median(found)

@@ -1,0 +1,40 @@
+"""holdfast bench: speed as ratios to a reference measured in the same run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from holdfast.cli import options
+from holdfast.cli.console import give_json, show
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="See `holdfast list benches`.", show_default=False)],
+    device: options.Device = "auto",
+    json: options.Json = False,
+) -> None:
+    """Measure a part against its reference; exit code 1 when a bar is missed.
+
+    Examples:
+
+    - `holdfast bench loop`
+
+    - `holdfast bench cache --json`
+    """
+    from holdfast import catalog
+    from holdfast.settings import choose_device
+
+    where = choose_device(device)
+    results = catalog.entry("benches", name).load()(where)
+    if json:
+        give_json({"bench": name, "device": str(where), "results": [r.json() for r in results]})
+    else:
+        table = Table("case", "ratio", "bar", "", box=None)
+        for r in results:
+            table.add_row(r.case, f"{r.ratio:.3f}", r.bar_text(), "ok" if r.ok else "missed")
+        show(table)
+    if not all(r.ok for r in results):
+        raise typer.Exit(1)

@@ -1,0 +1,101 @@
+"""What the command line shows: sentences and bars on stderr, results on stdout, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from holdfast.engines.watch import Watch
+
+
+def say(sentence: str) -> None:
+    """A sentence for a person, on stderr."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
+
+
+def show(thing: Any) -> None:
+    """A result for a person, on stdout."""
+    Console(highlight=False, soft_wrap=isinstance(thing, str)).print(thing)
+
+
+def give_json(document: Any) -> None:
+    """The one document a machine reads, on stdout."""
+    sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def fail(sentence: str) -> NoReturn:
+    """The sentence on stderr, or as JSON on stdout where --json was asked for; exit code 2."""
+    sentence = " ".join(sentence.split())
+    if "--json" in sys.argv:
+        give_json({"error": sentence})
+    else:
+        say(f"error: {sentence}")
+    sys.exit(2)
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
+
+
+@contextmanager
+def watching(quiet: bool) -> Iterator[Watch]:
+    """Bars for runs, steps and encoding, with rates and the time left; none when quiet."""
+    from holdfast.engines.watch import Watch
+
+    if quiet:
+        yield Watch()
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        class Bars(Watch):
+            def __init__(self) -> None:
+                self.runs = self.run = self.encode = None
+
+            def encoding(self, done: int, total: int) -> None:
+                if self.encode is None:
+                    self.encode = bars.add_task("encoding", total=total)
+                bars.update(self.encode, completed=done, visible=done < total)
+
+            def start(self, total: int, finished: int) -> None:
+                if finished:
+                    say(f"{finished} of {total} runs are done already")
+                self.runs = bars.add_task("runs", total=total, completed=finished)
+
+            def begin(self, name: str, steps: int) -> None:
+                self.run = bars.add_task(name, total=steps)
+
+            def step(self, metrics: Any) -> None:
+                if self.run is not None:
+                    bars.advance(self.run)
+
+            def end(self) -> None:
+                if self.run is not None:
+                    bars.remove_task(self.run)
+                if self.runs is not None:
+                    bars.advance(self.runs)
+
+        yield Bars()

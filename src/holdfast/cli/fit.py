@@ -1,0 +1,66 @@
+"""holdfast fit: train on all domains and save a model folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.console import give_json, say, watching
+
+
+def fit(
+    data: options.Data,
+    method: Annotated[str, typer.Option(help="See `holdfast list methods`.")] = "erm",
+    encoder: options.Encoder = "auto",
+    tune: options.Tune = "auto",
+    metric: options.Metric = "accuracy",
+    steps: options.Steps = None,
+    batch: options.Batch = None,
+    lr: options.Rate = None,
+    seed: Annotated[int, typer.Option(help="The seed of every chance.")] = 0,
+    out: Annotated[Path, typer.Option(help="The model folder to write.")] = Path("runs/model"),
+    device: options.Device = "auto",
+    examples: options.Examples = None,
+    column: options.Column = None,
+    set_: options.Set = None,
+    data_dir: options.DataDir = None,
+    json: options.Json = False,
+) -> None:
+    """Train one method on all domains and save a model folder: weights, configuration, preparation, card.
+
+    Examples:
+
+    - `holdfast fit reviews.csv --out models/reviews`
+
+    - `holdfast fit reviews.csv --method erm --encoder minilm --tune full --steps 500`
+
+    Stopped, it goes on where it was when the same command runs again.
+    """
+    from holdfast.comparison import load_data
+    from holdfast.estimator import DomainClassifier
+    from holdfast.settings import parse
+
+    dataset = load_data(data, columns=options.pairs(column), data_dir=data_dir).checked()
+    if examples is not None:
+        dataset = dataset.limited(examples)
+    classifier = DomainClassifier(
+        method, encoder=encoder, tune=tune, steps=steps, batch=batch, lr=lr, metric=metric, seed=seed,
+        device=device, settings=parse(set_ or []),
+    )  # fmt: skip
+    with watching(json) as watch:
+        classifier.fit_dataset(dataset, checkpoints=out / "checkpoints", watch=watch)
+    classifier.save_pretrained(out)
+    record = classifier.record_
+    valid = {domain: scores[metric] for domain, scores in record.stages[-1]["valid"].items()}
+    if json:
+        give_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})
+        return
+    for note in dataset.notes:
+        say(note)
+    told = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
+    say(f"{metric} on held-out rows: {told}")
+    say(f"model: {out} (use it: holdfast predict {out} NEW.csv --out predictions.csv)")

@@ -1,0 +1,56 @@
+"""holdfast report: the table and the page again, from the records alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.console import give_json, say, show
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that `holdfast compare` wrote.", show_default=False)],
+    metric: Annotated[str | None, typer.Option(help="Another metric than the runs' own.", show_default=False)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page. [default: report.html in the first folder]", show_default=False),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Build the page again from the records of one or several comparisons; nothing is trained.
+
+    Examples:
+
+    - `holdfast report runs/reviews`
+
+    - `holdfast report runs/a runs/b --metric macro_f1 --out both.html`
+    """
+    from dataclasses import asdict
+
+    from holdfast.core.errors import BadInput, unknown
+    from holdfast.record import load
+    from holdfast.report.console import rich_table
+    from holdfast.report.page import write_page
+    from holdfast.report.table import flat, rows
+
+    for folder in runs:
+        if not folder.is_dir():
+            raise BadInput(f"no folder {folder}: name one that `holdfast compare` wrote")
+    records = list({r.id: r for folder in runs for r in load(folder)}.values())
+    if not records:
+        raise BadInput(f"no records in {', '.join(map(str, runs))}: run `holdfast compare` first")
+    told = metric or records[0].spec["metric"]
+    metrics = {m for r in records for scores in r.stages[-1]["test"].values() for m in scores}
+    if told not in metrics:
+        raise unknown("metric", told, metrics)
+    names = ", ".join(dict.fromkeys(str(r.spec["data"]) for r in records))
+    page = write_page(records, out or runs[0] / "report.html", title=f"Holdfast: {names}", metric=told)
+    if json:
+        full = [{"id": r.id, **asdict(r)} for r in records]
+        give_json({"table": flat(records, told), "records": full, "report": str(page)})
+        return
+    show(rich_table(rows(records, told), told))
+    say(f"report: {page}")

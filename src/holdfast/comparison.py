@@ -1,0 +1,99 @@
+"""compare: methods x target domains x seeds on the user's data, to a table and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast import catalog
+from holdfast.assembly import Workshop
+from holdfast.core.errors import BadInput
+from holdfast.core.files import cache_folder
+from holdfast.data.domain import Dataset
+from holdfast.data.read import read
+from holdfast.engines.local import run_all
+from holdfast.engines.watch import Watch
+from holdfast.record import RunRecord
+from holdfast.report.page import write_page
+from holdfast.report.table import flat
+from holdfast.settings import choose_device, choose_methods, make_spec
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison leaves: its records, the metric it is told in, the page and remarks."""
+
+    records: list[RunRecord]
+    metric: str
+    report: Path
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> list[dict[str, Any]]:
+        """One dict a cell: method, target, metric, mean, stderr, n."""
+        return flat(self.records, self.metric)
+
+
+def load_data(
+    data: str | Path | Dataset,
+    *,
+    columns: Mapping[str, str] | None = None,
+    need: Sequence[str] = ("label", "domain"),
+    data_dir: Path | None = None,
+) -> Dataset:
+    """A data set from a path, a known name, or as it is."""
+    if isinstance(data, Dataset):
+        return data
+    known = {name: entry.load() for name, entry in catalog.DATASETS.items()}
+    return read(data, columns=columns, need=need, data_dir=data_dir, known=known)
+
+
+def compare(
+    data: str | Path | Dataset,
+    *,
+    methods: Sequence[str] = ("all",),
+    seeds: int | Sequence[int] = 3,
+    out: str | Path = "runs/compare",
+    encoder: str = "auto",
+    tune: str = "auto",
+    plan: str = "leave-one-out",
+    select: str = "train-validation",
+    metric: str = "accuracy",
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    device: str = "auto",
+    cache: bool = True,
+    columns: Mapping[str, str] | None = None,
+    examples: int | None = None,
+    data_dir: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    watch: Watch | None = None,
+) -> Comparison:
+    """Train every method on every episode of the plan with every seed; what is done already is not done again."""
+    dataset = load_data(data, columns=columns, data_dir=data_dir).checked()
+    if examples is not None:
+        dataset = dataset.limited(examples)
+    where = choose_device(device)
+    sources = len(dataset.domains) - 1 if plan == "leave-one-out" else len(dataset.domains)
+    chosen, left = choose_methods(methods, sources)
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not numbers or not chosen:
+        raise BadInput("nothing to run: give at least one seed and one method")
+    specs = [
+        make_spec(
+            dataset, encoder=encoder, tune=tune, settings=settings, device=where,
+            method=name, seed=seed, plan=plan, select=select, metric=metric,
+            steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
+        )
+        for name in chosen
+        for seed in numbers
+    ]  # fmt: skip
+    out = Path(out)
+    workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
+    records = run_all(specs, workshop, out, watch=watch)
+    notes = (*dataset.notes, *left)
+    told = specs[0].metric
+    page = write_page(records, out / "report.html", title=f"Holdfast: {dataset.name}", metric=told, notes=notes)
+    return Comparison(records, told, page, notes)

@@ -1,0 +1,1 @@
+"""The words everyone speaks: inputs, batches, seeds, the tape, checkpoints."""

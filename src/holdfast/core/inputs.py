@@ -1,0 +1,187 @@
+"""What a backbone takes: a plain tensor, tokens of a text, or graphs; handled alike by single dispatch.
+
+b batch, t tokens, v nodes of all graphs together, e edges, d width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Rows = Any  # a slice, a list of ints or a tensor of ints
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids with the mask of real tokens and, for text pairs, the segment each belongs to."""
+
+    ids: Tensor  # (b, t) int64
+    mask: Tensor  # (b, t) bool
+    types: Tensor | None = None  # (b, t) int64
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """Several graphs as one: nodes and edges side by side, and the graph that owns each node."""
+
+    nodes: Tensor  # (v, d) node features
+    edges: Tensor  # (2, e) node indices within this batch
+    owner: Tensor  # (v,) index of each node's graph, ascending
+    count: int
+    weights: Tensor | None = None  # (e, d) edge features
+
+
+Inputs = Tensor | Tokens | Graphs
+
+
+def _reject(x: Any) -> TypeError:
+    return TypeError(f"inputs are a Tensor, Tokens or Graphs, not {type(x).__name__}")
+
+
+@singledispatch
+def size(x: Any) -> int:
+    """How many examples there are."""
+    raise _reject(x)
+
+
+@singledispatch
+def take(x: Any, rows: Rows) -> Any:
+    """The examples at `rows`, in that order."""
+    raise _reject(x)
+
+
+@singledispatch
+def to(x: Any, device: torch.device | str) -> Any:
+    """The same inputs on another device."""
+    raise _reject(x)
+
+
+@singledispatch
+def _cat(first: Any, rest: Sequence[Any]) -> Any:
+    raise _reject(first)
+
+
+def cat(parts: Sequence[Any]) -> Any:
+    """Several inputs of one kind, one after another."""
+    return parts[0] if len(parts) == 1 else _cat(parts[0], parts[1:])
+
+
+def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
+    """Consecutive pieces of the given sizes."""
+    if isinstance(x, Tensor):
+        return x.split(list(sizes))
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    return tuple(take(x, slice(end - n, end)) for end, n in zip(ends, sizes, strict=True))
+
+
+# tensors
+
+
+@size.register
+def _(x: Tensor) -> int:
+    return len(x)
+
+
+@take.register
+def _(x: Tensor, rows: Rows) -> Tensor:
+    return x[rows]
+
+
+@to.register
+def _(x: Tensor, device: torch.device | str) -> Tensor:
+    return x.to(device, non_blocking=True)
+
+
+@_cat.register
+def _(first: Tensor, rest: Sequence[Tensor]) -> Tensor:
+    return torch.cat([first, *rest])
+
+
+# tokens
+
+
+@size.register
+def _(x: Tokens) -> int:
+    return len(x.ids)
+
+
+@take.register
+def _(x: Tokens, rows: Rows) -> Tokens:
+    return Tokens(x.ids[rows], x.mask[rows], None if x.types is None else x.types[rows])
+
+
+@to.register
+def _(x: Tokens, device: torch.device | str) -> Tokens:
+    types = None if x.types is None else x.types.to(device, non_blocking=True)
+    return Tokens(x.ids.to(device, non_blocking=True), x.mask.to(device, non_blocking=True), types)
+
+
+def _wide(t: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(t, (0, width - t.shape[1]))
+
+
+@_cat.register
+def _(first: Tokens, rest: Sequence[Tokens]) -> Tokens:
+    parts = [first, *rest]
+    width = max(p.ids.shape[1] for p in parts)
+    types = None
+    if first.types is not None:
+        types = torch.cat([_wide(p.types, width) for p in parts if p.types is not None])
+    ids = torch.cat([_wide(p.ids, width) for p in parts])
+    return Tokens(ids, torch.cat([_wide(p.mask, width) for p in parts]), types)
+
+
+# graphs
+
+
+@size.register
+def _(x: Graphs) -> int:
+    return x.count
+
+
+@take.register
+def _(x: Graphs, rows: Rows) -> Graphs:
+    chosen = torch.arange(x.count, device=x.owner.device)[rows]
+    sizes = torch.bincount(x.owner, minlength=x.count)
+    starts = sizes.cumsum(0) - sizes
+    nodes = torch.cat([torch.arange(int(n), device=sizes.device) + s for s, n in
+                       zip(starts[chosen], sizes[chosen], strict=True)] or [chosen])  # fmt: skip
+    # a graph may be taken twice, so edges are gathered graph by graph with their new first node
+    edge_owner = x.owner[x.edges[0]]
+    by_graph = [(edge_owner == g).nonzero()[:, 0] for g in chosen]
+    shift = sizes[chosen].cumsum(0) - sizes[chosen] - starts[chosen]
+    edges = [x.edges[:, rows] + by for rows, by in zip(by_graph, shift, strict=True)]
+    picked = torch.cat(by_graph) if by_graph else chosen
+    return Graphs(
+        nodes=x.nodes[nodes],
+        edges=torch.cat(edges, dim=1) if edges else x.edges[:, :0],
+        owner=torch.arange(len(chosen), device=sizes.device).repeat_interleave(sizes[chosen]),
+        count=len(chosen),
+        weights=None if x.weights is None else x.weights[picked],
+    )
+
+
+@to.register
+def _(x: Graphs, device: torch.device | str) -> Graphs:
+    weights = None if x.weights is None else x.weights.to(device)
+    return Graphs(x.nodes.to(device), x.edges.to(device), x.owner.to(device), x.count, weights)
+
+
+@_cat.register
+def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
+    parts = [first, *rest]
+    nodes = [len(p.nodes) for p in parts]
+    counts = [p.count for p in parts]
+    weights = [p.weights for p in parts if p.weights is not None]
+    return Graphs(
+        nodes=torch.cat([p.nodes for p in parts]),
+        edges=torch.cat([p.edges + sum(nodes[:i]) for i, p in enumerate(parts)], dim=1),
+        owner=torch.cat([p.owner + sum(counts[:i]) for i, p in enumerate(parts)]),
+        count=sum(counts),
+        weights=torch.cat(weights) if weights else None,
+    )

@@ -1,0 +1,1 @@
+"""Readers, splits, batches, synthetic worlds and the cache of frozen features."""

@@ -1,0 +1,129 @@
+"""Chance changes to training images, the recipe of DomainBed (Gulrajani and Lopez-Paz, 2020), batched.
+
+b images, h height, w width; all pure functions of images (b, 3, h, w) in [0, 1] and one number per image
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_GREY = (0.299, 0.587, 0.114)
+_TRIES = 10
+
+
+def augment(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Crop, flip, jitter and grey: uint8 or float in, float32 in [0, 1] out, drawn from a CPU generator."""
+    x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    b, device = len(x), x.device
+
+    def draw(low: float, high: float) -> Tensor:
+        return torch.empty(b).uniform_(low, high, generator=generator).to(device)
+
+    x = resized_crop(x, crop_boxes(b, x.shape[-2] / x.shape[-1], generator).to(device))
+    x = flip(x, draw(0, 1) < 0.5)
+    x = jitter(
+        x,
+        brightness=draw(0.7, 1.3),
+        contrast=draw(0.7, 1.3),
+        saturation=draw(0.7, 1.3),
+        hue=draw(-0.3, 0.3),
+    )
+    return grayscale(x, draw(0, 1) < 0.1)
+
+
+def crop_boxes(
+    count: int,
+    tall: float,
+    generator: torch.Generator,
+    *,
+    scale: tuple[float, float] = (0.7, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Tensor:
+    """(b, 4) top, left, height, width as shares of an image that is `tall` times as high as wide.
+
+    The first of ten draws that fits is taken, the whole image where none does.
+    """
+    area = torch.empty(count, _TRIES).uniform_(*scale, generator=generator)
+    aspect = torch.empty(count, _TRIES).uniform_(*map(math.log, ratio), generator=generator).exp()
+    wide, high = (area * aspect * tall).sqrt(), (area / aspect / tall).sqrt()  # (b, tries)
+    fits = (wide <= 1) & (high <= 1)
+    first = fits.int().argmax(1, keepdim=True)
+    fits = fits.any(1)
+    wide = torch.where(fits, wide.gather(1, first)[:, 0], 1.0)
+    high = torch.where(fits, high.gather(1, first)[:, 0], 1.0)
+    top, left = torch.rand(2, count, generator=generator) * torch.stack([1 - high, 1 - wide])
+    return torch.stack([top, left, high, wide], dim=1)
+
+
+def resized_crop(x: Tensor, boxes: Tensor) -> Tensor:
+    """The box (b, 4) of each image, blown up to the image's own size."""
+    top, left, high, wide = boxes.to(x.dtype).unbind(1)
+    zero = torch.zeros_like(top)
+    # grid_sample counts from -1 to 1 across the image
+    across = torch.stack([wide, zero, 2 * left + wide - 1], dim=1)
+    down = torch.stack([zero, high, 2 * top + high - 1], dim=1)
+    grid = F.affine_grid(torch.stack([across, down], dim=1), list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def flip(x: Tensor, which: Tensor) -> Tensor:
+    """Mirror left and right where `which` (b,) is true."""
+    return torch.where(_each(which), x.flip(-1), x)
+
+
+def grayscale(x: Tensor, which: Tensor) -> Tensor:
+    """Take the colour away where `which` (b,) is true."""
+    return torch.where(_each(which), _luma(x).expand_as(x), x)
+
+
+def jitter(x: Tensor, *, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
+    """Change the colours, always in this order; factors of 1 and a hue shift of 0 change nothing."""
+    x = blend(x, torch.zeros_like(x), brightness)
+    x = blend(x, _luma(x).mean((-3, -2, -1), keepdim=True), contrast)
+    x = blend(x, _luma(x), saturation)
+    return adjust_hue(x, hue)
+
+
+def blend(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
+    """share * x + (1 - share) * other, kept within [0, 1]."""
+    share = _each(share)
+    return (share * x + (1 - share) * other).clamp(0, 1)
+
+
+def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
+    """Turn the hue by `shift` (b,) of a full circle."""
+    hue, saturation, value = to_hsv(x).unbind(1)
+    return to_rgb(torch.stack([(hue + shift[:, None, None]) % 1, saturation, value], dim=1))
+
+
+def to_hsv(x: Tensor) -> Tensor:
+    """RGB to hue, saturation and value, each in [0, 1]."""
+    value, top = x.max(1)  # (b, h, w)
+    spread = value - x.amin(1)
+    red, green, blue = x.unbind(1)
+    safe = torch.where(spread > 0, spread, 1.0)
+    sides = torch.stack([(green - blue) / safe, (blue - red) / safe + 2, (red - green) / safe + 4])
+    hue = sides.gather(0, top[None])[0] / 6 % 1
+    return torch.stack([hue, spread / torch.where(value > 0, value, 1.0), value], dim=1)
+
+
+def to_rgb(x: Tensor) -> Tensor:
+    """Hue, saturation and value back to RGB: v - v s max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6."""
+    hue, saturation, value = x.unbind(1)
+    turn = torch.tensor([5.0, 3.0, 1.0], device=x.device, dtype=x.dtype)[:, None, None]
+    k = (turn + hue[:, None] * 6) % 6  # (b, 3, h, w)
+    dip = torch.minimum(torch.minimum(k, 4 - k), torch.ones_like(k)).clamp(min=0)
+    return value[:, None] - (value * saturation)[:, None] * dip
+
+
+def _luma(x: Tensor) -> Tensor:
+    weights = torch.tensor(_GREY, device=x.device, dtype=x.dtype)[:, None, None]
+    return (x * weights).sum(1, keepdim=True)  # (b, 1, h, w)
+
+
+def _each(values: Tensor) -> Tensor:
+    return values[:, None, None, None]

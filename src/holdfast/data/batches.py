@@ -1,0 +1,77 @@
+"""Endless batches: the same number from each training domain, every row once before any comes again.
+
+b examples of one domain
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.inputs import Inputs
+from holdfast.data.examples import Examples
+from holdfast.data.splits import Part
+
+Transform = Callable[[Any, torch.Generator], Any]
+
+
+class ForbiddenRow(RuntimeError):
+    """Someone asked the sampler for a row outside the parts it was opened for."""
+
+
+class Batches:
+    """An iterator over DomainBatches of `parts` alone, whose position can be saved and put back."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        parts: Sequence[Part],
+        size: int,
+        *,
+        generator: torch.Generator,
+        transform: Transform | None = None,
+    ) -> None:
+        self.examples, self.size, self.generator, self.transform = examples, size, generator, transform
+        self.rows = [torch.from_numpy(p.rows) for p in parts]
+        self.domains = tuple(examples.index[p.domain] for p in parts)
+        self.sizes = (size,) * len(parts)
+        self.allowed = torch.zeros(len(examples), dtype=torch.bool)
+        for rows in self.rows:
+            self.allowed[rows] = True
+        self.order = [rows[:0] for rows in self.rows]  # what is left of each domain's current pass
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> DomainBatch:
+        return self.batch(torch.cat([self._draw(i) for i in range(len(self.rows))]))
+
+    def batch(self, rows: Tensor) -> DomainBatch:
+        """The batch of these rows, `size` of each domain in turn; a row outside the parts raises."""
+        if not bool(self.allowed[rows].all()):
+            outside = rows[~self.allowed[rows]].tolist()
+            raise ForbiddenRow(f"rows {outside[:5]} are outside the parts this stage may train on")
+        x: Inputs = self.examples.inputs(rows)
+        if self.transform is not None:
+            x = self.transform(x, self.generator)
+        return DomainBatch(x, self.examples.targets(rows), self.domains, self.sizes)
+
+    def _draw(self, i: int) -> Tensor:
+        """The next `size` rows of the i-th domain; a pass that ends inside a batch is followed by a new one."""
+        left = self.order[i]
+        while len(left) < self.size:
+            rows = self.rows[i]
+            left = torch.cat([left, rows[torch.randperm(len(rows), generator=self.generator)]])
+        self.order[i] = left[self.size :]
+        return left[: self.size]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state(), "order": [o.clone() for o in self.order]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+        self.order = list(state["order"])

@@ -1,0 +1,62 @@
+"""Features of a frozen encoder, computed once: keyed by content, written whole, shared by all runs.
+
+n rows, d width
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.checkpoint import load_tree, save_tree
+from holdfast.core.errors import BadInput
+from holdfast.data.raw import Raw
+
+
+def weights_digest(module: nn.Module) -> str:
+    """A hash of every parameter and buffer."""
+    found = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        if isinstance(value, Tensor):
+            data = value.detach().cpu().contiguous()
+            found.update(f"{name}{tuple(data.shape)}{data.dtype}".encode())
+            found.update(data.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def cached_features(
+    raw: Raw,
+    groups: Sequence[np.ndarray],
+    compute: Callable[[np.ndarray], Tensor],
+    *,
+    key: str,
+    folder: Path,
+) -> Tensor:
+    """(n, d) features of all rows; each group of rows (a domain) has a file of its own, so one added costs one."""
+    found: list[Tensor] = []
+    for rows in groups:
+        name = hashlib.sha256(f"{key}/{raw.digest(rows)}".encode()).hexdigest()[:32]
+        path = folder / "features" / f"{name}.safetensors"
+        features = _read(path, len(rows))
+        if features is None:
+            features = compute(rows)
+            save_tree(path, {"features": features})
+        found.append(features)
+    order = np.concatenate(list(groups))
+    assert len(order) == len(raw), "groups must cover all rows once"
+    return torch.cat(found)[torch.from_numpy(np.argsort(order))]
+
+
+def _read(path: Path, size: int) -> Tensor | None:
+    if not path.exists():
+        return None
+    try:
+        features = load_tree(path)["features"]
+    except BadInput:
+        return None  # a broken file is computed and written anew
+    return features if len(features) == size else None

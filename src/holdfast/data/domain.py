@@ -1,0 +1,105 @@
+"""A data set: raw examples in file order, and for each its label, its domain and, where given, its split.
+
+n examples
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import generator
+from holdfast.data.raw import Raw, Rows
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Examples of several domains; `y` and `domain` index into `classes` and `domains`."""
+
+    name: str
+    raw: Raw
+    y: np.ndarray  # (n,) int64, -1 where the file has no labels
+    classes: tuple[str, ...]
+    domain: np.ndarray  # (n,) int64
+    domains: tuple[str, ...]
+    split: np.ndarray | None = None  # (n,) int64 into SPLITS
+    ids: Sequence[str] | None = None
+    time: np.ndarray | None = None
+    notes: tuple[str, ...] = ()  # what a reader should tell the user, such as rows dropped
+
+    def __post_init__(self) -> None:
+        n = len(self.raw)
+        assert n == len(self.y) == len(self.domain), (n, len(self.y), len(self.domain))
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def rows_of(self, domain: str) -> np.ndarray:
+        """The rows of one domain, in file order."""
+        return np.flatnonzero(self.domain == self.domains.index(domain))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all content: examples, labels, domains, splits."""
+        found = hashlib.sha256(self.raw.digest(np.arange(len(self))).encode())
+        for part in (self.y, self.domain, self.split):
+            found.update(b"-" if part is None else np.ascontiguousarray(part, dtype=np.int64).tobytes())
+        found.update("|".join([*self.classes, "", *self.domains]).encode())
+        return found.hexdigest()[:16]
+
+    def checked(self) -> Dataset:
+        """Itself, if a classifier can be trained on it; else one sentence that says why not."""
+        if len(self) == 0:
+            raise BadInput(f"{self.name} has no examples")
+        if len(self.classes) < 2:
+            raise BadInput(f"{self.name} has a single label {list(self.classes)}: a classifier needs at least two")
+        for name in self.domains:
+            if not len(self.rows_of(name)):
+                raise BadInput(f"domain '{name}' of {self.name} is empty: give it examples or leave it out")
+        return self
+
+    def limited(self, per_domain: int, seed: int = 0) -> Dataset:
+        """At most this many examples of each domain, drawn with the seed, in file order."""
+        keep = []
+        for name in self.domains:
+            rows = self.rows_of(name)
+            if len(rows) > per_domain:
+                order = torch.randperm(len(rows), generator=generator(seed, "limit", name)).numpy()
+                rows = np.sort(rows[order[:per_domain]])
+            keep.append(rows)
+        return self.subset(np.sort(np.concatenate(keep)))
+
+    def subset(self, rows: np.ndarray) -> Dataset:
+        """The same data set with these rows only."""
+        return replace(
+            self,
+            raw=Rows(self.raw, rows),
+            y=self.y[rows],
+            domain=self.domain[rows],
+            split=None if self.split is None else self.split[rows],
+            ids=None if self.ids is None else [self.ids[i] for i in rows],
+            time=None if self.time is None else self.time[rows],
+        )
+
+
+def encode(values: Sequence[object]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Names to indices: (n,) codes and the names, numbers in numeric and others in alphabetic order."""
+    texts = np.asarray([str(v) for v in values], dtype=object)
+    names = sorted(set(texts), key=_natural)
+    index = {name: i for i, name in enumerate(names)}
+    return np.asarray([index[t] for t in texts], dtype=np.int64), tuple(names)
+
+
+def _natural(name: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(name), name)
+    except ValueError:
+        return (1, 0.0, name)

@@ -1,0 +1,100 @@
+"""Prepared examples on their device: rows in, inputs or a DomainBatch out.
+
+n rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.core import inputs
+from holdfast.core.batch import DomainBatch
+from holdfast.core.inputs import Inputs
+from holdfast.core.store import Store, join
+from holdfast.data.raw import Raw
+from holdfast.data.splits import Part
+
+BUDGET = 16384  # tokens (or nodes) in one batch of texts (or graphs) when nothing is trained
+ROWS = 1024  # rows in such a batch of features
+IMAGES = 256  # rows in such a batch of images
+
+
+class Examples:
+    """A store of inputs with the targets and the domains' names."""
+
+    def __init__(self, store: Store, y: Tensor, domains: Sequence[str], *, device: torch.device | str = "cpu") -> None:
+        assert len(store) == len(y)
+        self.store, self.y, self.device = store.to(device), y.to(device), torch.device(device)
+        self.index = {name: i for i, name in enumerate(domains)}
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def inputs(self, rows: Tensor) -> Inputs:
+        return inputs.to(self.store.take(rows), self.device)
+
+    def targets(self, rows: Tensor) -> Tensor:
+        return self.y.index_select(0, rows.to(self.device))
+
+    def once(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
+        """One pass over the parts in order, each batch from one domain."""
+        for part in parts:
+            for rows in torch.from_numpy(part.rows).split(size):
+                at = (self.index[part.domain],)
+                yield DomainBatch(self.inputs(rows), self.targets(rows), at, (len(rows),))
+
+    @torch.no_grad()
+    def map(
+        self,
+        function: Callable[[Inputs], Tensor],
+        rows: np.ndarray,
+        tick: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """A function of inputs over many rows in large even batches; (n, ...) on the CPU, in the rows' order."""
+        wanted = torch.from_numpy(np.ascontiguousarray(rows))
+        found, order = [], []
+        for at in even_chunks(self.store, wanted):
+            found.append(function(self.inputs(wanted[at])).float())
+            order.append(at)
+            if tick is not None:
+                tick(len(at))
+        return torch.cat([f.cpu() for f in found])[torch.cat(order).argsort()]
+
+
+def even_chunks(store: Store, rows: Tensor) -> Iterator[Tensor]:
+    """Positions in `rows`, in chunks of like length and bounded cost, so that little is spent on padding."""
+    lengths = store.lengths()
+    if lengths is None:
+        first = store.take(rows[:1])
+        image = isinstance(first, Tensor) and first.ndim > 2
+        yield from torch.arange(len(rows)).split(IMAGES if image else ROWS)
+        return
+    order = lengths[rows].argsort(stable=True)
+    longest = lengths[rows][order].tolist()
+    start = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or (end + 1 - start) * longest[end] > BUDGET:
+            yield order[start:end]
+            start = end
+
+
+def prepare(
+    raw: Raw,
+    make: Callable[..., Store],
+    *,
+    size: int | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> Store:
+    """Run a backbone's `prepare` over all raw examples, a chunk at a time."""
+    chunk = 256 if raw.kind == "image" else 4096
+    parts = []
+    for start in range(0, len(raw), chunk):
+        rows = np.arange(start, min(start + chunk, len(raw)))
+        parts.append(make(raw.take(rows, size=size)))
+        if tick is not None:
+            tick(len(rows))
+    return join(parts)

@@ -1,0 +1,87 @@
+"""Cutting a domain's rows into parts: by the data's own split column where there is one, else by the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import generator
+from holdfast.data.domain import SPLITS, Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some rows of one domain: indices into the data set, nothing else."""
+
+    domain: str
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """All rows of one domain, and those that the data itself assigns to a split."""
+
+    domain: str
+    rows: np.ndarray
+    given: Mapping[str, np.ndarray]  # empty, or rows for each of train, valid, test
+
+    def everything(self) -> Part:
+        return Part(self.domain, self.rows)
+
+    def tested(self) -> Part:
+        """What a model that never saw this domain is scored on: its test rows if it names any, else all."""
+        marked = self.given.get("test", self.rows[:0])
+        return Part(self.domain, marked if len(marked) else self.rows)
+
+    def two(self, valid: float, seed: int) -> tuple[Part, Part]:
+        """(train, valid); rows marked as test are left out of both."""
+        if not self.given:
+            return self._cut(self.rows, valid, seed, "valid")
+        if len(self.given["valid"]) and len(self.given["train"]):
+            return Part(self.domain, self.given["train"]), Part(self.domain, self.given["valid"])
+        return self._cut(self.given["train"], valid, seed, "valid")
+
+    def three(self, valid: float, test: float, seed: int) -> tuple[Part, Part, Part]:
+        """(train, valid, test) inside the domain."""
+        marked = self.given.get("test", self.rows[:0])
+        if len(marked):
+            return *self.two(valid, seed), Part(self.domain, marked)
+        rest, held = self._cut(self.rows, test, seed, "test")
+        if self.given and len(self.given["valid"]):  # no test rows named: the named valid rows are the test
+            train, chosen = self._cut(self.given["train"], valid, seed, "valid")
+            return train, chosen, Part(self.domain, self.given["valid"])
+        return *self._cut(rest.rows, valid, seed, "valid"), held
+
+    def _cut(self, rows: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Part, Part]:
+        held = max(1, int(len(rows) * fraction))
+        if len(rows) - held < 1:
+            raise BadInput(
+                f"domain '{self.domain}' has {len(rows)} example(s) to train and validate on, at least 2 are "
+                "needed: give it more or leave it out"
+            )
+        order = torch.randperm(len(rows), generator=generator(seed, "split", name, self.domain)).numpy()
+        return (
+            Part(self.domain, np.sort(rows[order[held:]])),
+            Part(self.domain, np.sort(rows[order[:held]])),
+        )
+
+
+Shares = Mapping[str, Share]
+
+
+def shares(dataset: Dataset) -> dict[str, Share]:
+    """The rows of each domain of a data set, in the order of its domains."""
+    found = {}
+    for name in dataset.domains:
+        rows, given = dataset.rows_of(name), {}
+        if dataset.split is not None:
+            given = {kind: rows[dataset.split[rows] == i] for i, kind in enumerate(SPLITS)}
+        found[name] = Share(name, rows, given)
+    return found

@@ -1,0 +1,201 @@
+"""Spec: all that decides a run's numbers. launch: a spec to records, one an episode, resumed where it was left."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast import catalog
+from holdfast.assembly import Assembled, Workshop, assemble
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import seeded
+from holdfast.data.splits import shares
+from holdfast.methods.base import Metrics
+from holdfast.protocols.plan import Episode
+from holdfast.protocols.resume import Saver
+from holdfast.protocols.run import Settings, check_labels, run
+from holdfast.record import RunRecord, read, run_id
+
+Tick = Callable[[Metrics], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """Everything that decides the numbers of a run; equal specs give equal records."""
+
+    data: str
+    fingerprint: str  # of the data's content
+    method: str = "erm"
+    encoder: str = "minilm"
+    neck: str = "none"
+    task: str = "classify"
+    plan: str = "leave-one-out"
+    select: str = "train-validation"
+    metric: str = "accuracy"
+    tune: str = "frozen"
+    seed: int = 0
+    steps: int = 300  # in each phase of a method
+    every: int = 25  # steps between validations
+    batch: int = 32  # examples of each domain in a batch
+    patience: int = 0  # validations without improvement before stopping; 0 goes on to the end
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    momentum: float = 0.9
+    schedule: str = "constant"
+    warmup: float = 0.0  # steps, or below 1 a share of them
+    clip: float = 0.0
+    accumulate: int = 1
+    precision: str = "fp32"
+    augment: bool = False
+    method_args: dict[str, Any] = field(default_factory=dict)
+    encoder_args: dict[str, Any] = field(default_factory=dict)
+    neck_args: dict[str, Any] = field(default_factory=dict)
+    plan_args: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "every", "batch"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.precision not in ("fp32", "bf16"):
+            raise BadInput(f"unknown precision '{self.precision}': use fp32 or bf16 (bf16 needs a GPU)")
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def episodes(spec: Spec, workshop: Workshop) -> Iterator[Episode]:
+    """What the spec's plan makes of the data."""
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.plan_args.items()}
+    plan = catalog.make("protocols", spec.plan, given=given)
+    yield from plan.episodes(shares(workshop.dataset), spec.seed, oracle=spec.select == "oracle")
+
+
+def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
+    return out / "records" / f"{run_id(spec.json(), episode.name)}.json"
+
+
+def launch(
+    spec: Spec, workshop: Workshop, out: Path, *, tick: Tick | None = None, save_seconds: float = 30.0
+) -> Iterator[RunRecord]:
+    """One record an episode; what is done already is read, what was begun goes on."""
+    for episode in episodes(spec, workshop):
+        yield launch_episode(spec, episode, workshop, out, tick=tick, save_seconds=save_seconds)
+
+
+def launch_episode(
+    spec: Spec,
+    episode: Episode,
+    workshop: Workshop,
+    out: Path,
+    *,
+    tick: Tick | None = None,
+    save_seconds: float = 30.0,
+) -> RunRecord:
+    """Run one episode to its record, unless the record is there."""
+    path = record_path(spec, episode, out)
+    if path.exists():
+        return read(path)
+    saver = Saver(out / "checkpoints" / f"{path.stem}.safetensors", seconds=save_seconds)
+    record, _ = train(spec, episode, workshop, saver=saver, tick=tick)
+    record.save(path.parent)
+    saver.finish()
+    return record
+
+
+def train(
+    spec: Spec, episode: Episode, workshop: Workshop, *, saver: Saver | None = None, tick: Tick | None = None
+) -> tuple[RunRecord, Assembled]:
+    """Assemble and run one episode; the record, and the trained parts."""
+    check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
+    saver = saver or Saver(None)
+    saved = saver.load()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    built = assemble(spec, episode, workshop)
+    settings = Settings(
+        steps=spec.steps,
+        every=spec.every,
+        batch=spec.batch,
+        seed=spec.seed,
+        metric=spec.metric,
+        selection=catalog.entry("selections", spec.select).load(),
+        patience=spec.patience,
+        transform=built.transform,
+    )
+    with seeded(spec.seed, "method"), _kernels():
+        seen = _Counter(tick)
+        method, stages = run(
+            episode, built.make, built.examples, built.task, settings, saver=saver, saved=saved, tick=seen
+        )
+    built = replace(built, method=method)
+    count = seen.steps * spec.batch * len(episode.stages[0].train)
+    cost = {
+        "seconds": round(saver.elapsed(), 3),
+        "examples_per_second": round(count / max(seen.seconds, 1e-9), 1),
+        "peak_memory_mb": round(_peak_memory(workshop.device), 1),
+        "parameters": sum(p.numel() for p in built.deploy().parameters()),
+        "learning_parameters": sum(p.numel() for p in method.parameters() if p.requires_grad),
+    }
+    record = RunRecord(spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), cost)
+    return record, built
+
+
+class _Counter:
+    """Counts steps and the seconds between the first and the last, and passes the metrics on."""
+
+    def __init__(self, tick: Tick | None) -> None:
+        self.tick, self.steps, self.first, self.seconds = tick, 0, time.perf_counter(), 0.0
+
+    def __call__(self, metrics: Metrics) -> None:
+        self.steps += 1
+        self.seconds = time.perf_counter() - self.first
+        if self.tick is not None:
+            self.tick(metrics)
+
+
+def _kernels() -> Any:
+    """HOLDFAST_MKLDNN=0 turns oneDNN's kernels off, which is faster on some ARM machines."""
+    off = os.environ.get("HOLDFAST_MKLDNN", "1") == "0"
+    return torch.backends.mkldnn.flags(enabled=False) if off else nullcontext()
+
+
+def _peak_memory(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    scale = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+
+@cache
+def _code() -> tuple[tuple[str, str], ...]:
+    folder = Path(__file__).resolve().parent
+    git = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        commit = "unknown"
+    return (("version", version("holdfast")), ("commit", commit))
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "cpu": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,1 @@
+"""Training rules: a model and the step that trains it."""

@@ -1,0 +1,85 @@
+"""What every method is: one training step, one prediction, and what happens between stages.
+
+b batch, c classes
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.inputs import Inputs
+from holdfast.methods.descent import Descent
+from holdfast.nn.model import Model
+
+Metrics = dict[str, Tensor]  # detached scalars; whoever shows them waits for the device, not the step
+MakeOptimizer = Callable[[Sequence[nn.Parameter]], Descent]
+
+
+@dataclass(frozen=True, slots=True)
+class StageInfo:
+    """What a method may know of a stage before it begins: names, never data."""
+
+    index: int
+    train_domains: tuple[str, ...]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+class Method(nn.Module, ABC):
+    """A model and the rule that trains it. Concrete methods are final: wrap, do not subclass."""
+
+    kept: ClassVar[tuple[str, ...]] = ("optimizer",)  # state besides parameters and buffers
+    min_domains: ClassVar[int] = 1
+    phases: ClassVar[tuple[str, ...]] = ("train",)
+
+    model: Model
+
+    @abstractmethod
+    def step(self, batch: DomainBatch) -> Metrics:
+        """Update the parameters once, and say what was seen."""
+
+    @property
+    def deployed(self) -> Model:
+        """The network that predicts, and that a model folder holds."""
+        return self.model
+
+    def predict(self, x: Inputs) -> Tensor:
+        """Outputs (b, c); changes nothing."""
+        return self.deployed(x)
+
+    def begin_stage(self, info: StageInfo) -> None:
+        """Before the first step of a stage; also called, in order, when a run is taken up again."""
+
+    def begin_phase(self, name: str) -> None:
+        """Before the first step of a phase; also called, in order, when a run is taken up again."""
+
+    def end_stage(self, batches: Iterable[DomainBatch]) -> None:
+        """After the last step of a stage, with its training data once more."""
+
+    def on_valid(self, step: int, scores: Mapping[str, float]) -> None:
+        """After each validation, with a score per validation domain (higher is better)."""
+
+    def get_extra_state(self) -> dict[str, Any]:
+        found = {}
+        for name in self.kept:
+            value = getattr(self, name)
+            found[name] = value.state_dict() if isinstance(value, Stateful) else value
+        return found
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            mine = getattr(self, name)
+            if isinstance(mine, Stateful):
+                mine.load_state_dict(value)
+            else:
+                setattr(self, name, value)

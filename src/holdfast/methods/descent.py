@@ -1,0 +1,113 @@
+"""One optimizer with its schedule, clipping and accumulation: what a method calls to go down a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.core.parallel import average_gradients
+
+OPTIMIZERS = ("adamw", "adam", "sgd")
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to descend; `warmup` and the end of the schedule are counted in optimizer updates."""
+
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    momentum: float = 0.9
+    schedule: str = "constant"
+    warmup: int = 0
+    steps: int = 1000
+    clip: float = 0.0  # largest norm of the gradient; 0 leaves it as it is
+    accumulate: int = 1  # losses whose mean makes one update
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+        if not self.lr > 0 or self.accumulate < 1 or self.warmup < 0 or self.clip < 0:
+            raise BadInput("lr must be above 0, accumulate at least 1, warmup and clip not negative")
+
+    def factor(self, update: int) -> float:
+        """What the learning rate is multiplied with at this update, counted from 0."""
+        if update < self.warmup:
+            return (update + 1) / self.warmup
+        end = math.ceil(self.steps / self.accumulate)
+        done = min(1.0, (update - self.warmup) / max(1, end - self.warmup))
+        match self.schedule:
+            case "linear":
+                return 1.0 - done
+            case "cosine":
+                return 0.5 * (1.0 + math.cos(math.pi * done))
+        return 1.0
+
+
+class Descent:
+    """Takes gradients of a loss for its own parameters alone, so that two of them never mix."""
+
+    def __init__(self, recipe: Recipe, parameters: Sequence[nn.Parameter]) -> None:
+        self.recipe, self.calls = recipe, 0
+        self.optimizer = _optimizer(recipe, list(parameters))
+        self.parameters = list(parameters)
+
+    def add(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Adopt parameters that were grown after the start."""
+        self.optimizer.add_param_group({"params": list(parameters), "lr": self.recipe.lr})
+        self.parameters += list(parameters)
+
+    def descend(self, loss: Tensor) -> None:
+        """Add this loss's gradient; move when `accumulate` of them are in."""
+        recipe, first = self.recipe, self.calls % self.recipe.accumulate == 0
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        for parameter, grad in zip(self.parameters, grads, strict=True):
+            if recipe.accumulate > 1 and grad is not None:
+                grad = grad / recipe.accumulate
+            before = None if first else parameter.grad
+            parameter.grad = grad if before is None else before if grad is None else before + grad
+        self.calls += 1
+        if self.calls % recipe.accumulate:
+            return
+        average_gradients(self.parameters)
+        if recipe.clip > 0:
+            nn.utils.clip_grad_norm_(self.parameters, recipe.clip)
+        if recipe.warmup or recipe.schedule != "constant":
+            factor = recipe.factor(self.calls // recipe.accumulate - 1)
+            for group in self.optimizer.param_groups:
+                group["lr"] = recipe.lr * factor
+        self.optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        # between two updates the gradients gathered so far are part of the state
+        grads = [p.grad for p in self.parameters] if self.calls % self.recipe.accumulate else []
+        return {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "grads": grads}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.calls = state["calls"]
+        for parameter, grad in zip(self.parameters, state["grads"], strict=False):
+            parameter.grad = None if grad is None else grad.to(parameter.device)
+
+
+def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if not parameters:
+        raise BadInput("nothing is left to train: the whole network is frozen")
+    common: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": True}
+    match recipe.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(parameters, **common)
+        case "adam":
+            return torch.optim.Adam(parameters, **common)
+    return torch.optim.SGD(parameters, momentum=recipe.momentum, **common)

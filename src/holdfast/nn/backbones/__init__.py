@@ -1,0 +1,1 @@
+"""Backbones: each says its width and prepares raw examples into inputs."""

@@ -1,0 +1,145 @@
+"""Small backbones: vectors as they are, a perceptron on vectors, a convolutional net for small images.
+
+n examples, b batch, d width, s pixels a side
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Inputs
+from holdfast.core.store import TensorStore
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.pixels import HALF, Normalise, image_preparation, image_store
+
+
+def _vectors(examples: Any) -> Tensor:
+    found = torch.as_tensor(examples)
+    if found.dim() != 2 or found.shape[1] == 0:
+        raise BadInput(f"vectors must be a table (n, d) with d of at least 1, not {tuple(found.shape)}")
+    return found.float()
+
+
+def _vector_store(examples: Any, width: int) -> TensorStore:
+    found = _vectors(examples)
+    if found.shape[1] != width:
+        raise BadInput(f"these vectors have {found.shape[1]} columns, but the model was built for {width}")
+    return TensorStore(found)
+
+
+def _vector_preparation(width: int) -> str:
+    return hashlib.sha256(f"vector {width}".encode()).hexdigest()
+
+
+class Features(Backbone):
+    """Vectors as they are; nothing to learn."""
+
+    takes: ClassVar[str] = "vector"
+
+    def __init__(self, *, inputs: int) -> None:
+        super().__init__()
+        self.width = inputs
+        self.settings = {"inputs": inputs}
+
+    @classmethod
+    def build(cls, training: Callable[[], Any]) -> Self:
+        return cls(inputs=_vectors(training()).shape[1])
+
+    def prepare(self, examples: Any) -> TensorStore:
+        return _vector_store(examples, self.width)
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        return x
+
+    def preparation(self) -> str:
+        return _vector_preparation(self.width)
+
+
+class MLP(Backbone):
+    """Standardise by the training examples, then layers of Linear, ReLU, Dropout."""
+
+    takes: ClassVar[str] = "vector"
+    mean: Tensor  # (d,)
+    std: Tensor  # (d,)
+
+    def __init__(self, *, inputs: int, hidden: Sequence[int] = (256, 256), dropout: float = 0.0) -> None:
+        super().__init__()
+        if not hidden or min(hidden) < 1:
+            raise BadInput(f"hidden needs one or more layer sizes of at least 1, not {list(hidden)}")
+        self.width = hidden[-1]
+        self.settings = {"inputs": inputs, "hidden": list(hidden), "dropout": dropout}
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("std", torch.ones(inputs))
+        sizes = zip((inputs, *hidden), hidden, strict=False)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Dropout(dropout)) for i, o in sizes)
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], *, hidden: Sequence[int] = (256, 256), dropout: float = 0.0) -> Self:
+        examples = _vectors(training()).double()  # (n, d)
+        if not len(examples) or not bool(examples.isfinite().all()):
+            raise BadInput("the training vectors are empty or hold NaN or infinity: fill or drop those rows")
+        made = cls(inputs=examples.shape[1], hidden=hidden, dropout=dropout)
+        std = examples.std(0, correction=0)
+        made.mean.copy_(examples.mean(0))
+        made.std.copy_(torch.where(std > 1e-8, std, 1.0))  # a constant column stays at zero
+        return made
+
+    def prepare(self, examples: Any) -> TensorStore:
+        return _vector_store(examples, len(self.mean))
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        out = (x - self.mean) / self.std  # (b, inputs)
+        for layer in self.layers:
+            out = layer(out)
+        return out  # (b, d)
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    def preparation(self) -> str:
+        return _vector_preparation(len(self.mean))
+
+
+class CNN(Backbone):
+    """Four 3x3 convolutions with GroupNorm and ReLU, then the mean over all pixels."""
+
+    takes: ClassVar[str] = "image"
+
+    def __init__(self, *, size: int = 32) -> None:
+        super().__init__()
+        self.width, self.size = 128, size
+        self.settings = {"size": size}
+        self.normalise = Normalise(*HALF)
+        shapes = [(3, 64, 1), (64, 128, 2), (128, 128, 1), (128, 128, 1)]
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(i, o, 3, stride, padding=1), nn.GroupNorm(8, o), nn.ReLU())
+            for i, o, stride in shapes
+        )
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], *, size: int = 32) -> Self:
+        return cls(size=size)
+
+    def prepare(self, examples: Any) -> TensorStore:
+        return image_store(examples, self.settings["size"])
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        out = self.normalise(x)
+        for layer in self.layers:
+            out = layer(out)
+        return out.mean((2, 3))  # (b, 128)
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    def preparation(self) -> str:
+        return image_preparation(self.settings["size"])

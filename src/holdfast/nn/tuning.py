@@ -1,0 +1,40 @@
+"""Which parameters of a backbone learn: full, frozen, last:N, head+cls."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.base import Backbone
+
+MODES = "full, frozen, last:N (N blocks from the end) or head+cls"
+
+
+def tune(backbone: Backbone, mode: str) -> None:
+    """Set requires_grad throughout the backbone; necks and heads outside it always learn."""
+    if mode == "full":
+        backbone.requires_grad_(True)
+        return
+    backbone.requires_grad_(False)
+    if mode == "frozen":
+        return
+    if mode == "head+cls":
+        for parameter in backbone.class_token():
+            parameter.requires_grad_(True)
+        return
+    name, _, count = mode.partition(":")
+    if name != "last" or not count.isdigit() or int(count) < 1:
+        raise BadInput(f"unknown tuning '{mode}': use {MODES}")
+    blocks = backbone.blocks()
+    if int(count) > len(blocks):
+        raise BadInput(f"tuning '{mode}' asks for more than the {len(blocks)} blocks of this backbone")
+    for block in blocks[-int(count) :]:
+        block.requires_grad_(True)
+
+
+def rest_frozen(module: nn.Module) -> None:
+    """Put every part without a learning parameter into evaluation mode: no dropout, no batch statistics."""
+    for part in module.modules():
+        owned = list(part.parameters())
+        if owned and not any(p.requires_grad for p in owned):
+            part.eval()

@@ -1,0 +1,84 @@
+"""predict: a model folder and a file of examples to a file of labels and probabilities; no domain column is needed.
+
+n examples, c classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from holdfast.comparison import load_data
+from holdfast.core.errors import BadInput
+from holdfast.core.files import write_text, write_whole
+from holdfast.data.domain import Dataset
+from holdfast.saved import load_model
+from holdfast.settings import choose_device
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where the predictions are, how many of each label, and the accuracy where the file has known labels."""
+
+    path: Path
+    counts: dict[str, int]
+    accuracy: float | None
+    scored: int
+
+
+def predict(
+    model: str | Path,
+    data: str | Path | Dataset,
+    out: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    device: str = "auto",
+) -> Prediction:
+    """Label every example of `data` and write id, label and one probability a class to `out`."""
+    out = Path(out)
+    if out.suffix not in SUFFIXES:
+        raise BadInput(f"cannot write '{out}': name a file that ends in {', '.join(SUFFIXES)}")
+    saved = load_model(Path(model))
+    dataset = load_data(data, columns=columns, need=())
+    found = saved.probabilities(dataset.raw, device=choose_device(device))
+    classes = np.asarray(saved.classes, dtype=object)
+    labels = classes[found.argmax(axis=1)]
+    ids = list(dataset.ids) if dataset.ids is not None else [str(i + 1) for i in range(len(dataset))]
+    table = pa.table(
+        {
+            "id": ids,
+            "label": labels.tolist(),
+            **{f"p_{name}": found[:, i] for i, name in enumerate(saved.classes)},
+        }
+    )
+    _write(table, out)
+    accuracy, scored = _accuracy(dataset, labels, saved.classes)
+    counts = {str(name): int((labels == name).sum()) for name in classes}
+    return Prediction(out, counts, accuracy, scored)
+
+
+def _accuracy(dataset: Dataset, labels: np.ndarray, known: tuple[str, ...]) -> tuple[float | None, int]:
+    if not dataset.classes:
+        return None, 0
+    truth = np.asarray(dataset.classes, dtype=object)[dataset.y]
+    fair = np.isin(truth, np.asarray(known, dtype=object))  # a label never trained on cannot be right
+    return (float((labels == truth)[fair].mean()) if fair.any() else None), int(fair.sum())
+
+
+def _write(table: pa.Table, out: Path) -> None:
+    match out.suffix:
+        case ".csv":
+            write_whole(out, lambda draft: pyarrow.csv.write_csv(table, draft))
+        case ".parquet":
+            write_whole(out, lambda draft: pyarrow.parquet.write_table(table, draft))
+        case _:
+            lines = table.to_pandas().to_json(orient="records", lines=True, force_ascii=False)
+            write_text(out, lines if lines.endswith("\n") else lines + "\n")

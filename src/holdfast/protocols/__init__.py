@@ -1,0 +1,1 @@
+"""Who may be seen when: plans, selection, the loop, the run."""

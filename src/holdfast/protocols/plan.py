@@ -1,0 +1,70 @@
+"""What a run may see, and when: parts of domains in stages. A plan is a generator of episodes and trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.data.splits import Part, Shares
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Train on some parts, choose by others, be scored on the rest; `peek` is target data for the oracle alone."""
+
+    train: tuple[Part, ...]
+    valid: tuple[Part, ...]
+    test: tuple[Part, ...]
+    peek: tuple[Part, ...] = ()
+
+    def __post_init__(self) -> None:
+        train, valid, test, peek = map(rows_of, (self.train, self.valid, self.test, self.peek))
+        for name, a, b in (
+            ("training and validation", train, valid),
+            ("training and test", train, test),
+            ("validation and test", valid, test),
+            ("training and oracle", train, peek),
+            ("oracle and test", peek, test),
+        ):
+            shared = np.intersect1d(a, b)
+            if len(shared):
+                raise ValueError(f"{len(shared)} rows are in both {name}, such as row {shared[0]}")
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One training from start to end; over a stream it has one stage a domain."""
+
+    name: str
+    stages: tuple[Stage, ...]
+
+
+class Plan(Protocol):
+    """Constructor keywords are its settings; `oracle` asks for target rows in `Stage.peek`."""
+
+    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]: ...
+
+
+def rows_of(parts: Sequence[Part]) -> np.ndarray:
+    """All rows of some parts."""
+    return np.concatenate([p.rows for p in parts]) if parts else np.zeros(0, dtype=np.int64)
+
+
+def need_domains(shares: Shares, least: int, plan: str) -> None:
+    """One sentence when the data has fewer domains than the plan needs."""
+    if len(shares) < least:
+        raise BadInput(
+            f"the protocol {plan} needs at least {least} domains, the data has {len(shares)} "
+            f"({', '.join(shares)}): name another column with --column domain=NAME or use --plan in-domain"
+        )
+
+
+def known_domains(names: Sequence[str], shares: Shares) -> None:
+    """One sentence when a setting names a domain that is not in the data."""
+    missing = [name for name in names if name not in shares]
+    if missing:
+        raise BadInput(f"no domain '{missing[0]}' in the data; its domains: {', '.join(shares)}")

@@ -1,0 +1,84 @@
+"""Stopping and going on: a saver that writes the state of a run at an interval and at a signal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from holdfast.core.checkpoint import load_tree, save_tree
+
+_asked_to_stop = threading.Event()
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and its state is saved."""
+
+
+@contextmanager
+def stop_at_signal() -> Iterator[None]:
+    """SIGINT and SIGTERM inside end the current step, save and raise Interrupted; a second SIGINT is at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if _asked_to_stop.is_set():
+            raise KeyboardInterrupt
+        _asked_to_stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        _asked_to_stop.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_if_asked() -> None:
+    """Raise Interrupted if a signal came while nothing was running that could be saved."""
+    if _asked_to_stop.is_set():
+        raise Interrupted
+
+
+class Saver:
+    """The checkpoint of one run: due every `seconds`, gone when the run is finished."""
+
+    def __init__(self, path: Path | None, *, seconds: float = 30.0) -> None:
+        self.path, self.seconds = path, seconds
+        self.started = self.written = time.monotonic()
+        self.done: list[dict[str, Any]] = []  # results of the stages before the one that is saved
+        self.spent = 0.0  # seconds of earlier attempts
+
+    def due(self) -> bool:
+        return _asked_to_stop.is_set() or (self.path is not None and time.monotonic() - self.written >= self.seconds)
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write the state; where the run was asked to stop, stop."""
+        if self.path is not None:
+            save_tree(self.path, {"run": {"done": self.done, "seconds": self.elapsed()}, "fit": state})
+            self.written = time.monotonic()
+        if _asked_to_stop.is_set():
+            raise Interrupted
+
+    def load(self) -> dict[str, Any] | None:
+        """What was saved, or None for a fresh start."""
+        if self.path is None or not self.path.exists():
+            return None
+        saved = load_tree(self.path)
+        self.spent = saved["run"]["seconds"]
+        return saved
+
+    def elapsed(self) -> float:
+        """Seconds spent on this run, earlier attempts included."""
+        return self.spent + time.monotonic() - self.started
+
+    def finish(self) -> None:
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)

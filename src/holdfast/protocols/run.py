@@ -1,0 +1,150 @@
+"""One episode from first batch to last score. Read this to know what happens when; only here is test data opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import generator
+from holdfast.data.batches import Batches, Transform
+from holdfast.data.examples import Examples
+from holdfast.data.splits import Part
+from holdfast.methods.base import Method, Metrics, StageInfo
+from holdfast.protocols.evaluate import score
+from holdfast.protocols.fit import Fit, fit
+from holdfast.protocols.plan import Episode, Stage, rows_of
+from holdfast.protocols.resume import Saver
+from holdfast.protocols.select import Selection, across_folds, newest
+from holdfast.tasks.base import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run needs beyond the episode, the method and the data."""
+
+    steps: int
+    every: int
+    batch: int
+    seed: int
+    metric: str
+    selection: Selection
+    patience: int = 0
+    transform: Transform | None = None
+
+
+def run(
+    episode: Episode,
+    make: Callable[[], Method],
+    examples: Examples,
+    task: Task,
+    settings: Settings,
+    *,
+    saver: Saver | None = None,
+    saved: dict[str, Any] | None = None,
+    tick: Callable[[Metrics], None] | None = None,
+) -> tuple[Method, list[dict[str, Any]]]:
+    """Train through all stages, going on from what was saved; the method and one JSON-able result a stage."""
+    saver = saver or Saver(None)
+    done: list[dict[str, Any]] = saved["run"]["done"] if saved else []
+    begun = len(done)
+    method = make()
+    for index, stage in enumerate(episode.stages):
+        _check_stage(method, stage)
+        method.begin_stage(StageInfo(index, tuple(p.domain for p in stage.train)))
+        if index < begun:
+            continue  # the saved state holds what this stage left
+        saver.done = done
+        going_on = saved["fit"] if saved and index == begun else None
+        steps, choose = settings.steps, settings.selection.choose
+        if settings.selection.looks_at == "folds":
+            steps, choose = _steps_by_folds(make, stage, index, examples, task, settings), newest
+        fitted = _train(
+            method, stage, index, examples, task, settings,
+            steps=steps, choose=choose, saver=saver, saved=going_on, tick=tick,
+        )  # fmt: skip
+        method.end_stage(examples.once(stage.train, settings.batch))
+        done = [*done, _result(method, stage, fitted, examples, task)]
+    return method, done
+
+
+def _train(
+    method: Method, stage: Stage, index: int, examples: Examples, task: Task, settings: Settings, **loop: Any
+) -> Fit:
+    looks_at = settings.selection.looks_at
+    parts = stage.peek if looks_at == "peek" else stage.valid
+    if looks_at == "trained":
+        trained = {p.domain for p in stage.train}
+        parts = tuple(p for p in stage.valid if p.domain in trained)
+    if not parts:
+        raise BadInput(f"nothing to select on: this protocol gives no rows for looking at '{looks_at}'")
+
+    def validate() -> dict[str, float]:
+        found = score(method, examples, parts, task, [settings.metric])
+        values = {domain: scores[settings.metric] for domain, scores in found.items()}
+        return {d: task.better(settings.metric, v if v is not None else 0.0) for d, v in values.items()}
+
+    chance = generator(settings.seed, "batches", index, parallel.rank())
+    batches = Batches(examples, stage.train, settings.batch, generator=chance, transform=settings.transform)
+    return fit(method, batches, validate, every=settings.every, patience=settings.patience, **loop)
+
+
+def _steps_by_folds(
+    make: Callable[[], Method], stage: Stage, index: int, examples: Examples, task: Task, settings: Settings
+) -> int:
+    """Leave one source out in turn; the number of steps that serves the left-out sources best on average."""
+    if len(stage.train) < 2:
+        raise BadInput("selection leave-one-domain-out needs at least 2 training domains")
+    histories = []
+    for held in stage.train:
+        rows = rows_of([p for p in (*stage.train, *stage.valid) if p.domain == held.domain])
+        others = tuple(p for p in stage.train if p.domain != held.domain)
+        fold = Stage(others, (Part(held.domain, rows),), ())
+        method = make()
+        method.begin_stage(StageInfo(index, tuple(p.domain for p in others)))
+        fitted = _train(
+            method, fold, index, examples, task, settings,
+            steps=settings.steps, choose=newest, saver=Saver(None),
+        )  # fmt: skip
+        histories.append(fitted.checks)
+    merged = across_folds(histories)
+    return merged[settings.selection.choose(merged)].step
+
+
+def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task: Task) -> dict[str, Any]:
+    return {
+        "train": [p.domain for p in stage.train],
+        "step": fitted.step,
+        "valid": score(method, examples, stage.valid, task, task.metrics),
+        "test": score(method, examples, stage.test, task, task.metrics),
+        "history": fitted.history,
+        "sizes": {
+            kind: {p.domain: len(p) for p in parts}
+            for kind, parts in (("train", stage.train), ("valid", stage.valid), ("test", stage.test))
+        },
+    }
+
+
+def _check_stage(method: Method, stage: Stage) -> None:
+    if len(stage.train) < method.min_domains:
+        raise BadInput(
+            f"{type(method).__name__} needs {method.min_domains} training domains, this protocol gives it "
+            f"{len(stage.train)}: bring more domains or use another method"
+        )
+
+
+def check_labels(y: np.ndarray, classes: Sequence[str], episode: Episode) -> None:
+    """A label that is tested but never trained on cannot be predicted: say so before any training."""
+    known = np.unique(y[np.concatenate([rows_of(stage.train) for stage in episode.stages])])
+    for stage in episode.stages:
+        for part in stage.test:
+            new = np.setdiff1d(y[part.rows], known)
+            if len(new):
+                raise BadInput(
+                    f"label '{classes[new[0]]}' occurs in domain '{part.domain}' but in none of the domains "
+                    f"that train for it ({episode.name}): drop those rows or bring training examples of it"
+                )

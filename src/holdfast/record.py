@@ -1,0 +1,66 @@
+"""What a run leaves behind: one JSON file, written whole, read by every report; needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import BadInput
+from holdfast.core.files import write_text
+
+SCHEMA = 1
+
+Scores = dict[str, float | None]  # metric -> value; None where it is not defined, such as AUC of one class
+
+
+def run_id(spec: dict[str, Any], episode: str) -> str:
+    """Same spec and episode, same id: a second run overwrites, it never duplicates."""
+    text = json.dumps([spec, episode], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One episode of one spec, from what decided it to what it scored and cost.
+
+    A stage is {"train": [domain], "step": kept step, "valid": {domain: Scores}, "test": {domain: Scores},
+    "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"}}.
+    """
+
+    spec: dict[str, Any]
+    episode: str
+    stages: list[dict[str, Any]]
+    code: dict[str, str]  # version, commit
+    machine: dict[str, Any]  # python, torch, device, cpu, threads
+    cost: dict[str, float]  # seconds, examples_per_second, peak_memory_mb, parameters, learning_parameters
+    schema: int = SCHEMA
+
+    @property
+    def id(self) -> str:
+        return run_id(self.spec, self.episode)
+
+    def save(self, folder: Path) -> Path:
+        text = json.dumps(asdict(self), sort_keys=True, indent=1)
+        return write_text(folder / f"{self.id}.json", text + "\n")
+
+
+def read(path: Path) -> RunRecord:
+    """One record; a file that is none gets a clear sentence."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if fields["schema"] != SCHEMA:
+            raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}")
+        return RunRecord(**fields)
+    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a run record ({error}): delete it or name another folder") from error
+
+
+def load(folder: Path) -> Iterator[RunRecord]:
+    """All records of a folder, or of its `records` folder, in the order of their names."""
+    inner = folder / "records"
+    for path in sorted((inner if inner.is_dir() else folder).glob("*.json")):
+        yield read(path)

@@ -1,0 +1,1 @@
+"""Tables, statistics, pictures and the page; reads records only, never torch."""

@@ -1,0 +1,38 @@
+"""The table of scores for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.report.table import Row, best, columns
+from holdfast.report.words import MISSING, error_note, metric_name, number, show
+
+
+def rich_table(rows: Sequence[Row], metric: str) -> Table:
+    """Methods by target domains, then average and worst domain; the best of each column is bold."""
+    targets = columns(rows)
+    note = f"{error_note(rows)}; best in bold" if len(rows) > 1 else error_note(rows)
+    table = Table(title=Text(metric_name(metric)), caption=Text(note), caption_justify="left")
+    # Text, not str: a domain called [red] is a name, not markup
+    table.add_column("method", no_wrap=True)
+    for target in targets:
+        table.add_column(Text(target), justify="right", no_wrap=True)
+    table.add_column("average", justify="right", no_wrap=True)
+    table.add_column("worst", justify="right")
+    tops = [best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets]
+    top_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
+    top_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
+    for row in rows:
+        pairs = zip(targets, tops, strict=True)
+        line = [_cell(show(row.cells.get(t), metric), row.label in top) for t, top in pairs]
+        line.append(_cell(show(row.average, metric), row.label in top_average))
+        worst = MISSING if row.worst is None else f"{number(row.worst[1], metric)} {row.worst[0]}"
+        table.add_row(Text(row.label), *line, _cell(worst, row.label in top_worst))
+    return table
+
+
+def _cell(text: str, bold: bool) -> Text:
+    return Text(text, style="bold" if bold else "")

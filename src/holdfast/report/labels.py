@@ -1,0 +1,110 @@
+"""Which records are repetitions of one configuration, and how a configuration is called in a table."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.record import RunRecord
+
+BASELINE = "erm"
+SHARED = ("encoder", "tune")  # told as soon as two of them occur: a comparison across them must be visible
+BARE = (*SHARED, "neck", "data", "plan")  # the value speaks for itself
+LATE = ("data", "plan", "fingerprint")  # named only where nothing else tells two configurations apart
+
+
+def configuration(record: RunRecord) -> str:
+    """All of a spec but the seed: equal for two records exactly if they are repetitions."""
+    return json.dumps({k: v for k, v in record.spec.items() if k != "seed"}, sort_keys=True)
+
+
+def label(record: RunRecord, among: Iterable[RunRecord] = ()) -> str:
+    """The method's name, and what distinguishes this configuration from the others of `among`."""
+    return _labels([*among, record])[configuration(record)]
+
+
+def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Label -> its records, each run once; the baseline first, then by name."""
+    once = list({r.id: r for r in records}.values())
+    names = _labels(once)
+    groups: dict[str, list[RunRecord]] = {}
+    for record in sorted(once, key=lambda r: _order(r, names[configuration(r)])):
+        groups.setdefault(names[configuration(record)], []).append(record)
+    return groups
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key that puts slots=8 before slots=16."""
+    parts = re.findall(r"\d+|\D+", text)
+    return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p.lower()) for p in parts)
+
+
+def _order(record: RunRecord, name: str) -> tuple[Any, ...]:
+    method = str(record.spec["method"])
+    return (
+        method != BASELINE,
+        natural(method),
+        natural(name),
+        natural(str(record.spec.get("seed"))),
+        record.episode,
+    )
+
+
+def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Configuration -> label; no two configurations share one."""
+    specs = {configuration(r): r.spec for r in records}
+    flat = {key: _flatten(spec) for key, spec in specs.items()}
+    always = [k for k in SHARED if len({f.get(k) for f in flat.values()}) > 1]
+    found: dict[str, str] = {}
+    for method in sorted({str(s["method"]) for s in specs.values()}):
+        own = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
+        chosen = _telling(own, always)
+        for key, settings in own.items():
+            told = ", ".join(_say(k, settings.get(k)) for k in chosen)
+            name = f"{method} ({told})" if told else method
+            twins = sum(1 for n in found.values() if n == name or n.startswith(f"{name} #"))
+            found[key] = f"{name} #{twins + 1}" if twins else name
+    return found
+
+
+def _telling(own: Mapping[str, Mapping[str, str]], always: list[str]) -> list[str]:
+    """The settings that tell one method's configurations apart, each taken only if it tells more apart."""
+    chosen = list(always)
+    for name in sorted({k for settings in own.values() for k in settings}, key=_priority):
+        before = {tuple(s.get(k) for k in chosen) for s in own.values()}
+        after = {tuple(s.get(k) for k in (*chosen, name)) for s in own.values()}
+        if len(after) > len(before):
+            chosen.append(name)
+    return chosen
+
+
+def _priority(name: str) -> tuple[int, str]:
+    if name in LATE:
+        return 4 + LATE.index(name), name
+    if name in BARE:
+        return 0, name
+    return (1 if name.startswith("method_args.") else 2 if "_args." in name else 3), name
+
+
+def _flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by dotted name, values as JSON text; without seed and method."""
+    flat: dict[str, str] = {}
+    for name, value in spec.items():
+        if not prefix and name in ("seed", "method"):
+            continue
+        if isinstance(value, dict):
+            flat |= _flatten(value, "" if name == "settings" else f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return flat
+
+
+def _say(name: str, value: str | None) -> str:
+    """A setting in a label: `minilm`, `no neck`, `slots=64`, `encoder.depth=2`."""
+    if value is None or value == "null":
+        return f"no {name}" if name in BARE else f"{name.removeprefix('method_args.')}=none"
+    if name in BARE:
+        return value
+    return f"{name.removeprefix('method_args.').replace('_args.', '.')}={value}"

@@ -1,0 +1,170 @@
+"""Pictures of scores, validation curves and streams as HTML fragments; the page holds plotly.js once."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+
+import plotly.graph_objects as go
+
+from holdfast.record import RunRecord
+from holdfast.report.labels import grouped
+from holdfast.report.table import Row, columns, r_matrix, stream_domains
+from holdfast.report.words import is_percent, metric_name, number, scaled
+
+# Okabe and Ito's palette without black and yellow; a round of colours has one symbol and one dash
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+SHADES = ((0.0, "#f4f8fb"), (1.0, "#4a9bd1"))  # light enough for dark numbers on any of them
+GRID = "rgba(128,128,128,0.25)"
+
+
+def scores_chart(rows: Sequence[Row], metric: str) -> str:
+    """Dots with standard errors: targets along the axis, the average last, one colour a method."""
+    targets = columns(rows)
+    figure = go.Figure()
+    for place, row in enumerate(rows):
+        cells = [(_plain(t), row.cells[t]) for t in targets if t in row.cells]
+        if row.average is not None:
+            cells.append(("<b>average</b>", row.average))
+        errors = [0.0 if c.stderr is None else scaled(c.stderr, metric) for _, c in cells]
+        colour, symbol, _ = _style(place)
+        figure.add_scatter(
+            name=_plain(row.label),
+            x=[t for t, _ in cells],
+            y=[scaled(c.mean, metric) for _, c in cells],
+            error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 6},
+            mode="markers",
+            marker={"size": 8, "color": colour, "symbol": symbol},
+            offsetgroup=str(place),
+            customdata=[[_plain(_hover(c.mean, c.stderr, metric)), c.n] for _, c in cells],
+            hovertemplate="%{fullData.name}, %{x}: %{customdata[0]} (n=%{customdata[1]})<extra></extra>",
+        )
+    order = [*(_plain(t) for t in targets), "<b>average</b>"]
+    figure.update_layout(scattermode="group", scattergap=0.35)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, range=[-0.5, len(order) - 0.5])
+    figure.update_yaxes(title=metric_name(metric), range=_reach(rows, metric))
+    figure.add_vline(x=len(targets) - 0.5, line={"color": "rgba(128,128,128,0.7)", "width": 1, "dash": "dot"})
+    return _fragment(figure, "scores", height=440)
+
+
+def curves(records: Iterable[RunRecord]) -> str:
+    """Validation score over steps, one line a method: the mean over validation domains, targets and seeds."""
+    groups = grouped(records)
+    metrics = list(dict.fromkeys(str(r.spec.get("metric", "score")) for g in groups.values() for r in g))
+    metric = metrics[0] if len(metrics) == 1 else "score"
+    figure = go.Figure()
+    for place, (name, group) in enumerate(groups.items()):
+        lines = [line for line in map(_curve, group) if line]
+        # a step counts once all runs have reached it, or the mean would jump where a run ends
+        steps = sorted(set.intersection(*(set(line) for line in lines))) if lines else []
+        colour, symbol, dash = _style(place)
+        figure.add_scatter(
+            name=_plain(name),
+            x=steps,
+            y=[scaled(math.fsum(line[s] for line in lines) / len(lines), metric) for s in steps],
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2},
+            marker={"size": 5, "symbol": symbol},
+            hovertemplate="%{fullData.name}, step %{x}: %{y:.3~f}<extra></extra>",
+        )
+    figure.update_xaxes(title="step")
+    figure.update_yaxes(title=f"validation {metric_name(metric)}")
+    return _fragment(figure, "curves", height=400)
+
+
+def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[float, float] | None = None) -> str:
+    """The R matrix of a stream: the score on each domain (column) after each stage (row).
+
+    Pictures to be compared take one `span`: the scores of the lightest and of the darkest colour.
+    """
+    metric = metric or str(record.spec["metric"])
+    values = r_matrix(record, metric)
+    shown = [[None if math.isnan(v) else scaled(v, metric) for v in line] for line in values]
+    after = [f"{i + 1}: " + _plain("+".join(s["train"])) for i, s in enumerate(record.stages)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=shown,
+            x=[_plain(d) for d in stream_domains(record)],
+            y=after,
+            text=[["" if math.isnan(v) else number(v, metric) for v in line] for line in values],
+            texttemplate="%{text}",
+            textfont={"color": "#14181d"},
+            colorscale=SHADES,
+            zmin=None if span is None else scaled(span[0], metric),
+            zmax=None if span is None else scaled(span[1], metric),
+            xgap=2,
+            ygap=2,
+            colorbar={"title": {"text": metric_name(metric), "side": "right"}, "thickness": 12},
+            hovertemplate="%{x} after stage %{y}: %{text}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="scored on", type="category", showgrid=False)
+    figure.update_yaxes(title="after learning", type="category", autorange="reversed", showgrid=False)
+    return _fragment(figure, f"stream-{record.id}", height=160 + 44 * len(after))
+
+
+def _curve(record: RunRecord) -> dict[int, float]:
+    """Step -> mean over validation domains; the steps of a later stage go on from the earlier one's."""
+    line: dict[int, float] = {}
+    for stage in record.stages:
+        history = stage.get("history", [])
+        last = max(line, default=-1)
+        start = last if history and history[0]["step"] <= last else 0
+        for entry in history:
+            values = [v for v in entry.get("valid", {}).values() if v is not None]
+            if values:
+                line[start + entry["step"]] = math.fsum(values) / len(values)
+    return line
+
+
+def _reach(rows: Sequence[Row], metric: str) -> list[float] | None:
+    """The axis from the lowest to the highest error bar: plotly would start grouped dots at zero."""
+    cells = [c for r in rows for c in (*r.cells.values(), r.average) if c is not None and math.isfinite(c.mean)]
+    if not cells:
+        return None
+    low = scaled(min(c.mean - (c.stderr or 0.0) for c in cells), metric)
+    high = scaled(max(c.mean + (c.stderr or 0.0) for c in cells), metric)
+    room = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
+    return [low - room, high + room]
+
+
+def _style(place: int) -> tuple[str, str, str]:
+    """Colour, symbol and dash of the method at this place: the same in every picture of a page."""
+    turn = place // len(COLOURS)
+    return COLOURS[place % len(COLOURS)], SYMBOLS[turn % len(SYMBOLS)], DASHES[turn % len(DASHES)]
+
+
+def _hover(mean: float, stderr: float | None, metric: str) -> str:
+    error = "" if stderr is None else f" ± {number(stderr, metric)}"
+    return number(mean, metric) + error + (" %" if is_percent(metric) else "")
+
+
+def _plain(text: str) -> str:
+    """A name is text: plotly reads some HTML in labels."""
+    return html.escape(text)
+
+
+def _fragment(figure: go.Figure, name: str, *, height: int) -> str:
+    figure.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 64, "r": 16, "t": 16, "b": 48},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 14, "color": "#767676"},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+        hoverlabel={"font": {"family": "system-ui, sans-serif"}},
+        showlegend=True,
+    )
+    figure.update_xaxes(automargin=True, zeroline=False, gridcolor=GRID)
+    figure.update_yaxes(automargin=True, title_standoff=12, zeroline=False, gridcolor=GRID)
+    return figure.to_html(
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=name,
+        default_height=f"{height}px",
+        config={"displayModeBar": False, "responsive": True},
+    )

@@ -1,0 +1,108 @@
+"""Numbers and findings in words, so that the console and the page say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from holdfast.report.labels import BASELINE
+from holdfast.report.stats import Cell, pooled
+from holdfast.report.table import LOWER_IS_BETTER, Row
+
+PLAIN = ("nll", "ece", "mcc", "loss", "perplexity")  # not shares of one: shown as they are
+MISSING = "–"
+
+
+def is_percent(metric: str) -> bool:
+    return metric not in PLAIN
+
+
+def scaled(value: float, metric: str) -> float:
+    """The value as it is shown: in percent, or as it is."""
+    return 100 * value if is_percent(metric) else value
+
+
+def number(value: float | None, metric: str) -> str:
+    """One decimal of a percentage, three of anything else."""
+    if value is None:
+        return MISSING
+    return f"{scaled(value, metric):.{1 if is_percent(metric) else 3}f}"
+
+
+def show(cell: Cell | None, metric: str) -> str:
+    """`81.2 ± 0.4`, or the mean alone where there is one seed."""
+    if cell is None:
+        return MISSING
+    error = "" if cell.stderr is None else f" ± {number(cell.stderr, metric)}"
+    return number(cell.mean, metric) + error
+
+
+def metric_name(metric: str) -> str:
+    """`accuracy (%)`, `ece`."""
+    return metric.replace("_", " ") + (" (%)" if is_percent(metric) else "")
+
+
+def seeds(rows: Iterable[Row]) -> str:
+    """`3 seeds`, `2 to 3 seeds`."""
+    counts = [cell.n for row in rows for cell in row.cells.values()] or [0]
+    low, high = min(counts), max(counts)
+    return f"{low} to {high} seeds" if low < high else _plural(high, "seed")
+
+
+def error_note(rows: Sequence[Row]) -> str:
+    """What ± means in this table, and over how many seeds."""
+    if any(cell.stderr is not None for row in rows for cell in row.cells.values()):
+        return f"{seeds(rows)}; ± is the standard error over seeds"
+    return f"{seeds(rows)}, so no standard error"
+
+
+def headline(rows: Sequence[Row], metric: str) -> str:
+    """Which row is best on average, by how much, and whether the seeds can tell."""
+    name = metric.replace("_", " ")
+    scored = [(r, r.average) for r in rows if r.average is not None and math.isfinite(r.average.mean)]
+    if not scored:
+        return "No method has finished every target domain yet; the table shows what is there."
+    scored.sort(key=lambda pair: pair[1].mean, reverse=metric not in LOWER_IS_BETTER)
+    (top, mean), rest = scored[0], scored[1:]
+    over = f"over {_plural(len(top.cells), 'target domain')} and {_plural(mean.n, 'seed')}"
+    found = f"average {name} of {_unit(show(mean, metric), metric)} {over}"
+    if not rest:
+        return f"{top.label} has an {found}."
+    baseline = next((pair for pair in rest if pair[0].method == BASELINE), None)
+    rival, other = baseline if baseline is not None and top.method != BASELINE else rest[0]
+    told = f"{rival.label} ({_unit(show(other, metric), metric)}; {_plural(other.n, 'seed')})"
+    gap = abs(mean.mean - other.mean)
+    points = f"{number(gap, metric)} points" if is_percent(metric) else number(gap, metric)
+    judged = _judged(mean, other, metric)
+    text = f"{top.label} is best, with an {found}: {points} better than {told}, {judged}."
+    near = [row.label for row, cell in rest if row is not rival and _within(mean, cell)]
+    if near:
+        text += f" Also within the error of the best: {', '.join(near)}."
+    return text
+
+
+def _judged(a: Cell, b: Cell, metric: str) -> str:
+    error, gap = pooled(a, b), abs(a.mean - b.mean)
+    if error is None:
+        return "but a single seed gives no error to judge that by"
+    told = f"the pooled standard error of {number(error, metric)}"
+    if _within(a, b):
+        return f"which is within the error: not more than {told}"
+    if gap < 2 * error:
+        return f"which is more than {told} but less than twice that, so weak evidence"
+    if gap > 10 * error:
+        return f"which is more than ten times {told}"
+    return f"which is {gap / error:.1f} times {told}"
+
+
+def _within(a: Cell, b: Cell) -> bool:
+    error = pooled(a, b)
+    return error is not None and abs(a.mean - b.mean) <= error
+
+
+def _unit(text: str, metric: str) -> str:
+    return f"{text} %" if is_percent(metric) else text
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

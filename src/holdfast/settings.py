@@ -1,0 +1,112 @@
+"""From what a user says to a Spec: defaults by encoder and tuning, settings by dotted names, the device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from holdfast import catalog
+from holdfast.core.errors import BadInput, unknown
+from holdfast.data.domain import Dataset
+from holdfast.experiment import Spec
+
+GROUPS = ("method", "encoder", "neck", "plan")
+
+
+def parse(pairs: Iterable[str]) -> dict[str, Any]:
+    """`lr=0.001`, `encoder.length=64`, `plan.targets=a,b` to a dict; values are JSON where they can be."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            raise BadInput(f"--set takes KEY=VALUE, such as --set encoder.length=64, not '{pair}'")
+        found[key.strip()] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text.split(",") if "," in text else text
+
+
+def make_spec(
+    dataset: Dataset,
+    *,
+    encoder: str = "auto",
+    tune: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    device: torch.device | None = None,
+    **given: Any,
+) -> Spec:
+    """A Spec with every default resolved; `settings` holds fields of a Spec or dotted names of a part."""
+    name = catalog.encoder_for(dataset.raw.kind, encoder)
+    entry = catalog.entry("encoders", name)
+    if tune == "auto":
+        tune = "frozen" if "lr" in entry.defaults else "full"  # only pretrained encoders bring a rate of their own
+    chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
+    chosen |= {key: value for key, value in given.items() if value is not None}
+    known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint"}
+    for key, value in (settings or {}).items():
+        group, dot, inner = key.partition(".")
+        if dot and group in GROUPS:
+            chosen[f"{group}_args"] = {**chosen.get(f"{group}_args", {}), inner: _target(group, inner, value)}
+        elif key in known:
+            chosen[key] = value
+        else:
+            raise unknown("setting", key, [*known, *(f"{g}.NAME" for g in GROUPS)])
+    if chosen.get("precision", "auto") == "auto":
+        able = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
+        chosen["precision"] = "bf16" if able and tune != "frozen" else "fp32"
+    for section, key in (
+        ("methods", "method"),
+        ("necks", "neck"),
+        ("protocols", "plan"),
+        ("selections", "select"),
+    ):
+        if key in chosen:
+            catalog.entry(section, chosen[key])
+    task = catalog.make("tasks", chosen.get("task", "classify"), given={})
+    if chosen.get("metric", task.metrics[0]) not in task.metrics:
+        raise unknown("metric", chosen["metric"], task.metrics)
+    try:
+        return Spec(data=dataset.name, fingerprint=dataset.fingerprint, encoder=name, tune=tune, **chosen)
+    except TypeError as error:
+        raise BadInput(f"a setting has the wrong kind of value: {error}") from error
+
+
+def _target(group: str, name: str, value: Any) -> Any:
+    return [value] if group == "plan" and name in ("targets", "sources", "order") and isinstance(value, str) else value
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise BadInput(f"unknown device '{name}': use auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device cuda was asked for but torch sees no GPU: use --device cpu")
+    return torch.device(name)
+
+
+def choose_methods(names: Iterable[str], sources: int) -> tuple[list[str], list[str]]:
+    """The methods to run, and a sentence for each that `all` leaves out because the data cannot serve it."""
+    wanted = list(dict.fromkeys(names))
+    if wanted != ["all"]:
+        for name in wanted:
+            catalog.entry("methods", name)
+        return wanted, []
+    chosen, left = [], []
+    for name, entry in catalog.METHODS.items():
+        least = entry.load().min_domains
+        if least > sources:
+            left.append(f"{name} left out: it needs {least} training domains, here are {sources}")
+        else:
+            chosen.append(name)
+    return chosen, left

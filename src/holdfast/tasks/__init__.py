@@ -1,0 +1,1 @@
+"""Kinds of tasks: each has its head, its loss and its metrics."""

@@ -1,0 +1,78 @@
+"""Classification: one label an example.
+
+b examples, c classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch.nn.functional as F
+from sklearn import metrics as sk
+from torch import Tensor, nn
+
+from holdfast.core.errors import unknown
+from holdfast.record import Scores
+
+LOWER = ("nll", "ece")
+
+
+class Classify:
+    """Cross-entropy on a linear head; accuracy and its relatives."""
+
+    metrics = ("accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece")
+
+    def head(self, width: int, outputs: int) -> nn.Module:
+        return nn.Linear(width, outputs)
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y)
+
+    def scores(self, output: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
+        probability = output.double().softmax(dim=-1).numpy()  # (b, c)
+        truth = y.numpy()
+        return {name: _score(name, probability, truth) for name in names}
+
+    def better(self, metric: str, value: float) -> float:
+        if metric not in self.metrics:
+            raise unknown("metric", metric, self.metrics)
+        return -value if metric in LOWER else value
+
+
+def _score(name: str, probability: np.ndarray, y: np.ndarray) -> float | None:
+    chosen = probability.argmax(axis=1)
+    present = np.unique(y)
+    match name:
+        case "accuracy" | "micro_f1":  # equal where each example has one label
+            return float((chosen == y).mean())
+        case "macro_f1":
+            return float(sk.f1_score(y, chosen, labels=present, average="macro", zero_division=0.0))  # pyright: ignore[reportArgumentType]
+        case "balanced_accuracy":
+            return float(np.mean([(chosen[y == c] == c).mean() for c in present]))
+        case "mcc":
+            single = len(np.union1d(y, chosen)) == 1  # no correlation to speak of, and sklearn warns
+            return 0.0 if single else float(sk.matthews_corrcoef(y, chosen))
+        case "roc_auc":
+            return _auc(probability, y, present)
+        case "nll":
+            return float(-np.log(probability[np.arange(len(y)), y].clip(1e-12)).mean())
+        case "ece":
+            return _calibration_error(probability.max(axis=1), chosen == y)
+    raise unknown("metric", name, Classify.metrics)
+
+
+def _auc(probability: np.ndarray, y: np.ndarray, present: np.ndarray) -> float | None:
+    """Mean over the classes present of one-against-the-rest; not defined when only one is present."""
+    if len(present) < 2:
+        return None
+    if probability.shape[1] == 2:
+        return float(sk.roc_auc_score(y, probability[:, 1]))
+    return float(np.mean([sk.roc_auc_score(y == c, probability[:, c]) for c in present]))
+
+
+def _calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:
+    """Expected calibration error: mean gap of confidence and accuracy over equal bins (Guo et al., 2017)."""
+    at = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = [abs((right[at == i] - confidence[at == i]).sum()) for i in range(bins)]
+    return float(sum(gaps) / len(right))

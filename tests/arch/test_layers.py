@@ -1,0 +1,73 @@
+"""The dependency direction is a test, not a hope."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(holdfast.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+CORE = {"core"}
+MAY = {
+    "core": set(),
+    "record": CORE,
+    "nn": CORE,
+    "data": CORE,
+    "tasks": CORE | {"record", "nn"},
+    "methods": CORE | {"nn", "tasks"},
+    "protocols": CORE | {"nn", "data", "tasks", "methods", "record"},
+    "report": CORE | {"record"},
+    "catalog": CORE,
+    "assembly": CORE | {"nn", "data", "tasks", "methods", "protocols", "catalog", "experiment"},
+    "experiment": CORE | {"data", "methods", "protocols", "catalog", "assembly", "record"},
+    "settings": CORE | {"catalog", "data", "experiment"},
+    "engines": CORE | {"methods", "protocols", "assembly", "experiment", "record"},
+    "comparison": CORE | {"catalog", "assembly", "data", "engines", "record", "report", "settings"},
+    "saved": CORE | {"catalog", "assembly", "data", "nn", "record"},
+    "estimator": CORE | {"assembly", "data", "engines", "experiment", "protocols", "saved", "settings"},
+    "prediction": CORE | {"comparison", "data", "saved", "settings"},
+}
+TOP = {"cli", "bench", "__init__"}  # may import anything
+
+
+def layer(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "holdfast":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast."):
+            found.add((node.module or "").split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("holdfast.")}
+    return found
+
+
+def test_finds_the_files():
+    assert len(FILES) > 50
+    assert {layer(p) for p in FILES} == set(MAY) | TOP
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if layer(p) in MAY], ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_down(path):
+    own = layer(path)
+    assert imported(path) - {own} <= MAY[own]
+
+
+def test_only_parallel_knows_torch_distributed():
+    users = [p.name for p in FILES if "torch.distributed" in p.read_text()]
+    assert users == ["parallel.py"]
+
+
+@pytest.mark.parametrize("module", ["holdfast.report.page", "holdfast.record", "holdfast.cli", "holdfast.catalog"])
+def test_light_modules_need_no_torch(module):
+    code = f"import {module}, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

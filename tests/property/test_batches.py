@@ -1,0 +1,65 @@
+"""The sampler: even, complete, repeatable, and closed to every row that is not its own."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.seeds import generator
+from holdfast.core.store import TensorStore
+from holdfast.data.batches import Batches, ForbiddenRow
+from holdfast.data.examples import Examples
+from holdfast.data.splits import Part
+
+
+def made(sizes, batch, seed=0):
+    n = 2 * sum(sizes)  # the second half of the rows belongs to nobody
+    examples = Examples(
+        TensorStore(torch.arange(n)[:, None].float()), torch.arange(n), [f"d{i}" for i in range(len(sizes))]
+    )
+    starts = np.cumsum([0, *sizes])
+    parts = [Part(f"d{i}", np.arange(starts[i], starts[i + 1])) for i in range(len(sizes))]
+    return Batches(examples, parts, batch, generator=generator(seed, "batches")), parts
+
+
+@given(
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    batch=st.integers(1, 25),
+    steps=st.integers(1, 12),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_batch_is_even_and_stays_inside_its_parts(sizes, batch, steps):
+    batches, parts = made(sizes, batch)
+    seen = [[] for _ in sizes]
+    for _ in range(steps):
+        got = next(batches)
+        assert got.sizes == (batch,) * len(sizes)
+        assert torch.equal(got.x[:, 0].long(), got.y)
+        for i, piece in enumerate(got.split(got.y)):
+            seen[i] += piece.tolist()
+    for rows, part in zip(seen, parts, strict=True):
+        assert set(rows) <= set(part.rows.tolist())
+        for start in range(0, len(rows) - len(part) + 1, len(part)):  # each pass holds every row once
+            assert sorted(rows[start : start + len(part)]) == part.rows.tolist()
+
+
+@given(steps=st.integers(0, 9), more=st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_a_saved_position_goes_on_with_the_same_batches(steps, more):
+    batches, _ = made([7, 11], 4)
+    for _ in range(steps):
+        next(batches)
+    state = batches.state_dict()
+    ahead = [next(batches).y.tolist() for _ in range(more)]
+    other, _ = made([7, 11], 4, seed=99)
+    other.load_state_dict(state)
+    assert [next(other).y.tolist() for _ in range(more)] == ahead
+
+
+@given(outside=st.integers(6, 11))
+@settings(max_examples=10, deadline=None)
+def test_a_forbidden_row_raises(outside):
+    batches, _ = made([6], 2)
+    with pytest.raises(ForbiddenRow, match=str(outside)):
+        batches.batch(torch.tensor([0, outside]))

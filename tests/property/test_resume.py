@@ -1,0 +1,82 @@
+"""A run stopped at any step and taken up again ends with the same weights, bit for bit."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast import catalog
+from holdfast.assembly import Workshop
+from holdfast.data.worlds import world
+from holdfast.experiment import episodes, launch, record_path, train
+from holdfast.protocols.resume import Saver
+from holdfast.settings import make_spec
+
+DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
+STEPS = 12
+
+
+class Killed(Exception):
+    pass
+
+
+def killer(at):
+    count = 0
+
+    def tick(metrics):
+        nonlocal count
+        count += 1
+        if count == at:
+            raise Killed
+
+    return tick
+
+
+def spec_for(method, plan):
+    settings = {"encoder.hidden": [8], "encoder.dropout": 0.3, "schedule": "cosine", "accumulate": 2}
+    return make_spec(DATA, method=method, plan=plan, steps=STEPS, every=3, batch=4, settings=settings)
+
+
+def ending(spec, folder, kills=()):
+    workshop = Workshop(DATA)
+    episode = next(episodes(spec, workshop))
+    path = folder / "run.safetensors"
+    for at in kills:
+        with pytest.raises(Killed):
+            train(spec, episode, workshop, saver=Saver(path, seconds=0.0), tick=killer(at))
+    record, built = train(spec, episode, workshop, saver=Saver(path, seconds=0.0))
+    return record, {k: v for k, v in built.method.state_dict().items() if isinstance(v, torch.Tensor)}
+
+
+@pytest.mark.parametrize("method", catalog.METHODS)
+@pytest.mark.parametrize("plan", ["leave-one-out", "stream"])
+@given(data=st.data())
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_resume_is_exact(tmp_path_factory, method, plan, data):
+    spec = spec_for(method, plan)
+    if plan == "stream" and catalog.METHODS[method].load().min_domains > 1:
+        pytest.skip("a stream trains on one domain at a time")
+    kills = data.draw(st.lists(st.integers(2, STEPS // 2), min_size=1, max_size=2))
+    whole, weights = ending(spec, tmp_path_factory.mktemp("whole"))
+    pieces, again = ending(spec, tmp_path_factory.mktemp("pieces"), kills)
+    assert whole.stages == pieces.stages
+    assert list(weights) == list(again)
+    for name, value in weights.items():
+        assert torch.equal(value, again[name]), name
+
+
+def test_a_rerun_reads_what_is_done(tmp_path):
+    spec = spec_for("erm", "leave-one-out")
+    workshop = Workshop(DATA)
+    first = list(launch(spec, workshop, tmp_path))
+    assert len(first) == 3
+
+    def never(metrics):
+        raise AssertionError("a finished run was trained again")
+
+    assert list(launch(spec, workshop, tmp_path, tick=never)) == first
+    gone = record_path(spec, next(episodes(spec, workshop)), tmp_path)
+    gone.unlink()
+    again = list(launch(spec, workshop, tmp_path))
+    assert [r.stages for r in again] == [r.stages for r in first]
+    assert not list((tmp_path / "checkpoints").glob("*"))

@@ -1,0 +1,101 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core import inputs
+from holdfast.core.batch import DomainBatch
+from holdfast.core.inputs import Graphs, Tokens
+from holdfast.core.store import GraphStore, TensorStore, TokenStore, join
+
+
+def tokens(*lengths, types=False):
+    store = TokenStore.build(
+        [[10 * i + j for j in range(n)] for i, n in enumerate(lengths, 1)],
+        pad=0,
+        types=[[j % 2 for j in range(n)] for n in lengths] if types else None,
+    )
+    return store.take(torch.arange(len(lengths)))
+
+
+def graph(n, value):
+    nodes = torch.full((n, 2), float(value))
+    edges = torch.tensor([list(range(n - 1)), list(range(1, n))], dtype=torch.long)
+    return Graphs(nodes, edges, torch.zeros(n, dtype=torch.long), 1, torch.full((n - 1, 1), float(value)))
+
+
+def test_tokens_are_padded_to_the_longest_of_the_batch_only():
+    store = TokenStore.build([[1, 2, 3], [4], [5, 6]], pad=9, types=[[0, 0, 1], [0], [1, 1]])
+    got = store.take(torch.tensor([2, 1]))
+    assert got.ids.tolist() == [[5, 6], [4, 9]]
+    assert got.mask.tolist() == [[True, True], [True, False]]
+    assert got.types.tolist() == [[1, 1], [0, 0]]
+    assert store.lengths().tolist() == [3, 1, 2]
+
+
+def test_cat_pads_and_split_takes_apart():
+    a, b = tokens(3, 1, types=True), tokens(5, types=True)
+    both = inputs.cat([a, b])
+    assert both.ids.shape == (3, 5)
+    assert both.mask.sum(1).tolist() == [3, 1, 5]
+    first, second = inputs.split(both, (2, 1))
+    assert inputs.size(first) == 2
+    assert torch.equal(second.ids, b.ids)
+
+
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_graphs_survive_cat_and_take(sizes, data):
+    made = [graph(n, i) for i, n in enumerate(sizes)]
+    rows = data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=6))
+    got = inputs.take(inputs.cat(made), rows)
+    assert got.count == len(rows)
+    assert got.owner.tolist() == [k for k, i in enumerate(rows) for _ in range(sizes[i])]
+    assert got.nodes[:, 0].tolist() == [float(i) for i in rows for _ in range(sizes[i])]
+    assert got.edges.shape[1] == sum(sizes[i] - 1 for i in rows)
+    if got.edges.numel():
+        assert torch.equal(got.owner[got.edges[0]], got.owner[got.edges[1]])
+        assert torch.equal(got.weights[:, 0], got.nodes[got.edges[0], 0])
+
+
+def test_join_lays_stores_end_to_end():
+    parts = [TokenStore.build([[1], [2, 3]], pad=0), TokenStore.build([[4, 5, 6]], pad=0)]
+    assert join(parts).take(torch.tensor([2, 0])).ids.tolist() == [[4, 5, 6], [1, 0, 0]]
+    assert len(join([TensorStore(torch.zeros(2, 3)), TensorStore(torch.ones(1, 3))])) == 3
+    assert len(join([GraphStore([graph(2, 0)]), GraphStore([graph(3, 1)])])) == 2
+
+
+def test_other_things_are_refused_by_name():
+    with pytest.raises(TypeError, match="not list"):
+        inputs.size([1, 2])
+
+
+@pytest.fixture
+def batch():
+    return DomainBatch(torch.arange(6.0)[:, None], torch.arange(6), (4, 2, 7), (1, 2, 3))
+
+
+def test_a_batch_splits_by_domain(batch):
+    assert [p.tolist() for p in batch.split(batch.y)] == [[0], [1, 2], [3, 4, 5]]
+    assert [p.domains for p in batch.parts()] == [(4,), (2,), (7,)]
+    assert batch.positions().tolist() == [0, 1, 1, 2, 2, 2]
+
+
+def test_hold_out_parts_one_domain_from_the_rest(batch):
+    rest, held = batch.hold_out(1)
+    assert (rest.domains, rest.y.tolist()) == ((4, 7), [0, 3, 4, 5])
+    assert (held.domains, held.y.tolist()) == ((2,), [1, 2])
+
+
+def test_a_batch_of_texts_splits_too():
+    batch = DomainBatch(tokens(2, 3, 1), torch.arange(3), (0, 1), (2, 1))
+    rest, held = batch.hold_out(0)
+    assert isinstance(rest.x, Tokens)
+    assert (inputs.size(rest.x), inputs.size(held.x)) == (1, 2)
+
+
+def test_sizes_that_do_not_add_up_say_so():
+    with pytest.raises(ValueError, match="3 inputs, 2 targets"):
+        DomainBatch(torch.zeros(3, 1), torch.zeros(2), (0,), (3,))
+    with pytest.raises(ValueError, match="1 domains but 2 sizes"):
+        DomainBatch(torch.zeros(2, 1), torch.zeros(2), (0,), (1, 1))

@@ -1,0 +1,48 @@
+import torch
+
+from holdfast.core.seeds import chance_state, derive, generator, seeded, set_chance_state
+from holdfast.core.tape import auxiliary, record, tape
+
+
+def test_nothing_is_kept_without_a_tape_and_an_inner_tape_hides_the_outer():
+    record("loss/a", torch.tensor(1.0))
+    with tape() as outer:
+        record("loss/a", torch.tensor(2.0))
+        with tape() as inner:
+            record("loss/a", torch.tensor(3.0))
+        record("weights", torch.tensor(9.0))
+    assert [float(v) for v in outer["loss/a"]] == [2.0]
+    assert [float(v) for v in inner["loss/a"]] == [3.0]
+
+
+def test_auxiliary_sums_losses_alone():
+    with tape() as side:
+        assert auxiliary(side) is None
+        record("loss/a", torch.tensor(2.0))
+        record("loss/b", torch.tensor(0.5))
+        record("weights", torch.tensor(9.0))
+    assert float(auxiliary(side)) == 2.5
+
+
+def test_named_generators_are_apart_and_repeatable():
+    assert derive(0, "split") == derive(0, "split")
+    assert len({derive(s, n) for s in range(5) for n in ("split", "init", "batches")}) == 15
+    a, b = generator(3, "batches"), generator(3, "batches")
+    assert torch.equal(torch.rand(4, generator=a), torch.rand(4, generator=b))
+
+
+def test_seeded_puts_chance_back():
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    with seeded(5, "init"):
+        inside = torch.rand(2)
+    assert torch.equal(torch.get_rng_state(), state)
+    with seeded(5, "init"):
+        assert torch.equal(torch.rand(2), inside)
+
+
+def test_chance_state_round_trips():
+    state = chance_state()
+    first = torch.rand(3)
+    set_chance_state(state)
+    assert torch.equal(torch.rand(3), first)

@@ -1,0 +1,305 @@
+"""Tables: every format gives the same data set, and every broken file one sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from holdfast.core.errors import BadInput
+from holdfast.data import formats
+from holdfast.data.table import read_table
+
+ROWS = {
+    "text": ["123", 'two\nlines, "quoted"', "2020-01-01", "ünï"],
+    "label": ["neg", "pos", "pos", "neg"],
+    "domain": ["films", "books", "films", "7"],
+}
+
+
+def write(folder: Path, suffix: str, rows: dict) -> Path:
+    path = folder / f"data{suffix}"
+    table = pa.table(rows)
+    if suffix == ".parquet":
+        parquet.write_table(table, path)
+    elif suffix in (".csv", ".tsv"):
+        csv.write_csv(table, path, csv.WriteOptions(delimiter="\t" if suffix == ".tsv" else ","))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()), encoding="utf-8")
+    return path
+
+
+def put(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def refusal(path: Path, **options) -> str:
+    with pytest.raises(BadInput) as caught:
+        read_table(path, **options)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert path.name in said
+    return said
+
+
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
+def test_every_format_gives_the_same(tmp_path, suffix):
+    found = read_table(write(tmp_path, suffix, ROWS))
+    assert found.raw.take(np.arange(4)) == ROWS["text"]
+    assert found.classes == ("neg", "pos")
+    assert found.y.tolist() == [0, 1, 1, 0]
+    assert found.domains == ("films", "books", "7")
+    assert found.domain.tolist() == [0, 1, 0, 2]
+    assert (found.y.dtype, found.domain.dtype) == (np.int64, np.int64)
+    assert (found.name, found.split, found.ids, found.time, found.notes) == ("data", None, None, None, ())
+
+
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([10, 9, 1], ("1", "9", "10")),
+        ([1.0, 0.0, 1.0], ("0", "1")),
+        ([1.5, 1.0, 2.0], ("1", "1.5", "2")),
+        (["b", "a", "10"], ("10", "a", "b")),
+    ],
+)
+def test_labels_of_any_type(tmp_path, suffix, labels, classes):
+    rows = {"text": ["a", "b", "c"], "label": labels, "domain": [1, 2, 2]}
+    found = read_table(write(tmp_path, suffix, rows))
+    assert found.classes == classes
+    assert found.domains == ("1", "2")
+    names = [str(v).removesuffix(".0") for v in labels]
+    assert [found.classes[i] for i in found.y] == names
+
+
+def test_labels_that_are_bools(tmp_path):
+    for suffix in (".parquet", ".jsonl"):
+        rows = {"text": ["a", "b"], "label": [True, False], "domain": ["x", "y"]}
+        assert read_table(write(tmp_path, suffix, rows)).classes == ("False", "True")
+
+
+def test_text_and_float_labels_of_csv_merge(tmp_path):
+    found = read_table(put(tmp_path, "text,label,domain\na,1.0,x\nb,1,x\nc,01,x\nd, 2 ,x\n"))
+    assert (found.classes, found.y.tolist()) == (("01", "1", "2"), [1, 1, 0, 2])
+
+
+def test_columns_by_synonym_and_case(tmp_path):
+    path = put(
+        tmp_path,
+        "GUID,Sentence1,sentence2,Gold_Label,GENRE,Fold,extra\n"
+        "007,a,b,yes,fiction,Training,0\n008,c,d,no,travel,DEV,0\n009,e,f,no,travel,eval,0\n",
+    )
+    found = read_table(path)
+    assert found.raw.take(np.array([1, 0])) == [("c", "d"), ("a", "b")]
+    assert found.domains == ("fiction", "travel")
+    assert found.split is not None
+    assert found.split.tolist() == [0, 1, 2]
+    assert found.ids is not None
+    assert list(found.ids) == ["007", "008", "009"]
+    assert list(found.ids[1:]) == ["008", "009"]
+    assert found.subset(np.array([2])).ids == ["009"]
+
+
+def test_columns_named_by_the_user(tmp_path):
+    path = put(tmp_path, "text,other,label,mark,domain\na,b,c,d,e\n")
+    assert read_table(path, columns={"text": "OTHER", "label": "mark"}).classes == ("d",)
+    assert read_table(path, columns={"text": "other"}).raw.take(np.array([0])) == ["b"]
+    pair = read_table(path, columns={"premise": "text", "hypothesis": "other"})
+    assert pair.raw.take(np.array([0])) == [("a", "b")]
+    assert read_table(path, columns={"domain": ""}, need=("label",)).domains == ("all",)
+    assert "'nope'" in refusal(path, columns={"text": "nope"})
+    assert "two things" in refusal(path, columns={"text": "label", "label": "label"})
+    assert "both" in refusal(path, columns={"premise": "text"})
+    with pytest.raises(BadInput, match="did you mean 'label'"):
+        read_table(path, columns={"lable": "mark"})
+
+
+def test_labels_and_domains_may_be_absent_when_not_needed(tmp_path):
+    path = put(tmp_path, "text\na\nb\n")
+    found = read_table(path, need=())
+    assert (found.y.tolist(), found.classes) == ([-1, -1], ())
+    assert (found.domain.tolist(), found.domains) == ([0, 0], ("all",))
+    assert "no label column: it has 'text'" in refusal(path)
+    assert "--column domain=NAME" in refusal(put(tmp_path, "text,label\na,b\n"))
+    open_label = put(tmp_path, "text,label\na,\nb,x\n")
+    assert read_table(open_label, need=()).y.tolist() == [-1, 0]
+    assert "row 1, column 'label'" in refusal(open_label, need=("label",))
+
+
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
+def test_numeric_columns_are_features_where_there_is_no_text(tmp_path, suffix):
+    rows = {"a": [1, 2, 3], "b": [0.5, 1.0, -1e3], "label": [0, 1, 0], "domain": ["x", "y", "y"], "id": [1, 2, 3]}
+    found = read_table(write(tmp_path, suffix, rows))
+    assert found.raw.kind == "vector"
+    assert found.raw.take(np.arange(3)).tolist() == [[1, 0.5], [2, 1], [3, -1e3]]
+    assert "'a', 'b'" in found.notes[0]
+    only = read_table(write(tmp_path, suffix, rows), columns={"features": "b, a"})
+    assert only.raw.take(np.array([0])).tolist() == [[0.5, 1]]
+    assert only.notes == ()
+
+
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
+def test_features_must_be_finite(tmp_path, suffix):
+    for bad in (float("nan"), float("inf"), 1e300, None):
+        rows = {"a": [1.0, 2.0], "b": [0.5, bad], "label": [0, 1], "domain": ["x", "y"]}
+        assert "row 2, column 'b'" in refusal(write(tmp_path, suffix, rows))
+    path = put(tmp_path, "a,label,domain\n1,2,3\nabc,2,3\n")
+    assert "row 2, column 'a' has 'abc'" in refusal(path, columns={"features": "a"})
+
+
+def test_domains_go_by_time_where_there_is_one(tmp_path):
+    late = put(tmp_path, "text,label,domain,year\na,x,new,2005\nb,y,old,1999\nc,x,new,1990\nd,x,mid,1995\n")
+    found = read_table(late)
+    assert found.domains == ("new", "mid", "old")
+    assert found.domain.tolist() == [0, 2, 0, 1]
+    assert found.time is not None
+    assert found.time.tolist() == [2005, 1999, 1990, 1995]
+    dates = read_table(put(tmp_path, "text,label,domain,date\na,x,new,2020-02-01\nb,y,old,2019-12-31\n"))
+    assert dates.domains == ("old", "new")
+    zoned = read_table(
+        put(tmp_path, "text,label,domain,date\na,x,n,2020-02-01T00:00:00Z\nb,y,o,2019-12-31T00:00:00Z\n")
+    )
+    assert zoned.domains == ("o", "n")
+    odd = put(tmp_path, "text,label,domain,date\na,x,new,soon\nb,y,old,2019-12-31\n")
+    assert read_table(odd).domains == ("new", "old")
+    assert "not used as the time" in read_table(odd).notes[0]
+    assert "'date'" in refusal(odd, columns={"time": "date"})
+
+
+def test_splits_have_known_names(tmp_path):
+    path = put(tmp_path, "text,label,domain,split\na,x,d,train\nb,x,d,holdout\n")
+    assert "row 2, column 'split' has the split 'holdout'" in refusal(path)
+    assert read_table(path, columns={"split": ""}).split is None
+
+
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
+@pytest.mark.parametrize("column", ["text", "label", "domain"])
+@pytest.mark.parametrize("value", [None, "", " \t\u00a0"])
+def test_blank_values_are_named(tmp_path, suffix, column, value):
+    rows = {"text": ["a", "b", "c"], "label": ["x", "y", "x"], "domain": ["d", "e", "d"]}
+    rows[column][1] = value
+    assert f"row 2, column '{column}'" in refusal(write(tmp_path, suffix, rows))
+
+
+def test_a_missing_number_as_label(tmp_path):
+    rows = {"text": ["a", "b"], "label": [1.0, float("nan")], "domain": ["d", "e"]}
+    assert "row 2, column 'label'" in refusal(write(tmp_path, ".parquet", rows))
+
+
+def test_rows_are_counted_across_blocks(tmp_path):
+    good = "some text that is long enough,x,d\n" * 60_000
+    assert len(good) > formats.BLOCK
+    head = "text,label,domain\n"
+    assert "row 60001, column 'text'" in refusal(put(tmp_path, f"{head}{good} ,x,d\n"))
+    assert "row 60001 has 2 values but the header names 3" in refusal(put(tmp_path, f"{head}{good}a,x\n"))
+    assert "not UTF-8 (row 60001)" in refusal(put(tmp_path, f"{head}{good}".encode() + b"\xe9,x,d\n"))
+    line = json.dumps({"text": "some text that is long enough", "label": "x", "domain": "d"}) + "\n"
+    assert "row 30001 is not JSON" in refusal(put(tmp_path, line * 30_000 + line[:20], "data.jsonl"))
+    assert "row 30001, column 'text' has 5" in refusal(
+        put(tmp_path, line * 30_000 + '{"text": 5, "label": "x", "domain": "d"}', "data.jsonl")
+    )
+
+
+def test_a_text_longer_than_a_block(tmp_path):
+    text = "word " * (formats.BLOCK // 4)
+    for suffix in (".csv", ".jsonl"):
+        rows = {"text": ["a", text], "label": ["x", "y"], "domain": ["d", "d"]}
+        assert read_table(write(tmp_path, suffix, rows)).raw.take(np.array([1])) == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("data.txt", b"x", "suffix '.txt'"),
+        ("data.csv", b"", "is empty"),
+        ("data.csv", b"text,label,domain\n", "no rows"),
+        ("data.jsonl", b"\n\n", "no rows"),
+        ("data.csv", b"text,label,domain\na,b\n", "row 1 has 2 values"),
+        ("data.csv", b"text,label,domain\na,b,c,d\n", "row 1 has 4 values"),
+        ("data.csv", b'text,label,domain\na,b,c\n"a,b,c\na,b,c\n', "row 2 has 1 values"),
+        ("data.csv", b"text,text,label,domain\na,b,c,d\n", "two columns called 'text'"),
+        ("data.csv", b"words,label,domain\na,b,c\n", "no text column"),
+        ("data.csv", "text,label,domain\ncafé,b,c\n".encode("latin-1"), "iconv"),
+        ("data.csv", "täxt,label,domain\na,b,c\n".encode("latin-1"), "iconv"),
+        ("data.csv", "text,label,domain\na,b,c\n".encode("utf-16"), "iconv -f UTF-16"),
+        ("data.csv", b"\x00\x01\x02" * 50, "broken"),
+        ("data.jsonl", b'{"text": "caf\xe9", "label": 1, "domain": 2}\n', "iconv"),
+        ("data.jsonl", b'[{"text": "a", "label": 1, "domain": 2}]\n', "not a JSON object"),
+        ("data.jsonl", b"nonsense\n", "row 1 is not JSON"),
+        ("data.jsonl", b'{"text": "a", "label": [1], "domain": 2}\n', "row 1, column 'label'"),
+        ("data.jsonl", b'{"text": "a", "label": 1, "domain": 2}\n{"text": "b"', "row 2 is not JSON"),
+        ("data.parquet", b"hello", "broken"),
+        ("data.parquet", b"PAR1" + bytes(100) + b"PAR1", "broken"),
+    ],
+)  # fmt: skip
+def test_bad_files_get_one_sentence(tmp_path, name, content, said):
+    assert said in refusal(put(tmp_path, content, name))
+
+
+def test_broken_parquet(tmp_path):
+    rows = {"text": [f"text {i}" for i in range(2000)], "label": ["x", "y"] * 1000, "domain": ["d"] * 2000}
+    whole = write(tmp_path, ".parquet", rows).read_bytes()
+    assert len(read_table(put(tmp_path, whole, "data.parquet"))) == 2000
+    assert "broken" in refusal(put(tmp_path, whole[: len(whole) // 2], "data.parquet"))
+    damaged = whole[:1000] + bytes(2000) + whole[3000:]
+    assert "data.parquet" in refusal(put(tmp_path, damaged, "data.parquet"))
+    bytes_text = {"text": [b"a", b"\xe9"], "label": [1, 2], "domain": [1, 2]}
+    assert "not UTF-8" in refusal(write(tmp_path, ".parquet", bytes_text))
+    nested = {"text": [["a"], ["b"]], "label": [1, 2], "domain": [1, 2]}
+    assert "column 'text' holds list" in refusal(write(tmp_path, ".parquet", nested))
+    none = {"text": pa.array([], pa.string()), "label": pa.array([], pa.string()), "domain": pa.array([], pa.string())}
+    assert "no rows" in refusal(write(tmp_path, ".parquet", none))
+
+
+def test_dictionaries_in_parquet_are_texts(tmp_path):
+    rows = {name: pa.array(values).dictionary_encode() for name, values in ROWS.items()}
+    found = read_table(write(tmp_path, ".parquet", rows))
+    assert found.raw.take(np.arange(4)) == ROWS["text"]
+    assert found.domains == ("films", "books", "7")
+
+
+def test_paths_that_are_no_file(tmp_path):
+    assert "does not exist" in refusal(tmp_path / "nothing.csv")
+    assert "not a file" in refusal(tmp_path)
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from holdfast.data.table import read_table
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = read_table(Path(sys.argv[1]))
+assert len(found) == 1_000_000 and found.classes == ("0", "1", "2") and len(found.domains) == 4
+sys.stdout.write(str((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
+def test_a_million_texts_fit_in_four_times_their_bytes(tmp_path):
+    count, random = 1_000_000, np.random.default_rng(0)
+    words = np.array(["".join(random.choice(list("abcdefghijklmnop"), 6)) for _ in range(4000)])
+    texts = [" ".join(row) for row in words[random.integers(0, 4000, (count, 8))]]
+    rows = {
+        "text": texts,
+        "label": random.integers(0, 3, count),
+        "domain": np.array(["books", "films", "music", "news"])[random.integers(0, 4, count)],
+    }
+    limit = 4 * sum(map(len, texts))
+    for suffix in (".csv", ".parquet"):
+        path = write(tmp_path, suffix, rows)
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) < limit, f"{suffix}: {int(done.stdout) / limit * 4:.2f} times the text"
+        assert time.perf_counter() - start < 60

@@ -1,0 +1,98 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.errors import BadInput
+from holdfast.methods.descent import Descent, Recipe
+
+
+def parameter():
+    torch.manual_seed(0)
+    return nn.Parameter(torch.randn(4))
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("adamw", lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.01)),
+        ("adam", lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.01)),
+        ("sgd", lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01, momentum=0.9)),
+    ],
+)
+def test_it_is_torchs_optimizer(name, reference):
+    mine, other = parameter(), parameter()
+    descent, optimizer = Descent(Recipe(optimizer=name, lr=0.1), [mine]), reference([other])
+    for _ in range(5):
+        descent.descend((mine**4).sum())
+        optimizer.zero_grad()
+        (other**4).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(mine, other)
+
+
+def test_accumulated_halves_equal_the_whole():
+    whole, halves = parameter(), parameter()
+    x = torch.randn(8, 4)
+    one = Descent(Recipe(optimizer="sgd", lr=0.1), [whole])
+    two = Descent(Recipe(optimizer="sgd", lr=0.1, accumulate=2), [halves])
+    for _ in range(3):
+        one.descend((x @ whole).pow(2).mean())
+        two.descend((x[:4] @ halves).pow(2).mean())
+        two.descend((x[4:] @ halves).pow(2).mean())
+    torch.testing.assert_close(whole, halves)
+
+
+def test_only_its_own_parameters_get_gradients():
+    mine, other = parameter(), parameter()
+    Descent(Recipe(), [mine]).descend((mine * other).sum())
+    assert other.grad is None
+    assert torch.equal(other, parameter())
+
+
+def test_clipping_bounds_the_step():
+    p = parameter()
+    before = p.detach().clone()
+    Descent(Recipe(optimizer="sgd", lr=1.0, weight_decay=0.0, clip=0.5), [p]).descend((1000 * p).sum())
+    assert math.isclose((p - before).norm().item(), 0.5, rel_tol=1e-4)
+
+
+def test_schedules_warm_up_and_decay():
+    linear = Recipe(schedule="linear", warmup=2, steps=12)
+    assert [linear.factor(i) for i in (0, 1, 2, 7, 12, 50)] == [0.5, 1.0, 1.0, 0.5, 0.0, 0.0]
+    cosine = Recipe(schedule="cosine", steps=10)
+    assert cosine.factor(0) == 1.0
+    assert cosine.factor(5) == pytest.approx(0.5)
+    assert cosine.factor(10) == pytest.approx(0.0)
+    assert Recipe(warmup=4).factor(1000) == 1.0
+    p = parameter()
+    descent = Descent(Recipe(lr=0.1, warmup=10), [p])
+    descent.descend(p.sum())
+    assert descent.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+
+
+def test_grown_parameters_are_adopted():
+    p, new = parameter(), nn.Parameter(torch.ones(2))
+    descent = Descent(Recipe(lr=0.1), [p])
+    descent.add([new])
+    descent.descend(p.sum() + new.sum())
+    assert not torch.equal(new, torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"optimizer": "adamx"}, "did you mean 'adam"),
+        ({"schedule": "step"}, "unknown schedule"),
+        ({"lr": 0.0}, "above 0"),
+    ],
+)
+def test_bad_recipes_are_refused(wrong, said):
+    with pytest.raises(BadInput, match=said):
+        Recipe(**wrong)
+
+
+def test_nothing_to_train_says_so():
+    with pytest.raises(BadInput, match="whole network is frozen"):
+        Descent(Recipe(), [])

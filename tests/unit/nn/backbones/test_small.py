@@ -1,0 +1,101 @@
+"""Features, MLP, CNN and the pixels they share."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.pixels import IMAGENET, Normalise, image_store
+from holdfast.nn.backbones.small import CNN, MLP, Features
+
+VECTORS = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
+IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+
+
+def made() -> list[tuple[Backbone, torch.Tensor]]:
+    return [
+        (Features.build(lambda: VECTORS), VECTORS),
+        (MLP.build(lambda: VECTORS, hidden=(8, 6), dropout=0.5), VECTORS),
+        (CNN.build(lambda: IMAGES, size=16), IMAGES),
+    ]
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_alone_and_in_a_batch(which: int) -> None:
+    backbone, examples = made()[which]
+    backbone.eval()
+    store = backbone.prepare(examples)
+    whole = backbone(store.take(torch.arange(len(store))))
+    assert whole.shape == (len(examples), backbone.width)
+    for i in range(len(store)):
+        assert_close(backbone(store.take(torch.tensor([i])))[0], whole[i], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_round_trip(which: int, tmp_path) -> None:
+    backbone, examples = made()[which]
+    settings = json.loads(json.dumps(backbone.save(tmp_path)))
+    again = type(backbone).load(tmp_path, settings)
+    again.load_state_dict(backbone.state_dict())
+    x = backbone.prepare(examples).take(torch.arange(4))
+    assert torch.equal(backbone.eval()(x), again.eval()(x))
+    assert backbone.preparation() == again.preparation() == made()[which][0].preparation()
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_gradient_reaches_all(which: int) -> None:
+    backbone, examples = made()[which]
+    parameters = list(backbone.parameters())
+    assert len(parameters) == (0, 4, 16)[which]
+    if parameters:
+        backbone(examples).square().sum().backward()
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parameters)
+        assert {id(p) for b in backbone.blocks() for p in b.parameters()} == {id(p) for p in parameters}
+
+
+def test_mlp_standardises_by_the_training_examples() -> None:
+    examples = VECTORS.clone()
+    examples[:, 2] = 4.0
+    mlp = MLP.build(lambda: examples, hidden=(3,))
+    scaled = (examples - mlp.mean) / mlp.std
+    assert_close(scaled.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
+    kept = [0, 1, 3, 4]
+    assert_close(scaled.std(0, correction=0)[kept], torch.ones(4), atol=1e-5, rtol=0)
+    assert float(mlp.std[2]) == 1.0
+    assert {"mean", "std"} <= set(mlp.state_dict())
+
+
+def test_bad_vectors() -> None:
+    with pytest.raises(BadInput, match="NaN"):
+        MLP.build(lambda: torch.tensor([[1.0, float("nan")]]))
+    with pytest.raises(BadInput, match="layer sizes"):
+        MLP.build(lambda: VECTORS, hidden=())
+    with pytest.raises(BadInput, match="built for 5"):
+        Features.build(lambda: VECTORS).prepare(torch.zeros(2, 4))
+    with pytest.raises(BadInput, match="table"):
+        Features.build(lambda: torch.zeros(3))
+
+
+def test_pixels_as_bytes_or_floats() -> None:
+    normalise = Normalise(*IMAGENET)
+    assert_close(normalise(IMAGES), normalise(IMAGES.float() / 255))
+    white = normalise(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8))
+    assert_close(white[0, :, 0, 0], torch.tensor([(1 - m) / s for m, s in zip(*IMAGENET, strict=True)]))
+    assert not normalise.state_dict()
+
+
+def test_bad_images() -> None:
+    with pytest.raises(BadInput, match=r"\(n, 3, 8, 8\)"):
+        image_store(IMAGES, 8)
+    with pytest.raises(BadInput, match=r"\[0, 1\]"):
+        image_store(IMAGES.float(), 16)
+    with pytest.raises(BadInput, match=r"\[0, 1\]"):
+        image_store(torch.full((1, 3, 16, 16), float("nan")), 16)
+    with pytest.raises(BadInput, match="uint8"):
+        image_store(IMAGES.long(), 16)
+    assert len(image_store(IMAGES[:0], 16)) == 0

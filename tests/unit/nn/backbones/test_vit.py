@@ -1,0 +1,136 @@
+"""VisionTransformer over tiny ViT, DeiT and DINOv2, and the presets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests import tiny
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.pixels import HALF, IMAGENET
+from holdfast.nn.backbones.vit import PRESETS, VisionTransformer
+
+FAMILIES = ["vit", "deit", "dinov2"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("tiny")
+    makers = [tiny.tiny_vit, tiny.tiny_deit, tiny.tiny_dinov2, tiny.tiny_bert]
+    return {name: make(base / name) for name, make in zip([*FAMILIES, "bert"], makers, strict=True)}
+
+
+def nothing() -> None:
+    raise AssertionError("a vision transformer learns nothing from the examples when it is built")
+
+
+def images(n: int, size: int) -> torch.Tensor:
+    return torch.randint(0, 256, (n, 3, size, size), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("size", [16, 24])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_alone_and_in_a_batch(folders, family: str, size: int, pooling: str) -> None:
+    net = VisionTransformer.build(nothing, name=str(folders[family]), size=size, pooling=pooling).eval()
+    store = net.prepare(images(4, size))
+    whole = net(store.take(torch.arange(4)))
+    assert whole.shape == (4, 32)
+    assert float((whole[0] - whole[1]).detach().abs().max()) > 1e-3
+    for i in range(4):
+        assert_close(net(store.take(torch.tensor([i])))[0], whole[i], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [16, 24])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_round_trip_without_weights(folders, family: str, size: int, tmp_path) -> None:
+    net = VisionTransformer.build(nothing, name=str(folders[family]), size=size).eval()
+    settings = json.loads(json.dumps(net.save(tmp_path)))
+    assert not list(tmp_path.glob("*.safetensors"))
+    again = VisionTransformer.load(tmp_path, settings).eval()
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(net(images(2, size)), again(images(2, size)))
+    assert net.preparation() == again.preparation()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradient_blocks_and_class_token(folders, family: str) -> None:
+    net = VisionTransformer.build(nothing, name=str(folders[family]))
+    assert net.size == 16
+    net(images(2, 16)).square().sum().backward()
+    parameters = list(net.parameters())
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parameters)
+    blocks = net.blocks()
+    assert len(blocks) == 4
+    assert blocks[1:3] == list(net.layers())[:2]
+    assert sorted(id(p) for b in blocks for p in b.parameters()) == sorted(map(id, parameters))
+    (token,) = net.class_token()
+    assert token.shape == (1, 1, 32)
+    assert any(token is p for p in blocks[0].parameters())
+
+
+def test_colours(folders, tmp_path) -> None:
+    def colours(folder: Path) -> tuple[list[float], list[float]]:
+        settings = VisionTransformer.build(nothing, name=str(folder)).settings
+        return settings["mean"], settings["std"]
+
+    assert colours(folders["vit"]) == ([0.4, 0.5, 0.6], [0.2, 0.25, 0.3])
+    assert colours(folders["dinov2"]) == tuple(map(list, IMAGENET))
+    folder = tiny.tiny_vit(tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    assert colours(folder) == tuple(map(list, HALF))
+    (folder / "preprocessor_config.json").write_text("{")
+    with pytest.raises(BadInput, match="not JSON"):
+        colours(folder)
+
+
+def test_bytes_and_floats_agree(folders) -> None:
+    net = VisionTransformer.build(nothing, name=str(folders["vit"])).eval()
+    assert_close(net(images(2, 16)), net(images(2, 16).float() / 255), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "width"), [("vit-tiny", 192), ("vit-s/16", 384), ("vit-b/16", 768)])
+def test_presets(name: str, width: int) -> None:
+    net = VisionTransformer.build(nothing, name=name, size=32).eval()
+    assert (net.width, net.patches, len(net.blocks())) == (width, 4, 13)
+    with torch.no_grad():
+        assert net(images(1, 32)).shape == (1, width)
+    assert len(PRESETS) == 3
+
+
+def test_preset_defaults_and_patches() -> None:
+    assert VisionTransformer.build(nothing, name="vit-tiny").size == 224
+    net = VisionTransformer.build(nothing, name="vit-tiny", size=16, patch=4)
+    assert net.patches == 16
+    with pytest.raises(BadInput, match="multiple of its patch size"):
+        VisionTransformer.build(nothing, name="vit-tiny", size=20)
+
+
+def test_a_preset_follows_the_seed() -> None:
+    made = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        made.append(VisionTransformer.build(nothing, name="vit-tiny", size=16).eval())
+    assert torch.equal(made[0](images(1, 16)), made[1](images(1, 16)))
+
+
+def test_bad_input(folders, tmp_path) -> None:
+    def build(name: object, **options) -> VisionTransformer:
+        return VisionTransformer.build(nothing, name=str(name), **options)
+
+    with pytest.raises(BadInput, match="not a vision transformer"):
+        build(folders["bert"])
+    with pytest.raises(BadInput, match=r"no folder .* presets with fresh weights: vit-tiny"):
+        build(tmp_path / "none")
+    with pytest.raises(BadInput, match="leave patch out"):
+        build(folders["vit"], patch=8)
+    with pytest.raises(BadInput, match="multiple of its patch size 4"):
+        build(folders["vit"], size=18)
+    with pytest.raises(BadInput, match="unknown pooling"):
+        build(folders["vit"], pooling="max")
+    with pytest.raises(BadInput, match=r"\(n, 3, 16, 16\)"):
+        build(folders["vit"]).prepare(images(1, 24))

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from tests.unit.report.made import COST, leave_one_out, record, stream
+
+from holdfast.core.errors import BadInput
+from holdfast.report.labels import configuration, grouped
+from holdfast.report.table import best, columns, costs, flat, label, r_matrix, rows, stream_domains
+
+
+def test_rows_by_hand():
+    erm, mil = rows(leave_one_out(), "accuracy")
+    assert (erm.label, erm.method, mil.label) == ("erm", "erm", "mil")
+    assert columns([erm, mil]) == ["books", "films"]
+    assert erm.cells["films"].mean == pytest.approx(0.65)
+    assert erm.cells["films"].stderr == pytest.approx(0.05)
+    assert erm.cells["books"].n == 2
+    # per seed: (.6 + .8) / 2 = .7 and (.7 + .9) / 2 = .8
+    assert erm.average is not None
+    assert erm.average.mean == pytest.approx(0.75)
+    assert erm.average.stderr == pytest.approx(0.05)
+    assert erm.worst == ("films", pytest.approx(0.65))
+    # per seed: .8 and .85
+    assert mil.average is not None
+    assert mil.average.mean == pytest.approx(0.825)
+    assert mil.average.stderr == pytest.approx(0.025)
+
+
+def test_order_of_records_does_not_matter():
+    shuffled = leave_one_out()
+    random.Random(1).shuffle(shuffled)
+    assert rows(shuffled, "accuracy") == rows(leave_one_out(), "accuracy")
+
+
+def test_the_same_run_twice_counts_once():
+    assert rows([*leave_one_out(), *leave_one_out()], "accuracy") == rows(leave_one_out(), "accuracy")
+
+
+def test_missing_runs_are_absent_and_never_averaged_over():
+    without = [r for r in leave_one_out() if not (r.spec["method"] == "mil" and "films" in r.stages[0]["test"])]
+    _, mil = rows(without, "accuracy")
+    assert list(mil.cells) == ["books"]
+    assert mil.average is None
+    assert mil.worst is None
+    half = [r for r in leave_one_out() if (r.spec["seed"], r.episode) != (1, "to-films")]
+    _, mil = rows(half, "accuracy")
+    assert mil.cells["films"].n == 1
+    assert mil.average is not None
+    assert (mil.average.mean, mil.average.stderr, mil.average.n) == (pytest.approx(0.8), None, 1)
+
+
+def test_an_undefined_score_is_a_missing_cell():
+    made = [record("erm", 0, {"films": None}), record("erm", 0, {"books": 0.5})]
+    (row,) = rows(made, "accuracy")
+    assert list(row.cells) == ["books"]
+    assert row.average is None
+
+
+def test_lower_is_better_turns_worst_and_best():
+    made = [record("erm", 0, {t: v}, metric="nll") for t, v in (("films", 0.3), ("books", 0.9))]
+    (row,) = rows(made, "nll")
+    assert row.worst == ("books", 0.9)
+    assert best({"a": 0.3, "b": 0.9}, "nll") == {"a"}
+
+
+def test_best_has_ties_ignores_nan_and_needs_a_rival():
+    assert best({"a": 0.3, "b": 0.1 + 0.2, "c": 0.1}, "accuracy") == {"a", "b"}
+    assert best({"a": math.nan, "b": 0.1}, "accuracy") == {"b"}
+    assert best({"a": 0.1}, "accuracy") == set()
+
+
+def test_unknown_metric_is_named():
+    with pytest.raises(BadInput, match="unknown metric 'acuracy': did you mean 'accuracy'"):
+        rows(leave_one_out(), "acuracy")
+    assert rows([], "accuracy") == []
+
+
+def test_configurations_never_merge():
+    made = [
+        record("mil", 0, {"t": 0.1}, method_args={"slots": 8}),
+        record("mil", 0, {"t": 0.2}, method_args={"slots": 16}),
+        record("mil", 0, {"t": 0.3}, method_args={"slots": 16}, neck="memory"),
+        record("erm", 0, {"t": 0.4}),
+        record("erm", 1, {"t": 0.6}),
+    ]
+    found = {row.label: row.cells["t"].mean for row in rows(made, "accuracy")}
+    assert found == {
+        "erm": 0.5,
+        "mil (memory, slots=16)": 0.3,
+        "mil (no neck, slots=8)": 0.1,
+        "mil (no neck, slots=16)": 0.2,
+    }
+    assert next(iter(found)) == "erm"
+    assert list(found).index("mil (no neck, slots=8)") < list(found).index("mil (no neck, slots=16)")
+
+
+def test_a_neck_that_goes_with_the_method_is_not_told_but_an_encoder_is():
+    by_neck = [record("erm", 0, {"t": 0.1}), record("mil", 0, {"t": 0.2}, neck="memory")]
+    assert list(grouped(by_neck)) == ["erm", "mil"]
+    by_encoder = [record("erm", 0, {"t": 0.1}), record("mil", 0, {"t": 0.2}, encoder="cnn")]
+    assert list(grouped(by_encoder)) == ["erm (minilm)", "mil (cnn)"]
+    assert label(by_encoder[0]) == "erm"
+    assert label(by_encoder[0], by_encoder) == "erm (minilm)"
+
+
+def test_specs_that_read_alike_still_get_labels_of_their_own():
+    made = [record("erm", 0, {"t": v}, lr=lr) for v, lr in ((0.1, "1"), (0.2, 1), (0.3, None))]
+    made.append(record("erm", 0, {"t": 0.4}))  # no lr at all
+    groups = grouped(made)
+    assert len(groups) == 4
+    for first, second in pairwise(groups.values()):
+        assert configuration(first[0]) != configuration(second[0])
+
+
+def test_two_data_sets_have_averages_of_their_own():
+    other = [record("erm", 0, {"x": 0.2}, data="other", fingerprint="f1")]
+    found = {row.label: row for row in rows([*leave_one_out(), *other], "accuracy")}
+    assert set(found) == {"erm (other)", "erm (reviews)", "mil"}
+    assert found["erm (other)"].average is not None
+    assert found["mil"].average is not None
+
+
+def test_single_source_columns_name_the_source():
+    made = [
+        record("erm", 0, {"b": 0.5, "c": 0.7}, train=["a"], plan="single-source", episode="from-a"),
+        record("erm", 0, {"a": 0.1, "c": 0.3}, train=["b"], plan="single-source", episode="from-b"),
+    ]
+    (row,) = rows(made, "accuracy")
+    assert list(row.cells) == ["a>b", "a>c", "b>a", "b>c"]
+    assert row.average is not None
+    assert row.average.mean == pytest.approx(0.4)
+    assert row.worst == ("b>a", 0.1)
+
+
+def test_a_target_of_several_episodes_is_not_overwritten():
+    made = [record("erm", 0, {"x": v}, plan="cross-dataset", episode=e) for e, v in (("one", 0.2), ("two", 0.4))]
+    (row,) = rows(made, "accuracy")
+    assert {c: cell.mean for c, cell in row.cells.items()} == {"one>x": 0.2, "two>x": 0.4}
+
+
+def test_stream_rows_are_of_the_last_stage_in_the_order_learnt():
+    made = stream("erm", 0, [{"a": 0.2, "z": 0.9}, {"a": 0.8, "z": 0.6}], ["z", "a"])
+    (row,) = rows([made], "accuracy")
+    assert list(row.cells) == ["z", "a"] == stream_domains(made)
+    assert row.average is not None
+    assert row.average.mean == pytest.approx(0.7)
+    assert r_matrix(made, "accuracy") == [[0.9, 0.2], [0.6, 0.8]]
+
+
+def test_r_matrix_has_nan_where_nothing_was_scored():
+    made = stream("erm", 0, [{"z": 0.9}, {"a": 0.8, "z": 0.6}], ["z", "a"])
+    matrix = r_matrix(made, "accuracy")
+    assert math.isnan(matrix[0][1])
+    assert matrix[1] == [0.6, 0.8]
+
+
+def test_flat_is_the_contract():
+    table = flat(leave_one_out(), "accuracy")
+    assert all(list(e) == ["method", "target", "metric", "mean", "stderr", "n"] for e in table)
+    assert [(e["method"], e["target"]) for e in table] == [
+        (m, t) for m in ("erm", "mil") for t in ("books", "films", "average", "worst")
+    ]
+    average = next(e for e in table if (e["method"], e["target"]) == ("mil", "average"))
+    assert average["mean"] == pytest.approx(0.825)
+    assert average["n"] == 2
+    worst = next(e for e in table if (e["method"], e["target"]) == ("mil", "worst"))
+    assert (worst["mean"], worst["stderr"]) == (pytest.approx(0.75), pytest.approx(0.05))
+    json.dumps({"table": table}, allow_nan=False)
+
+
+def test_a_diverged_run_is_null_for_machines():
+    table = flat([record("erm", 0, {"t": math.nan}, metric="nll")], "nll")
+    assert [e["mean"] for e in table] == [None, None, None]
+
+
+def test_costs_by_hand():
+    slow = record("erm", 1, {"films": 0.5}, cost=COST | {"seconds": 30.0, "peak_memory_mb": 300.0})
+    bare = replace(record("mil", 0, {"films": 0.5}), cost={})
+    entries = costs([record("erm", 0, {"films": 0.5}), slow, bare])
+    assert entries[0] == {
+        "method": "erm",
+        "seconds": 20.0,
+        "examples_per_second": 500.0,
+        "peak_memory_mb": 300.0,
+        "learning_parameters": 1000,
+        "runs": 2,
+    }
+    assert entries[1]["seconds"] is None
