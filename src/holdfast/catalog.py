@@ -120,6 +120,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "tasks": TASKS,
     "benches": BENCHES,
 }
+FROM_THE_LIBRARY = ("training", "width", "model", "task", "optimizer")  # what `make` hands to a part
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18"}
 
 
@@ -136,18 +137,23 @@ def entry(section: str, name: str) -> Entry:
     raise unknown(section.removesuffix("s"), name, known)
 
 
-def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: Any) -> Any:
-    """Build a part: `parts` and `own` come from the library, `given` are the user's settings and are checked."""
-    found = entry(section, name)
-    build = found.load()
-    names = [p.name for p in inspect.signature(build).parameters.values()][len(parts) :]
-    free = [n for n in names if n not in own and n not in found.fixed and n != "self"]
+def check(section: str, name: str, given: Mapping[str, Any]) -> Entry:
+    """The entry, if it takes every one of these settings; else one sentence with the nearest."""
+    found, kind = entry(section, name), section.removesuffix("s")
+    names = inspect.signature(found.load()).parameters
+    free = [n for n in names if n not in FROM_THE_LIBRARY and n not in found.fixed]
     for key in given:
+        if not free:
+            raise BadInput(f"{kind} '{name}' has no settings, so '{key}' cannot be set")
         if key not in free:
-            if not free:
-                raise BadInput(f"{section.removesuffix('s')} '{name}' has no settings, so '{key}' cannot be set")
-            raise unknown(f"setting of {section.removesuffix('s')} '{name}'", key, free)
-    return build(*parts, **{**found.fixed, **own, **given})
+            raise unknown(f"setting of {kind} '{name}'", key, free)
+    return found
+
+
+def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: Any) -> Any:
+    """Build a part: `parts` and `own` come from the library, `given` are the user's settings."""
+    found = check(section, name, given)
+    return found.load()(*parts, **{**found.fixed, **own, **given})
 
 
 def encoder_for(kind: str, name: str) -> str:

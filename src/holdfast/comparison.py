@@ -76,7 +76,7 @@ def compare(
     if examples is not None:
         dataset = dataset.limited(examples)
     where = choose_device(device)
-    sources = len(dataset.domains) - 1 if plan == "leave-one-out" else len(dataset.domains)
+    sources = max(1, len(dataset.domains) - 1) if plan == "leave-one-out" else len(dataset.domains)
     chosen, left = choose_methods(methods, sources)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or not chosen:

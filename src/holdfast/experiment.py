@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +30,7 @@ from holdfast.protocols.run import Settings, check_labels, run
 from holdfast.record import RunRecord, read, run_id
 
 Tick = Callable[[Metrics], None]
+KINDS: dict[Any, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,12 @@ class Spec:
     plan_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.type == "float" and type(value) is int:
+                object.__setattr__(self, each.name, float(value))  # 1 and 1.0 are one setting, so one run
+            elif each.type in KINDS and type(value) is not KINDS[each.type]:
+                raise BadInput(f"{each.name} takes a value of kind {each.type}, not {value!r}")
         for name in ("steps", "every", "batch"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")

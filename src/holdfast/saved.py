@@ -50,10 +50,7 @@ class SavedModel:
 
 def save_model(folder: Path, built: Assembled, record: RunRecord, classes: tuple[str, ...]) -> SavedModel:
     """Write the folder; config.json comes last, so a folder that has it is whole."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / "config.json").exists():
-        others = [p.name for p in folder.iterdir() if p.name != "checkpoints"]
-        if others:
-            raise BadInput(f"{folder} holds other files ({others[0]}): name a new folder with --out")
+    check_folder(folder)
     (folder / "config.json").unlink(missing_ok=True)
     model = built.deploy()
     weights = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
@@ -72,6 +69,16 @@ def save_model(folder: Path, built: Assembled, record: RunRecord, classes: tuple
     write_text(folder / "README.md", _card(folder, config, record))
     write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
     return SavedModel(model, built.encoder, classes, config)
+
+
+def check_folder(folder: Path) -> None:
+    """A folder to write a model to is new, empty, or held a model or its beginning before."""
+    if folder.is_file():
+        raise BadInput(f"{folder} is a file: name a folder with --out")
+    if folder.is_dir() and not (folder / "config.json").exists():
+        others = sorted(p.name for p in folder.iterdir() if p.name != "checkpoints")
+        if others and "model.safetensors" not in others:
+            raise BadInput(f"{folder} holds other files ({others[0]}): name a new folder with --out")
 
 
 def load_model(folder: Path) -> SavedModel:

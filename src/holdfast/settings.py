@@ -13,6 +13,7 @@ from holdfast import catalog
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data.domain import Dataset
 from holdfast.experiment import Spec
+from holdfast.nn.tuning import check_mode
 
 GROUPS = ("method", "encoder", "neck", "plan")
 
@@ -63,21 +64,17 @@ def make_spec(
     if chosen.get("precision", "auto") == "auto":
         able = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if able and tune != "frozen" else "fp32"
-    for section, key in (
-        ("methods", "method"),
-        ("necks", "neck"),
-        ("protocols", "plan"),
-        ("selections", "select"),
-    ):
-        if key in chosen:
-            catalog.entry(section, chosen[key])
-    task = catalog.make("tasks", chosen.get("task", "classify"), given={})
-    if chosen.get("metric", task.metrics[0]) not in task.metrics:
-        raise unknown("metric", chosen["metric"], task.metrics)
-    try:
-        return Spec(data=dataset.name, fingerprint=dataset.fingerprint, encoder=name, tune=tune, **chosen)
-    except TypeError as error:
-        raise BadInput(f"a setting has the wrong kind of value: {error}") from error
+    spec = Spec(data=dataset.name, fingerprint=dataset.fingerprint, encoder=name, tune=tune, **chosen)
+    catalog.check("methods", spec.method, spec.method_args)
+    catalog.check("encoders", spec.encoder, spec.encoder_args)
+    catalog.check("necks", spec.neck, spec.neck_args)
+    catalog.check("protocols", spec.plan, spec.plan_args)
+    catalog.entry("selections", spec.select)
+    check_mode(spec.tune)
+    task = catalog.make("tasks", spec.task, given={})
+    if spec.metric not in task.metrics:
+        raise unknown("metric", spec.metric, task.metrics)
+    return spec
 
 
 def _target(group: str, name: str, value: Any) -> Any:

@@ -25,7 +25,7 @@ MAY = {
     "catalog": CORE,
     "assembly": CORE | {"nn", "data", "tasks", "methods", "protocols", "catalog", "experiment"},
     "experiment": CORE | {"data", "methods", "protocols", "catalog", "assembly", "record"},
-    "settings": CORE | {"catalog", "data", "experiment"},
+    "settings": CORE | {"catalog", "data", "experiment", "nn"},
     "engines": CORE | {"methods", "protocols", "assembly", "experiment", "record"},
     "comparison": CORE | {"catalog", "assembly", "data", "engines", "record", "report", "settings"},
     "saved": CORE | {"catalog", "assembly", "data", "nn", "record"},

@@ -49,6 +49,19 @@ def fail(sentence: str) -> NoReturn:
     sys.exit(2)
 
 
+def _lines() -> Watch:
+    from holdfast.engines.watch import Watch
+
+    class Lines(Watch):
+        def start(self, total: int, finished: int) -> None:
+            say(f"{finished} of {total} runs are done already" if finished else f"{total} runs")
+
+        def begin(self, name: str, steps: int) -> None:
+            say(f"{name}: {steps} steps")
+
+    return Lines()
+
+
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
@@ -56,11 +69,11 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[Watch]:
-    """Bars for runs, steps and encoding, with rates and the time left; none when quiet."""
+    """Bars for runs, steps and encoding, with rates and the time left; plain lines where stderr is no terminal."""
     from holdfast.engines.watch import Watch
 
-    if quiet:
-        yield Watch()
+    if quiet or not sys.stderr.isatty():
+        yield Watch() if quiet else _lines()
         return
     columns = (
         TextColumn("{task.description}"),

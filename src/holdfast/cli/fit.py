@@ -42,8 +42,10 @@ def fit(
     """
     from holdfast.comparison import load_data
     from holdfast.estimator import DomainClassifier
+    from holdfast.saved import check_folder
     from holdfast.settings import parse
 
+    check_folder(out)
     dataset = load_data(data, columns=options.pairs(column), data_dir=data_dir).checked()
     if examples is not None:
         dataset = dataset.limited(examples)

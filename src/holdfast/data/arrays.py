@@ -27,7 +27,7 @@ _WANTED = {
     "time": SYNONYMS["time"],
     "id": ("ids", *SYNONYMS["id"]),
 }
-_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def read_arrays(
@@ -75,7 +75,8 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
     try:
         if not zipfile.is_zipfile(path):
             raise BadInput(f"{path} is broken or not a .npz file: write it with numpy.savez_compressed")
-        with np.load(path, allow_pickle=False) as file:
+        # opened here, since numpy leaves a broken file open
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             for role, wanted in _WANTED.items():
                 named = columns.get(role)
                 name = named if named in file.files else find(file.files, [named.lower()] if named else wanted)

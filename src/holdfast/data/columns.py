@@ -149,5 +149,5 @@ def _texts(finder: Finder) -> tuple[str, ...]:
 
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Names for a sentence, the first dozen of them."""
-    shown = ", ".join(f"'{name}'" for name in names[:most]) or "none"
+    shown = ", ".join(map(repr, names[:most])) or "none"
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

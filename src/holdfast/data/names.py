@@ -82,7 +82,7 @@ def split_codes(names: Names, *, where: str, column: str) -> np.ndarray:
         row = int((split < 0).argmax())
         value = list(names.index)[codes[row]] if codes[row] >= 0 else ""
         raise BadInput(
-            f"{where}: row {row + 1}, column '{column}' has the split '{value}': use {', '.join(SPLITS)}, "
+            f"{where}: row {row + 1}, column '{column}' has the split {value!r}: use {', '.join(SPLITS)}, "
             "or leave the column out with --column split="
         )
     return split

@@ -10,8 +10,17 @@ from holdfast.nn.backbones.base import Backbone
 MODES = "full, frozen, last:N (N blocks from the end) or head+cls"
 
 
+def check_mode(mode: str) -> None:
+    """One sentence where there is no such tuning."""
+    name, _, count = mode.partition(":")
+    last = name == "last" and count.isdigit() and int(count) > 0
+    if mode not in ("full", "frozen", "head+cls") and not last:
+        raise BadInput(f"unknown tuning '{mode}': use {MODES}")
+
+
 def tune(backbone: Backbone, mode: str) -> None:
     """Set requires_grad throughout the backbone; necks and heads outside it always learn."""
+    check_mode(mode)
     if mode == "full":
         backbone.requires_grad_(True)
         return
@@ -22,13 +31,10 @@ def tune(backbone: Backbone, mode: str) -> None:
         for parameter in backbone.class_token():
             parameter.requires_grad_(True)
         return
-    name, _, count = mode.partition(":")
-    if name != "last" or not count.isdigit() or int(count) < 1:
-        raise BadInput(f"unknown tuning '{mode}': use {MODES}")
-    blocks = backbone.blocks()
-    if int(count) > len(blocks):
+    blocks, count = backbone.blocks(), int(mode.removeprefix("last:"))
+    if count > len(blocks):
         raise BadInput(f"tuning '{mode}' asks for more than the {len(blocks)} blocks of this backbone")
-    for block in blocks[-int(count) :]:
+    for block in blocks[-count:]:
         block.requires_grad_(True)
 
 

@@ -1,0 +1,160 @@
+"""Bad input gets one clear sentence that names what is wrong and how to mend it, exit code 2, and nothing is lost."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.e2e.conftest import write_reviews
+
+HEAD = "text,label,domain\n"
+
+
+def rows(*lines):
+    return HEAD + "\n".join(lines) + "\n"
+
+
+FILLER = [f"good {i},pos,{d}\nbad {i},neg,{d}" for d in ("a", "b", "c") for i in range(6)]
+
+CASES = {
+    "missing file": (None, ["nothing.csv"], r"nothing\.csv"),
+    "missing column": ("text,verdict\nhi,pos\nho,neg\n", [], r"label.*--column"),
+    "blank domain": (rows(*FILLER, "lost, pos,"), [], r"row 37.*domain"),
+    "blank label": (rows(*FILLER, "lost,,a"), [], r"row 37.*label"),
+    "single class": (rows(*(f"t {i},pos,{'ab'[i % 2]}" for i in range(20))), [], r"single label"),
+    "single domain": (rows(*(f"t {i},{'xy'[i % 2]},only" for i in range(20))), [], r"at least 2 domains"),
+    "tiny domain": (rows(*FILLER, "alone,pos,d"), [], r"domain 'd' has 1 example"),
+    "label unseen in training": (rows(*FILLER, "odd,strange,a"), [], r"label 'strange'.*domain 'a'"),
+    "unknown method": (rows(*FILLER), ["--methods", "ermm"], r"unknown method 'ermm'.*did you mean 'erm'"),
+    "unknown encoder": (rows(*FILLER), ["--encoder", "minilmm"], r"did you mean 'minilm'"),
+    "encoder of another kind": (rows(*FILLER), ["--encoder", "mlp"], r"takes vectors but the data holds texts"),
+    "unknown metric": (rows(*FILLER), ["--metric", "acuracy"], r"did you mean 'accuracy'"),
+    "unknown plan": (rows(*FILLER), ["--plan", "leave-one-in"], r"did you mean 'leave-one-out'"),
+    "unknown setting": (rows(*FILLER), ["--set", "encoder.hiden=3", "--encoder", "bilstm"], r"did you mean 'hidden'"),
+    "no setting": (rows(*FILLER), ["--set", "lr"], r"KEY=VALUE"),
+    "wrong kind of setting": (rows(*FILLER), ["--set", "steps=many", "--encoder", "bilstm"], r"steps"),
+    "unknown tuning": (rows(*FILLER), ["--tune", "las:1", "--encoder", "bilstm"], r"unknown tuning 'las:1'"),
+    "bad device": (rows(*FILLER), ["--device", "tpu"], r"use auto, cpu or cuda"),
+    "no steps": (rows(*FILLER), ["--steps", "0"], r"steps must be at least 1"),
+    "no seeds": (rows(*FILLER), ["--seeds", "none"], r"--seeds takes a number"),
+    "unknown target": (
+        rows(*FILLER),
+        ["--set", "plan.targets=zzz", "--encoder", "bilstm"],
+        r"no domain 'zzz'.*a, b, c",
+    ),
+    "not utf-8": (rows(*FILLER).encode() + "caf\xe9,pos,a\n".encode("latin-1"), [], r"UTF-8"),
+    "ragged row": (rows(*FILLER, "one,two"), [], r"data\.csv"),
+    "empty file": ("", [], r"data\.csv"),
+    "only a header": (HEAD, [], r"no (rows|examples)"),
+}
+
+
+@pytest.mark.parametrize("json", [False, True], ids=["person", "machine"])
+@pytest.mark.parametrize("name", CASES)
+def test_tables(holdfast, tmp_path, name, json):
+    content, words, said = CASES[name]
+    path = tmp_path / "data.csv"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        words = [path, *words]
+    check(holdfast("compare", *words, *(["--json"] if json else [])), said, json=json)
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("*.json"))
+
+
+def check(ran, said, *, json=False):
+    assert ran.code == 2, (ran.out, ran.err)
+    sentence = ran.json["error"] if json else ran.err
+    assert "Traceback" not in ran.out + ran.err
+    if json:
+        assert set(ran.json) == {"error"}
+    else:
+        assert ran.out == ""
+        sentence = sentence.strip().splitlines()[-1]
+        assert sentence.startswith("error: ")
+        assert ran.err.count("error: ") == 1
+    assert re.search(said, sentence), sentence
+
+
+def test_truncated_parquet(holdfast, tmp_path):
+    import pandas as pd
+
+    pd.read_csv(write_reviews(tmp_path / "r.csv")).to_parquet(tmp_path / "r.parquet")
+    whole = (tmp_path / "r.parquet").read_bytes()
+    (tmp_path / "r.parquet").write_bytes(whole[: len(whole) // 2])
+    check(holdfast("compare", "r.parquet"), r"r\.parquet")
+
+
+def test_nan_features(holdfast, tmp_path):
+    x = np.random.default_rng(0).normal(size=(30, 4))
+    x[12, 3] = np.nan
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(30) % 2, domain=np.arange(30) // 10)
+    check(holdfast("compare", "x.npz"), r"row 13.*(column|feature) 4")
+
+
+def pictures(folder):
+    chance = np.random.default_rng(0)
+    for domain in ("photo", "sketch", "art"):
+        for kind in ("cat", "dog"):
+            (folder / domain / kind).mkdir(parents=True)
+            for i in range(4):
+                data = chance.integers(0, 255, (20, 20, 3), dtype=np.uint8)
+                Image.fromarray(data).save(folder / domain / kind / f"{i}.png")
+    return folder
+
+
+def test_image_folders_work_and_a_corrupt_image_is_named(holdfast, tmp_path):
+    folder = pictures(tmp_path / "pics")
+    words = ["compare", folder, "--encoder", "cnn", "--seeds", 1, "--steps", 3, "--batch", 2, "--set", "augment=true"]
+    good = holdfast(*words, "--json")
+    assert good.code == 0, good.out
+    assert {c["target"] for c in good.json["table"]} >= {"photo", "sketch", "art"}
+    broken = folder / "art" / "dog" / "2.png"
+    broken.write_bytes(broken.read_bytes()[:80])
+    check(holdfast(*words), r"art/dog/2\.png")
+
+
+def test_an_empty_domain_folder_is_named(holdfast, tmp_path):
+    folder = pictures(tmp_path / "pics")
+    (folder / "clipart").mkdir()
+    check(holdfast("compare", folder), r"clipart")
+
+
+def test_predict_refuses_what_is_no_model_and_other_kinds(holdfast, reviews, quick, tmp_path):
+    check(holdfast("predict", "nowhere", reviews), r"nowhere is no model folder")
+    assert holdfast("fit", reviews, "--steps", 5, "--out", "model", *quick).code == 0
+    np.savez(tmp_path / "x.npz", x=np.zeros((3, 4), dtype=np.float32))
+    check(holdfast("predict", "model", "x.npz"), r"takes texts but the data holds vectors")
+    check(holdfast("predict", "model", reviews, "--out", "p.xlsx"), r"\.csv, \.jsonl, \.parquet")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    check(holdfast("predict", "model", reviews), r"model is not a whole model folder")
+
+
+def test_vectors_of_another_width_are_refused(holdfast, tmp_path):
+    chance = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", x=chance.normal(size=(40, 4)), y=np.arange(40) % 2, domain=np.arange(40) // 20)
+    assert holdfast("fit", "x.npz", "--steps", 5, "--out", "model").code == 0
+    np.savez(tmp_path / "new.npz", x=np.zeros((3, 7)))
+    check(holdfast("predict", "model", "new.npz"), r"\b4\b.*\b7\b|\b7\b.*\b4\b")
+
+
+def test_fit_does_not_write_over_other_files(holdfast, reviews, quick, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    check(holdfast("fit", reviews, "--steps", 5, "--out", "mine", *quick), r"mine holds other files")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_report_without_records(holdfast, tmp_path):
+    (tmp_path / "empty").mkdir()
+    check(holdfast("report", "empty"), r"no records")
+    check(holdfast("report", "absent"), r"no folder absent")
+    (tmp_path / "empty" / "x.json").write_text("{")
+    check(holdfast("report", "empty"), r"x\.json is not a run record")
+
+
+def test_unknown_verbs_and_options(holdfast):
+    check(holdfast("compair", "x"), r"compair")
+    check(holdfast("list", "metods"), r"did you mean 'methods'")
+    check(holdfast("list", "methods", "--jsn"), r"--jsn")
+    check(holdfast("bench", "lop"), r"did you mean 'loop'")

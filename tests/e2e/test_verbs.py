@@ -1,0 +1,162 @@
+"""Every verb does its job, for people and for machines."""
+
+import csv
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from tests.e2e.conftest import write_reviews
+
+from holdfast import catalog
+
+CELL = {"method", "target", "metric", "mean", "stderr", "n"}
+
+
+@pytest.mark.parametrize("what", ["methods", "encoders", "datasets", "protocols", "selections"])
+def test_list(holdfast, what):
+    ran = holdfast("list", what, "--json")
+    assert ran.code == 0
+    assert len(ran.json) == len(catalog.SECTIONS[what])
+    assert all(entry["name"] and entry["about"] for entry in ran.json)
+    person = holdfast("list", what)
+    assert person.code == 0
+    assert all(entry["name"] in person.out for entry in ran.json)
+
+
+def test_compare_prints_one_json_document(holdfast, reviews, quick, tmp_path):
+    ran = holdfast(
+        "compare", reviews, "--methods", "erm", "--seeds", 2, "--steps", 20, "--out", "runs", "--json", *quick
+    )
+    assert ran.code == 0, ran.err
+    assert set(ran.json) >= {"table", "records", "report"}
+    assert all(set(cell) == CELL for cell in ran.json["table"])
+    targets = {cell["target"]: cell for cell in ran.json["table"]}
+    assert set(targets) == {"books", "films", "phones", "shoes", "average", "worst"}
+    assert targets["films"]["n"] == 2
+    assert len(ran.json["records"]) == 8
+    assert len(list((tmp_path / "runs" / "records").glob("*.json"))) == 8
+    assert (tmp_path / ran.json["report"]).read_text().startswith("<!")
+    record = ran.json["records"][0]
+    assert set(record["stages"][0]["test"]["books"]) == {
+        "accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece",
+    }  # fmt: skip
+    assert record["cost"]["seconds"] > 0
+    assert record["machine"]["device"] == "cpu"
+
+
+def test_compare_again_trains_nothing(holdfast, reviews, quick, tmp_path):
+    words = ["compare", reviews, "--methods", "erm", "--seeds", 1, "--steps", 10, "--out", "runs", *quick]
+    first = holdfast(*words)
+    assert first.code == 0
+    assert "books" in first.out
+    assert "average" in first.out
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()}
+    again = holdfast(*words)
+    assert "4 of 4 runs are done already" in again.err
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()} == before
+    more = holdfast(*(w if w != 1 else 2 for w in words))
+    assert "4 of 8 runs are done already" in more.err
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["--plan", "stream"],
+        ["--plan", "single-source"],
+        ["--plan", "in-domain"],
+        ["--plan", "cross-dataset", "--set", "plan.targets=films,shoes"],
+        ["--select", "oracle"],
+        ["--select", "leave-one-domain-out"],
+        ["--select", "last"],
+        ["--plan", "stream", "--select", "current-domain", "--set", "patience=1"],
+    ],
+    ids=" ".join,
+)
+def test_every_plan_and_selection(holdfast, reviews, quick, extra):
+    ran = holdfast("compare", reviews, "--methods", "erm", "--seeds", 1, "--steps", 8, "--json", *quick, *extra)
+    assert ran.code == 0, ran.out
+    assert any(cell["target"] == "average" for cell in ran.json["table"])
+    if "stream" in extra:
+        (record,) = ran.json["records"]
+        assert len(record["stages"]) == 4
+        assert all(len(stage["test"]) == 4 for stage in record["stages"])
+
+
+def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tmp_path):
+    fitted = holdfast("fit", reviews, "--steps", 60, "--out", "model", "--json", *quick)
+    assert fitted.code == 0, fitted.out
+    assert min(fitted.json["valid"].values()) > 0.8
+    assert {p.name for p in (tmp_path / "model").iterdir()} >= {"model.safetensors", "config.json", "README.md"}
+    (tmp_path / "new.csv").write_text("id,text\nx1,great superb thing\nx2,dreadful broken dull\n")
+    for suffix in ("csv", "jsonl", "parquet"):
+        ran = holdfast("predict", "model", "new.csv", "--out", f"out.{suffix}", "--json")
+        assert ran.code == 0, ran.out
+        assert ran.json["predictions"] == 2
+        assert ran.json["out"] == f"out.{suffix}"
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert [(r["id"], r["label"]) for r in rows] == [("x1", "pos"), ("x2", "neg")]
+    assert float(rows[0]["p_pos"]) + float(rows[0]["p_neg"]) == pytest.approx(1.0, abs=1e-6)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [r["label"] for r in lines] == ["pos", "neg"]
+    assert pq.read_table(tmp_path / "out.parquet").column_names == ["id", "label", "p_neg", "p_pos"]
+
+
+def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_path):
+    assert holdfast("fit", reviews, "--steps", 60, "--out", "model", *quick).code == 0
+    (tmp_path / "new.csv").write_text("text,label\ngreat,pos\nawful,neg\nhm,never-seen\n")
+    ran = holdfast("predict", "model", "new.csv", "--json")
+    assert (ran.json["scored"], ran.json["accuracy"]) == (2, 1.0)
+
+
+def test_report_builds_the_page_from_records_alone(holdfast, reviews, quick, tmp_path):
+    holdfast("compare", reviews, "--methods", "erm", "--seeds", 1, "--steps", 8, "--out", "runs", *quick)
+    reviews.unlink()
+    (tmp_path / "runs" / "report.html").unlink()
+    ran = holdfast("report", "runs", "--metric", "macro_f1", "--json")
+    assert ran.code == 0
+    assert {cell["metric"] for cell in ran.json["table"]} == {"macro_f1"}
+    assert (tmp_path / "runs" / "report.html").exists()
+
+
+def test_columns_can_be_named_and_pairs_are_read(holdfast, quick, tmp_path):
+    path = write_reviews(tmp_path / "odd.csv", header="saying,verdict,shop")
+    named = ["--column", "text=saying", "--column", "label=verdict", "--column", "domain=shop"]
+    ran = holdfast("compare", path, *named, "--seeds", 1, "--steps", 5, "--json", *quick)
+    assert ran.code == 0, ran.out
+    lines = ["premise,hypothesis,label,genre"]
+    lines += [f"a {w} man,he is {v},{w == v},{g}" for g in "xyz" for w in ("old", "new") for v in ("old", "new") * 3]
+    (tmp_path / "nli.csv").write_text("\n".join(lines))
+    ran = holdfast("compare", "nli.csv", "--seeds", 1, "--steps", 5, "--json", *quick)
+    assert ran.code == 0, ran.out
+    assert {c["target"] for c in ran.json["table"]} == {"x", "y", "z", "average", "worst"}
+
+
+def test_a_split_column_is_honoured(holdfast, quick, tmp_path):
+    path = write_reviews(tmp_path / "r.csv")
+    rows = path.read_text().splitlines()
+    kinds = ["train", "train", "dev", "dev", "test", "test"]
+    marked = [rows[0] + ",split"] + [f"{r},{kinds[i % 6]}" for i, r in enumerate(rows[1:])]
+    path.write_text("\n".join(marked))
+    ran = holdfast("compare", path, "--seeds", 1, "--steps", 5, "--json", *quick)
+    sizes = ran.json["records"][0]["stages"][0]["sizes"]
+    whole = sum(sum(part.values()) for part in sizes.values())
+    assert whole < 160  # the sources' test rows and the target's other rows are not used
+    assert set(sizes["test"].values()) <= {12, 14}
+
+
+@pytest.mark.minilm
+def test_minilm_frozen_is_the_default_for_text(holdfast, reviews):
+    ran = holdfast("compare", reviews, "--methods", "erm", "--seeds", 2, "--steps", 50, "--out", "runs", "--json")
+    assert ran.code == 0, ran.out
+    spec = ran.json["records"][0]["spec"]
+    assert (spec["encoder"], spec["tune"]) == ("minilm", "frozen")
+    average = next(c for c in ran.json["table"] if c["target"] == "average")
+    assert average["mean"] > 0.9
+
+
+@pytest.mark.parametrize("verb", ["demo", "compare", "fit", "predict", "list", "report", "bench"])
+def test_help_teaches_by_example(holdfast, verb):
+    ran = holdfast(verb, "--help")
+    assert ran.code == 0
+    assert f"holdfast {verb}" in ran.out
+    assert "--json" in ran.out

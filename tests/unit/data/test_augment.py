@@ -1,0 +1,129 @@
+"""Augmentation: each change by itself against a plain reference, then all of them together."""
+
+from __future__ import annotations
+
+import colorsys
+
+import pytest
+import torch
+
+from holdfast.data import augment as a
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.rand(6, 3, 10, 14, generator=torch.Generator().manual_seed(0))
+
+
+ONE, ZERO = torch.ones(6), torch.zeros(6)
+NO, YES = torch.zeros(6, dtype=torch.bool), torch.ones(6, dtype=torch.bool)
+
+
+def test_nothing_changes_with_identity_parameters(images):
+    whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(6, 4)
+    assert torch.allclose(a.resized_crop(images, whole), images, atol=1e-5)
+    assert torch.equal(a.flip(images, NO), images)
+    assert torch.equal(a.grayscale(images, NO), images)
+    same = a.jitter(images, brightness=ONE, contrast=ONE, saturation=ONE, hue=ZERO)
+    assert torch.allclose(same, images, atol=1e-5)
+
+
+def test_crop_is_the_box(images):
+    box = torch.tensor([[0.5, 0.5, 0.5, 0.5]]).expand(6, 4)
+    found = a.resized_crop(images, box)
+    corner = images[:, :, 5:, 7:]
+    reference = torch.nn.functional.interpolate(corner, (10, 14), mode="bilinear", align_corners=False)
+    # the crop may look at the neighbours of the box, so only the inside is the same
+    assert torch.allclose(found[:, :, 2:, 2:], reference[:, :, 2:, 2:], atol=1e-5)
+
+
+def test_each_image_has_its_own_box(images):
+    boxes = torch.tensor([[0, 0, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]]).repeat(3, 1)
+    found = a.resized_crop(images, boxes)
+    for i in range(6):
+        assert torch.allclose(found[i : i + 1], a.resized_crop(images[i : i + 1], boxes[i : i + 1]), atol=1e-6)
+
+
+@pytest.mark.parametrize("tall", [1.0, 0.5, 2.0])
+def test_boxes_keep_to_the_recipe(tall):
+    top, left, high, wide = a.crop_boxes(5000, tall, torch.Generator().manual_seed(0)).unbind(1)
+    assert (top >= 0).all()
+    assert (left >= 0).all()
+    assert (top + high <= 1 + 1e-6).all()
+    assert (left + wide <= 1 + 1e-6).all()
+    area, ratio = high * wide, wide / (high * tall)
+    fits = (area < 1) & (ratio > 3 / 4 - 1e-5) & (ratio < 4 / 3 + 1e-5)
+    whole = (high == 1) & (wide == 1)
+    assert (fits | whole).all()
+    assert area.min() >= 0.7 - 1e-6
+    if tall == 1:
+        assert area.std() > 0.05
+        assert ratio.std() > 0.05
+        assert whole.float().mean() < 0.01
+
+
+def test_flip_mirrors_the_chosen(images):
+    which = torch.tensor([True, False] * 3)
+    found = a.flip(images, which)
+    assert torch.equal(found[0], images[0].flip(-1))
+    assert torch.equal(found[1], images[1])
+
+
+def test_grayscale_is_luma(images):
+    found = a.grayscale(images, YES)
+    assert torch.equal(found[:, 0], found[:, 1])
+    assert torch.equal(found[:, 0], found[:, 2])
+    expected = 0.299 * images[:, 0] + 0.587 * images[:, 1] + 0.114 * images[:, 2]
+    assert torch.allclose(found[:, 0], expected, atol=1e-6)
+
+
+def test_brightness_contrast_saturation(images):
+    none = {"brightness": ONE, "contrast": ONE, "saturation": ONE, "hue": ZERO}
+    assert torch.allclose(a.jitter(images, **none | {"brightness": 0.5 * ONE}), images / 2, atol=1e-5)
+    assert a.jitter(images, **none | {"brightness": 3 * ONE}).max() <= 1
+    flat = a.jitter(images, **none | {"contrast": ZERO})
+    assert flat.flatten(1).std(1).max() < 1e-5
+    grey = a.jitter(images, **none | {"saturation": ZERO})
+    assert torch.allclose(grey, a.grayscale(images, YES), atol=1e-5)
+
+
+def test_colours_against_colorsys(images):
+    plain = images[0].flatten(1).T[:40].tolist()
+    plain += [[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1]]
+    x = torch.tensor(plain).T[None, :, None]  # (1, 3, 1, w)
+    expected = torch.tensor([colorsys.rgb_to_hsv(*p) for p in plain])
+    assert torch.allclose(a.to_hsv(x)[0, :, 0].T, expected, atol=1e-5)
+    assert torch.allclose(a.to_rgb(a.to_hsv(x)), x, atol=1e-5)
+    turned = [colorsys.hsv_to_rgb((h + 0.3) % 1, s, v) for h, s, v in expected.tolist()]
+    found = a.adjust_hue(x, torch.tensor([0.3]))
+    assert torch.allclose(found[0, :, 0].T, torch.tensor(turned), atol=1e-5)
+    assert torch.allclose(a.adjust_hue(found, torch.tensor([-0.3])), x, atol=1e-5)
+
+
+def test_augment_takes_bytes_or_floats(images):
+    whole = (images * 255).round().to(torch.uint8)
+    found = a.augment(whole, torch.Generator().manual_seed(3))
+    assert (found.dtype, found.shape) == (torch.float32, images.shape)
+    assert found.min() >= 0
+    assert found.max() <= 1
+    floats = a.augment(whole.double() / 255, torch.Generator().manual_seed(3))
+    assert torch.allclose(found, floats, atol=1e-5)
+
+
+def test_augment_goes_by_its_generator_alone(images):
+    before = torch.get_rng_state()
+    first = a.augment(images, torch.Generator().manual_seed(1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, a.augment(images, torch.Generator().manual_seed(1)))
+    assert not torch.equal(first, a.augment(images, torch.Generator().manual_seed(2)))
+
+
+def test_augment_greys_a_tenth_and_flips_half():
+    generator = torch.Generator().manual_seed(0)
+    left = torch.zeros(1, 3, 8, 8)
+    left[:, 0, :, :4], left[:, 1, :, :4] = 0.6, 0.2
+    found = a.augment(left.expand(2000, 3, 8, 8), generator)
+    grey = (found - found.mean(1, keepdim=True)).abs().amax((1, 2, 3)) < 1e-5
+    assert 0.07 < grey.float().mean() < 0.13
+    flipped = found[..., 4:].sum((1, 2, 3)) > found[..., :4].sum((1, 2, 3))
+    assert 0.45 < flipped.float().mean() < 0.55

@@ -1,0 +1,137 @@
+"""Image files and folders of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from holdfast.core.errors import BadInput
+from holdfast.data.images import decode, read_images
+
+
+def draw(path: Path, colour=(255, 0, 0), mode: str = "RGB", size: tuple[int, int] = (12, 8)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).convert(mode).save(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for domain in ("photo", "art"):
+        for kind in ("dog", "cat"):
+            for i in range(2):
+                draw(tmp_path / "set" / domain / kind / f"{i}.png")
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "gif", "tiff"])
+def test_decode_any_format(tmp_path, suffix):
+    image = decode(draw(tmp_path / f"a.{suffix}", (200, 100, 50)), 6)
+    assert (image.dtype, image.shape, image.is_contiguous()) == (torch.uint8, (3, 6, 6), True)
+    assert torch.allclose(image[:, 3, 3].float(), torch.tensor([200.0, 100.0, 50.0]), atol=6)
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "CMYK", "LA"])
+def test_decode_any_mode(tmp_path, mode):
+    path = draw(tmp_path / ("a.tif" if mode == "CMYK" else "a.png"), (255, 255, 255), mode)
+    assert decode(path, 4).float().mean() > 250
+
+
+def test_decode_keeps_16_bit_shades(tmp_path):
+    shades = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(shades).save(tmp_path / "a.png")
+    assert np.abs(decode(tmp_path / "a.png", 8)[0].numpy().astype(int) - shades // 257).max() <= 1
+
+
+def test_decode_palette_with_transparency(tmp_path):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 200, 30])
+    image.save(tmp_path / "a.png", transparency=b"\x00\xff")
+    assert decode(tmp_path / "a.png", 4)[:, 0, 0].tolist() == [10, 200, 30]
+
+
+def test_decode_keeps_sides(tmp_path):
+    pixels = np.zeros((10, 20, 3), dtype=np.uint8)
+    pixels[:5, :10] = 255  # top left
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    image = decode(tmp_path / "a.png", 8)
+    assert image[:, 1, 1].min() == 255
+    assert image[:, 6, 6].max() == image[:, 1, 6].max() == image[:, 6, 1].max() == 0
+
+
+def test_decode_names_a_broken_file(tmp_path):
+    whole = draw(tmp_path / "a.jpg", size=(64, 64)).read_bytes()
+    for damaged in (b"", b"no image", whole[:200], whole[: len(whole) // 2]):
+        (tmp_path / "a.jpg").write_bytes(damaged)
+        with pytest.raises(BadInput, match=r"a\.jpg cannot be read as an image"):
+            decode(tmp_path / "a.jpg", 8)
+    with pytest.raises(BadInput, match=r"gone\.png"):
+        decode(tmp_path / "gone.png", 8)
+
+
+def test_domain_class_file(folder):
+    draw(folder / "art" / "dog" / ".hidden.png")
+    draw(folder / ".thumbs" / "x" / "a.png")
+    (folder / "art" / "dog" / "notes.txt").write_text("x")
+    draw(folder / "photo" / "dog" / "UPPER.PNG")
+    found = read_images(folder)
+    assert found.name == "set"
+    assert (found.classes, found.domains) == (("cat", "dog"), ("art", "photo"))
+    assert found.ids is not None
+    assert found.ids[:3] == ["art/cat/0.png", "art/cat/1.png", "art/dog/0.png"]
+    assert "photo/dog/UPPER.PNG" in found.ids
+    assert len(found) == 9
+    assert [found.domains[d] + "/" + found.classes[y] for d, y in zip(found.domain, found.y, strict=True)] == [
+        i.rsplit("/", 1)[0] for i in found.ids
+    ]
+    assert found.raw.take(np.array([0, 1]), size=6).shape == (2, 3, 6, 6)
+    assert "1 files" in found.notes[0]
+
+
+def test_any_folder_to_predict(folder, tmp_path):
+    draw(folder / "loose.png")
+    found = read_images(folder, need=())
+    assert found.ids is not None
+    assert (len(found), found.classes, found.domains) == (9, (), ("all",))
+    assert set(found.y.tolist()) == {-1}
+    assert "loose.png" in found.ids
+    draw(tmp_path / "flat" / "b.png")
+    assert read_images(tmp_path / "flat", need=()).ids == ["b.png"]
+
+
+def test_classes_without_domains(tmp_path):
+    draw(tmp_path / "dog" / "a.png")
+    draw(tmp_path / "cat" / "a.png")
+    found = read_images(tmp_path, need=("label",))
+    assert (found.classes, found.y.tolist(), found.domains) == (("cat", "dog"), [0, 1], ("all",))
+    both = read_images(tmp_path, need=("domain",))
+    assert (both.classes, both.domains) == ((), ("cat", "dog"))
+
+
+def test_folders_that_are_wrong(folder, tmp_path):
+    (folder / "sketch" / "dog").mkdir(parents=True)
+    with pytest.raises(BadInput, match=r"domain folder .*sketch holds no images"):
+        read_images(folder)
+    draw(folder / "sketch" / "a.png")
+    with pytest.raises(BadInput, match=r"domain folder 'sketch' holds 'a\.png' directly"):
+        read_images(folder)
+    draw(folder / "b.png")
+    with pytest.raises(BadInput, match=r"'b\.png' is in no domain folder"):
+        read_images(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="holds no images"):
+        read_images(tmp_path / "empty")
+    with pytest.raises(BadInput, match="not a folder"):
+        read_images(tmp_path / "gone")
+
+
+def test_links_are_followed_but_not_in_circles(folder, tmp_path):
+    draw(tmp_path / "elsewhere" / "dog" / "z.png")
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "art" / "dog" / "round").symlink_to(folder)
+    assert "linked" in read_images(folder).domains
+    assert len(read_images(folder)) == 9

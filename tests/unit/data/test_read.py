@@ -1,0 +1,58 @@
+"""One door to all data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from holdfast.core.errors import BadInput
+from holdfast.data.read import read
+from holdfast.data.worlds import world
+
+CSV = "words,label,domain\na,x,d\nb,y,e\n"
+
+
+def toy(*, data_dir=None):
+    made = world("vector", "none", size=5)
+    return made if data_dir is None else made.subset(np.arange(3))
+
+
+def test_a_known_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy").mkdir()
+    assert len(read("toy", known={"toy": toy})) == 20
+    assert len(read("toy", known={"toy": toy}, data_dir=tmp_path)) == 3
+
+
+def test_a_table(tmp_path):
+    (tmp_path / "data.csv").write_text(CSV)
+    path = tmp_path / "data.csv"
+    assert read(str(path), columns={"text": "words"}, known={}).domains == ("d", "e")
+    assert read(path, columns={"text": "words", "label": ""}, need=(), known={}).classes == ()
+    with pytest.raises(BadInput, match="no text column"):
+        read(path, known={})
+
+
+def test_arrays(tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.zeros((2, 2)), y=[0, 1], d=["a", "b"])
+    assert read(tmp_path / "data.npz", known={}).raw.kind == "vector"
+
+
+def test_a_folder_of_images(tmp_path):
+    for name in ("d/x", "d/y"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "a.png")
+    assert read(tmp_path, known={}).classes == ("x", "y")
+    with pytest.raises(BadInput, match="no columns"):
+        read(tmp_path, columns={"text": "a"}, known={})
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(BadInput, match=r"'vadr' is neither .* did you mean 'vader'\?"):
+        read("vadr", known={"vader": toy})
+    with pytest.raises(BadInput, match="known data sets: toy, vader"):
+        read("/no/such/file.csv", known={"vader": toy, "toy": toy})
+    (tmp_path / "data.xlsx").write_text("x")
+    with pytest.raises(BadInput, match=r"suffix '\.xlsx'.*\.csv.*\.npz"):
+        read(tmp_path / "data.xlsx", known={})

@@ -1,0 +1,125 @@
+"""Synthetic worlds: learnable inside a domain, and shifted between domains in the known way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from holdfast.core.errors import BadInput
+from holdfast.data.domain import Dataset
+from holdfast.data.worlds import WORLDS, world
+
+
+def features(data: Dataset) -> np.ndarray:
+    x = data.raw.take(np.arange(len(data)))
+    if data.raw.kind == "text":
+        return CountVectorizer().fit_transform(x).toarray()
+    if data.raw.kind == "graph":
+        return torch.stack([g.nodes.mean(0) for g in x]).numpy()
+    return x.flatten(1).numpy() / (128 if data.raw.kind == "image" else 1)
+
+
+def accuracy(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
+    return float(LogisticRegression(max_iter=500).fit(x[train], y[train]).score(x[test], y[test]))
+
+
+def inside(data: Dataset) -> float:
+    """Mean accuracy of a linear classifier trained and tested in the same domain."""
+    x, scores = features(data), []
+    for name in data.domains:
+        rows = data.rows_of(name)
+        cut = len(rows) * 3 // 4
+        scores.append(accuracy(x, data.y, rows[:cut], rows[cut:]))
+    return float(np.mean(scores))
+
+
+def across(data: Dataset) -> float:
+    """Accuracy on the last domain of one trained on the others."""
+    last = data.domain == len(data.domains) - 1
+    return accuracy(features(data), data.y, np.flatnonzero(~last), np.flatnonzero(last))
+
+
+def test_there_are_sixteen_worlds():
+    assert len(WORLDS) == len(set(WORLDS)) == 16
+
+
+@pytest.mark.parametrize(("kind", "shift"), WORLDS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_labels_are_learnable(kind, shift, classes):
+    data = world(kind, shift, classes=classes, domains=3)
+    assert (data.raw.kind, len(data), len(data.domains)) == (kind, 600, 3)
+    assert data.checked().classes == tuple(str(k) for k in range(classes))
+    assert inside(data) > 0.9
+
+
+@pytest.mark.parametrize(("kind", "shift"), WORLDS)
+def test_the_seed_decides_everything(kind, shift):
+    made = [world(kind, shift, size=20, seed=seed).fingerprint for seed in (0, 0, 1)]
+    assert made[0] == made[1] != made[2]
+
+
+@pytest.mark.parametrize("kind", ["vector", "image", "graph"])
+def test_rotation_moves_the_boundary(kind):
+    assert across(world(kind, "none")) > 0.95
+    assert across(world(kind, "rotation")) < 0.85
+
+
+@pytest.mark.parametrize("kind", ["vector", "image", "text", "graph"])
+def test_a_spurious_cue_betrays_in_the_last_domain(kind):
+    data = world(kind, "spurious")
+    assert across(data) < inside(data) - 0.08
+
+
+def test_the_invariant_part_of_a_spurious_world_holds():
+    data = world("vector", "spurious", size=400)
+    x, last = features(data), data.domain == 3
+    rows = np.flatnonzero(~last), np.flatnonzero(last)
+    assert accuracy(x[:, :2], data.y, *rows) > 0.93
+    assert accuracy(x[:, 2:4], data.y, *rows) < 0.2
+
+
+def test_vocabulary_is_partly_new_in_each_domain():
+    data = world("text", "vocabulary", size=400)
+    said = [{w for t in data.raw.take(data.rows_of(d)) for w in t.split()} for d in data.domains]
+    for i in range(1, 4):
+        new = said[i] - set().union(*(said[j] for j in range(4) if j != i))
+        assert len(new) == 8  # four words anew for each of two classes
+    plain = world("text", "none", size=400)
+    same = [{w for t in plain.raw.take(plain.rows_of(d)) for w in t.split()} for d in plain.domains]
+    assert same[0] == same[1] == same[2] == same[3]
+    assert across(data) < across(plain) - 0.01
+
+
+@pytest.mark.parametrize("kind", ["vector", "image", "text", "graph"])
+def test_label_shift_moves_only_the_proportions(kind):
+    data = world(kind, "label", size=400)
+    share = [data.y[data.rows_of(d)].mean() for d in data.domains]
+    assert share == sorted(share)
+    assert share[0] < 0.3
+    assert share[-1] > 0.7
+    even = world(kind, "none", size=400)
+    assert all(0.4 < even.y[even.rows_of(d)].mean() < 0.6 for d in even.domains)
+
+
+def test_shapes():
+    assert world("image", "none", size=5).raw.take(np.arange(3)).shape == (3, 3, 16, 16)
+    assert world("vector", "none", size=5).raw.take(np.arange(3)).shape == (3, 8)
+    for graph in world("graph", "none", size=5).raw.take(np.arange(20)):
+        assert graph.count == 1
+        assert graph.edges.min() >= 0
+        assert graph.edges.max() < len(graph.nodes) == len(graph.owner)
+
+
+def test_worlds_that_are_not():
+    with pytest.raises(BadInput, match=r"no text world with the shift 'rotation'.*text: none, spurious"):
+        world("text", "rotation")
+    with pytest.raises(BadInput, match="vector: none, rotation, spurious, label"):
+        world("vector", "vocabulary")
+    with pytest.raises(BadInput, match="no sound world"):
+        world("sound", "none")
+    for wrong in ({"domains": 0}, {"classes": 1}, {"classes": 3, "size": 2}, {"noise": -1.0}):
+        with pytest.raises(BadInput, match="a world needs"):
+            world(**wrong)
