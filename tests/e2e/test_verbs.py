@@ -93,7 +93,7 @@ def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tm
         assert ran.code == 0, ran.out
         assert ran.json["predictions"] == 2
         assert ran.json["out"] == f"out.{suffix}"
-    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert [(r["id"], r["label"]) for r in rows] == [("x1", "pos"), ("x2", "neg")]
     assert float(rows[0]["p_pos"]) + float(rows[0]["p_neg"]) == pytest.approx(1.0, abs=1e-6)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
