@@ -95,12 +95,10 @@ def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
     return out / "records" / f"{run_id(spec.json(), episode.name)}.json"
 
 
-def launch(
-    spec: Spec, workshop: Workshop, out: Path, *, tick: Tick | None = None, save_seconds: float = 30.0
-) -> Iterator[RunRecord]:
+def launch(spec: Spec, workshop: Workshop, out: Path, *, tick: Tick | None = None) -> Iterator[RunRecord]:
     """One record an episode; what is done already is read, what was begun goes on."""
     for episode in episodes(spec, workshop):
-        yield launch_episode(spec, episode, workshop, out, tick=tick, save_seconds=save_seconds)
+        yield launch_episode(spec, episode, workshop, out, tick=tick)
 
 
 def launch_episode(
@@ -110,13 +108,12 @@ def launch_episode(
     out: Path,
     *,
     tick: Tick | None = None,
-    save_seconds: float = 30.0,
 ) -> RunRecord:
     """Run one episode to its record, unless the record is there."""
     path = record_path(spec, episode, out)
     if path.exists():
         return read(path)
-    saver = Saver(out / "checkpoints" / f"{path.stem}.safetensors", seconds=save_seconds)
+    saver = Saver(out / "checkpoints" / f"{path.stem}.safetensors")
     record, _ = train(spec, episode, workshop, saver=saver, tick=tick)
     record.save(path.parent)
     saver.finish()

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from tests.tiny import tiny_bert
 from torch import nn
 
 from holdfast import catalog
@@ -23,6 +22,7 @@ from holdfast.methods.base import Method
 from holdfast.methods.descent import Descent, Recipe
 from holdfast.nn.model import Model, NoNeck
 from holdfast.tasks.classify import Classify
+from tests.tiny import tiny_bert
 
 BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text"}
 

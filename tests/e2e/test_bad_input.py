@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+
 from tests.e2e.conftest import write_reviews
 
 HEAD = "text,label,domain\n"

@@ -5,9 +5,9 @@ import json
 
 import pyarrow.parquet as pq
 import pytest
-from tests.e2e.conftest import write_reviews
 
 from holdfast import catalog
+from tests.e2e.conftest import write_reviews
 
 CELL = {"method", "target", "metric", "mean", "stderr", "n"}
 

@@ -19,7 +19,6 @@ def run_all(
     out: Path,
     *,
     watch: Watch | None = None,
-    save_seconds: float = 30.0,
 ) -> list[RunRecord]:
     """Every episode of every spec, in order; all are checked before the first is trained."""
     watch = watch or Watch()
@@ -35,7 +34,7 @@ def run_all(
             fresh = not record_path(spec, episode, out).exists()
             if fresh:
                 watch.begin(f"{spec.method} {episode.name} seed {spec.seed}", spec.steps)
-            records.append(launch_episode(spec, episode, workshop, out, tick=watch.step, save_seconds=save_seconds))
+            records.append(launch_episode(spec, episode, workshop, out, tick=watch.step))
             if fresh:
                 watch.end()
     return records

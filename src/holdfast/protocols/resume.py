@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -48,10 +49,11 @@ def stop_if_asked() -> None:
 
 
 class Saver:
-    """The checkpoint of one run: due every `seconds`, gone when the run is finished."""
+    """The checkpoint of one run: due every `seconds` ($HOLDFAST_SAVE_SECONDS, or 30), gone when the run is finished."""
 
-    def __init__(self, path: Path | None, *, seconds: float = 30.0) -> None:
-        self.path, self.seconds = path, seconds
+    def __init__(self, path: Path | None, *, seconds: float | None = None) -> None:
+        self.path = path
+        self.seconds = float(os.environ.get("HOLDFAST_SAVE_SECONDS", "30")) if seconds is None else seconds
         self.started = self.written = time.monotonic()
         self.done: list[dict[str, Any]] = []  # results of the stages before the one that is saved
         self.spent = 0.0  # seconds of earlier attempts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +16,7 @@ def rich_table(rows: Sequence[Row], metric: str) -> Table:
     """Methods by target domains, then average and worst domain; the best of each column is bold."""
     targets = columns(rows)
     note = f"{error_note(rows)}; best in bold" if len(rows) > 1 else error_note(rows)
-    table = Table(title=Text(metric_name(metric)), caption=Text(note), caption_justify="left")
+    table = Table(title=Text(metric_name(metric)), caption=Text(note), caption_justify="left", box=SIMPLE_HEAD)
     # Text, not str: a domain called [red] is a name, not markup
     table.add_column("method", no_wrap=True)
     for target in targets:

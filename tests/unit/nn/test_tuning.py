@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests import tiny
 from torch import nn
 
 from holdfast.core.errors import BadInput
@@ -16,6 +15,7 @@ from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.model import Model
 from holdfast.nn.tuning import tune
+from tests import tiny
 
 TEXTS = ["the good film", "bad bad food", "the food was good", "a film"]
 IMAGES = torch.randint(0, 256, (4, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from tests.unit.report.made import leave_one_out, record
 
 from holdfast.report.console import rich_table
 from holdfast.report.table import rows
+from tests.unit.report.made import leave_one_out, record
 
 
 def printed(made, metric="accuracy", *, styled=False) -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from plotly.offline import get_plotlyjs
-from tests.unit.report.made import leave_one_out, record, stream
 
 import holdfast.report
 from holdfast.core.errors import BadInput
 from holdfast.report.page import write_page
 from holdfast.report.table import rows
 from holdfast.report.words import headline
+from tests.unit.report.made import leave_one_out, record, stream
 
 WILD = "<script>alert(1)</script>"
 

@@ -5,10 +5,10 @@ import re
 from typing import Any
 
 import pytest
-from tests.unit.report.made import leave_one_out, record, stream
 
 from holdfast.report.plots import COLOURS, curves, scores_chart, stream_heatmap
 from holdfast.report.table import rows
+from tests.unit.report.made import leave_one_out, record, stream
 
 WILD = "<script>alert(1)</script>"
 

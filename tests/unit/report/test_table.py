@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tests.unit.report.made import COST, leave_one_out, record, stream
 
 from holdfast.core.errors import BadInput
 from holdfast.report.labels import configuration, grouped
 from holdfast.report.table import best, columns, costs, flat, label, r_matrix, rows, stream_domains
+from tests.unit.report.made import COST, leave_one_out, record, stream
 
 
 def test_rows_by_hand():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import tiny
 from torch.nn.functional import cosine_similarity, pad
 from torch.testing import assert_close
 
@@ -17,6 +16,7 @@ from holdfast.core.inputs import Tokens, cat
 from holdfast.nn.backbones import text
 from holdfast.nn.backbones.pretrained import quiet
 from holdfast.nn.backbones.text import TextEncoder, minilm_folder
+from tests import tiny
 
 FAMILIES = ["bert", "roberta", "mpnet", "distilbert", "electra"]
 TEXTS = ["the food was good", "bad", "a very very good phone, not bad at all!", ""]

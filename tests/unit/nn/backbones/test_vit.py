@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import tiny
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.pixels import HALF, IMAGENET
 from holdfast.nn.backbones.vit import PRESETS, VisionTransformer
+from tests import tiny
 
 FAMILIES = ["vit", "deit", "dinov2"]
 

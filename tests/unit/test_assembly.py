@@ -1,0 +1,134 @@
+"""Assembly: frozen features are cached, shared and equal to the live ones; nothing of the target shapes an encoder."""
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.assembly import Workshop, assemble
+from holdfast.core.errors import BadInput
+from holdfast.data.cache import weights_digest
+from holdfast.data.domain import Dataset
+from holdfast.data.raw import Texts, Vectors
+from holdfast.data.worlds import world
+from holdfast.experiment import episodes, train
+from holdfast.protocols.evaluate import outputs
+from holdfast.settings import make_spec
+from tests.tiny import tiny_bert
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}"
+
+
+@pytest.fixture
+def texts():
+    return world("text", "vocabulary", domains=3, size=20, classes=2, seed=0)
+
+
+def frozen(dataset, encoder, cache, **more):
+    spec = make_spec(dataset, encoder=encoder, tune="frozen", steps=15, every=5, batch=4, **more)
+    workshop = Workshop(dataset, cache=cache)
+    record, built = train(spec, next(episodes(spec, workshop)), workshop)
+    return record, built, workshop
+
+
+def test_a_cached_run_gives_the_logits_of_an_uncached_one(texts, bert, tmp_path):
+    cached, first, _ = frozen(texts, bert, tmp_path)
+    live, second, _ = frozen(texts, bert, None)
+    rows = np.arange(len(texts))
+    a, b = (outputs(built.method, built.examples, rows) for built in (first, second))
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert cached.spec == live.spec
+    deployed = first.deploy().eval()
+    raw = first.encoder.prepare(texts.raw.take(rows)).take(torch.from_numpy(rows))
+    torch.testing.assert_close(deployed(raw).detach(), b, rtol=1e-4, atol=1e-5)
+
+
+def test_features_are_computed_once_and_shared(texts, bert, tmp_path):
+    frozen(texts, bert, tmp_path)
+    files = {p: p.stat().st_mtime_ns for p in (tmp_path / "features").iterdir()}
+    assert len(files) == 3  # one a domain
+    frozen(texts, bert, tmp_path, seed=1)
+    frozen(texts, bert, tmp_path, lr=0.01)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "features").iterdir()} == files
+    frozen(texts, bert, tmp_path, settings={"encoder.pooling": "cls"})
+    assert len(list((tmp_path / "features").iterdir())) == 6
+    frozen(texts, bert, tmp_path, settings={"encoder.length": 9})
+    assert len(list((tmp_path / "features").iterdir())) == 9
+
+
+def test_changed_examples_are_computed_anew(texts, bert, tmp_path):
+    frozen(texts, bert, tmp_path)
+    changed = [str(t) + " more" if i == 0 else t for i, t in enumerate(texts.raw.take(np.arange(len(texts))))]
+    other = Dataset("t", Texts.of(changed), texts.y, texts.classes, texts.domain, texts.domains)
+    frozen(other, bert, tmp_path)
+    assert len(list((tmp_path / "features").iterdir())) == 4  # only the changed domain
+
+
+def test_every_weight_counts_in_the_key(texts, bert):
+    spec = make_spec(texts, encoder=bert)
+    workshop = Workshop(texts)
+    encoder = assemble(spec, next(episodes(spec, workshop)), workshop).encoder
+    before = weights_digest(encoder)
+    assert weights_digest(encoder) == before
+    with torch.no_grad():
+        list(encoder.parameters())[-1].view(-1)[0] += 1e-3
+    assert weights_digest(encoder) != before
+
+
+def test_a_broken_cache_file_is_made_anew(texts, bert, tmp_path):
+    before, _, _ = frozen(texts, bert, tmp_path)
+    for path in (tmp_path / "features").iterdir():
+        path.write_bytes(path.read_bytes()[:-20])
+    after, _, _ = frozen(texts, bert, tmp_path)
+    assert before.stages == after.stages
+
+
+def test_frozen_is_frozen_and_full_moves(texts, bert, tmp_path):
+    for tune, cache in (("frozen", None), ("last:1", tmp_path), ("full", tmp_path)):
+        spec = make_spec(texts, encoder=bert, tune=tune, steps=4, every=2, batch=4)
+        workshop = Workshop(texts, cache=cache)
+        episode = next(episodes(spec, workshop))
+        before = {k: v.clone() for k, v in assemble(spec, episode, workshop).encoder.state_dict().items()}
+        _, built = train(spec, episode, workshop)
+        after = built.deploy().backbone.state_dict()
+        moved = {k for k in before if not torch.equal(before[k], after[k])}
+        assert bool(moved) == (tune != "frozen")
+        if tune == "last:1":
+            assert all("layer.1." in k or "layer.2." in k for k in moved), moved
+
+
+def test_scale_and_vocabulary_come_from_training_rows_alone():
+    dataset = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
+    target = dataset.rows_of(dataset.domains[0])
+    changed = dataset.raw.take(np.arange(len(dataset))).numpy().copy()
+    changed[target] = 1e6
+    other = Dataset("x", Vectors(changed), dataset.y, dataset.classes, dataset.domain, dataset.domains)
+    encoders = []
+    for data in (dataset, other):
+        spec = make_spec(data, steps=2)
+        workshop = Workshop(data)
+        encoders.append(assemble(spec, next(episodes(spec, workshop)), workshop).encoder.state_dict())
+    for name, value in encoders[0].items():
+        assert torch.equal(value, encoders[1][name]), name
+    words = Dataset(
+        "w",
+        Texts.of([f"{d}{i % 3} common common" for d in "abc" for i in range(6)]),
+        np.arange(18) % 2,
+        ("n", "y"),
+        np.arange(18) // 6,
+        ("a", "b", "c"),
+    )
+    spec = make_spec(words, encoder="bilstm", steps=2)
+    workshop = Workshop(words)
+    known = assemble(spec, next(episodes(spec, workshop)), workshop).encoder.settings["words"]
+    assert not [w for w in known if w.startswith("a")]
+    assert "common" in known
+
+
+def test_bf16_on_a_cpu_is_refused(texts, bert):
+    spec = make_spec(texts, encoder=bert, settings={"precision": "bf16"})
+    workshop = Workshop(texts)
+    with pytest.raises(BadInput, match="needs a GPU"):
+        assemble(spec, next(episodes(spec, workshop)), workshop)

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import holdfast
+from holdfast import BadInput, DomainClassifier
+from holdfast.data.worlds import world
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    data = world("vector", "none", domains=3, size=60, classes=2, seed=0)
+    X = data.raw.take(np.arange(len(data))).numpy()
+    return X, np.asarray(data.classes)[data.y], np.asarray(data.domains)[data.domain]
+
+
+def small(**more):
+    return DomainClassifier(steps=80, batch=16, settings={"encoder.hidden": [16]}, **more)
+
+
+def test_fit_predict_score_save_load(vectors, tmp_path):
+    X, y, d = vectors
+    made = small().fit(X, y, domains=d)
+    assert made.score(X, y) > 0.9
+    p = made.predict_proba(X[:5])
+    assert p.shape == (5, 2)
+    np.testing.assert_allclose(p.sum(1), 1.0, atol=1e-9)
+    again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict_proba(X), made.predict_proba(X))
+    assert list(again.classes_) == list(made.classes_)
+
+
+def test_it_is_a_scikit_learn_estimator(vectors):
+    X, y, d = vectors
+    made = small(seed=3)
+    other = clone(made)
+    assert other.get_params()["seed"] == 3
+    a, b = (m.fit(X, y, domains=d).predict_proba(X) for m in (made, other))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_texts_and_pairs_are_taken_as_they_come():
+    texts = [f"{w} thing" for w in ("good", "bad") for _ in range(12)]
+    y, d = [1] * 12 + [0] * 12, ["a", "b"] * 12
+    options = {"encoder": "bilstm", "steps": 40, "batch": 8, "lr": 0.02}
+    made = DomainClassifier(**options).fit(texts, y, domains=d)
+    assert made.predict(["good thing", "bad thing"]).tolist() == ["1", "0"]
+    pairs = [(t, "is it") for t in texts]
+    assert DomainClassifier(**options).fit(pairs, y, domains=d).score(pairs, y) > 0.9
+
+
+def test_bad_calls_say_what_is_wrong(vectors):
+    X, y, d = vectors
+    with pytest.raises(BadInput, match="give one of each"):
+        small().fit(X, y[:-1], domains=d)
+    with pytest.raises(BadInput, match="not fitted yet"):
+        small().predict(X)
+    broken = X.copy()
+    broken[3, 1] = np.nan
+    with pytest.raises(BadInput, match="row 4, feature 2"):
+        small().fit(broken, y, domains=d)
+    with pytest.raises(BadInput, match="single label"):
+        small().fit(X, ["same"] * len(y), domains=d)
+
+
+def test_compare_from_python(tmp_path):
+    data = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
+    done = holdfast.compare(data, methods=["erm"], seeds=[4, 7], steps=20, out=tmp_path)
+    assert {cell["target"] for cell in done.table()} == {*data.domains, "average", "worst"}
+    assert {r.spec["seed"] for r in done.records} == {4, 7}
+    assert done.report.exists()
