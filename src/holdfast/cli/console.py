@@ -31,7 +31,8 @@ def say(sentence: str) -> None:
 
 def show(thing: Any) -> None:
     """A result for a person, on stdout."""
-    Console(highlight=False, soft_wrap=isinstance(thing, str)).print(thing)
+    width = None if sys.stdout.isatty() else 200  # a file or a pipe has no edge to wrap at
+    Console(highlight=False, width=width, soft_wrap=isinstance(thing, str)).print(thing)
 
 
 def give_json(document: Any) -> None:

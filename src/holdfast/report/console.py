@@ -16,13 +16,20 @@ def rich_table(rows: Sequence[Row], metric: str) -> Table:
     """Methods by target domains, then average and worst domain; the best of each column is bold."""
     targets = columns(rows)
     note = f"{error_note(rows)}; best in bold" if len(rows) > 1 else error_note(rows)
-    table = Table(title=Text(metric_name(metric)), caption=Text(note), caption_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        title=Text(metric_name(metric)),
+        caption=Text(note),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
+    )
     # Text, not str: a domain called [red] is a name, not markup
     table.add_column("method", no_wrap=True)
     for target in targets:
         table.add_column(Text(target), justify="right", no_wrap=True)
     table.add_column("average", justify="right", no_wrap=True)
-    table.add_column("worst", justify="right")
+    table.add_column("worst", justify="right", no_wrap=True)
     tops = [best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets]
     top_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
     top_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
