@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from holdfast.core.errors import BadInput, unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Where a part lives, one line about it, arguments that are its own, and defaults it gives to a run."""
-
-    target: str  # module:name, imported when asked for
-    about: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    takes: str = ""  # encoders: the kind of raw example
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    def load(self) -> Any:
-        module, _, name = self.target.partition(":")
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
-
+from holdfast.entry import Entry
 
 _FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
 
@@ -120,7 +101,6 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "tasks": TASKS,
     "benches": BENCHES,
 }
-FROM_THE_LIBRARY = ("training", "width", "model", "task", "optimizer")  # what `make` hands to a part
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18"}
 
 
@@ -132,28 +112,48 @@ def entry(section: str, name: str) -> Entry:
     for pattern, found in known.items():
         prefix = pattern.removesuffix("NAME_OR_PATH")
         if prefix != pattern and name.startswith(prefix) and len(name) > len(prefix):
-            rest = {"name": name.removeprefix(prefix)}
-            return Entry(found.target, found.about, {**found.fixed, **rest}, found.takes, found.defaults)
+            return replace(found, fixed={**found.fixed, "name": name.removeprefix(prefix)})
     raise unknown(section.removesuffix("s"), name, known)
 
 
-def check(section: str, name: str, given: Mapping[str, Any]) -> Entry:
-    """The entry, if it takes every one of these settings; else one sentence with the nearest."""
-    found, kind = entry(section, name), section.removesuffix("s")
-    names = inspect.signature(found.load()).parameters
-    free = [n for n in names if n not in FROM_THE_LIBRARY and n not in found.fixed]
+def layers(section: str, name: str) -> list[tuple[str, Entry]]:
+    """A part and what it wraps, outermost first: `swad(coral)` is swad around coral."""
+    wrapped = re.fullmatch(r"([\w-]+)\((.+)\)", name)
+    if wrapped is None:
+        return [(name, entry(section, name))]
+    outer = f"{wrapped[1]}(METHOD)"
+    if outer not in SECTIONS[section]:
+        raise unknown(f"wrapper of a {section.removesuffix('s')}", wrapped[1], wrappers(section))
+    return [(wrapped[1], SECTIONS[section][outer]), *layers(section, wrapped[2])]
+
+
+def wrappers(section: str) -> list[str]:
+    """The names that go around another: `swad` of `swad(METHOD)`."""
+    return [name.removesuffix("(METHOD)") for name in SECTIONS[section] if name.endswith("(METHOD)")]
+
+
+def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The settings of each layer, if every one of them is known; else one sentence with the nearest."""
+    found = layers(section, name)
+    free = [layer.settings() for _, layer in found]
     for key in given:
-        if not free:
-            raise BadInput(f"{kind} '{name}' has no settings, so '{key}' cannot be set")
-        if key not in free:
-            raise unknown(f"setting of {kind} '{name}'", key, free)
-    return found
+        if not any(free):
+            raise BadInput(f"{section.removesuffix('s')} '{name}' has no settings, so '{key}' cannot be set")
+        if not any(key in names for names in free):
+            raise unknown(
+                f"setting of {section.removesuffix('s')} '{name}'", key, [key for names in free for key in names]
+            )
+    return [{k: v for k, v in given.items() if k in names} for names in free]
 
 
 def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: Any) -> Any:
     """Build a part: `parts` and `own` come from the library, `given` are the user's settings."""
-    found = check(section, name, given)
-    return found.load()(*parts, **{**found.fixed, **own, **given})
+    chosen = check(section, name, given)
+    (_, core), *around = reversed(layers(section, name))
+    made = core.build(*parts, **own, **chosen[-1])
+    for (_, layer), settings in zip(around, reversed(chosen[:-1]), strict=True):
+        made = layer.build(made, **settings)
+    return made
 
 
 def encoder_for(kind: str, name: str) -> str:
@@ -169,6 +169,11 @@ def encoder_for(kind: str, name: str) -> str:
             f"encoder '{name}' takes {takes}s but the data holds {kind}s: use one of {', '.join(fitting) or 'none'}"
         )
     return name
+
+
+def examples(section: str) -> list[str]:
+    """Every name that can be built as it stands; wrappers are shown around the baseline."""
+    return [name.replace("METHOD", "erm") for name in SECTIONS[section]]
 
 
 def describe(section: str) -> list[dict[str, str]]:

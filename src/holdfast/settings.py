@@ -97,11 +97,11 @@ def choose_methods(names: Iterable[str], sources: int) -> tuple[list[str], list[
     wanted = list(dict.fromkeys(names))
     if wanted != ["all"]:
         for name in wanted:
-            catalog.entry("methods", name)
+            catalog.layers("methods", name)
         return wanted, []
     chosen, left = [], []
-    for name, entry in catalog.METHODS.items():
-        least = entry.load().min_domains
+    for name in catalog.examples("methods"):
+        least = max(layer.load().min_domains for _, layer in catalog.layers("methods", name))
         if least > sources:
             left.append(f"{name} left out: it needs {least} training domains, here are {sources}")
         else:

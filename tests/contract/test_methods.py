@@ -20,7 +20,7 @@ def tensors(method):
     return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
-@pytest.fixture(params=list(catalog.METHODS))
+@pytest.fixture(params=catalog.examples("methods"))
 def make(request, bench):
     def made(**recipe):
         method = bench.method(request.param, **recipe)

@@ -50,7 +50,7 @@ def _fit(examples: Examples, parts: list[Part]) -> None:
     model = Model(_mlp(), NoNeck(HIDDEN), nn.Linear(HIDDEN, CLASSES)).to(examples.device)
     method = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe()))
     batches = Batches(examples, parts, BATCH, generator=generator(0, "batches"))
-    fit(method, batches, lambda: {"d0": 0.0}, steps=STEPS, every=STEPS, choose=newest)
+    fit(method, batches, lambda: ({"d0": 0.0}, {"d0": 0.0}), steps=STEPS, every=STEPS, choose=newest)
 
 
 def _by_hand(x: Tensor, y: Tensor) -> None:

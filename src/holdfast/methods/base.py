@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -38,9 +38,10 @@ class Stateful(Protocol):
 class Method(nn.Module, ABC):
     """A model and the rule that trains it. Concrete methods are final: wrap, do not subclass."""
 
-    kept: ClassVar[tuple[str, ...]] = ("optimizer",)  # state besides parameters and buffers
-    min_domains: ClassVar[int] = 1
-    phases: ClassVar[tuple[str, ...]] = ("train",)
+    kept: tuple[str, ...] = ("optimizer",)  # state besides parameters and buffers
+    min_domains: int = 1
+    phases: tuple[str, ...] = ("train",)
+    selects_itself: bool = False  # it decides from the validations itself what to keep, so the last step is taken
 
     model: Model
 
@@ -66,8 +67,8 @@ class Method(nn.Module, ABC):
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         """After the last step of a stage, with its training data once more."""
 
-    def on_valid(self, step: int, scores: Mapping[str, float]) -> None:
-        """After each validation, with a score per validation domain (higher is better)."""
+    def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
+        """After each validation, with the score (higher is better) and the mean risk of each domain."""
 
     def get_extra_state(self) -> dict[str, Any]:
         found = {}

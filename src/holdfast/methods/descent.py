@@ -67,9 +67,12 @@ class Descent:
         self.parameters += list(parameters)
 
     def descend(self, loss: Tensor) -> None:
-        """Add this loss's gradient; move when `accumulate` of them are in."""
+        """Go down the gradient of this loss."""
+        self.apply(torch.autograd.grad(loss, self.parameters, allow_unused=True))
+
+    def apply(self, grads: Sequence[Tensor | None]) -> None:
+        """Add a gradient; move when `accumulate` of them are in."""
         recipe, first = self.recipe, self.calls % self.recipe.accumulate == 0
-        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         for parameter, grad in zip(self.parameters, grads, strict=True):
             if recipe.accumulate > 1 and grad is not None:
                 grad = grad / recipe.accumulate

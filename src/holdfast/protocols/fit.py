@@ -14,7 +14,7 @@ from holdfast.methods.base import Method, Metrics
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Check, Choose, should_stop
 
-Validate = Callable[[], dict[str, float]]  # domain -> score, higher is better
+Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # by domain: score (higher is better), risk
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Fit:
 
     step: int
     checks: list[Check]
-    history: list[dict[str, Any]]  # per check: phase, step, metrics of that step, valid scores
+    history: list[dict[str, Any]]  # per check: phase, step, metrics of that step, valid scores and risks
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ def _check(state: _State, method: Method, metrics: Metrics, validate: Validate) 
     broken = [name for name, value in seen.items() if value != value]
     if broken:
         raise BadInput(f"training diverged: {broken[0]} is not a number at step {state.step}; lower --lr or set clip")
-    scores = validate()
-    method.on_valid(state.step, scores)
+    scores, losses = validate()
+    method.on_valid(state.step, scores, losses)
     state.checks.append(Check(state.step, scores))
     phase = method.phases[state.phase]
-    state.history.append({"phase": phase, "step": state.step, **seen, "valid": scores})
+    state.history.append({"phase": phase, "step": state.step, **seen, "valid": scores, "loss": losses})
 
 
 def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
@@ -15,7 +16,7 @@ from holdfast.data.batches import Batches, Transform
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.protocols.evaluate import score
+from holdfast.protocols.evaluate import outputs, score
 from holdfast.protocols.fit import Fit, fit
 from holdfast.protocols.plan import Episode, Stage, rows_of
 from holdfast.protocols.resume import Saver
@@ -63,6 +64,8 @@ def run(
         steps, choose = settings.steps, settings.selection.choose
         if settings.selection.looks_at == "folds":
             steps, choose = _steps_by_folds(make, stage, index, examples, task, settings), newest
+        if method.selects_itself:
+            choose = newest
         fitted = _train(
             method, stage, index, examples, task, settings,
             steps=steps, choose=choose, saver=saver, saved=going_on, tick=tick,
@@ -83,10 +86,14 @@ def _train(
     if not parts:
         raise BadInput(f"nothing to select on: this protocol gives no rows for looking at '{looks_at}'")
 
-    def validate() -> dict[str, float]:
-        found = score(method, examples, parts, task, [settings.metric])
-        values = {domain: scores[settings.metric] for domain, scores in found.items()}
-        return {d: task.better(settings.metric, v if v is not None else 0.0) for d, v in values.items()}
+    def validate() -> tuple[dict[str, float], dict[str, float]]:
+        scores, losses = {}, {}
+        for part in parts:
+            output, y = outputs(method, examples, part.rows), examples.targets(torch.from_numpy(part.rows)).cpu()
+            value = task.scores(output, y, [settings.metric])[settings.metric]
+            scores[part.domain] = task.better(settings.metric, 0.0 if value is None else value)
+            losses[part.domain] = float(task.loss(output, y))
+        return scores, losses
 
     chance = generator(settings.seed, "batches", index, parallel.rank())
     batches = Batches(examples, stage.train, settings.batch, generator=chance, transform=settings.transform)

@@ -65,7 +65,8 @@ class Diary(Method):
     def end_stage(self, batches):
         self.seen = [*self.seen, f"end {sum(len(b.y) for b in batches)}"]
 
-    def on_valid(self, step, scores):
+    def on_valid(self, step, scores, losses):
+        assert set(losses) == set(scores)
         self.seen = [*self.seen, f"valid {step} {sorted(scores)}"]
 
 
@@ -93,7 +94,7 @@ def scripted(scores, choose, **more):
     method.phases = ("only",)
     parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
     batches = Batches(EXAMPLES, parts, 2, generator=generator(0, "b"))
-    fitted = fit(method, batches, lambda: {"a": next(queue)}, steps=10, every=2, choose=choose, **more)
+    fitted = fit(method, batches, lambda: ({"a": next(queue)}, {"a": 0.0}), steps=10, every=2, choose=choose, **more)
     return method, fitted
 
 

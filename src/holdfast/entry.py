@@ -1,0 +1,59 @@
+"""What a catalog holds of each part: where it lives, a line about it, its settings and where to search them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+FROM_THE_LIBRARY = ("training", "width", "model", "task", "optimizer", "method")  # what the catalog hands to a part
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A part by name: imported when asked for, so that listing costs nothing."""
+
+    target: str  # module:name
+    about: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that make this entry what it is
+    preset: Mapping[str, Any] = field(default_factory=dict)  # settings with another default than the part's own
+    space: Mapping[str, Any] = field(default_factory=dict)  # settings worth a search: log, even or choice
+    takes: str = ""  # encoders: the kind of raw example
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # what it gives to a run, such as a learning rate
+
+    def load(self) -> Any:
+        module, _, name = self.target.partition(":")
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def settings(self) -> list[str]:
+        """What a user may set."""
+        names = inspect.signature(self.load()).parameters
+        return [name for name in names if name not in FROM_THE_LIBRARY and name not in self.fixed]
+
+    def build(self, *parts: Any, **named: Any) -> Any:
+        return self.load()(*parts, **{**self.preset, **self.fixed, **named})
+
+
+def log(low: float, high: float) -> dict[str, Any]:
+    """Any value between, even on a logarithmic scale."""
+    return {"log": [low, high]}
+
+
+def even(low: float, high: float) -> dict[str, Any]:
+    """Any value between."""
+    return {"even": [low, high]}
+
+
+def choice(*values: Any) -> dict[str, Any]:
+    """One of these."""
+    return {"choice": list(values)}
+
+
+def whole(low: int, high: int) -> dict[str, Any]:
+    """A whole number between, even on a logarithmic scale."""
+    return {"whole": [low, high]}

@@ -1,0 +1,241 @@
+"""The documents are executed: Python blocks, command lines, signatures, links, the tree; each search says how many it found."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import typer.main
+from PIL import Image
+
+from holdfast.cli import ClickException, app, main
+from holdfast.data.columns import PAIRS, SYNONYMS
+from tests.e2e.conftest import write_reviews
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
+NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
+VERBS = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+
+# these lines are parsed, with every option and its type checked, but not run
+PARSED_ONLY = {
+    "demo": "it fetches an archive from a package index and trains for minutes",
+    "bench": "it measures speed, and on a busy machine a bar is missed, which is exit code 1",
+}
+# README lets MiniLM encode, as a user's first command does
+MARKED = {"README.md": pytest.mark.minilm}
+PYTHON = {"README.md": 2, "docs/adding-a-method.md": 2, "docs/adding-an-encoder.md": 2}
+LINES = {"README.md": 12, "docs/adding-an-encoder.md": 2}
+
+
+def blocks(name: str, language: str) -> list[tuple[int, str]]:
+    """(line, text) of every block whose fence says exactly this."""
+    text = (ROOT / name).read_text()
+    found = re.finditer(rf"^```{re.escape(language)}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in found]
+
+
+def commands(name: str) -> list[str]:
+    lines = [line for _, block in blocks(name, "bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("holdfast ")]
+
+
+def inline(name: str) -> list[str]:
+    """What stands between single backticks, outside of blocks."""
+    text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / name).read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def marked(counts: dict[str, int]) -> list:
+    return [pytest.param(name, marks=MARKED.get(name, ())) for name in counts]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A folder with the files that the documents name."""
+    monkeypatch.chdir(tmp_path)
+    write_reviews(tmp_path / "reviews.csv")
+    (tmp_path / "new.csv").write_text("id,text\nx1,great superb thing\nx2,dreadful broken dull\n")
+    said = [(topic, a, b) for topic in ("law", "art", "sea") for a in ("old", "new") for b in ("old", "new") * 4]
+    columns = {
+        "premise": [f"a {a} ship" for _, a, _ in said],
+        "hypothesis": [f"it is {b}" for _, _, b in said],
+        "label": [a == b for _, a, b in said],
+        "topic": [topic for topic, _, _ in said],
+    }
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "nli.parquet")
+    chance = np.random.default_rng(0)
+    for domain in ("photo", "sketch", "paint"):
+        for label, shade in (("dark", 60), ("light", 190)):
+            folder = tmp_path / "pictures" / domain / label
+            folder.mkdir(parents=True)
+            for i in range(6):
+                pixels = (shade + chance.integers(-40, 40, (16, 16, 3))).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return tmp_path
+
+
+def test_the_blocks_and_lines_are_found():
+    assert len(DOCS) >= 7
+    assert {name: len(found) for name in NAMES if (found := blocks(name, "python"))} == PYTHON
+    assert {name: len(found) for name in NAMES if (found := commands(name))} == LINES
+    for name in NAMES:  # a fence in another writing would be missed above
+        fences = re.findall(r"^ *```(.+)$", (ROOT / name).read_text(), re.MULTILINE)
+        assert set(fences) <= {"python", "python signatures", "bash", "diff", "text"}, name
+        assert fences.count("python") == PYTHON.get(name, 0), name
+
+
+@pytest.mark.parametrize("name", marked(PYTHON))
+def test_python_blocks_run(name, place):
+    shared: dict[str, object] = {"__name__": "document"}
+    for line, block in blocks(name, "python"):
+        code = compile("\n" * line + block, name, "exec", dont_inherit=True)  # a traceback names the document's line
+        exec(code, shared)
+
+
+@pytest.mark.parametrize("name", marked(LINES))
+def test_command_lines_run(name, place, monkeypatch, capsys):
+    ran = 0
+    for line in commands(name):
+        words = shlex.split(line)[1:]
+        if words[0] in PARSED_ONLY:
+            VERBS[words[0]].make_context(words[0], words[1:])
+            continue
+        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0, f"{line}\n{capsys.readouterr().err}"
+        for option in re.findall(r"--out (\S+)", line):
+            assert (place / option).exists(), line
+        ran += 1
+    assert ran >= LINES[name] - 2
+
+
+def test_parsing_alone_finds_a_wrong_option():
+    VERBS["demo"].make_context("demo", ["--seeds", "5"])
+    for words in (["--sedes", "5"], ["--examples", "many"]):
+        with pytest.raises(ClickException):
+            VERBS["demo"].make_context("demo", words)
+
+
+def test_options_verbs_and_targets_that_are_named_exist():
+    options = {option for verb in VERBS.values() for param in verb.params for option in param.opts}
+    options |= {"--help", "--no-deps"}  # the second is pip's
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    said = {"option": 0, "verb": 0, "target": 0}
+    for name in NAMES:
+        for text in [*inline(name), *(line for _, block in blocks(name, "bash") for line in block.splitlines())]:
+            for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", text):
+                assert option in options, (name, option)
+                said["option"] += 1
+            if match := re.match(r"holdfast ([a-z]+)", text):
+                assert match[1] in VERBS, (name, text)
+                said["verb"] += 1
+            if match := re.match(r"make ([a-z]+)", text):
+                assert match[1] in targets, (name, text)
+                said["target"] += 1
+    assert min(said.values()) >= 10, said
+    assert {line.split()[1] for line in commands("README.md")} == set(VERBS), "the README shows every verb"
+
+
+def test_links_lead_to_files():
+    found = 0
+    for path in DOCS:
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+            if "://" not in link:
+                assert (path.parent / link).exists(), (path.name, link)
+                found += 1
+    assert found >= 50
+
+
+def test_tests_that_are_named_exist():
+    named = [text.split("::") for name in NAMES for text in inline(name) if re.match(r"tests/\S+\.py::", text)]
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(), (file, test)
+    assert len(named) >= 20
+
+
+def tree() -> list[Path]:
+    """The files and folders of the tree in docs/design.md."""
+    (block,) = [text for _, text in blocks("docs/design.md", "text") if text.startswith("src/holdfast/\n")]
+    found, inside = [], []
+    for line in block.splitlines():
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        inside = [*inside[:depth], name]
+        found.append(ROOT.joinpath(*inside))
+    return found
+
+
+def test_the_tree_names_every_file():
+    named = tree()
+    assert len(named) == len(set(named)) > 80
+    for path in named:
+        assert path.exists(), path
+    code = {path for path in (ROOT / "src" / "holdfast").rglob("*.py")}
+    assert len(code) > 70
+    assert code <= set(named), sorted(str(path.relative_to(ROOT)) for path in code - set(named))
+
+
+def stubs() -> list[tuple[str, ast.stmt]]:
+    return [
+        (re.match(r"# (holdfast\.\S+)\n", block)[1], node)  # pyright: ignore[reportOptionalSubscript]
+        for _, block in blocks("docs/design.md", "python signatures")
+        for node in ast.parse(block).body
+    ]
+
+
+def shape(node: ast.AST) -> str:
+    """A signature or an attribute as text, without body and decorators."""
+    if isinstance(node, ast.FunctionDef):
+        return f"{node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns) if node.returns else None}"
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))})"
+    return ast.unparse(node) if isinstance(node, ast.AnnAssign) else ""
+
+
+@pytest.mark.parametrize(("module", "stub"), stubs(), ids=lambda value: getattr(value, "name", ""))
+def test_signatures_are_the_real_ones(module, stub):
+    source = ast.parse((ROOT / "src" / (module.replace(".", "/") + ".py")).read_text())
+    real = {shape(node): node for node in source.body}
+    assert shape(stub) in real
+    if isinstance(stub, ast.ClassDef):
+        members = {shape(node) for node in real[shape(stub)].body}
+        assert {shape(node) for node in stub.body} - {""} <= members
+
+
+def test_there_are_signatures():
+    assert len(stubs()) >= 13
+
+
+def test_environment_variables_are_all_in_the_readme_and_no_others():
+    used = {v for path in (ROOT / "src").rglob("*.py") for v in re.findall(r"HOLDFAST_[A-Z_]+", path.read_text())}
+    told = set(re.findall(r"HOLDFAST_[A-Z_]+", (ROOT / "README.md").read_text()))
+    assert len(used) >= 2
+    assert told == used
+
+
+def test_column_names_of_the_readme_are_found_by_themselves():
+    found = 0
+    for role, wanted in {**SYNONYMS, "pair": tuple(" + ".join(pair) for pair in PAIRS)}.items():
+        (cell,) = re.findall(rf"^\| {role} \| (.+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        told = [word.strip() for word in cell.split(";")[0].split(",")]
+        assert set(told) - {"..."} <= set(wanted), role
+        found += len(told)
+    assert found >= 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_are_plain(name):
+    text = (ROOT / name).read_text()
+    assert text.startswith("# ")
+    assert text.endswith("\n")
+    assert not re.search(r"(?i)\b(blazing|cutting-edge|state-of-the-art|powerful|seamless|revolutionary)\b", text)
+    if name == "README.md":
+        assert text.count("\n") < 200
