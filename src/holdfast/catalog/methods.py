@@ -1,0 +1,112 @@
+"""Training rules, with their published defaults and the spaces to search."""
+
+from __future__ import annotations
+
+from holdfast.catalog.entry import Entry, choice, even, log, whole
+
+_PENALIZED = "holdfast.methods.penalized:Penalized"
+METHODS = {
+    "erm": Entry("holdfast.methods.erm:ERM", "the mean risk over all source domains (Vapnik, 1998)"),
+    "group-dro": Entry(
+        "holdfast.methods.reweighted:GroupDRO",
+        "more weight to the domain with the higher risk (Sagawa et al., 2020)",
+        space={"eta": log(1e-3, 1e-1)},
+    ),
+    "mixup": Entry(
+        "holdfast.methods.mixup:Mixup",
+        "examples of two domains blended (Zhang et al., 2018; Yan et al., 2020)",
+        space={"alpha": log(0.1, 10)},
+    ),
+    "coral": Entry(
+        _PENALIZED,
+        "equal means and covariances of features (Sun & Saenko, 2016)",
+        fixed={"penalty": "coral"},
+        space={"weight": log(0.1, 10)},
+    ),
+    "mmd": Entry(
+        _PENALIZED,
+        "equal feature distributions by Gaussian kernels (Li et al., 2018)",
+        fixed={"penalty": "mmd"},
+        space={"weight": log(0.1, 10)},
+    ),
+    "irm": Entry(
+        _PENALIZED,
+        "a head that is optimal in every domain at once (Arjovsky et al., 2019)",
+        fixed={"penalty": "irm"},
+        preset={"weight": 100.0, "anneal": 500},
+        space={"weight": log(0.1, 1e5), "anneal": whole(1, 10_000)},
+    ),
+    "vrex": Entry(
+        _PENALIZED,
+        "equal risks in every domain (Krueger et al., 2020)",
+        fixed={"penalty": "vrex"},
+        preset={"weight": 10.0, "anneal": 500},
+        space={"weight": log(0.1, 1e5), "anneal": whole(1, 10_000)},
+    ),
+    "ib-erm": Entry(
+        _PENALIZED,
+        "features of small variance, an information bottleneck (Ahuja et al., 2021)",
+        fixed={"penalty": "bottleneck", "before": 0.0},
+        preset={"weight": 100.0, "anneal": 500},
+        space={"weight": log(0.1, 1e5), "anneal": whole(1, 10_000)},
+    ),
+    "ib-irm": Entry(
+        _PENALIZED,
+        "IRM with an information bottleneck (Ahuja et al., 2021)",
+        fixed={"penalty": "irm"},
+        preset={"weight": 100.0, "bottleneck": 100.0, "anneal": 500},
+        space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": whole(1, 10_000)},
+    ),
+    "dann": Entry(
+        "holdfast.methods.adversarial:DANN",
+        "features from which a critic cannot tell the domain (Ganin et al., 2016)",
+        fixed={"conditional": False},
+        space={"weight": log(1e-2, 1e2), "hidden": whole(64, 1024), "critic_steps": whole(1, 8)},
+    ),
+    "cdann": Entry(
+        "holdfast.methods.adversarial:DANN",
+        "DANN with a critic that sees the class (Li et al., 2018)",
+        fixed={"conditional": True},
+        space={"weight": log(1e-2, 1e2), "hidden": whole(64, 1024), "critic_steps": whole(1, 8)},
+    ),
+    "mldg": Entry(
+        "holdfast.methods.meta:MLDG",
+        "steps that also help on a domain left out, first or second order (Li et al., 2018)",
+        space={"beta": log(0.1, 10), "inner_lr": log(1e-3, 1e-1)},
+    ),
+    "fish": Entry(
+        "holdfast.methods.fish:Fish",
+        "gradients of the domains that agree, by walking through them (Shi et al., 2021)",
+        space={"meta_lr": choice(0.05, 0.1, 0.5)},
+    ),
+    "fishr": Entry(
+        "holdfast.methods.fishr:Fishr",
+        "equal variance of gradients in every domain (Rame et al., 2022)",
+        space={"weight": log(10, 1e4), "anneal": whole(1, 5000), "ema": even(0.9, 0.99)},
+    ),
+    "miro": Entry(
+        "holdfast.methods.miro:MIRO",
+        "features that stay informative about the pretrained ones (Cha et al., 2022)",
+        space={"weight": choice(0.001, 0.01, 0.1, 1.0)},
+    ),
+    "pda": Entry(
+        "holdfast.methods.alignment:PDA",
+        "features and predictions aligned class by class (Jia & Zhang, 2022)",
+        space={"feature_weight": log(1e-2, 1), "prediction_weight": log(1e-2, 1)},
+    ),
+    "m-scl": Entry(
+        "holdfast.methods.contrastive:MemoryContrastive",
+        "classes contrasted against a memory of source features (Tan et al., 2022)",
+        space={"weight": log(1e-2, 1), "temperature": log(0.03, 0.3)},
+    ),
+    "moving-average(METHOD)": Entry(
+        "holdfast.methods.averaging:MovingAverage",
+        "the mean of the weights over training, around any method (Arpit et al., 2022)",
+        space={"start": whole(1, 1000)},
+    ),
+    "swad(METHOD)": Entry(
+        "holdfast.methods.averaging:SWAD",
+        "the mean of the weights over the flat valley, around any method (Cha et al., 2021)",
+        space={"ratio": choice(1.2, 1.3)},
+    ),
+}

@@ -1,0 +1,33 @@
+"""Protocols, rules of selection and kinds of tasks."""
+
+from __future__ import annotations
+
+from holdfast.catalog.entry import Entry
+
+PLANS = {
+    "leave-one-out": Entry(
+        "holdfast.protocols.leave_one_out:LeaveOneOut",
+        "train on all domains but one, score on that one, for each",
+    ),
+    "cross-dataset": Entry(
+        "holdfast.protocols.cross_dataset:CrossDataset",
+        "train on some domains, score on others that are named",
+    ),
+    "single-source": Entry(
+        "holdfast.protocols.single_source:SingleSource", "train on one domain, score on every other, for each"
+    ),
+    "in-domain": Entry("holdfast.protocols.in_domain:InDomain", "train and score inside each domain: the reference"),
+    "stream": Entry("holdfast.protocols.stream:Stream", "domain after domain; every domain is scored after each"),
+    "all": Entry("holdfast.protocols.in_domain:Everything", "train on all domains, hold none out: to use the model"),
+}
+SELECTIONS = {
+    "train-validation": Entry("holdfast.protocols.select:train_validation", "held-out rows of the training domains"),
+    "leave-one-domain-out": Entry(
+        "holdfast.protocols.select:leave_one_domain_out",
+        "each training domain left out in turn (costs as many fits)",
+    ),
+    "oracle": Entry("holdfast.protocols.select:oracle", "held-out rows of the target: an upper bound, not a method"),
+    "current-domain": Entry("holdfast.protocols.select:current_domain", "held-out rows of the stage's own domains"),
+    "last": Entry("holdfast.protocols.select:last", "the last step"),
+}
+TASKS = {"classify": Entry("holdfast.tasks.classify:Classify", "one label an example")}

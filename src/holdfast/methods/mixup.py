@@ -1,0 +1,51 @@
+"""Inter-domain mixup: examples of two domains blended, and their targets with them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.tape import auxiliary, tape
+from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.nn.model import Model
+from holdfast.tasks.base import Task
+
+
+class Mixup(Method):
+    """Train on l*x_i + (1-l)*x_j of domains i and j, l ~ Beta(a, a) (Zhang et al., 2018; Yan et al., 2020).
+
+    Tensors are blended as inputs; texts and graphs, which cannot be, as features.
+    """
+
+    min_domains = 2
+
+    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, alpha: float = 0.2) -> None:
+        super().__init__()
+        self.model, self.task, self.alpha = model, task, alpha
+        self.optimizer = optimizer(model.learning())
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        n = len(batch.sizes)
+        ring = torch.randperm(n).tolist()  # each domain is blended with the next of a random ring
+        partner = {ring[i]: ring[(i + 1) % n] for i in range(n)}
+        share = torch.distributions.Beta(self.alpha, self.alpha).sample((n,)).tolist()
+        x, before = batch.x, isinstance(batch.x, Tensor)
+        if isinstance(x, Tensor) and x.dtype == torch.uint8:
+            x = x.float() / 255
+        with tape() as side:
+            whole = x if before else self.model.features(x)
+            parts = batch.split(whole)
+            least = [min(batch.sizes[i], batch.sizes[partner[i]]) for i in range(n)]
+            mixed = torch.cat(
+                [share[i] * parts[i][: least[i]] + (1 - share[i]) * parts[partner[i]][: least[i]] for i in range(n)]
+            )
+            output = self.model(mixed) if before else self.model.head(mixed)
+        ys = batch.split(batch.y)
+        risks = []
+        for i, o in enumerate(output.split(least)):
+            own, other = ys[i][: least[i]], ys[partner[i]][: least[i]]
+            risks.append(share[i] * self.task.loss(o, own) + (1 - share[i]) * self.task.loss(o, other))
+        risk, extra = torch.stack(risks).mean(), auxiliary(side)
+        self.optimizer.descend(risk if extra is None else risk + extra)
+        return {"risk": risk.detach()}

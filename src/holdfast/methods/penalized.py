@@ -1,0 +1,56 @@
+"""Risk plus a penalty across domains, annealed in: CORAL, MMD, IRM, V-REx, IB-ERM and IB-IRM are settings of it."""
+
+from __future__ import annotations
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import unknown
+from holdfast.core.tape import auxiliary, tape
+from holdfast.methods import penalties
+from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.nn.model import Model
+from holdfast.tasks.base import Task
+
+
+class Penalized(Method):
+    """risk + weight * penalty (+ bottleneck * variance); up to step `anneal` the weight is `before`."""
+
+    kept = ("optimizer", "steps")
+    min_domains = 2
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        task: Task,
+        optimizer: MakeOptimizer,
+        penalty: str,
+        weight: float = 1.0,
+        bottleneck: float = 0.0,
+        anneal: int = 0,
+        before: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if penalty not in penalties.PENALTIES:
+            raise unknown("penalty", penalty, penalties.PENALTIES)
+        self.model, self.task, self.penalty = model, task, penalties.PENALTIES[penalty]
+        self.weight, self.bottleneck, self.anneal, self.before = weight, bottleneck, anneal, before
+        self.make_optimizer = optimizer
+        self.optimizer = optimizer(model.learning())
+        self.steps = 0
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        grown = self.steps >= self.anneal
+        if self.anneal and self.steps == self.anneal:
+            self.optimizer = self.make_optimizer(self.model.learning())  # Adam's moments do not fit the jump
+        with tape() as side:
+            z = self.model.features(batch.x)  # (b, d)
+        output = self.model.head(z)
+        risk = self.task.loss(output, batch.y)
+        penalty = self.penalty(z, output, batch, self.task.loss)
+        loss = risk + (self.weight if grown else self.before) * penalty
+        if self.bottleneck and grown:
+            loss = loss + self.bottleneck * penalties.bottleneck(z, output, batch, self.task.loss)
+        extra = auxiliary(side)
+        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.steps += 1
+        return {"risk": risk.detach(), "penalty": penalty.detach()}

@@ -1,0 +1,75 @@
+"""Penalties on a batch of several domains: pure functions, each the equation of its paper.
+
+b batch, n domains, d width, c classes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from holdfast.core.batch import DomainBatch
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean risk
+Penalty = Callable[[Tensor, Tensor, DomainBatch, Loss], Tensor]  # (features, outputs, batch, loss)
+
+GAMMAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+
+
+def coral(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
+    """Distance of means and covariances, averaged over pairs of domains (Sun & Saenko, 2016)."""
+
+    def moments(z: Tensor) -> tuple[Tensor, Tensor]:
+        centred = z - z.mean(dim=0)
+        return z.mean(dim=0), centred.T @ centred / (len(z) - 1)  # (d,), (d, d)
+
+    gaps = [
+        (mean_a - mean_b).pow(2).mean() + (cov_a - cov_b).pow(2).mean()
+        for (mean_a, cov_a), (mean_b, cov_b) in combinations(map(moments, batch.split(z)), 2)
+    ]
+    return torch.stack(gaps).mean()
+
+
+def mmd(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
+    """Maximum mean discrepancy with a sum of Gaussian kernels, averaged over pairs of domains (Li et al., 2018)."""
+    square = z.pow(2).sum(dim=1)
+    distance = (square[:, None] + square - 2 * z @ z.T).clamp(min=1e-30)  # (b, b)
+    kernel = torch.stack([(-gamma * distance).exp() for gamma in GAMMAS]).sum(dim=0)
+    blocks = [row.split(list(batch.sizes), dim=1) for row in kernel.split(list(batch.sizes))]
+    mean = torch.stack([torch.stack([block.mean() for block in row]) for row in blocks])  # (n, n)
+    pairs = combinations(range(len(batch.sizes)), 2)
+    return torch.stack([mean[i, i] + mean[j, j] - 2 * mean[i, j] for i, j in pairs]).mean()
+
+
+def irm(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
+    """Squared gradient of each domain's risk in a dummy scale, unbiased by two halves (Arjovsky et al., 2019)."""
+    scale = output.new_ones((), requires_grad=True)
+
+    def slope(output: Tensor, y: Tensor) -> Tensor:
+        return torch.autograd.grad(loss(output * scale, y), scale, create_graph=True)[0]
+
+    pairs = zip(batch.split(output), batch.split(batch.y), strict=True)
+    return torch.stack([slope(o[::2], y[::2]) * slope(o[1::2], y[1::2]) for o, y in pairs]).mean()
+
+
+def vrex(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
+    """Variance of the risks across domains (Krueger et al., 2020)."""
+    pairs = zip(batch.split(output), batch.split(batch.y), strict=True)
+    return torch.stack([loss(o, y) for o, y in pairs]).var(unbiased=False)
+
+
+def bottleneck(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
+    """Variance of the features within each domain: a small information bottleneck (Ahuja et al., 2021)."""
+    return torch.stack([part.var(dim=0).mean() for part in batch.split(z)]).mean()
+
+
+PENALTIES: dict[str, Penalty] = {
+    "coral": coral,
+    "mmd": mmd,
+    "irm": irm,
+    "vrex": vrex,
+    "bottleneck": bottleneck,
+}
