@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from holdfast.data.domain import Dataset
     from holdfast.data.worlds import world
     from holdfast.estimator import DomainClassifier
-    from holdfast.experiment import Spec, launch
+    from holdfast.experiment import launch
     from holdfast.record import RunRecord
+    from holdfast.spec import Spec
 
 _HOME = {
     "BadInput": "core.errors",
@@ -20,7 +21,7 @@ _HOME = {
     "Dataset": "data.domain",
     "DomainClassifier": "estimator",
     "RunRecord": "record",
-    "Spec": "experiment",
+    "Spec": "spec",
     "compare": "comparison",
     "launch": "experiment",
     "load_data": "comparison",

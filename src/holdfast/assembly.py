@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,10 +33,9 @@ from holdfast.nn.backbones.small import Features
 from holdfast.nn.model import Model
 from holdfast.nn.tuning import tune
 from holdfast.protocols.plan import Episode, rows_of
+from holdfast.protocols.resume import stop_if_asked
+from holdfast.spec import Spec
 from holdfast.tasks.base import Task
-
-if TYPE_CHECKING:
-    from holdfast.experiment import Spec
 
 Encoding = Callable[[int, int], None]  # (examples done, of how many)
 
@@ -50,7 +49,8 @@ class Workshop:
     cache: Path | None = field(default_factory=cache_folder)  # None computes frozen features in every step
     watch: Encoding | None = None
     stores: dict[str, Store] = field(default_factory=dict)
-    features: dict[str, Tensor] = field(default_factory=dict)
+    features: dict[Backbone, Tensor] = field(default_factory=dict)
+    encoders: dict[str, Backbone] = field(default_factory=dict)
 
     def store(self, encoder: Backbone) -> Store:
         """The data set's examples, prepared for this encoder."""
@@ -63,27 +63,39 @@ class Workshop:
         y = torch.from_numpy(np.ascontiguousarray(self.dataset.y))
         return Examples(store, y, self.dataset.domains, device=self.device)
 
+    def pristine(self, spec: Spec, make: Callable[[], Backbone]) -> Backbone:
+        """The spec's encoder; where it is frozen and came pretrained, one serves all runs."""
+        if spec.tune != "frozen" or not catalog.entry("encoders", spec.encoder).pretrained:
+            return make()
+        key = f"{spec.encoder}/{sorted(spec.encoder_args.items())}"
+        if key not in self.encoders:
+            self.encoders[key] = make()
+        return self.encoders[key]
+
     def frozen(self, encoder: Backbone) -> Tensor:
         """(n, d) the encoder's features of all examples, from the cache where they are there."""
         assert self.cache is not None
+        if encoder in self.features:
+            return self.features[encoder]
         text = f"{weights_digest(encoder)}/{encoder.preparation()}/{sorted(encoder.settings.items())}"
         key = hashlib.sha256(text.encode()).hexdigest()
-        if key not in self.features:
-            groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
-            done = 0
+        groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
+        done = 0
 
-            def count(rows: int) -> None:
-                nonlocal done
-                done += rows
-                if self.watch is not None:
-                    self.watch(done, len(self.dataset))
+        def count(rows: int) -> None:
+            nonlocal done
+            done += rows
+            stop_if_asked()
+            if self.watch is not None:
+                self.watch(done, len(self.dataset))
 
-            def compute(rows: np.ndarray) -> Tensor:
-                encoder.to(self.device).eval()
-                return self.examples(self.store(encoder)).map(encoder, rows, tick=count)
+        def compute(rows: np.ndarray) -> Tensor:
+            encoder.to(self.device).eval()
+            return self.examples(self.store(encoder)).map(encoder, rows, tick=count)
 
-            self.features[key] = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
-        return self.features[key]
+        found = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
+        self.features = {encoder: found}  # one at a time: a comparison has one encoder
+        return found
 
 
 @dataclass(frozen=True)
@@ -120,7 +132,7 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
         tune(made, spec.tune)
         return made
 
-    encoder = new_encoder()
+    encoder = workshop.pristine(spec, new_encoder)
     cached = spec.tune == "frozen" and workshop.cache is not None and not isinstance(encoder, Features)
     if cached:
         examples = workshop.examples(TensorStore(workshop.frozen(encoder)))

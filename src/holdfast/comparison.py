@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from holdfast.data.domain import Dataset
 from holdfast.data.read import read
 from holdfast.engines.local import run_all
 from holdfast.engines.watch import Watch
+from holdfast.experiment import episodes, training_domains
 from holdfast.record import RunRecord
 from holdfast.report.page import write_page
 from holdfast.report.table import flat
@@ -76,22 +77,20 @@ def compare(
     if examples is not None:
         dataset = dataset.limited(examples)
     where = choose_device(device)
-    sources = max(1, len(dataset.domains) - 1) if plan == "leave-one-out" else len(dataset.domains)
-    chosen, left = choose_methods(methods, sources)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not numbers or not chosen:
+    if not numbers or not methods:
         raise BadInput("nothing to run: give at least one seed and one method")
-    specs = [
-        make_spec(
-            dataset, encoder=encoder, tune=tune, settings=settings, device=where,
-            method=name, seed=seed, plan=plan, select=select, metric=metric,
-            steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
-        )
-        for name in chosen
-        for seed in numbers
-    ]  # fmt: skip
-    out = Path(out)
+    base = make_spec(
+        dataset, encoder=encoder, tune=tune, settings=settings, device=where, seed=numbers[0],
+        method=None if methods[0] == "all" else methods[0], plan=plan, select=select,
+        metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
+    )  # fmt: skip
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
+    chosen, left = choose_methods(methods, training_domains(episodes(base, workshop), base.select))
+    specs = [replace(base, method=name, seed=seed) for name in chosen for seed in numbers]
+    for spec in specs:
+        catalog.check("methods", spec.method, spec.method_args)
+    out = Path(out)
     records = run_all(specs, workshop, out, watch=watch)
     notes = (*dataset.notes, *left)
     told = specs[0].metric

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from holdfast.assembly import Workshop
@@ -20,7 +21,8 @@ from holdfast.data.raw import Pictures, Pixels, Raw, Texts, Vectors
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, train
 from holdfast.protocols.resume import Saver, stop_at_signal
-from holdfast.saved import SavedModel, load_model, save_model
+from holdfast.record import run_id
+from holdfast.saved import SavedModel, load_model
 from holdfast.settings import choose_device, make_spec
 
 
@@ -48,15 +50,22 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Sequence[Any], *, domains: Sequence[Any]) -> Self:
         """Train on raw examples: texts, (text, text) pairs, vectors (n, d), uint8 images, or image paths."""
-        raw = as_raw(X)
+        raw, y, domains = as_raw(X), list(y), list(domains)
         if not len(raw) == len(y) == len(domains):
             raise BadInput(f"{len(raw)} examples, {len(y)} labels and {len(domains)} domains: give one of each")
+        for what, values in (("label", y), ("domain", domains)):
+            blank = [i for i, value in enumerate(values) if value is None or value != value]
+            if blank:
+                raise BadInput(f"the {what} of example {blank[0] + 1} is missing: fill it in or drop the example")
         codes, classes = encode(y)
         where, names = encode(domains)
-        return self.fit_dataset(Dataset("data", raw, codes, classes, where, names))
+        self.fit_dataset(Dataset("data", raw, codes, classes, where, names))
+        found = {str(value): value for value in y}
+        self.classes_ = np.asarray([found[name] for name in classes])  # labels come back as they were given
+        return self
 
-    def fit_dataset(self, dataset: Dataset, *, checkpoints: Path | None = None, watch: Watch | None = None) -> Self:
-        """Train on a data set; with a folder for checkpoints a stopped training goes on where it was."""
+    def fit_dataset(self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None) -> Self:
+        """Train on a data set; with a folder the model is saved there, and a stopped training goes on where it was."""
         dataset, device, watch = dataset.checked(), choose_device(self.device), watch or Watch()
         spec = make_spec(
             dataset, encoder=self.encoder, tune=self.tune, settings=self.settings, device=device,
@@ -66,15 +75,18 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         cache = cache_folder() if self.cache else None
         workshop = Workshop(dataset, device=device, cache=cache, watch=watch.encoding)
         (episode,) = episodes(spec, workshop)
-        saver = Saver(None if checkpoints is None else checkpoints / f"{spec.method}-{spec.seed}.safetensors")
+        name = f"{run_id(spec.json(), episode.name)}.safetensors"
+        saver = Saver(None if folder is None else folder / "checkpoints" / name)
         watch.start(1, 0)
         watch.begin(f"{spec.method} on {len(dataset.domains)} domains", spec.steps)
         with stop_at_signal():
-            self.record_, self._built = train(spec, episode, workshop, saver=saver, tick=watch.step)
+            self.record_, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
         watch.end()
-        saver.finish()
         self.classes_ = np.asarray(dataset.classes)
-        self._saved = SavedModel(self._built.deploy(), self._built.encoder, dataset.classes, {})
+        self._saved = SavedModel(built.deploy(), built.encoder, dataset.classes, self.record_)
+        if folder is not None:
+            self.save_pretrained(folder)
+        saver.finish()
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -88,22 +100,20 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy."""
-        right = self.predict(X) == np.asarray([str(v) for v in y], dtype=object)
+        right = [str(a) == str(b) for a, b in zip(self.predict(X), y, strict=True)]
         return float(np.average(right, weights=sample_weight))
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write a model folder that `from_pretrained` and `holdfast predict` read."""
-        self._model()
-        save_model(Path(folder), self._built, self.record_, tuple(self.classes_.tolist()))
-        return Path(folder)
+        """Write a model folder that `from_pretrained` and `holdfast predict` read; labels there are texts."""
+        return self._model().save(Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """A classifier that predicts, from a model folder."""
         saved = load_model(Path(folder))
-        spec = saved.config["spec"]
+        spec = saved.record.spec
         made = cls(spec["method"], encoder=spec["encoder"], tune=spec["tune"], seed=spec["seed"], device=device)
-        made.classes_, made._saved = np.asarray(saved.classes), saved
+        made.classes_, made._saved, made.record_ = np.asarray(saved.classes), saved, saved.record
         return made
 
     def _model(self) -> SavedModel:
@@ -113,19 +123,36 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
 
 def as_raw(X: Any) -> Raw:
-    """Raw examples of whatever the user brings."""
+    """Raw examples of whatever the user brings: lists, arrays, a pandas Series or DataFrame."""
     if isinstance(X, Raw):
         return X
+    if isinstance(X, pd.Series):
+        X = X.tolist()
+    if isinstance(X, pd.DataFrame):
+        X = X.to_numpy()
     if isinstance(X, np.ndarray) and X.dtype == np.uint8 and X.ndim == 4:
         return Pixels(X)
+    if isinstance(X, np.ndarray) and X.dtype.kind in "OUS":
+        X = X.tolist()
     if len(X) and isinstance(X[0], Path):
         return Pictures(list(X))
-    if len(X) and isinstance(X[0], str | tuple | list) and isinstance(X[0][0] if X[0] else "", str):
+    if len(X) and _is_text(X[0]):
+        wrong = [i for i, example in enumerate(X) if not _is_text(example)]
+        if wrong:
+            raise BadInput(f"example {wrong[0] + 1} is no text but {X[wrong[0]]!r}: fill it in or drop it")
         return Texts.of(list(X))
-    array = np.asarray(X, dtype=np.float32)
+    try:
+        array = np.asarray(X, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"examples are texts, pairs, numbers, images or paths, all of one kind: {error}") from error
     if array.ndim != 2:
         raise BadInput(f"vectors are given as (examples, features), not as an array of shape {array.shape}")
     if not np.isfinite(array).all():
         row, column = np.argwhere(~np.isfinite(array))[0]
         raise BadInput(f"row {row + 1}, feature {column + 1} is NaN or infinite: fill it or drop the row")
     return Vectors(array)
+
+
+def _is_text(example: Any) -> bool:
+    pair = isinstance(example, tuple | list) and len(example) == 2 and all(isinstance(part, str) for part in example)
+    return isinstance(example, str) or pair

@@ -1,4 +1,4 @@
-"""Spec: all that decides a run's numbers. launch: a spec to records, one an episode, resumed where it was left."""
+"""launch: a spec to records, one an episode, resumed where it was left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -28,60 +28,9 @@ from holdfast.protocols.plan import Episode
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import Settings, check_labels, run
 from holdfast.record import RunRecord, read, run_id
+from holdfast.spec import Spec
 
 Tick = Callable[[Metrics], None]
-KINDS: dict[Any, type] = {"int": int, "float": float, "str": str, "bool": bool}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spec:
-    """Everything that decides the numbers of a run; equal specs give equal records."""
-
-    data: str
-    fingerprint: str  # of the data's content
-    method: str = "erm"
-    encoder: str = "minilm"
-    neck: str = "none"
-    task: str = "classify"
-    plan: str = "leave-one-out"
-    select: str = "train-validation"
-    metric: str = "accuracy"
-    tune: str = "frozen"
-    seed: int = 0
-    steps: int = 300  # in each phase of a method
-    every: int = 25  # steps between validations
-    batch: int = 32  # examples of each domain in a batch
-    patience: int = 0  # validations without improvement before stopping; 0 goes on to the end
-    optimizer: str = "adamw"
-    lr: float = 1e-3
-    weight_decay: float = 0.01
-    momentum: float = 0.9
-    schedule: str = "constant"
-    warmup: float = 0.0  # steps, or below 1 a share of them
-    clip: float = 0.0
-    accumulate: int = 1
-    precision: str = "fp32"
-    augment: bool = False
-    method_args: dict[str, Any] = field(default_factory=dict)
-    encoder_args: dict[str, Any] = field(default_factory=dict)
-    neck_args: dict[str, Any] = field(default_factory=dict)
-    plan_args: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.type == "float" and type(value) is int:
-                object.__setattr__(self, each.name, float(value))  # 1 and 1.0 are one setting, so one run
-            elif each.type in KINDS and type(value) is not KINDS[each.type]:
-                raise BadInput(f"{each.name} takes a value of kind {each.type}, not {value!r}")
-        for name in ("steps", "every", "batch"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.precision not in ("fp32", "bf16"):
-            raise BadInput(f"unknown precision '{self.precision}': use fp32 or bf16 (bf16 needs a GPU)")
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def episodes(spec: Spec, workshop: Workshop) -> Iterator[Episode]:
@@ -89,6 +38,24 @@ def episodes(spec: Spec, workshop: Workshop) -> Iterator[Episode]:
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.plan_args.items()}
     plan = catalog.make("protocols", spec.plan, given=given)
     yield from plan.episodes(shares(workshop.dataset), spec.seed, oracle=spec.select == "oracle")
+
+
+def check_job(spec: Spec, episode: Episode, workshop: Workshop) -> None:
+    """One sentence, before anything is trained, where the data cannot serve the method."""
+    check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
+    least = max(layer.load().min_domains for _, layer in catalog.layers("methods", spec.method))
+    there = training_domains([episode], spec.select)
+    if there < least:
+        raise BadInput(
+            f"method {spec.method} needs {least} training domains, here are {there} ({episode.name}): bring more "
+            "domains, or use another method, protocol or selection"
+        )
+
+
+def training_domains(found: Iterable[Episode], select: str) -> int:
+    """The fewest domains that any training of these episodes sees, the folds of the selection included."""
+    fewest = min(len(stage.train) for episode in found for stage in episode.stages)
+    return fewest - (catalog.entry("selections", select).load().looks_at == "folds")
 
 
 def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
@@ -124,7 +91,7 @@ def train(
     spec: Spec, episode: Episode, workshop: Workshop, *, saver: Saver | None = None, tick: Tick | None = None
 ) -> tuple[RunRecord, Assembled]:
     """Assemble and run one episode; the record, and the trained parts."""
-    check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
+    check_job(spec, episode, workshop)
     saver = saver or Saver(None)
     saved = saver.load()
     if torch.cuda.is_available():
@@ -141,15 +108,15 @@ def train(
         transform=built.transform,
     )
     with seeded(spec.seed, "method"), _kernels():
-        seen = _Counter(tick)
+        seen = _Counter(tick, saver)
         method, stages = run(
             episode, built.make, built.examples, built.task, settings, saver=saver, saved=saved, tick=seen
         )
     built = replace(built, method=method)
-    count = seen.steps * spec.batch * len(episode.stages[0].train)
+    count = saver.steps * spec.batch * len(episode.stages[0].train)
     cost = {
         "seconds": round(saver.elapsed(), 3),
-        "examples_per_second": round(count / max(seen.seconds, 1e-9), 1),
+        "examples_per_second": round(count / max(saver.training, 1e-9), 1),
         "peak_memory_mb": round(_peak_memory(workshop.device), 1),
         "parameters": sum(p.numel() for p in built.deploy().parameters()),
         "learning_parameters": sum(p.numel() for p in method.parameters() if p.requires_grad),
@@ -159,14 +126,17 @@ def train(
 
 
 class _Counter:
-    """Counts steps and the seconds between the first and the last, and passes the metrics on."""
+    """Adds steps and the seconds between them to the saver, which keeps them over attempts, and passes metrics on."""
 
-    def __init__(self, tick: Tick | None) -> None:
-        self.tick, self.steps, self.first, self.seconds = tick, 0, time.perf_counter(), 0.0
+    def __init__(self, tick: Tick | None, saver: Saver) -> None:
+        self.tick, self.saver, self.last = tick, saver, 0.0
 
     def __call__(self, metrics: Metrics) -> None:
-        self.steps += 1
-        self.seconds = time.perf_counter() - self.first
+        now = time.perf_counter()
+        if self.last:  # the first step of an attempt has no beginning
+            self.saver.steps += 1
+            self.saver.training += now - self.last
+        self.last = now
         if self.tick is not None:
             self.tick(metrics)
 

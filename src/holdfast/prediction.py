@@ -69,7 +69,7 @@ def _accuracy(dataset: Dataset, labels: np.ndarray, known: tuple[str, ...]) -> t
     if not dataset.classes:
         return None, 0
     truth = np.asarray(dataset.classes, dtype=object)[dataset.y]
-    fair = np.isin(truth, np.asarray(known, dtype=object))  # a label never trained on cannot be right
+    fair = (dataset.y >= 0) & np.isin(truth, np.asarray(known, dtype=object))
     return (float((labels == truth)[fair].mean()) if fair.any() else None), int(fair.sum())
 
 

@@ -43,9 +43,11 @@ class RunRecord:
     def id(self) -> str:
         return run_id(self.spec, self.episode)
 
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, indent=1, allow_nan=False) + "\n"
+
     def save(self, folder: Path) -> Path:
-        text = json.dumps(asdict(self), sort_keys=True, indent=1)
-        return write_text(folder / f"{self.id}.json", text + "\n")
+        return write_text(folder / f"{self.id}.json", self.text())
 
 
 def read(path: Path) -> RunRecord:

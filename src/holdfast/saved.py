@@ -6,69 +6,68 @@ n examples, c classes
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from holdfast import catalog
-from holdfast.assembly import Assembled
+from holdfast.card import card
+from holdfast.core.checkpoint import save_tensors
 from holdfast.core.errors import BadInput
-from holdfast.core.files import write_text, write_whole
+from holdfast.core.files import cannot_write, write_text
 from holdfast.data.examples import Examples, prepare
 from holdfast.data.raw import Raw
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.model import Model
-from holdfast.record import RunRecord
+from holdfast.record import RunRecord, read
 
 FORMAT = 1
-FILES = ("config.json", "model.safetensors", "record.json")
+BEGUN = ("checkpoints", "preparation", "model.safetensors", "record.json", "README.md")  # a model not yet whole
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A network, how raw examples get into it, and what its outputs mean."""
+    """A network, how raw examples get into it, what its outputs mean, and the record of its training."""
 
     model: Model
     encoder: Backbone
     classes: tuple[str, ...]
-    config: dict[str, Any]
+    record: RunRecord
 
     def probabilities(self, raw: Raw, *, device: torch.device | str = "cpu") -> np.ndarray:
         """(n, c) the probability of each class."""
         if raw.kind != self.encoder.takes:
             raise BadInput(f"this model takes {self.encoder.takes}s but the data holds {raw.kind}s")
+        if not len(raw):
+            return np.zeros((0, len(self.classes)))
         store = prepare(raw, self.encoder.prepare, size=self.encoder.size)
         examples = Examples(store, torch.zeros(len(raw), dtype=torch.long), (), device=device)
         self.model.to(device).eval()
+        # bf16 is for the GPU it was trained on; elsewhere the same weights run in fp32
+        self.model.precision = self.record.spec["precision"] if torch.device(device).type == "cuda" else "fp32"
         return examples.map(self.model, np.arange(len(raw))).double().softmax(dim=-1).numpy()
 
-
-def save_model(folder: Path, built: Assembled, record: RunRecord, classes: tuple[str, ...]) -> SavedModel:
-    """Write the folder; config.json comes last, so a folder that has it is whole."""
-    check_folder(folder)
-    (folder / "config.json").unlink(missing_ok=True)
-    model = built.deploy()
-    weights = {name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}
-    preparation = folder / "preparation"
-    preparation.mkdir(parents=True, exist_ok=True)
-    config = {
-        "format": FORMAT,
-        "spec": record.spec,
-        "classes": list(classes),
-        "encoder": {"name": record.spec["encoder"], "settings": built.encoder.save(preparation)},
-        "precision": model.precision,
-        "code": record.code,
-    }
-    write_whole(folder / "model.safetensors", lambda draft: save_file(weights, draft))
-    write_text(folder / "record.json", json.dumps(asdict(record), indent=1, sort_keys=True) + "\n")
-    write_text(folder / "README.md", _card(folder, config, record))
-    write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
-    return SavedModel(model, built.encoder, classes, config)
+    def save(self, folder: Path) -> Path:
+        """Write the folder; config.json comes last, so a folder that has it is whole."""
+        check_folder(folder)
+        weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
+        spec, preparation = self.record.spec, folder / "preparation"
+        try:
+            (folder / "config.json").unlink(missing_ok=True)
+            preparation.mkdir(parents=True, exist_ok=True)
+            settings = self.encoder.save(preparation)
+        except OSError as error:
+            raise cannot_write(preparation, error) from error
+        encoder = {"name": spec["encoder"], "settings": settings}
+        config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder}
+        save_tensors(folder / "model.safetensors", weights)
+        write_text(folder / "record.json", self.record.text())
+        write_text(folder / "README.md", card(folder.name, self.classes, self.record))
+        return write_text(folder / "config.json", json.dumps(config, indent=1) + "\n").parent
 
 
 def check_folder(folder: Path) -> None:
@@ -76,8 +75,8 @@ def check_folder(folder: Path) -> None:
     if folder.is_file():
         raise BadInput(f"{folder} is a file: name a folder with --out")
     if folder.is_dir() and not (folder / "config.json").exists():
-        others = sorted(p.name for p in folder.iterdir() if p.name != "checkpoints")
-        if others and "model.safetensors" not in others:
+        others = sorted(p.name for p in folder.iterdir() if p.name not in BEGUN and not p.name.endswith(".draft"))
+        if others:
             raise BadInput(f"{folder} holds other files ({others[0]}): name a new folder with --out")
 
 
@@ -97,40 +96,8 @@ def load_model(folder: Path) -> SavedModel:
         head = catalog.make("tasks", spec["task"], given={}).head(neck.width, len(classes))
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
+        record = read(folder / "record.json")
     except (OSError, KeyError, json.JSONDecodeError, SafetensorError, RuntimeError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a whole model folder ({first}): fit it again") from error
-    return SavedModel(model.eval(), encoder, classes, config)
-
-
-def _card(folder: Path, config: dict[str, Any], record: RunRecord) -> str:
-    spec, stage = record.spec, record.stages[-1]
-    metric = spec["metric"]
-    lines = [
-        f"| {domain} | {stage['sizes']['train'].get(domain, 0)} | {scores[metric]:.3f} |"
-        for domain, scores in stage["valid"].items()
-        if scores[metric] is not None
-    ]
-    return "\n".join(
-        [
-            f"# {folder.name}",
-            "",
-            f"A classifier of {len(config['classes'])} labels ({', '.join(config['classes'][:20])}), trained by "
-            f"Holdfast {record.code['version']} with method `{spec['method']}` on encoder `{spec['encoder']}` "
-            f"({spec['tune']}).",
-            "",
-            f"Data: {spec['data']} (content {spec['fingerprint']}), seed {spec['seed']}, step {stage['step']} of "
-            f"{spec['steps']} kept by {spec['select']}.",
-            "",
-            f"| domain | training examples | {metric} on held-out rows of the domain |",
-            "|---|---|---|",
-            *lines,
-            "",
-            "These scores are inside the training domains. For a domain never seen, see `holdfast compare`.",
-            "",
-            "```bash",
-            f"holdfast predict {folder.name} NEW.csv --out predictions.csv",
-            "```",
-            "",
-        ]
-    )
+    return SavedModel(model.eval(), encoder, classes, record)

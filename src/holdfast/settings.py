@@ -12,8 +12,8 @@ import torch
 from holdfast import catalog
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data.domain import Dataset
-from holdfast.experiment import Spec
 from holdfast.nn.tuning import check_mode
+from holdfast.spec import Spec
 
 GROUPS = ("method", "encoder", "neck", "plan")
 
@@ -49,7 +49,7 @@ def make_spec(
     name = catalog.encoder_for(dataset.raw.kind, encoder)
     entry = catalog.entry("encoders", name)
     if tune == "auto":
-        tune = "frozen" if "lr" in entry.defaults else "full"  # only pretrained encoders bring a rate of their own
+        tune = "frozen" if entry.pretrained else "full"
     chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
     chosen |= {key: value for key, value in given.items() if value is not None}
     known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint"}
@@ -78,7 +78,10 @@ def make_spec(
 
 
 def _target(group: str, name: str, value: Any) -> Any:
-    return [value] if group == "plan" and name in ("targets", "sources", "order") and isinstance(value, str) else value
+    """Names of domains as a list of texts, also where they look like numbers."""
+    if group != "plan" or name not in ("targets", "sources", "order"):
+        return value
+    return [str(each) for each in (value if isinstance(value, list | tuple) else [value])]
 
 
 def choose_device(name: str) -> torch.device:

@@ -50,11 +50,11 @@ class Bench:
         with seeded(0, "init", "method"):
             return catalog.make("methods", name, self.model(), given={}, task=Classify(), optimizer=make)
 
-    def batches(self, size: int = 8) -> Batches:
+    def batches(self, size: int = 4) -> Batches:
         parts = [Part(d, self.dataset.rows_of(d)) for d in self.dataset.domains[:3]]
         return Batches(self.examples, parts, size, generator=generator(0, "batches"))
 
-    def batch(self, size: int = 8) -> DomainBatch:
+    def batch(self, size: int = 4) -> DomainBatch:
         return next(self.batches(size))
 
 
@@ -65,7 +65,7 @@ def benches(tmp_path_factory):
     for body, kind in BODIES.items():
         dataset = world(kind, "none", domains=4, size=60, classes=3, seed=0)
         encoder = f"hf:{folder}" if body == "tiny-bert" else body
-        options = {"size": 16} if kind == "image" else {}
+        options = {"image": {"size": 8}, "text": {"length": 12}}.get(kind, {})
         bench = Bench(dataset, None, encoder, options)
         backbone = bench.backbone()
         store = prepare(dataset.raw, backbone.prepare, size=backbone.size)

@@ -1,4 +1,4 @@
-"""The documents are executed: Python blocks, command lines, signatures, links, the tree; each search says how many it found."""
+"""The documents are executed: Python blocks, command lines, signatures, links, the tree; every search counts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from PIL import Image
 
 from holdfast.cli import ClickException, app, main
 from holdfast.data.columns import PAIRS, SYNONYMS
+from tests.arch.test_layers import MAY, TOP
 from tests.e2e.conftest import write_reviews
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,8 @@ PARSED_ONLY = {
     "demo": "it fetches an archive from a package index and trains for minutes",
     "bench": "it measures speed, and on a busy machine a bar is missed, which is exit code 1",
 }
+# what is added to a line that does not say it itself: all methods with 3 seeds and 300 steps take minutes
+SHORTER = {"compare": {"--methods": "erm,coral", "--steps": "8", "--seeds": "1"}, "fit": {"--steps": "40"}}
 # README lets MiniLM encode, as a user's first command does
 MARKED = {"README.md": pytest.mark.minilm}
 PYTHON = {"README.md": 2, "docs/adding-a-method.md": 2, "docs/adding-an-encoder.md": 2}
@@ -108,7 +111,8 @@ def test_command_lines_run(name, place, monkeypatch, capsys):
         if words[0] in PARSED_ONLY:
             VERBS[words[0]].make_context(words[0], words[1:])
             continue
-        monkeypatch.setattr(sys, "argv", ["holdfast", *words])
+        less = {option: few for option, few in SHORTER.get(words[0], {}).items() if option not in words}
+        monkeypatch.setattr(sys, "argv", ["holdfast", *words, *(word for pair in less.items() for word in pair)])
         with pytest.raises(SystemExit) as ended:
             main()
         assert ended.value.code == 0, f"{line}\n{capsys.readouterr().err}"
@@ -178,9 +182,21 @@ def test_the_tree_names_every_file():
     assert len(named) == len(set(named)) > 80
     for path in named:
         assert path.exists(), path
-    code = {path for path in (ROOT / "src" / "holdfast").rglob("*.py")}
+    code = set((ROOT / "src" / "holdfast").rglob("*.py"))
     assert len(code) > 70
     assert code <= set(named), sorted(str(path.relative_to(ROOT)) for path in code - set(named))
+
+
+def test_the_direction_is_the_one_that_is_enforced():
+    rows = re.findall(r"^\| (`[^|]+) \| ([^|]+) \|$", (ROOT / "docs/design.md").read_text(), re.MULTILINE)
+    told = {
+        layer: set() if may == "nothing" else set(re.sub(r"\s*\(.*?\)", "", may).split(", "))
+        for layers, may in rows
+        if "tests/" not in may
+        for layer in re.findall(r"`(\w+)`", layers)
+    }
+    assert {layer: may for layer, may in told.items() if may != {"anything"}} == MAY
+    assert {layer for layer, may in told.items() if may == {"anything"}} == TOP - {"__init__"}
 
 
 def stubs() -> list[tuple[str, ast.stmt]]:

@@ -36,6 +36,12 @@ CASES = {
     "wrong kind of setting": (rows(*FILLER), ["--set", "steps=many", "--encoder", "bilstm"], r"steps"),
     "unknown tuning": (rows(*FILLER), ["--tune", "las:1", "--encoder", "bilstm"], r"unknown tuning 'las:1'"),
     "bad device": (rows(*FILLER), ["--device", "tpu"], r"use auto, cpu or cuda"),
+    "negative decay": (rows(*FILLER), ["--set", "weight_decay=-1", "--encoder", "bilstm"], r"weight_decay"),
+    "share that is none": (rows(*FILLER), ["--set", "plan.valid=abc"], r"share between 0 and 1"),
+    "hidden of a wrong kind": (rows(*FILLER), ["--set", "encoder.hidden=x", "--encoder", "bilstm"], r"hidden='x'"),
+    "out below a file": (rows(*FILLER), ["--out", "data.csv/x", "--encoder", "bilstm"], r"cannot write"),
+    "negative examples": (rows(*FILLER), ["--examples", "-3"], r"at least 1, not -3"),
+    "diverging": (rows(*FILLER), ["--lr", "1e30", "--steps", "2", "--encoder", "bilstm"], r"training diverged"),
     "no steps": (rows(*FILLER), ["--steps", "0"], r"steps must be at least 1"),
     "no seeds": (rows(*FILLER), ["--seeds", "none"], r"--seeds takes a number"),
     "unknown target": (

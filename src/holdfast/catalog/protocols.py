@@ -18,6 +18,9 @@ PLANS = {
     ),
     "in-domain": Entry("holdfast.protocols.in_domain:InDomain", "train and score inside each domain: the reference"),
     "stream": Entry("holdfast.protocols.stream:Stream", "domain after domain; every domain is scored after each"),
+    "joint": Entry(
+        "holdfast.protocols.joint:Joint", "all domains at once, with the test rows of a stream: its upper reference"
+    ),
     "all": Entry("holdfast.protocols.in_domain:Everything", "train on all domains, hold none out: to use the model"),
 }
 SELECTIONS = {

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from holdfast.cli import bench, compare, demo, fit, listing, predict, report
+from holdfast.cli import bench, compare, demo, fit, listing, predict, report, sweep
 from holdfast.cli.console import fail, say
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
 app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
@@ -30,6 +31,9 @@ app.command("bench")(bench.bench)
 
 
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer brings its own click from 0.26 on
+
+
+AT_ONCE = "stopped at once; the same command goes on from the last checkpoint"
 
 
 def main() -> None:
@@ -42,10 +46,12 @@ def main() -> None:
         fail(str(error))
     except typer.Exit as error:
         code = error.exit_code
+        if code == 130:  # how typer tells of a keyboard interrupt
+            say(AT_ONCE)
     except ClickException as error:
         fail(f"{error.format_message()} (see `holdfast --help`)")  # pyright: ignore[reportAttributeAccessIssue]
     except (KeyboardInterrupt, typer.Abort):
-        say("stopped at once; the same command goes on from the last checkpoint")
+        say(AT_ONCE)
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

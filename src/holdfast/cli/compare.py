@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options
+from holdfast.cli.config import Config, settle
 from holdfast.cli.console import give_json, say, show, watching
 
 if TYPE_CHECKING:
     from holdfast.comparison import Comparison
 
+Plan = Annotated[str, typer.Option(help="The protocol; see `holdfast list protocols`.")]
+Select = Annotated[str, typer.Option(help="How the kept step is chosen; see `holdfast list selections`.")]
+
 
 def compare(
+    context: typer.Context,
     data: options.Data,
     methods: options.Methods = "all",
     seeds: options.Seeds = "3",
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
-    plan: Annotated[str, typer.Option(help="The protocol; see `holdfast list protocols`.")] = "leave-one-out",
-    select: Annotated[str, typer.Option(help="How the kept step is chosen; see `holdfast list selections`.")] = (
-        "train-validation"
-    ),
+    plan: Plan = "leave-one-out",
+    select: Select = "train-validation",
     metric: options.Metric = "accuracy",
     steps: options.Steps = None,
     batch: options.Batch = None,
@@ -33,6 +36,7 @@ def compare(
     examples: options.Examples = None,
     column: options.Column = None,
     set_: options.Set = None,
+    config: Config = None,
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
     json: options.Json = False,
@@ -51,20 +55,22 @@ def compare(
 
     - `holdfast compare reviews.csv --plan stream`
 
+    - `holdfast compare reviews.csv --config runs/sweep/best-erm.json --seeds 5`
+
     Run the same command again and it goes on where it was; finished runs are not run twice.
     """
     from holdfast.comparison import compare as run
-    from holdfast.settings import parse
 
+    settings = settle(context, config, set_)
     with watching(json) as watch:
         done = run(
             data,
-            methods=options.words(methods),
+            methods=options.words(settings.pop("method", methods)),
             seeds=options.seed_numbers(seeds),
             out=out,
-            encoder=encoder,
-            tune=tune,
-            plan=plan,
+            encoder=settings.pop("encoder", encoder),
+            tune=settings.pop("tune", tune),
+            plan=settings.pop("plan", plan),
             select=select,
             metric=metric,
             steps=steps,
@@ -75,7 +81,7 @@ def compare(
             columns=options.pairs(column),
             examples=examples,
             data_dir=data_dir,
-            settings=parse(set_ or []),
+            settings=settings,
             watch=watch,
         )
     tell(done, json=json)
@@ -83,13 +89,16 @@ def compare(
 
 def tell(done: Comparison, *, json: bool) -> None:
     """The table and where the page is, for a person or a machine."""
+    from holdfast.report.against import against_baseline, note
     from holdfast.report.console import rich_table
     from holdfast.report.table import rows
 
     if json:
         give_json(options.comparison_json(done))
         return
-    for note in done.notes:
-        say(note)
+    for text in done.notes:
+        say(text)
     show(rich_table(rows(done.records, done.metric), done.metric))
+    if (tested := note(against_baseline(done.records, done.metric), done.metric)) is not None:
+        say(tested)
     say(f"report: {done.report}")

@@ -55,10 +55,7 @@ def _lines() -> Watch:
 
     class Lines(Watch):
         def start(self, total: int, finished: int) -> None:
-            say(f"{finished} of {total} runs are done already" if finished else f"{total} runs")
-
-        def begin(self, name: str, steps: int) -> None:
-            say(f"{name}: {steps} steps")
+            say(f"{finished} of {total} runs are done already" if finished else f"runs: {total}")
 
     return Lines()
 

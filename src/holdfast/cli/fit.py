@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
+from holdfast.cli.config import Config, settle
 from holdfast.cli.console import give_json, say, watching
 
 
 def fit(
+    context: typer.Context,
     data: options.Data,
     method: Annotated[str, typer.Option(help="See `holdfast list methods`.")] = "erm",
     encoder: options.Encoder = "auto",
@@ -27,6 +29,7 @@ def fit(
     examples: options.Examples = None,
     column: options.Column = None,
     set_: options.Set = None,
+    config: Config = None,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
@@ -38,24 +41,26 @@ def fit(
 
     - `holdfast fit reviews.csv --method erm --encoder minilm --tune full --steps 500`
 
+    - `holdfast fit reviews.csv --config runs/sweep/best-erm.json`
+
     Stopped, it goes on where it was when the same command runs again.
     """
     from holdfast.comparison import load_data
     from holdfast.estimator import DomainClassifier
     from holdfast.saved import check_folder
-    from holdfast.settings import parse
 
+    settings = settle(context, config, set_)
+    metric = settings.pop("metric", metric)
     check_folder(out)
     dataset = load_data(data, columns=options.pairs(column), data_dir=data_dir).checked()
     if examples is not None:
         dataset = dataset.limited(examples)
     classifier = DomainClassifier(
-        method, encoder=encoder, tune=tune, steps=steps, batch=batch, lr=lr, metric=metric, seed=seed,
-        device=device, settings=parse(set_ or []),
+        settings.pop("method", method), encoder=settings.pop("encoder", encoder), tune=settings.pop("tune", tune),
+        steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,
     )  # fmt: skip
     with watching(json) as watch:
-        classifier.fit_dataset(dataset, checkpoints=out / "checkpoints", watch=watch)
-    classifier.save_pretrained(out)
+        classifier.fit_dataset(dataset, folder=out, watch=watch)
     record = classifier.record_
     valid = {domain: scores[metric] for domain, scores in record.stages[-1]["valid"].items()}
     if json:

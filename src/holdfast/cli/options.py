@@ -72,7 +72,7 @@ def pairs(given: list[str] | None) -> dict[str, str]:
     found = {}
     for text in given or []:
         key, sign, name = text.partition("=")
-        if not sign or not key or not name:
+        if not sign or not key:
             raise BadInput(f"--column takes KEY=NAME, such as --column text=review, not '{text}'")
         found[key] = name
     return found

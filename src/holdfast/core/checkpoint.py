@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +48,18 @@ def save_tree(path: Path, tree: Any) -> Path:
     tensors: dict[str, Tensor] = {}
     shape = json.dumps(_pack(tree, tensors))
 
+    return save_tensors(path, tensors or {"none": torch.zeros(0)}, tree=shape)
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], **metadata: str) -> Path:
+    """A safetensors file, whole or not at all."""
+
     def write(draft: Path) -> None:
         try:
-            save_file(tensors or {"none": torch.zeros(0)}, draft, metadata={"tree": shape})
+            save_file(tensors, draft, metadata=metadata)
         except SafetensorError as error:
-            text = str(error)
-            if "os error 28" in text or "No space" in text:
-                raise OSError(28, "No space left on device") from error
+            if "os error 28" in str(error) or "No space" in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             raise
 
     return write_whole(path, write)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.core.errors import BadInput
@@ -13,23 +14,29 @@ from holdfast.core.errors import BadInput
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
     """Let `write` fill a draft beside `path`, then move it there in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(draft)
         with draft.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise BadInput(
-                f"no space left to write {path}: free some space or choose another folder; "
-                "what was finished before is kept, and the same command goes on from there"
-            ) from error
-        raise
+        raise cannot_write(path, error) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     return path
+
+
+def cannot_write(path: Path, error: OSError) -> BadInput:
+    """What to tell where a file cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return BadInput(
+            f"no space left to write {path}: free some space or choose another folder; "
+            "what was finished before is kept, and the same command goes on from there"
+        )
+    return BadInput(f"cannot write {path} ({error.strerror or error}): choose another place")
 
 
 def write_text(path: Path, text: str) -> Path:

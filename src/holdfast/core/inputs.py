@@ -92,9 +92,14 @@ def _(x: Tensor, rows: Rows) -> Tensor:
     return x[rows]
 
 
+def _moved(t: Tensor, device: torch.device | str) -> Tensor:
+    # towards the GPU a copy may go on behind our back; from it, the CPU would read what has not arrived
+    return t.to(device, non_blocking=torch.device(device).type == "cuda")
+
+
 @to.register
 def _(x: Tensor, device: torch.device | str) -> Tensor:
-    return x.to(device, non_blocking=True)
+    return _moved(x, device)
 
 
 @_cat.register
@@ -117,8 +122,8 @@ def _(x: Tokens, rows: Rows) -> Tokens:
 
 @to.register
 def _(x: Tokens, device: torch.device | str) -> Tokens:
-    types = None if x.types is None else x.types.to(device, non_blocking=True)
-    return Tokens(x.ids.to(device, non_blocking=True), x.mask.to(device, non_blocking=True), types)
+    types = None if x.types is None else _moved(x.types, device)
+    return Tokens(_moved(x.ids, device), _moved(x.mask, device), types)
 
 
 def _wide(t: Tensor, width: int) -> Tensor:

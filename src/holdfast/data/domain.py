@@ -6,6 +6,7 @@ n examples
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -68,6 +69,8 @@ class Dataset:
 
     def limited(self, per_domain: int, seed: int = 0) -> Dataset:
         """At most this many examples of each domain, drawn with the seed, in file order."""
+        if per_domain < 1:
+            raise BadInput(f"examples of each domain must be at least 1, not {per_domain}")
         keep = []
         for name in self.domains:
             rows = self.rows_of(name)
@@ -100,6 +103,7 @@ def encode(values: Sequence[object]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 def _natural(name: str) -> tuple[int, float, str]:
     try:
-        return (0, float(name), name)
+        value = float(name)
     except ValueError:
         return (1, 0.0, name)
+    return (0, value, name) if math.isfinite(value) else (1, 0.0, name)

@@ -52,6 +52,12 @@ def peek(path: Path, block: int = BLOCK) -> pa.Schema:
         return _peek_json(path)
 
 
+def text_type(path: Path, peeked: pa.DataType) -> pa.DataType:
+    """The type to read a column of texts in: json says numbers as numbers, which are turned into text afterwards."""
+    tagged = path.suffix.lower() not in (".csv", ".tsv", ".parquet")
+    return peeked if tagged and (pa.types.is_integer(peeked) or pa.types.is_floating(peeked)) else _TEXT
+
+
 def name_type(path: Path, peeked: pa.DataType, *, exact: bool = False) -> pa.DataType:
     """The type to read a column of names in; a column of json may mix 1 and 1.0 unless it is `exact`."""
     if path.suffix.lower() in (".csv", ".tsv"):

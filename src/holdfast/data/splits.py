@@ -60,6 +60,8 @@ class Share:
         return *self._cut(rest.rows, valid, seed, "valid"), held
 
     def _cut(self, rows: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Part, Part]:
+        if not isinstance(fraction, int | float) or not 0 < fraction < 1:
+            raise BadInput(f"{name} must be a share between 0 and 1, not {fraction!r}")
         held = max(1, int(len(rows) * fraction))
         if len(rows) - held < 1:
             raise BadInput(

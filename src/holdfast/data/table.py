@@ -83,7 +83,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _types(path: Path, schema: pa.Schema, roles: Roles) -> dict[str, pa.DataType]:
     """The columns to read and their types: texts as texts even where they look like numbers."""
-    wanted = dict.fromkeys(roles.texts, _TEXT)
+    wanted = {name: formats.text_type(path, schema.field(name).type) for name in roles.texts}
     for name in roles.features:
         wanted[name] = pa.bool_() if schema.field(name).type == pa.bool_() else pa.float64()
     for name in (roles.label, roles.domain, roles.split, roles.time):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from holdfast.assembly import Workshop
 from holdfast.engines.watch import Watch
-from holdfast.experiment import Spec, episodes, launch_episode, record_path
+from holdfast.experiment import check_job, episodes, launch_episode, record_path
 from holdfast.protocols.resume import stop_at_signal, stop_if_asked
-from holdfast.protocols.run import check_labels
 from holdfast.record import RunRecord
+from holdfast.spec import Spec
 
 
 def run_all(
@@ -24,8 +24,8 @@ def run_all(
     watch = watch or Watch()
     workshop.watch = watch.encoding
     jobs = [(spec, episode) for spec in specs for episode in episodes(spec, workshop)]
-    for _, episode in jobs:
-        check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
+    for spec, episode in jobs:
+        check_job(spec, episode, workshop)
     watch.start(len(jobs), sum(record_path(spec, episode, out).exists() for spec, episode in jobs))
     records = []
     with stop_at_signal():

@@ -49,11 +49,11 @@ class Wrapper(Method):
 class MovingAverage(Wrapper):
     """Predict with the mean of the weights from step `start` on (Arpit et al., 2022)."""
 
-    kept = ("seen", "count")
+    kept = ("seen",)
 
     def __init__(self, method: Method, *, start: int = 100) -> None:
         super().__init__(method)
-        self.start, self.seen, self.count = start, 0, 0
+        self.start, self.seen = start, 0
         self.mean = copy.deepcopy(method.model).requires_grad_(False)
 
     @property
@@ -63,8 +63,8 @@ class MovingAverage(Wrapper):
     def step(self, batch: DomainBatch) -> Metrics:
         metrics = self.method.step(batch)
         self.seen += 1
-        self.count = self.count + 1 if self.seen > self.start else 1  # before the start it is the newest
-        blend(list(self.mean.parameters()), list(self.model.parameters()), 1 / self.count)
+        share = 1 / max(1, self.seen - self.start)  # before the start the mean is the newest
+        blend(list(self.mean.parameters()), list(self.model.parameters()), share)
         copy_buffers(self.mean, self.model)
         return metrics
 
@@ -116,9 +116,11 @@ class SWAD(Wrapper):
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         """Take in what is still open, and predict with the mean from now on."""
         super().end_stage(batches)
-        if self.start < 0:  # no valley yet: the newest segment is the best guess
-            self.segments, self.threshold = self.segments[-1:], float("inf")
-        self._absorb(1)
+        if self.start >= 0:
+            self._absorb(1)
+        else:  # no valley: the newest segment is the best guess
+            newest = self.segments[-1] if self.segments else list(self.segment.parameters())
+            blend(list(self.mean.parameters()), newest, 1.0)
         copy_buffers(self.mean, self.model)
         self.finished = True
         self.losses, self.segments, self.start, self.ended, self.inside = [], [], -1, False, 0

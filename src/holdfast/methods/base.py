@@ -70,6 +70,14 @@ class Method(nn.Module, ABC):
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
         """After each validation, with the score (higher is better) and the mean risk of each domain."""
 
+    def restart_schedules(self) -> None:
+        """Learning rates begin their course anew; the loop calls it where a stage or a phase begins."""
+        for part in self.modules():
+            if isinstance(part, Method):
+                for value in (getattr(part, name) for name in part.kept):
+                    if isinstance(value, Descent):
+                        value.restart()
+
     def get_extra_state(self) -> dict[str, Any]:
         found = {}
         for name in self.kept:

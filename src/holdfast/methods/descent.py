@@ -36,8 +36,10 @@ class Recipe:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
-        if not self.lr > 0 or self.accumulate < 1 or self.warmup < 0 or self.clip < 0:
-            raise BadInput("lr must be above 0, accumulate at least 1, warmup and clip not negative")
+        if not self.lr > 0 or self.accumulate < 1 or min(self.warmup, self.clip, self.weight_decay, self.momentum) < 0:
+            raise BadInput(
+                "lr must be above 0, accumulate at least 1, warmup, clip, weight_decay and momentum not negative"
+            )
 
     def factor(self, update: int) -> float:
         """What the learning rate is multiplied with at this update, counted from 0."""
@@ -57,7 +59,7 @@ class Descent:
     """Takes gradients of a loss for its own parameters alone, so that two of them never mix."""
 
     def __init__(self, recipe: Recipe, parameters: Sequence[nn.Parameter]) -> None:
-        self.recipe, self.calls = recipe, 0
+        self.recipe, self.calls, self.began = recipe, 0, 0
         self.optimizer = _optimizer(recipe, list(parameters))
         self.parameters = list(parameters)
 
@@ -85,21 +87,26 @@ class Descent:
         if recipe.clip > 0:
             nn.utils.clip_grad_norm_(self.parameters, recipe.clip)
         if recipe.warmup or recipe.schedule != "constant":
-            factor = recipe.factor(self.calls // recipe.accumulate - 1)
+            factor = recipe.factor((self.calls - self.began) // recipe.accumulate - 1)
             for group in self.optimizer.param_groups:
                 group["lr"] = recipe.lr * factor
         self.optimizer.step()
         for parameter in self.parameters:
             parameter.grad = None
 
+    def restart(self) -> None:
+        """Begin the schedule anew, as for a new stage or phase; gradients gathered by half are dropped."""
+        self.calls -= self.calls % self.recipe.accumulate
+        self.began = self.calls
+
     def state_dict(self) -> dict[str, Any]:
         # between two updates the gradients gathered so far are part of the state
         grads = [p.grad for p in self.parameters] if self.calls % self.recipe.accumulate else []
-        return {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "grads": grads}
+        return {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "began": self.began, "grads": grads}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self.calls = state["calls"]
+        self.calls, self.began = state["calls"], state["began"]
         for parameter, grad in zip(self.parameters, state["grads"], strict=False):
             parameter.grad = None if grad is None else grad.to(parameter.device)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,7 @@ def fit(
         if saved is None or number != state.phase:
             state = _State(phase=number, history=state.history)
             method.begin_phase(method.phases[number])
+            method.restart_schedules()
         while state.step < steps:
             metrics = method.step(next(batches))
             state.step += 1
@@ -79,14 +81,19 @@ def fit(
 
 def _check(state: _State, method: Method, metrics: Metrics, validate: Validate) -> None:
     seen = {name: float(value) for name, value in metrics.items()}
-    broken = [name for name, value in seen.items() if value != value]
-    if broken:
-        raise BadInput(f"training diverged: {broken[0]} is not a number at step {state.step}; lower --lr or set clip")
+    _must_be_finite(seen, state.step)
     scores, losses = validate()
+    _must_be_finite(losses, state.step)
     method.on_valid(state.step, scores, losses)
     state.checks.append(Check(state.step, scores))
     phase = method.phases[state.phase]
     state.history.append({"phase": phase, "step": state.step, **seen, "valid": scores, "loss": losses})
+
+
+def _must_be_finite(values: dict[str, float], step: int) -> None:
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise BadInput(f"training diverged: {name} is {value} at step {step}; lower --lr or set clip")
 
 
 def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:

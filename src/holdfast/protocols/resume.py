@@ -57,6 +57,7 @@ class Saver:
         self.started = self.written = time.monotonic()
         self.done: list[dict[str, Any]] = []  # results of the stages before the one that is saved
         self.spent = 0.0  # seconds of earlier attempts
+        self.steps, self.training = 0, 0.0  # steps taken and the seconds they took, over all attempts
 
     def due(self) -> bool:
         return _asked_to_stop.is_set() or (self.path is not None and time.monotonic() - self.written >= self.seconds)
@@ -64,7 +65,8 @@ class Saver:
     def save(self, state: dict[str, Any]) -> None:
         """Write the state; where the run was asked to stop, stop."""
         if self.path is not None:
-            save_tree(self.path, {"run": {"done": self.done, "seconds": self.elapsed()}, "fit": state})
+            run = {"done": self.done, "seconds": self.elapsed(), "steps": self.steps, "training": self.training}
+            save_tree(self.path, {"run": run, "fit": state})
             self.written = time.monotonic()
         if _asked_to_stop.is_set():
             raise Interrupted
@@ -74,7 +76,7 @@ class Saver:
         if self.path is None or not self.path.exists():
             return None
         saved = load_tree(self.path)
-        self.spent = saved["run"]["seconds"]
+        self.spent, self.steps, self.training = (saved["run"][name] for name in ("seconds", "steps", "training"))
         return saved
 
     def elapsed(self) -> float:

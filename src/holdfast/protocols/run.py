@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,9 +91,11 @@ def _train(
         scores, losses = {}, {}
         for part in parts:
             output, y = outputs(method, examples, part.rows), examples.targets(torch.from_numpy(part.rows)).cpu()
+            losses[part.domain] = float(task.loss(output, y))
+            if not math.isfinite(losses[part.domain]):
+                return scores, losses  # the loop says that training diverged
             value = task.scores(output, y, [settings.metric])[settings.metric]
             scores[part.domain] = task.better(settings.metric, 0.0 if value is None else value)
-            losses[part.domain] = float(task.loss(output, y))
         return scores, losses
 
     chance = generator(settings.seed, "batches", index, parallel.rank())
@@ -112,6 +115,7 @@ def _steps_by_folds(
         others = tuple(p for p in stage.train if p.domain != held.domain)
         fold = Stage(others, (Part(held.domain, rows),), ())
         method = make()
+        _check_stage(method, fold)
         method.begin_stage(StageInfo(index, tuple(p.domain for p in others)))
         fitted = _train(
             method, fold, index, examples, task, settings,

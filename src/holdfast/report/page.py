@@ -16,9 +16,11 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import plots, words
+from holdfast.report.against import Against, against_baseline, told_difference, told_p
 from holdfast.report.labels import grouped
 from holdfast.report.stats import Cell
 from holdfast.report.table import Row, arena, best, columns, costs, r_matrix, rows
+from holdfast.report.transfer import Transfer, transfers
 
 FACTS = {
     "data": "Data",
@@ -66,12 +68,14 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
         error_note=words.error_note(table),
         targets=columns(table),
         lines=_lines(table, metric),
+        against=[_against(entry, metric) for entry in against_baseline(everything, metric)],
         scores=Markup(plots.scores_chart(table, metric)),
         curves=Markup(plots.curves(everything)) if _has_curves(everything) else None,
         streams=[
             (name, record.spec.get("seed"), Markup(plots.stream_heatmap(record, metric, span=span)))
             for name, record in streams.items()
         ],
+        transfers=[_transfer(entry, metric) for entry in transfers(everything, metric)],
         costs=[_cost(entry) for entry in costs(everything)],
         facts=_facts(everything),
         settings=[(name, _settings(group[0])) for name, group in groups.items()],
@@ -107,6 +111,29 @@ def _lines(table: Sequence[Row], metric: str) -> list[dict[str, Any]]:
         worst = {"text": words.number(mean, metric), "value": mean, "best": row.label in top_worst}
         lines.append({"label": row.label, "cells": [*cells, worst | {"seeds": None, "extra": name}]})
     return lines
+
+
+def _against(entry: Against, metric: str) -> dict[str, Any]:
+    """A line of the tests against the baseline: label, then pairs of text and the value to sort by."""
+    pairs, seeds = entry.pairs, entry.seeds
+    error = words.number(pairs.stderr, metric)
+    return {
+        "label": entry.label,
+        "cells": [
+            (entry.rival, None),
+            (f"{told_difference(pairs.difference, metric)} ± {error}", pairs.difference),
+            (str(pairs.n), pairs.n),
+            (told_p(pairs.p), pairs.p),
+            (told_p(entry.p), entry.p),
+            (f"{told_p(seeds.p)} (n={seeds.n})", seeds.p),
+        ],
+    }
+
+
+def _transfer(entry: Transfer, metric: str) -> dict[str, Any]:
+    """A line of the stream's numbers: label, then pairs of text and the value to sort by."""
+    cells = (entry.average, entry.backward, entry.forgetting)
+    return {"label": entry.label, "cells": [(words.show(c, metric), None if c is None else c.mean) for c in cells]}
 
 
 def _cost(entry: dict[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,18 @@ def test_schedules_warm_up_and_decay():
     assert descent.optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
 
 
+def test_restart_begins_the_schedule_anew_and_drops_half_gathered_gradients():
+    p = parameter()
+    descent = Descent(Recipe(lr=0.1, schedule="linear", steps=4, accumulate=2), [p])
+    for _ in range(5):
+        descent.descend(p.sum())
+    assert descent.optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    descent.restart()
+    descent.descend(p.sum())
+    descent.descend(p.sum())
+    assert descent.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
 def test_grown_parameters_are_adopted():
     p, new = parameter(), nn.Parameter(torch.ones(2))
     descent = Descent(Recipe(lr=0.1), [p])

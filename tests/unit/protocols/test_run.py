@@ -123,6 +123,22 @@ def test_a_loss_that_is_no_number_ends_the_run_with_a_mend():
         run(episode, Broken, EXAMPLES, TASK, settings())
 
 
+def test_a_schedule_begins_anew_with_every_stage():
+    made = []
+
+    def scheduled():
+        made.append(ERM(model(), task=TASK, optimizer=partial(Descent, Recipe(lr=0.1, schedule="linear", steps=4))))
+        return made[-1]
+
+    (episode,) = Stream().episodes(shares(DATA), 0)
+    rates = []
+    run(
+        episode, scheduled, EXAMPLES, TASK, settings(),
+        tick=lambda metrics: rates.append(round(made[-1].optimizer.optimizer.param_groups[0]["lr"], 6)),
+    )  # fmt: skip
+    assert rates == [0.1, 0.075, 0.05, 0.025] * 3
+
+
 def test_target_labels_change_nothing_before_the_test():
     """The strongest test of no leakage: spoil the target's labels, and training stays the same bit for bit."""
     episode = next(LeaveOneOut().episodes(shares(DATA), 0))

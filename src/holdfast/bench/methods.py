@@ -1,0 +1,66 @@
+"""What a step of each rule costs beside ERM's on the same network: ViT-S/16 on a GPU, a small ResNet-18 on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+
+from holdfast import catalog
+from holdfast.bench.harness import Result, ratio
+from holdfast.core.batch import DomainBatch
+from holdfast.core.seeds import seeded
+from holdfast.methods.base import Method, StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.tuning import tune
+from holdfast.tasks.classify import Classify
+
+BARS = {"dann": 1.05, "irm": 1.10, "coral": 1.05, "vrex": 1.05, "fishr": 1.15, "mldg": 2.1, "swad(erm)": 1.10}
+CLASSES, DOMAINS = 7, 3
+
+
+def run(device: torch.device) -> list[Result]:
+    """One case a rule that has a bar; each is measured turn by turn with ERM."""
+    gpu = device.type == "cuda"
+    batch = _batch(32 if gpu else 8, 224 if gpu else 32, device)
+    reference = _steps(_method("erm", device), batch, 3)
+    return [
+        Result(
+            f"{name}/erm",
+            ratio(_steps(_method(name, device), batch, 3), reference, device, rounds=15 if gpu else 9),
+            bar=bar,
+        )
+        for name, bar in BARS.items()
+    ]
+
+
+def _method(name: str, device: torch.device) -> Method:
+    gpu = device.type == "cuda"
+    with seeded(0, "init"):
+        encoder = "vit-s/16" if gpu else "resnet18"
+        backbone = catalog.make("encoders", encoder, lambda: None, given={})
+        tune(backbone, "full")
+        head = Classify().head(backbone.width, CLASSES)
+        model = Model(backbone, NoNeck(backbone.width), head, precision="bf16" if gpu else "fp32").to(device)
+        make = partial(Descent, Recipe(lr=1e-5))
+        method: Method = catalog.make("methods", name, model, given={}, task=Classify(), optimizer=make)
+        method.to(device).begin_stage(StageInfo(0, tuple(f"d{i}" for i in range(DOMAINS))))
+    return method.train()
+
+
+def _batch(size: int, pixels: int, device: torch.device) -> DomainBatch:
+    chance = np.random.default_rng(0)
+    images = chance.integers(0, 255, (DOMAINS * size, 3, pixels, pixels), dtype=np.uint8)
+    y = torch.from_numpy(chance.integers(0, CLASSES, DOMAINS * size)).to(device)
+    return DomainBatch(torch.from_numpy(images).to(device), y, tuple(range(DOMAINS)), (size,) * DOMAINS)
+
+
+def _steps(method: Method, batch: DomainBatch, count: int) -> Callable[[], None]:
+    def go() -> None:
+        for _ in range(count):
+            method.step(batch)
+
+    return go

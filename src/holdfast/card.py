@@ -1,0 +1,37 @@
+"""The model card: what a model folder's README says, from the record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.record import RunRecord
+
+
+def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
+    """What was trained on what, how well it does inside its domains, and how to use it."""
+    spec, stage = record.spec, record.stages[-1]
+    metric = spec["metric"]
+    lines = [
+        f"| {domain} | {stage['sizes']['train'].get(domain, 0)} | {scores[metric]:.3f} |"
+        for domain, scores in stage["valid"].items()
+        if scores[metric] is not None
+    ]
+    labels = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
+    return f"""# {name}
+
+A classifier of {len(classes)} labels ({labels}), trained by Holdfast {record.code["version"]} with method
+`{spec["method"]}` on encoder `{spec["encoder"]}` ({spec["tune"]}).
+
+Data: {spec["data"]} (content {spec["fingerprint"]}), seed {spec["seed"]}; step {stage["step"]} of {spec["steps"]} was
+kept by {spec["select"]}.
+
+| domain | training examples | {metric} on held-out rows of the domain |
+|---|---|---|
+{chr(10).join(lines)}
+
+These scores are inside the training domains. For a domain never seen, see `holdfast compare`.
+
+```bash
+holdfast predict {name} NEW.csv --out predictions.csv
+```
+"""

@@ -1,0 +1,97 @@
+"""holdfast sweep: search each method's settings before comparing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import options
+from holdfast.cli.compare import Plan, Select
+from holdfast.cli.console import give_json, say, show, watching
+
+
+def sweep(
+    data: options.Data,
+    methods: options.Methods = "all",
+    trials: Annotated[int, typer.Option(help="Configurations of each method; the first is its defaults.")] = 20,
+    seeds: options.Seeds = "3",
+    sampler: Annotated[str, typer.Option(help="random, or optuna (needs the package).")] = "random",
+    encoder: options.Encoder = "auto",
+    tune: options.Tune = "auto",
+    plan: Plan = "leave-one-out",
+    select: Select = "train-validation",
+    metric: options.Metric = "accuracy",
+    steps: options.Steps = None,
+    batch: options.Batch = None,
+    lr: options.Rate = None,
+    out: options.Out = Path("runs/sweep"),
+    device: options.Device = "auto",
+    examples: options.Examples = None,
+    column: options.Column = None,
+    set_: options.Set = None,
+    no_cache: options.NoCache = False,
+    data_dir: options.DataDir = None,
+    json: options.Json = False,
+) -> None:
+    """Search each method's settings, choose by validation scores alone, and score what was chosen on the targets.
+
+    Searched are a method's own settings, learning rate, weight decay and batch; what you set is fixed. The best
+    configuration of each method over all targets is written for `holdfast fit --config`.
+
+    Examples:
+
+    - `holdfast sweep reviews.csv --methods erm --trials 20 --seeds 3`
+
+    - `holdfast sweep reviews.csv --select leave-one-domain-out --batch 32 --out runs/search`
+
+    - `holdfast fit reviews.csv --config runs/sweep/best-erm.json`
+
+    - `holdfast report runs/sweep --out trials.html` shows every trial
+
+    Run the same command again and it goes on where it was; with more trials it adds to those that are done.
+    """
+    from holdfast.report.against import against_baseline, note
+    from holdfast.report.console import rich_table
+    from holdfast.report.table import rows
+    from holdfast.search.sweep import sweep as run
+    from holdfast.settings import parse
+
+    with watching(json) as watch:
+        done = run(
+            data,
+            methods=options.words(methods),
+            trials=trials,
+            seeds=options.seed_numbers(seeds),
+            sampler=sampler,
+            out=out,
+            encoder=encoder,
+            tune=tune,
+            plan=plan,
+            select=select,
+            metric=metric,
+            steps=steps,
+            batch=batch,
+            lr=lr,
+            device=device,
+            cache=not no_cache,
+            columns=options.pairs(column),
+            examples=examples,
+            data_dir=data_dir,
+            settings=parse(set_ or []),
+            watch=watch,
+        )
+    best = {name: str(path) for name, path in done.best.items()}
+    if json:
+        give_json(options.comparison_json(done) | {"chosen": done.choices(), "best": best})
+        return
+    for text in done.notes:
+        say(text)
+    told = done.told()
+    show(rich_table(rows(told, done.metric), done.metric))
+    if (tested := note(against_baseline(told, done.metric), done.metric)) is not None:
+        say(tested)
+    for name, path in best.items():
+        say(f"best settings of {name}: {path}")
+    say(f"report: {done.report}")

@@ -1,0 +1,80 @@
+"""Averaged gradient episodic memory: a step may not go against the gradient on examples of earlier domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.tape import auxiliary, tape
+from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.replay import check_draw
+from holdfast.methods.reservoir import Reservoir
+from holdfast.nn.model import Model
+from holdfast.tasks.base import Task
+
+Grads = Sequence[Tensor | None]
+
+
+class AGEM(Method):
+    """Project the gradient g where it opposes the memory's gradient r (Chaudhry et al., 2019).
+
+    g' = g - (g.r / r.r) r if g.r < 0, else g; r is the gradient of the risk on a draw from the buffer.
+    """
+
+    kept = ("optimizer", "memory")
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        task: Task,
+        optimizer: MakeOptimizer,
+        capacity: int = 200,
+        batch: int | None = None,  # examples drawn a step; as many as there are new ones unless given
+    ) -> None:
+        super().__init__()
+        check_draw(batch)
+        self.model, self.task = model, task
+        self.memory, self.batch = Reservoir(capacity), batch
+        self.optimizer = optimizer(model.learning())
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        risk, grads = self._gradient(batch)
+        held, turned = len(self.memory), torch.zeros_like(risk)
+        if held:
+            _, reference = self._gradient(self.memory.draw(self.batch or len(batch.y), batch.y.device))
+            grads, turned = project(grads, reference)
+        self.optimizer.apply(grads)
+        return {"risk": risk, "projected": turned, "buffer": torch.tensor(float(held))}
+
+    def end_stage(self, batches: Iterable[DomainBatch]) -> None:
+        self.memory.fill(batches)
+
+    def _gradient(self, batch: DomainBatch) -> tuple[Tensor, Grads]:
+        with tape() as side:
+            risk = self.task.loss(self.model(batch.x), batch.y)
+        extra = auxiliary(side)
+        loss = risk if extra is None else risk + extra
+        return risk.detach(), torch.autograd.grad(loss, self.optimizer.parameters, allow_unused=True)
+
+
+def project(grads: Grads, reference: Grads) -> tuple[list[Tensor | None], Tensor]:
+    """The gradient without its part against the reference, and 1 where there was such a part, else 0."""
+    dot, square = _dot(grads, reference), _dot(reference, reference)
+    # without a branch, so that the device is not waited for
+    scale = dot.clamp(max=0.0) / square.clamp(min=torch.finfo(square.dtype).tiny)
+    return [_minus(g, r, scale) for g, r in zip(grads, reference, strict=True)], (dot < 0).float()
+
+
+def _dot(a: Grads, b: Grads) -> Tensor:
+    parts = [(x * y).sum() for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    return torch.stack(parts).sum()
+
+
+def _minus(g: Tensor | None, r: Tensor | None, scale: Tensor) -> Tensor | None:
+    if r is None:
+        return g
+    return -scale * r if g is None else g - scale * r

@@ -1,0 +1,182 @@
+"""sweep: a hyper-parameter search for each method, chosen by validation alone, to a table and files to fit by."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.assembly import Workshop
+from holdfast.comparison import load_data
+from holdfast.core.errors import BadInput
+from holdfast.core.files import cache_folder, write_text
+from holdfast.data.domain import Dataset
+from holdfast.engines.watch import Watch
+from holdfast.experiment import episodes, training_domains
+from holdfast.record import RunRecord
+from holdfast.report.page import write_page
+from holdfast.report.selection import Choice
+from holdfast.report.table import LOWER_IS_BETTER, flat
+from holdfast.search.space import make_sampler, space_of
+from holdfast.search.trials import Trial, Trials, check_folds
+from holdfast.settings import choose_device, choose_methods, make_spec
+from holdfast.spec import Spec
+
+NOT_IN_A_FILE = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a search leaves: the chosen run of each method, target and seed, and one configuration of each method."""
+
+    chosen: list[Choice]
+    trials: dict[str, Trial]  # by the key a choice names
+    searched: tuple[str, ...]  # the settings that trials differ in
+    select: str
+    metric: str
+    best: dict[str, Path]  # method -> a file for `--config`
+    report: Path
+    notes: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """The chosen runs as they were recorded."""
+        return [choice.run for choice in self.chosen]
+
+    def told(self) -> list[RunRecord]:
+        """The chosen runs with what was searched taken out of their specs, so that a method is one row of a table."""
+        return [replace(choice.run, spec=self._without(choice.run.spec)) for choice in self.chosen]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One dict a cell: method, target, metric, mean, stderr, n."""
+        return flat(self.told(), self.metric)
+
+    def choices(self) -> list[dict[str, Any]]:
+        """Which trial was taken where, and by which validation score."""
+        sign = -1 if self.metric in LOWER_IS_BETTER else 1
+        found = []
+        for c in self.chosen:
+            taken = {"method": c.method, "episode": c.episode, "seed": c.seed, "trial": self.trials[c.trial].number}
+            told = {"settings": self.trials[c.trial].drawn, "validation": sign * c.score, "record": c.run.id}
+            found.append(taken | told)
+        return found
+
+    def _without(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {key: dict(value) if isinstance(value, dict) else value for key, value in spec.items()}
+        for key in self.searched:
+            group, dot, inner = key.partition(".")
+            (kept[f"{group}_args"] if dot else kept).pop(inner if dot else key, None)
+        return kept | {"select": self.select, "trials": 1 + max(each.number for each in self.trials.values())}
+
+
+def sweep(
+    data: str | Path | Dataset,
+    *,
+    methods: Sequence[str] = ("all",),
+    trials: int = 20,
+    seeds: int | Sequence[int] = 3,
+    sampler: str = "random",
+    out: str | Path = "runs/sweep",
+    encoder: str = "auto",
+    tune: str = "auto",
+    plan: str = "leave-one-out",
+    select: str = "train-validation",
+    metric: str = "accuracy",
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    device: str = "auto",
+    cache: bool = True,
+    columns: Mapping[str, str] | None = None,
+    examples: int | None = None,
+    data_dir: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    watch: Watch | None = None,
+) -> Sweep:
+    """Run every trial of every method: trial 0 is the defaults, the others are drawn; what the user sets is fixed."""
+    if trials < 1:
+        raise BadInput(f"--trials must be at least 1, not {trials}: trial 0 is the published defaults")
+    make_sampler(sampler, {})  # a wrong name or a missing package is said before anything is read
+    dataset = load_data(data, columns=columns, data_dir=data_dir).checked()
+    if examples is not None:
+        dataset = dataset.limited(examples)
+    where = choose_device(device)
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not numbers or not methods:
+        raise BadInput("nothing to run: give at least one seed and one method")
+    given = {"steps": steps, "batch": batch, "lr": lr, **(settings or {})}
+    given = {key: value for key, value in given.items() if value is not None}
+    often = {} if steps is None else {"every": max(1, min(25, steps // 4))}
+
+    def trial(name: str | None, number: int, drawn: dict[str, Any]) -> Trial:
+        spec = make_spec(
+            dataset, encoder=encoder, tune=tune, settings={**often, **given, **drawn}, device=where,
+            method=name, plan=plan, select=select, metric=metric,
+        )  # fmt: skip
+        return Trial(number, drawn, spec)
+
+    workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
+    first = trial(None if methods[0] == "all" else methods[0], 0, {}).spec
+    check_folds(first, dataset.domains)
+    names, left = choose_methods(methods, training_domains(episodes(first, workshop), first.select))
+    spaces = {name: space_of(trial(name, 0, {}).spec, given) for name in names}
+    samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
+    rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]
+    done = Trials(workshop, Path(out), numbers, first.select, watch=_Once(watch or Watch(), len(rounds)))
+    for some in rounds:
+        pairs = [(name, number) for number in some for name in names]
+        asked = [trial(name, number, samplers[name].ask(number) if number else {}) for name, number in pairs]
+        done.run(asked)
+        for each, score in zip(asked, done.judge(asked), strict=True):
+            samplers[each.spec.method].tell(each.number, score)
+    searched = tuple(dict.fromkeys(key for space in spaces.values() for key in space))
+    return _finish(done, names, searched, Path(out), f"{dataset.name}, {trials} trials", (*dataset.notes, *left))
+
+
+def _finish(
+    done: Trials, names: Sequence[str], searched: tuple[str, ...], out: Path, title: str, notes: tuple[str, ...]
+) -> Sweep:
+    """Choose, and write the page and a file for each method."""
+    best = done.best()
+    for name in names:
+        if name not in best:
+            raise BadInput(f"every trial of {name} failed: lower --lr, or use --set clip=1")
+    count = 1 + max(each.number for each in done.found.values())
+    told = [f"scores are of the trial, among {count}, that {done.select} chose for each target and seed"]
+    for name in names:
+        said = ", ".join(f"{key}={value}" for key, value in best[name].drawn.items()) or "the defaults"
+        told.append(f"{name}: over all targets and seeds trial {best[name].number} is best ({said})")
+    made = Sweep(
+        done.chosen(), done.found, searched, done.select, best[names[0]].spec.metric,
+        {name: _write_best(best[name].spec, out) for name in names}, out / "report.html",
+        (*notes, *told, *done.failures.values()),
+    )  # fmt: skip
+    write_page(made.told(), made.report, title=f"Holdfast: {title}", metric=made.metric, notes=made.notes)
+    return made
+
+
+def _write_best(spec: Spec, out: Path) -> Path:
+    """Every setting of a spec but what belongs to the data, the plan and the machine, as `--config` takes them."""
+    found: dict[str, Any] = {}
+    for key, value in spec.json().items():
+        group, args, _ = key.partition("_args")
+        if key not in NOT_IN_A_FILE:
+            found |= {f"{group}.{inner}": each for inner, each in value.items()} if args else {key: value}
+    name = re.sub(r"[^\w.+-]+", "-", spec.method).strip("-")
+    return write_text(out / f"best-{name}.json", json.dumps(found, indent=1) + "\n")
+
+
+class _Once(Watch):
+    """One count of runs for all rounds, told when the first begins."""
+
+    def __init__(self, inner: Watch, rounds: int) -> None:
+        self.inner, self.rounds, self.told = inner, rounds, False
+        self.begin, self.step, self.end, self.encoding = inner.begin, inner.step, inner.end, inner.encoding
+
+    def start(self, total: int, finished: int) -> None:
+        if not self.told:
+            self.inner.start(total * self.rounds, finished)
+        self.told = True

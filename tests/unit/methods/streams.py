@@ -1,0 +1,100 @@
+"""A small stream for the rules of continual learning: a rotating world, and what is left of each domain."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.seeds import seeded
+from holdfast.core.store import TensorStore
+from holdfast.data.examples import Examples
+from holdfast.data.splits import shares
+from holdfast.data.worlds import world
+from holdfast.methods.base import Method
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.erm import ERM
+from holdfast.nn.backbones.small import MLP, Features
+from holdfast.nn.model import Model, NoNeck
+from holdfast.protocols import select
+from holdfast.protocols.run import Settings, run
+from holdfast.protocols.stream import Stream
+from holdfast.tasks.classify import Classify
+
+DATA = world("vector", "rotation", domains=4, size=200, classes=2, seed=0)
+X = DATA.raw.take(np.arange(len(DATA)))
+EXAMPLES = Examples(TensorStore(X), torch.from_numpy(DATA.y), DATA.domains)
+
+
+def linear(inputs=8, classes=2):
+    """A logistic regression."""
+    torch.manual_seed(0)
+    return Model(Features(inputs=inputs), NoNeck(inputs), nn.Linear(inputs, classes))
+
+
+def perceptron(dropout=0.0):
+    with seeded(0, "init"):
+        body = MLP(inputs=8, hidden=[32], dropout=dropout)
+        return Model(body, NoNeck(32), nn.Linear(32, 2))
+
+
+def descent(**recipe):
+    return partial(Descent, Recipe(**{"lr": 1e-2, **recipe}))
+
+
+def build(cls: type[Method], model: Model | None = None, recipe: dict | None = None, **settings) -> Method:
+    return cls(model or perceptron(), task=Classify(), optimizer=descent(**(recipe or {})), **settings)
+
+
+def batch_of(domain: int, rows: slice | list[int] = slice(0, 16)) -> DomainBatch:
+    """Some rows of one domain."""
+    at = torch.from_numpy(DATA.rows_of(DATA.domains[domain]))[rows]
+    return DomainBatch(EXAMPLES.inputs(at), EXAMPLES.targets(at), (domain,), (len(at),))
+
+
+def stream(make, examples=EXAMPLES, steps=200, stages=4):
+    """The method after the stream, and (stage, domain) test accuracies."""
+    (episode,) = Stream(order=DATA.domains).episodes(shares(DATA), 0)
+    episode = type(episode)(episode.name, episode.stages[:stages])
+    settings = Settings(steps=steps, every=steps, batch=16, seed=0, metric="accuracy", selection=select.last)
+    with seeded(0, "method"):
+        method, done = run(episode, make, examples, Classify(), settings)
+    return method, np.array([[s["test"][d]["accuracy"] for d in DATA.domains] for s in done])
+
+
+@cache
+def fine_tuned() -> np.ndarray:
+    """The accuracies of the baseline: the mean risk of whatever domain is there."""
+    return stream(lambda: build(ERM))[1]
+
+
+def forgotten(accuracies: np.ndarray) -> float:
+    """The mean over all domains but the last of what was lost since it was learned."""
+    return float(np.mean(np.diag(accuracies)[:-1] - accuracies[-1, :-1]))
+
+
+def tensors(method: Method) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
+
+
+def assert_first_stage_is_erm(cls: type[Method], **settings) -> None:
+    """The null control: with nothing learned before, there is nothing to hold on to."""
+    mine, _ = stream(lambda: build(cls, perceptron(0.3), **settings), steps=10, stages=1)
+    plain, _ = stream(lambda: build(ERM, perceptron(0.3)), steps=10, stages=1)
+    for name, value in tensors(plain).items():
+        assert torch.equal(value, tensors(mine)[name]), name
+
+
+def assert_later_domains_are_not_looked_at(cls: type[Method], **settings) -> None:
+    """Spoil the data of the domains to come, and what was learned so far stays the same bit for bit."""
+    later = torch.from_numpy(DATA.domain > 1)
+    x, y = X.clone(), EXAMPLES.y.clone()
+    x[later], y[later] = 1e6, 1 - y[later]
+    spoilt = Examples(TensorStore(x), y, DATA.domains)
+    first, _ = stream(lambda: build(cls, **settings), steps=10, stages=2)
+    second, _ = stream(lambda: build(cls, **settings), examples=spoilt, steps=10, stages=2)
+    for name, value in tensors(first).items():
+        assert torch.equal(value, tensors(second)[name]), name

@@ -1,0 +1,112 @@
+"""A-GEM: after the projection no gradient goes against the memory's."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.errors import BadInput
+from holdfast.methods.agem import AGEM, project
+from holdfast.methods.base import StageInfo
+from tests.unit.methods.streams import (
+    assert_first_stage_is_erm,
+    assert_later_domains_are_not_looked_at,
+    batch_of,
+    build,
+    fine_tuned,
+    forgotten,
+    stream,
+)
+
+
+def dot(a, b):
+    return sum(float((x * y).double().sum()) for x, y in zip(a, b, strict=True) if x is not None and y is not None)
+
+
+@given(seed=st.integers(0, 999))
+@settings(max_examples=60, deadline=None)
+def test_the_projection(seed):
+    torch.manual_seed(seed)
+    g, r = ([torch.randn(3, 2), torch.randn(5)] for _ in range(2))
+    found, turned = project(g, r)
+    assert float(turned) == (dot(g, r) < 0)
+    if dot(g, r) >= 0:
+        assert all(torch.equal(a, b) for a, b in zip(found, g, strict=True))
+        return
+    assert dot(found, r) == pytest.approx(0.0, abs=1e-5)
+    wanted = [a - dot(g, r) / dot(r, r) * b for a, b in zip(g, r, strict=True)]
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_parameters_without_a_gradient():
+    g, r = [torch.tensor([1.0]), None, torch.tensor([2.0])], [torch.tensor([-1.0]), torch.tensor([1.0]), None]
+    found, turned = project(g, r)
+    assert float(turned) == 1.0
+    assert [f.item() for f in found] == [0.5, 0.5, 2.0]
+    assert project([None, torch.ones(1)], [None, torch.ones(1)])[0][0] is None
+
+
+def test_a_reference_of_zero_changes_nothing():
+    g = [torch.tensor([1.0, -2.0])]
+    found, turned = project(g, [torch.zeros(2)])
+    assert torch.equal(found[0], g[0])
+    assert float(turned) == 0.0
+
+
+def begin(method, index):
+    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
+
+
+def test_every_applied_gradient_agrees_with_the_memory():
+    method = build(AGEM, capacity=16)
+    begin(method, 0)
+    for _ in range(30):
+        assert float(method.step(batch_of(0))["projected"]) == 0.0
+    method.end_stage([batch_of(0)])
+    begin(method, 1)
+    applied, inner = [], method.optimizer.apply
+    method.optimizer.apply = lambda grads: applied.append(grads) or inner(grads)
+    turned = []
+    for _ in range(20):
+        # the whole memory is drawn, so the reference can be computed here
+        _, reference = method._gradient(method.memory.draw(16, "cpu"))
+        metrics = method.step(batch_of(3))
+        turned.append(float(metrics["projected"]))
+        assert float(metrics["buffer"]) == 16.0
+        assert dot(applied[-1], reference) >= -1e-4 * dot(reference, reference) ** 0.5
+    assert sum(turned) > 0
+
+
+def test_a_later_stage_can_be_taken_up_again():
+    method = build(AGEM)
+    begin(method, 0)
+    method.end_stage([batch_of(0)])
+    begin(method, 1)
+    method.step(batch_of(1))
+    other = build(AGEM)
+    begin(other, 0)
+    begin(other, 1)
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    for each in (method, other):
+        torch.manual_seed(0)
+        each.step(batch_of(3))
+    assert torch.equal(method.model.head.weight, other.model.head.weight)
+
+
+def test_only_the_current_domain_is_used():
+    assert_first_stage_is_erm(AGEM)
+    assert_later_domains_are_not_looked_at(AGEM)
+
+
+def test_it_forgets_less_than_fine_tuning():
+    plain = fine_tuned()
+    _, held = stream(lambda: build(AGEM))
+    assert forgotten(held) < forgotten(plain) - 0.05
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(BadInput, match="batch, the examples"):
+        build(AGEM, batch=0)

@@ -1,0 +1,85 @@
+"""Averages of weights: SWAD's window on hand-made validation curves, and the mean it leaves."""
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.methods.averaging import SWAD, MovingAverage, valley_start
+from holdfast.methods.base import Method, StageInfo
+from holdfast.nn.model import Model, NoNeck
+
+
+class Counting(Method):
+    """Its one weight is the number of steps taken."""
+
+    kept = ()
+
+    def __init__(self):
+        super().__init__()
+        self.model = Model(nn.Identity(), NoNeck(1), nn.Linear(1, 1, bias=False))
+        with torch.no_grad():
+            self.model.head.weight.zero_()
+
+    def step(self, batch):
+        with torch.no_grad():
+            self.model.head.weight += 1
+        return {"risk": torch.tensor(0.0)}
+
+
+def weight(method):
+    return float(method.deployed.head.weight.detach())
+
+
+def swad(losses, *, steps=2, **settings):
+    method = SWAD(Counting(), **settings)
+    method.begin_stage(StageInfo(0, ("a",)))
+    for i, loss in enumerate(losses):
+        for _ in range(steps):
+            method.step(None)
+        method.on_valid((i + 1) * steps, {"a": 0.0}, {"a": loss})
+    assert weight(method) == steps * len(losses)  # until the end the network in training predicts
+    method.end_stage([])
+    return weight(method)
+
+
+def segment(*indices):
+    """The mean of the weights of these segments of two steps each."""
+    values = [w for i in indices for w in (2 * i + 1, 2 * i + 2)]
+    return sum(values) / len(values)
+
+
+def test_valley_starts_where_three_losses_begin_with_their_lowest():
+    assert valley_start([3, 2, 1], 3, 1.3) == (-1, 0.0)
+    start, threshold = valley_start([3, 1, 2, 2], 3, 1.3)
+    assert start == 1
+    assert threshold == pytest.approx(1.3 * 5 / 3)
+
+
+def test_the_window_runs_from_the_start_to_the_end_of_the_valley():
+    # start at index 2 (1.0, 1.1, 1.2; threshold 1.3 * 1.1 = 1.43); from index 6 on, six in a row lie above it
+    losses = [3.0, 2.0, 1.0, 1.1, 1.2, 1.3, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+    assert swad(losses) == pytest.approx(segment(2, 3, 4, 5))
+
+
+def test_a_short_bump_does_not_end_the_valley():
+    losses = [2.0, 1.0, 1.1, 1.2, 2.0, 2.0, 1.1, 1.1]
+    assert swad(losses) == pytest.approx(segment(1, 2, 3))  # the end is reached: what follows a bump is not certain
+
+
+def test_everything_is_averaged_while_the_loss_stays_low():
+    assert swad([2.0, 1.0, 1.1, 1.1, 1.1, 1.2]) == pytest.approx(segment(1, 2, 3, 4, 5))
+
+
+def test_without_a_valley_the_newest_segment_is_taken():
+    assert swad([5.0, 4.0, 3.0, 2.0]) == pytest.approx(segment(3))
+
+
+def test_moving_average_from_its_start_on():
+    method = MovingAverage(Counting(), start=3)
+    for _ in range(3):
+        method.step(None)
+    assert weight(method) == 3
+    for _ in range(4):
+        method.step(None)
+    assert weight(method) == pytest.approx((4 + 5 + 6 + 7) / 4)
+    assert float(method.model.head.weight.detach()) == 7

@@ -1,0 +1,142 @@
+"""Distillation against numpy; the teacher is frozen, still and part of the state."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.errors import BadInput
+from holdfast.core.tape import record
+from holdfast.methods.base import StageInfo
+from holdfast.methods.distil import Distillation, divergence
+from holdfast.nn.model import Model, NoNeck
+from tests.unit.methods.streams import (
+    assert_first_stage_is_erm,
+    assert_later_domains_are_not_looked_at,
+    batch_of,
+    build,
+    fine_tuned,
+    forgotten,
+    perceptron,
+    stream,
+)
+
+
+def begin(method, index):
+    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
+
+
+def second_stage(dropout=0.0, **settings):
+    method = build(Distillation, perceptron(dropout), **settings).train()
+    begin(method, 0)
+    for _ in range(5):
+        method.step(batch_of(0))
+    method.end_stage([batch_of(0)])
+    begin(method, 1)
+    return method.train()
+
+
+def softmax(z):
+    exp = np.exp(z - z.max(1, keepdims=True))
+    return exp / exp.sum(1, keepdims=True)
+
+
+def test_the_divergence_against_numpy():
+    random = np.random.default_rng(0)
+    teacher, student = random.standard_normal((2, 7, 4))
+    p, q = softmax(teacher / 2), softmax(student / 2)
+    wanted = 4 * (p * (np.log(p) - np.log(q))).sum(1).mean()
+    found = divergence(torch.from_numpy(teacher), torch.from_numpy(student), 2.0)
+    assert float(found) == pytest.approx(wanted)
+
+
+def test_it_is_zero_where_the_student_equals_the_teacher():
+    method = second_stage()
+    assert float(method.step(batch_of(1))["distillation"]) == 0.0
+    assert float(method.step(batch_of(1))["distillation"]) > 0.0
+
+
+def test_the_loss_is_the_risk_and_the_weighted_divergence():
+    method = second_stage(weight=3.0, temperature=2.0)
+    method.step(batch_of(1))
+    batch = batch_of(1)
+    output = method.model(batch.x)
+    loss = nn.functional.cross_entropy(output, batch.y) + 3 * divergence(method.teacher(batch.x), output, 2.0)
+    wanted = torch.autograd.grad(loss, method.optimizer.parameters)
+    given = []
+    method.optimizer.descend = lambda total: given.extend(torch.autograd.grad(total, method.optimizer.parameters))
+    method.step(batch)
+    for a, b in zip(given, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_teacher_is_frozen_and_still():
+    method = second_stage(dropout=0.5)
+    assert not any(part.training for part in method.teacher.modules())
+    assert not any(p.requires_grad for p in method.teacher.parameters())
+    taught = {id(p) for p in method.teacher.parameters()}
+    assert not taught & {id(p) for p in method.optimizer.parameters}
+    before = copy.deepcopy(method.teacher.state_dict())
+    for _ in range(5):
+        method.step(batch_of(1))
+    for name, value in method.teacher.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert method.model.training
+
+
+def test_the_teacher_is_what_the_stage_before_left():
+    method = second_stage()
+    for _ in range(3):
+        method.step(batch_of(1))
+    before = copy.deepcopy(method.model.state_dict())
+    begin(method, 2)
+    for name, value in method.teacher.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_the_teacher_travels_with_the_state():
+    method = second_stage()
+    method.step(batch_of(1))
+    other = build(Distillation)
+    assert not any(name.startswith("teacher") for name in other.state_dict())
+    begin(other, 0)
+    begin(other, 1)
+    other.train().load_state_dict(copy.deepcopy(method.state_dict()))
+    a, b = method.step(batch_of(1)), other.step(batch_of(1))
+    assert float(a["distillation"]) == float(b["distillation"]) > 0
+    assert torch.equal(method.model.head.weight, other.model.head.weight)
+
+
+def test_what_the_teacher_leaves_on_the_tape_is_not_trained():
+    class Noisy(NoNeck):
+        def forward(self, z):
+            record("loss/constant", torch.ones(()))
+            return z
+
+    model = perceptron()
+    method = build(Distillation, Model(model.backbone, Noisy(32), model.head))
+    begin(method, 0)
+    begin(method, 1)
+    given = []
+    method.optimizer.descend = given.append
+    risk = method.step(batch_of(0))["risk"]
+    assert float(given[0].detach()) == pytest.approx(float(risk) + 1.0)
+
+
+def test_only_the_current_domain_is_used():
+    assert_first_stage_is_erm(Distillation)
+    assert_later_domains_are_not_looked_at(Distillation)
+
+
+def test_it_forgets_less_than_fine_tuning():
+    plain = fine_tuned()
+    _, held = stream(lambda: build(Distillation))
+    assert forgotten(held) < forgotten(plain) - 0.15
+
+
+@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"temperature": 0.0}])
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(BadInput, match="temperature above 0"):
+        build(Distillation, **wrong)

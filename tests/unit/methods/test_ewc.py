@@ -1,0 +1,190 @@
+"""Elastic weight consolidation against closed forms, and against plain fine-tuning on a stream."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.errors import BadInput
+from holdfast.methods.base import StageInfo
+from holdfast.methods.ewc import EWC
+from tests.unit.methods.streams import (
+    assert_first_stage_is_erm,
+    assert_later_domains_are_not_looked_at,
+    batch_of,
+    build,
+    fine_tuned,
+    forgotten,
+    linear,
+    perceptron,
+    stream,
+)
+
+
+def begin(method, index):
+    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
+
+
+def learned(stages=1, **settings):
+    """A logistic regression that has passed some stages, without training in between."""
+    method = build(EWC, linear(), **settings)
+    for index in range(stages):
+        begin(method, index)
+        method.end_stage([batch_of(index, slice(0, 50))])
+        with torch.no_grad():
+            method.model.head.weight += 0.1 * (index + 1)
+    begin(method, stages)
+    return method
+
+
+def probabilities(method, x):
+    weight, bias = (t.detach().double().numpy() for t in (method.model.head.weight, method.model.head.bias))
+    logits = x @ weight.T + bias
+    exp = np.exp(logits - logits.max(1, keepdims=True))
+    return exp / exp.sum(1, keepdims=True)  # (n, c)
+
+
+def squared(error, x):
+    """(p,) the mean over examples of the squared gradients, which are error x^T for the weights, error for the bias."""
+    weight = np.einsum("nc,nd->cd", error**2, x**2) / len(x)
+    return np.concatenate([weight.ravel(), (error**2).mean(0)])
+
+
+def test_the_penalty_is_zero_at_its_anchor():
+    method = build(EWC, linear())
+    begin(method, 0)
+    assert method.penalty() is None
+    method.end_stage([batch_of(0)])
+    begin(method, 1)
+    assert method.penalty().item() == 0.0
+    assert float(method.anchors[0].fisher.sum()) > 0
+
+
+def test_the_penalty_and_its_gradient_are_the_closed_form():
+    method = learned(stages=2, weight=3.0)
+    theta = torch.cat([p.detach().flatten() for p in method.optimizer.parameters])
+    first, second = method.anchors[0], method.anchors[1]
+    assert not torch.equal(first.theta, second.theta)
+    value = sum(3.0 / 2 * (a.fisher * (theta - a.theta) ** 2).sum() for a in (first, second))
+    torch.testing.assert_close(method.penalty(), value)
+    grads = torch.autograd.grad(method.penalty(), method.optimizer.parameters)
+    wanted = sum(3.0 * a.fisher * (theta - a.theta) for a in (first, second))
+    torch.testing.assert_close(torch.cat([g.flatten() for g in grads]), wanted)
+
+
+def test_the_empirical_fisher_of_a_logistic_regression():
+    method, batch = build(EWC, linear(), empirical=True), batch_of(0, slice(0, 60))
+    begin(method, 0)
+    method.end_stage([batch])
+    x = batch.x.double().numpy()
+    error = probabilities(method, x) - np.eye(2)[batch.y.numpy()]
+    np.testing.assert_allclose(method.anchors[0].fisher.numpy(), squared(error, x), rtol=1e-4, atol=1e-9)
+
+
+def test_the_fisher_of_a_logistic_regression():
+    """Labels drawn from the model: the expectation is p (1 - p) x^2."""
+    model = linear()
+    with torch.no_grad():
+        model.head.weight *= 0.1  # unsure, so that a draw says much
+    method, batch = build(EWC, model, samples=10_000), batch_of(0, slice(0, 60))
+    begin(method, 0)
+    torch.manual_seed(0)
+    method.end_stage([batch] * 50)
+    x = batch.x.double().numpy()
+    p = probabilities(method, x)
+    np.testing.assert_allclose(method.anchors[0].fisher.numpy(), squared(np.sqrt(p * (1 - p)), x), rtol=0.08)
+
+
+@pytest.mark.parametrize("empirical", [True, False])
+def test_the_fisher_does_not_depend_on_how_batches_are_cut(empirical):
+    found = []
+    for cuts in ([range(60)], [range(7), range(7, 31), range(31, 60)], [[i] for i in range(60)]):
+        method = build(EWC, linear(), empirical=empirical, samples=25)
+        begin(method, 0)
+        torch.manual_seed(3)
+        method.end_stage([batch_of(0, list(cut)) for cut in cuts])
+        found.append(method.anchors[0].fisher)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_the_fisher_does_not_depend_on_the_order():
+    found = []
+    for rows in (list(range(60)), list(range(59, -1, -1))):
+        method = build(EWC, empirical=True)
+        begin(method, 0)
+        method.end_stage([batch_of(0, rows[:20]), batch_of(0, rows[20:])])
+        found.append(method.anchors[0].fisher)
+    torch.testing.assert_close(*found)
+
+
+def test_the_fisher_is_taken_without_dropout_and_leaves_the_mode():
+    found = []
+    for dropout in (0.0, 0.5):
+        method = build(EWC, perceptron(dropout), empirical=True).train()
+        begin(method, 0)
+        method.end_stage([batch_of(0)])
+        assert method.training
+        found.append(method.anchors[0].fisher)
+    assert torch.equal(*found)
+
+
+def test_online_is_the_sum_on_one_domain_and_decays_after():
+    torch.manual_seed(0)
+    apart = learned(stages=2, empirical=True)
+    one = learned(stages=1, empirical=True)
+    online = learned(stages=1, empirical=True, online=True, decay=0.5)
+    torch.testing.assert_close(one.penalty(), online.penalty())
+    online = learned(stages=2, empirical=True, online=True, decay=0.5)
+    assert len(online.anchors) == 1
+    assert torch.equal(online.anchors[0].theta, apart.anchors[1].theta)
+    torch.testing.assert_close(online.anchors[0].fisher, 0.5 * apart.anchors[0].fisher + apart.anchors[1].fisher)
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_grown_parameters_cost_nothing(online):
+    method = learned(online=online)
+    before = method.penalty().item()
+    new = nn.Parameter(torch.ones(3))
+    method.optimizer.add([new])
+    begin(method, 2)
+    penalty = method.penalty()
+    assert penalty.item() == before
+    (grad,) = torch.autograd.grad(penalty, [new])
+    assert torch.equal(grad, torch.zeros(3))
+    with torch.no_grad():
+        new += 5.0
+    assert method.penalty().item() == before
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_a_later_stage_can_be_taken_up_again(online):
+    method = learned(stages=2, online=online)
+    method.step(batch_of(2))
+    other = build(EWC, linear(), online=online)
+    for index in range(3):
+        begin(other, index)
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    a, b = method.step(batch_of(2)), other.step(batch_of(2))
+    assert float(a["penalty"]) == float(b["penalty"]) > 0
+    assert torch.equal(method.model.head.weight, other.model.head.weight)
+
+
+def test_only_the_current_domain_is_used():
+    assert_first_stage_is_erm(EWC)
+    assert_later_domains_are_not_looked_at(EWC)
+
+
+def test_it_forgets_less_than_fine_tuning():
+    plain = fine_tuned()
+    _, held = stream(lambda: build(EWC, weight=30_000.0))
+    assert forgotten(plain) > 0.25
+    assert forgotten(held) < forgotten(plain) - 0.15
+
+
+@pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"samples": 0}, {"decay": 1.5}])
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(BadInput, match="must not be negative, samples at least 1"):
+        build(EWC, **wrong)

@@ -1,0 +1,236 @@
+"""The reservoir is uniform, bounded and holds any kind of input; replay forgets little."""
+
+import copy
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from holdfast.core import inputs
+from holdfast.core.batch import DomainBatch
+from holdfast.core.checkpoint import load_tree, save_tree
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs, Tokens
+from holdfast.methods.base import StageInfo
+from holdfast.methods.replay import Replay
+from holdfast.methods.reservoir import Reservoir
+from tests.unit.methods.streams import (
+    assert_first_stage_is_erm,
+    assert_later_domains_are_not_looked_at,
+    batch_of,
+    build,
+    fine_tuned,
+    forgotten,
+    stream,
+)
+
+
+def numbered(start, size, domain=0):
+    """Examples whose input is their own number."""
+    rows = torch.arange(start, start + size)
+    return DomainBatch(rows[:, None].float(), rows, (domain,), (size,))
+
+
+def texts(lengths, domain=0, pad=7):
+    """Each text is its own length, said that often; what is padded is marked."""
+    size = torch.tensor(lengths)
+    mask = torch.arange(max(lengths)) < size[:, None]
+    ids = torch.where(mask, size[:, None], pad)
+    return DomainBatch(Tokens(ids, mask, mask.long()), size, (domain,), (len(lengths),))
+
+
+def graphs(sizes, domain=0):
+    """Rings whose node features are their own size."""
+    found = []
+    for v in sizes:
+        ring = torch.stack([torch.arange(v), (torch.arange(v) + 1) % v])
+        found.append(Graphs(torch.full((v, 2), float(v)), ring, torch.zeros(v, dtype=torch.long), 1, torch.ones(v, 1)))
+    return DomainBatch(inputs.cat(found), torch.tensor(sizes), (domain,), (len(sizes),))
+
+
+def contents(x):
+    """The tensors that make up the inputs."""
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [x.ids, x.mask, x.types] if isinstance(x, Tokens) else [x.nodes, x.edges, x.owner, x.weights]
+
+
+def test_every_example_is_held_equally_often():
+    counts = np.zeros(40)
+    for seed in range(800):
+        torch.manual_seed(seed)
+        memory = Reservoir(8)
+        memory.fill([numbered(0, 15), numbered(15, 1), numbered(16, 24)])
+        counts[memory.draw(8, "cpu").y.numpy()] += 1
+    assert counts.sum() == 800 * 8
+    assert chisquare(counts).pvalue > 1e-3
+
+
+def test_every_held_example_is_drawn_equally_often():
+    memory = Reservoir(10)
+    memory.fill([numbered(0, 10)])
+    torch.manual_seed(0)
+    counts = np.bincount(torch.cat([memory.draw(3, "cpu").y for _ in range(3000)]).numpy(), minlength=10)
+    assert chisquare(counts).pvalue > 1e-3
+
+
+@given(
+    capacity=st.integers(1, 30),
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=8),
+    k=st.integers(1, 40),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=80, deadline=None)
+def test_never_more_than_its_capacity_never_a_foreign_row_never_one_twice(capacity, sizes, k, seed):
+    torch.manual_seed(seed)
+    memory, owner, start = Reservoir(capacity), {}, 0
+    for at, size in enumerate(sizes):
+        domain = at % 3
+        memory.fill([numbered(start, size, domain)])
+        owner |= dict.fromkeys(range(start, start + size), domain)
+        start += size
+        assert len(memory) == min(capacity, start)
+        assert memory.seen == start
+    drawn = memory.draw(k, "cpu")
+    rows = drawn.y.tolist()
+    assert len(rows) == len(set(rows)) == min(k, len(memory))
+    assert drawn.domains == tuple(sorted(set(drawn.domains)))
+    for part in drawn.parts():
+        assert all(owner[row] == part.domains[0] for row in part.y.tolist())
+        assert torch.equal(part.x[:, 0].long(), part.y)
+
+
+def test_it_does_not_depend_on_how_batches_are_cut():
+    found = []
+    for cuts in ([50], [1] * 50, [20, 30]):
+        torch.manual_seed(1)
+        memory, start = Reservoir(6), 0
+        for size in cuts:
+            memory.fill([numbered(start, size)])
+            start += size
+        found.append([int(y) for y in memory.y])
+    assert found[0] == found[1] == found[2]
+
+
+def test_texts_of_different_lengths_are_held_without_padding():
+    memory = Reservoir(6)
+    memory.fill([texts([3, 1, 5]), texts([2]), texts([9, 4], domain=1)])
+    assert [x.ids.shape[1] for x in memory.x] == [3, 1, 5, 2, 9, 4]
+    drawn = memory.draw(6, "cpu")
+    assert drawn.domains == (0, 1)
+    assert drawn.sizes == (4, 2)
+    assert torch.equal(drawn.x.mask.sum(1), drawn.y)
+    assert bool((drawn.x.ids == drawn.y[:, None])[drawn.x.mask].all())
+    assert torch.equal(drawn.x.types, drawn.x.mask.long())
+
+
+def test_graphs_are_held():
+    memory = Reservoir(3)
+    memory.fill([graphs([3, 5, 4]), graphs([6, 7], domain=1)])
+    drawn = memory.draw(3, "cpu")
+    assert torch.equal(torch.bincount(drawn.x.owner), drawn.y)
+    assert torch.equal(drawn.x.nodes[:, 0].long(), drawn.y[drawn.x.owner])
+    assert drawn.x.weights.shape == (drawn.x.edges.shape[1], 1)
+
+
+@pytest.mark.parametrize("batch", [numbered(0, 30), texts([3, 1, 5, 2, 9, 4]), graphs([3, 5, 4, 8])])
+def test_its_state_travels_through_a_file(tmp_path, batch):
+    memory, other = Reservoir(5), Reservoir(5)
+    memory.fill([batch])
+    save_tree(tmp_path / "state", memory.state_dict())
+    other.load_state_dict(load_tree(tmp_path / "state"))
+    for each in (memory, other):
+        torch.manual_seed(2)
+        each.fill([batch])
+    assert other.seen == memory.seen
+    torch.manual_seed(4)
+    a = memory.draw(4, "cpu")
+    torch.manual_seed(4)
+    b = other.draw(4, "cpu")
+    assert (a.domains, a.sizes) == (b.domains, b.sizes)
+    assert torch.equal(a.y, b.y)
+    for left, right in zip(contents(a.x), contents(b.x), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_an_empty_one_travels_too():
+    other = Reservoir(5)
+    other.fill([numbered(0, 3)])
+    other.load_state_dict(Reservoir(5).state_dict())
+    assert len(other) == other.seen == 0
+
+
+def begin(method, index):
+    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
+
+
+def spied(method):
+    """The size of every batch that the model is trained on."""
+    seen = []
+    inner = method.task.loss
+    method.task.loss = lambda output, y: seen.append(len(y)) or inner(output, y)
+    return seen
+
+
+def test_as_many_old_ones_as_new_ones_unless_said():
+    for batch, wanted in ((None, [16, 32]), (4, [16, 20]), (500, [16, 16 + 40])):
+        method = build(Replay, capacity=40, batch=batch)
+        seen = spied(method)
+        begin(method, 0)
+        assert float(method.step(batch_of(0))["buffer"]) == 0.0
+        method.end_stage([batch_of(0, slice(0, 50))])
+        begin(method, 1)
+        assert float(method.step(batch_of(1))["buffer"]) == 40.0
+        assert seen == wanted
+
+
+def test_the_buffer_holds_earlier_domains_only():
+    method, _ = stream(lambda: build(Replay, capacity=60), steps=4)
+    share = Counter(method.memory.domain)
+    assert set(share) == {0, 1, 2, 3}
+    assert min(share.values()) >= 5
+    fresh = build(Replay)
+    begin(fresh, 0)
+    fresh.step(batch_of(0))
+    assert len(fresh.memory) == 0
+
+
+def test_a_later_stage_can_be_taken_up_again():
+    method = build(Replay, capacity=30)
+    begin(method, 0)
+    method.end_stage([batch_of(0)])
+    begin(method, 1)
+    method.step(batch_of(1))
+    other = build(Replay, capacity=30)
+    begin(other, 0)
+    begin(other, 1)
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    for each in (method, other):
+        torch.manual_seed(0)
+        each.step(batch_of(1))
+        each.end_stage([batch_of(1)])
+    assert torch.equal(method.model.head.weight, other.model.head.weight)
+    assert method.memory.domain == other.memory.domain
+    assert all(torch.equal(a, b) for a, b in zip(method.memory.x, other.memory.x, strict=True))
+
+
+def test_only_the_current_domain_is_used():
+    assert_first_stage_is_erm(Replay)
+    assert_later_domains_are_not_looked_at(Replay)
+
+
+def test_it_forgets_less_than_fine_tuning():
+    plain = fine_tuned()
+    _, held = stream(lambda: build(Replay))
+    assert forgotten(held) < forgotten(plain) - 0.2
+    assert held[-1].mean() > plain[-1].mean() + 0.1
+
+
+@pytest.mark.parametrize(("wrong", "said"), [({"capacity": 0}, "capacity"), ({"batch": 0}, "batch, the examples")])
+def test_bad_settings_are_refused(wrong, said):
+    with pytest.raises(BadInput, match=said):
+        build(Replay, **wrong)

@@ -1,0 +1,140 @@
+"""Synaptic intelligence against a path worked out by hand, and against plain fine-tuning on a stream."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
+from holdfast.methods.base import StageInfo
+from holdfast.methods.si import SynapticIntelligence
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.model import Model, NoNeck
+from tests.unit.methods.streams import (
+    assert_first_stage_is_erm,
+    assert_later_domains_are_not_looked_at,
+    batch_of,
+    build,
+    descent,
+    fine_tuned,
+    forgotten,
+    stream,
+)
+
+
+class Quadratic:
+    """risk = (output - y)^2, so that the model theta * x at x = 1 is a 1-d quadratic."""
+
+    def loss(self, output, y):
+        return ((output[:, 0] - y) ** 2).mean()
+
+
+def at(target):
+    return DomainBatch(torch.ones(1, 1), torch.tensor([target]), (0,), (1,))
+
+
+def quadratic(accumulate=1, **settings):
+    model = Model(Features(inputs=1), NoNeck(1), nn.Linear(1, 1, bias=False))
+    nn.init.zeros_(model.head.weight)
+    recipe = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "accumulate": accumulate}
+    method = SynapticIntelligence(model, task=Quadratic(), optimizer=descent(**recipe), **settings)
+    begin(method, 0)
+    return method
+
+
+def begin(method, index):
+    method.begin_stage(StageInfo(index, (f"domain-{index}",)))
+
+
+def test_omega_of_a_quadratic_by_hand():
+    method = quadratic(strength=0.5, xi=0.1)
+    # theta 0, target 1: gradient -2, change 0.2; theta 0.2: gradient -1.6, change 0.16
+    for _ in range(2):
+        assert float(method.step(at(1.0))["penalty"]) == 0.0
+    path = 2 * 0.2 + 1.6 * 0.16
+    assert float(method.path) == pytest.approx(path)
+    method.end_stage([])
+    omega = path / (0.36**2 + 0.1)
+    assert float(method.omega) == pytest.approx(omega)
+    begin(method, 1)
+    assert float(method.start) == pytest.approx(0.36)
+    assert float(method.path) == 0.0
+    # theta 0.36, target 0: the first step feels no penalty, the second its gradient 2 * 0.5 * omega * away
+    assert float(method.step(at(0.0))["penalty"]) == 0.0
+    theta = 0.36 - 0.1 * 0.72
+    assert float(method.model.head.weight.detach()) == pytest.approx(theta)
+    away = theta - 0.36
+    assert float(method.step(at(0.0))["penalty"]) == pytest.approx(0.5 * omega * away**2)
+    change = -0.1 * (2 * theta + omega * away)
+    assert float(method.model.head.weight.detach()) == pytest.approx(theta + change)
+    assert float(method.path) == pytest.approx(0.72 * 0.072 - 2 * theta * change)  # the risk's gradient alone
+    method.end_stage([])
+    assert float(method.omega) > omega
+
+
+def test_halves_that_make_one_update_make_one_piece_of_the_path():
+    whole, halves = quadratic(), quadratic(accumulate=2)
+    for _ in range(2):
+        whole.step(at(1.0))
+        halves.step(at(0.5))
+        halves.step(at(1.5))
+    torch.testing.assert_close(halves.path, whole.path)
+    torch.testing.assert_close(halves.model.head.weight, whole.model.head.weight)
+
+
+def test_importance_never_falls_below_zero():
+    method = quadratic()
+    method.path -= 5.0
+    method.end_stage([])
+    assert float(method.omega) == 0.0
+
+
+def test_grown_parameters_have_no_importance_yet():
+    method = quadratic()
+    method.step(at(1.0))
+    method.end_stage([])
+    old = method.omega.clone()
+    method.optimizer.add([nn.Parameter(torch.ones(2))])
+    begin(method, 1)
+    assert torch.equal(method.omega, torch.cat([old, torch.zeros(2)]))
+    method.step(at(0.0))
+
+
+def test_a_later_stage_can_be_taken_up_again():
+    method = quadratic()
+    method.step(at(1.0))
+    method.end_stage([])
+    begin(method, 1)
+    method.step(at(0.0))
+    other = quadratic()
+    begin(other, 1)
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    for each in (method, other):
+        each.step(at(0.0))
+        each.end_stage([])
+    assert torch.equal(method.omega, other.omega)
+    assert torch.equal(method.model.head.weight, other.model.head.weight)
+
+
+def test_only_the_current_domain_is_used():
+    assert_first_stage_is_erm(SynapticIntelligence)
+    assert_later_domains_are_not_looked_at(SynapticIntelligence)
+
+
+def test_it_forgets_less_than_fine_tuning():
+    plain = fine_tuned()
+    _, held = stream(lambda: build(SynapticIntelligence, strength=1.0))
+    assert forgotten(held) < forgotten(plain) - 0.15
+
+
+def test_steps_report_the_risk():
+    method = build(SynapticIntelligence)
+    assert float(method.step(batch_of(0))["risk"]) > 0
+
+
+@pytest.mark.parametrize("wrong", [{"strength": -1.0}, {"xi": 0.0}])
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(BadInput, match="xi above 0"):
+        build(SynapticIntelligence, **wrong)

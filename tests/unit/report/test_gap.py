@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.errors import BadInput
+from holdfast.report.gap import in_domain_gap, worst_domain
+from tests.unit.report.made import record
+
+LEFT = [
+    record("erm", s, {d: v}) for d, values in {"a": [0.5, 0.7], "b": [0.8, 0.8]}.items() for s, v in enumerate(values)
+]
+
+
+def inside(scores, **other):
+    return [
+        record("erm", s, {d: v}, train=[d], plan="in-domain", episode=f"in-{d}", **other)
+        for d, values in scores.items()
+        for s, v in enumerate(values)
+    ]
+
+
+def test_gap_by_hand():
+    found = in_domain_gap(LEFT, inside({"a": [0.9, 0.9], "b": [0.7, 0.8], "c": [1.0, 1.0]}), "accuracy")
+    assert set(found) == {"a", "b"}
+    assert found["a"].gap == pytest.approx(0.3)
+    assert found["a"].stderr == pytest.approx(0.1)  # of .5 and .7; the other has none
+    assert found["b"].gap == pytest.approx(-0.05)
+    assert found["b"].stderr == pytest.approx(0.05)
+
+
+def test_a_lower_loss_inside_is_a_gap_too():
+    left = [record("erm", 0, {"a": 0.9}, metric="nll")]
+    own = [record("erm", 0, {"a": 0.4}, metric="nll", episode="in-a")]
+    assert in_domain_gap(left, own, "nll")["a"].gap == pytest.approx(0.5)
+
+
+def test_what_cannot_be_compared_is_said():
+    with pytest.raises(BadInput, match="same data"):
+        in_domain_gap(LEFT, inside({"a": [0.9]}, fingerprint="other"), "accuracy")
+    with pytest.raises(BadInput, match="of one method, here are 0"):
+        in_domain_gap(LEFT, [], "accuracy")
+    with pytest.raises(BadInput, match="of one method, here are 2"):
+        in_domain_gap([*LEFT, record("mil", 0, {"a": 0.1})], inside({"a": [0.9]}), "accuracy")
+    with pytest.raises(BadInput, match="both left out and inside"):
+        in_domain_gap(LEFT, inside({"c": [0.9]}), "accuracy")
+
+
+def test_worst_domain():
+    assert worst_domain({"a": 0.5, "b": 0.4}, "accuracy") == ("b", 0.4)
+    assert worst_domain({"a": 0.5, "b": 0.4}, "nll") == ("a", 0.5)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.core.errors import BadInput
+from holdfast.data.worlds import world
+from holdfast.engines.watch import Watch
+from holdfast.record import load
+from holdfast.report.selection import trial
+from holdfast.search.sweep import sweep
+
+QUICK = {"encoder": "features", "steps": 4, "seeds": 2, "device": "cpu", "cache": False}
+
+
+class Count(Watch):
+    def __init__(self):
+        self.started, self.trained = [], 0
+
+    def start(self, total, finished):
+        self.started.append((total, finished))
+
+    def begin(self, name, steps):
+        self.trained += 1
+
+
+@pytest.fixture(scope="module")
+def data():
+    return world("vector", "rotation", domains=3, size=20)
+
+
+def test_trials_are_the_same_again_and_more_add_to_them(data, tmp_path):
+    first = sweep(data, methods=["erm", "coral"], trials=2, out=tmp_path, **QUICK)
+    watch = Count()
+    again = sweep(data, methods=["erm", "coral"], trials=2, out=tmp_path, watch=watch, **QUICK)
+    assert watch.trained == 0
+    assert watch.started == [(24, 24)]
+    assert again.table() == first.table()
+    more = Count()
+    sweep(data, methods=["erm", "coral"], trials=3, out=tmp_path, watch=more, **QUICK)
+    assert more.trained == 12
+    assert [t.drawn for t in first.trials.values()][:2] == [{}, {}]
+    common = [{k: v for k, v in t.drawn.items() if "." not in k} for t in first.trials.values() if t.number == 1]
+    assert len(common) == 2
+    assert common[0] == common[1]  # both methods see the same rates and batches
+
+
+def test_one_row_a_method_and_the_chosen_runs_as_recorded(data, tmp_path):
+    done = sweep(data, methods=["erm", "coral"], trials=3, out=tmp_path, **QUICK)
+    cells = {(c["method"], c["target"]): c["n"] for c in done.table()}
+    assert set(cells) == {(m, t) for m in ("erm", "coral") for t in (*data.domains, "average", "worst")}
+    assert set(cells.values()) == {2}
+    on_disk = {r.id: r for r in load(tmp_path)}
+    assert len(on_disk) == 2 * 3 * 3 * 2
+    assert len(done.records) == 2 * 3 * 2
+    assert all(on_disk[r.id] == r for r in done.records)
+    for choice in done.choices():  # the best of its place by validation, whatever the test said
+        place = [
+            r for r in on_disk.values()
+            if (r.spec["method"], r.episode, r.spec["seed"]) == (choice["method"], choice["episode"], choice["seed"])
+        ]  # fmt: skip
+        scores = [[v["accuracy"] for v in r.stages[0]["valid"].values()] for r in place]
+        assert choice["validation"] == pytest.approx(max(sum(s) / len(s) for s in scores))
+
+
+def test_the_file_holds_the_best_over_all_targets(data, tmp_path):
+    done = sweep(data, methods=["swad(coral)"], trials=4, out=tmp_path, settings={"clip": 1.0}, **QUICK)
+    means: dict[str, list[float]] = {}
+    for r in load(tmp_path):
+        scores = [v["accuracy"] for v in r.stages[0]["valid"].values()]
+        means.setdefault(trial(r.spec), []).append(sum(scores) / len(scores))
+    best = max(sum(v) / len(v) for v in means.values())
+    path = done.best["swad(coral)"]
+    assert path.name == "best-swad-coral.json"
+    file = json.loads(path.read_text())
+    winners = [key for key, v in means.items() if sum(v) / len(v) == pytest.approx(best)]
+    assert any(
+        (json.loads(key)["lr"], json.loads(key)["method_args"].get("weight")) == (file["lr"], file.get("method.weight"))
+        for key in winners
+    )
+    assert (file["method"], file["encoder"], file["steps"], file["clip"]) == ("swad(coral)", "features", 4, 1.0)
+    assert not {"seed", "plan", "select", "data"} & set(file)
+
+
+def test_what_is_set_is_not_searched(data, tmp_path):
+    fixed = {"lr": 0.01, "batch": 8, "settings": {"weight_decay": 0.0}}
+    watch = Count()
+    done = sweep(data, methods=["erm"], trials=5, out=tmp_path, watch=watch, **QUICK, **fixed)
+    assert done.searched == ()
+    assert watch.trained == 6  # five equal trials are one
+
+
+def test_leave_one_domain_out_leaves_out_pairs_and_never_looks_at_the_target(data, tmp_path):
+    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, select="leave-one-domain-out", **QUICK)
+    records = list(load(tmp_path))
+    pairs = [r for r in records if r.spec["plan"] == "cross-dataset"]
+    assert len(pairs) == 2 * 2 * 3  # trials, seeds, pairs of three domains
+    assert len(records) - len(pairs) == 2 * 2 * 3
+    for choice in done.chosen:
+        target = choice.episode.removeprefix("to-")
+        seen = []
+        for r in pairs:
+            (held,) = set(r.stages[0]["test"]) - {target} if target in r.stages[0]["test"] else {None}
+            if held and trial(r.spec) == choice.trial and r.spec["seed"] == choice.seed:
+                assert set(r.stages[0]["train"]).isdisjoint({target, held})
+                seen.append(r.stages[0]["test"][held]["accuracy"])
+        assert len(seen) == 2
+        assert choice.score == pytest.approx(sum(seen) / 2)
+    assert {r.spec["select"] for r in done.told()} == {"leave-one-domain-out"}
+
+
+def test_leave_one_domain_out_says_what_it_needs(data, tmp_path):
+    with pytest.raises(BadInput, match="at least 3 domains"):
+        sweep(world(domains=2, size=20), methods=["erm"], out=tmp_path, select="leave-one-domain-out", **QUICK)
+    with pytest.raises(BadInput, match="plan leave-one-out"):
+        sweep(data, methods=["erm"], out=tmp_path, select="leave-one-domain-out", plan="in-domain", **QUICK)
+
+
+def test_the_oracle_chooses_by_what_it_was_shown(data, tmp_path):
+    done = sweep(data, methods=["erm"], trials=2, out=tmp_path, select="oracle", **QUICK)
+    for choice in done.chosen:
+        (stage,) = choice.run.stages
+        assert choice.score in [check["valid"][choice.episode.removeprefix("to-")] for check in stage["history"]]
+
+
+def test_a_trial_that_diverges_is_left_out_and_not_tried_again(data, tmp_path, monkeypatch):
+    from holdfast.search import sweep as module
+
+    def wild(space, trial):
+        return {"lr": 1e30 if trial == 1 else 0.01}
+
+    monkeypatch.setattr("holdfast.search.space.draw", wild)
+    done = module.sweep(data, methods=["erm"], trials=3, out=tmp_path, **QUICK)
+    assert any("erm, trial 1" in note and "diverged" in note for note in done.notes)
+    assert {c["trial"] for c in done.choices()} <= {0, 2}
+    watch = Count()
+    module.sweep(data, methods=["erm"], trials=3, out=tmp_path, watch=watch, **QUICK)
+    assert watch.trained == 0
+    with pytest.raises(BadInput, match="every trial of erm failed"):
+        module.sweep(data, methods=["erm"], trials=1, lr=1e30, out=tmp_path / "other", **QUICK)
+
+
+def test_optuna_goes_on_where_it_was(data, tmp_path):
+    pytest.importorskip("optuna")
+    first = sweep(data, methods=["erm"], trials=3, sampler="optuna", out=tmp_path, **QUICK)
+    watch = Count()
+    again = sweep(data, methods=["erm"], trials=3, sampler="optuna", out=tmp_path, watch=watch, **QUICK)
+    assert watch.trained == 0
+    assert len(watch.started) == 1
+    assert again.choices() == first.choices()
+    assert len(first.trials) == 3
