@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.estimator import DomainClassifier
     from holdfast.experiment import launch
     from holdfast.record import RunRecord
+    from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
 
 _HOME = {
@@ -22,9 +23,11 @@ _HOME = {
     "DomainClassifier": "estimator",
     "RunRecord": "record",
     "Spec": "spec",
+    "Sweep": "search.sweep",
     "compare": "comparison",
     "launch": "experiment",
     "load_data": "comparison",
+    "sweep": "search.sweep",
     "world": "data.worlds",
 }
 
@@ -35,9 +38,11 @@ __all__ = [
     "DomainClassifier",
     "RunRecord",
     "Spec",
+    "Sweep",
     "compare",
     "launch",
     "load_data",
+    "sweep",
     "world",
 ]
 

@@ -72,6 +72,10 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             method=self.method, plan="all", metric=self.metric, seed=self.seed,
             steps=self.steps, batch=self.batch, lr=self.lr,
         )  # fmt: skip
+        if spec.plan != "all":
+            raise BadInput(
+                f"fit trains on all domains, so its plan is 'all', not '{spec.plan}': see compare for others"
+            )
         cache = cache_folder() if self.cache else None
         workshop = Workshop(dataset, device=device, cache=cache, watch=watch.encoding)
         (episode,) = episodes(spec, workshop)

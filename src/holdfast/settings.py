@@ -46,6 +46,8 @@ def make_spec(
     **given: Any,
 ) -> Spec:
     """A Spec with every default resolved; `settings` holds fields of a Spec or dotted names of a part."""
+    settings = dict(settings or {})
+    encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
     name = catalog.encoder_for(dataset.raw.kind, encoder)
     entry = catalog.entry("encoders", name)
     if tune == "auto":
@@ -53,7 +55,7 @@ def make_spec(
     chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
     chosen |= {key: value for key, value in given.items() if value is not None}
     known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint"}
-    for key, value in (settings or {}).items():
+    for key, value in settings.items():
         group, dot, inner = key.partition(".")
         if dot and group in GROUPS:
             chosen[f"{group}_args"] = {**chosen.get(f"{group}_args", {}), inner: _target(group, inner, value)}

@@ -63,3 +63,11 @@ def test_a_forbidden_row_raises(outside):
     batches, _ = made([6], 2)
     with pytest.raises(ForbiddenRow, match=str(outside)):
         batches.batch(torch.tensor([0, outside]))
+
+
+def test_a_position_saved_for_other_parts_is_refused():
+    first, parts = made([6, 6], 2)
+    next(first)
+    second = Batches(first.examples, parts[:1], 2, generator=generator(0, "b"))
+    with pytest.raises(ForbiddenRow):
+        second.load_state_dict(first.state_dict())

@@ -22,7 +22,7 @@ from holdfast.protocols.fit import fit
 from holdfast.protocols.select import newest
 from holdfast.tasks.classify import Classify
 
-WIDTH, HIDDEN, CLASSES, SIZE, BATCH, STEPS = 384, 256, 2, 2000, 32, 300
+WIDTH, HIDDEN, CLASSES, SIZE, BATCH, STEPS = 384, 256, 2, 2000, 32, 100
 
 
 def run(device: torch.device) -> list[Result]:
@@ -32,13 +32,13 @@ def run(device: torch.device) -> list[Result]:
     y = torch.randint(0, CLASSES, (3 * SIZE,))
     parts = [Part(f"d{i}", np.arange(i * SIZE, (i + 1) * SIZE)) for i in range(3)]
     examples = Examples(TensorStore(x), y, [p.domain for p in parts], device=device)
-    return [
-        Result(
-            "fit/by-hand",
-            ratio(partial(_fit, examples, parts), partial(_by_hand, x.to(device), y.to(device)), device),
-            bar=1.05,
-        )
-    ]
+    mine, reference = partial(_fit, examples, parts), partial(_by_hand, x.to(device), y.to(device))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # two threads that wait for each other measure the machine, not the loop
+    try:
+        return [Result("fit/by-hand", ratio(mine, reference, device, rounds=60), bar=1.05)]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _mlp() -> nn.Sequential:

@@ -48,17 +48,23 @@ class Batches:
         return self
 
     def __next__(self) -> DomainBatch:
-        return self.batch(torch.cat([self._draw(i) for i in range(len(self.rows))]))
+        return self._made(torch.cat([self._draw(i) for i in range(len(self.rows))]))
 
     def batch(self, rows: Tensor) -> DomainBatch:
         """The batch of these rows, `size` of each domain in turn; a row outside the parts raises."""
-        if not bool(self.allowed[rows].all()):
-            outside = rows[~self.allowed[rows]].tolist()
-            raise ForbiddenRow(f"rows {outside[:5]} are outside the parts this stage may train on")
+        self._check(rows)
+        return self._made(rows)
+
+    def _made(self, rows: Tensor) -> DomainBatch:
         x: Inputs = self.examples.inputs(rows)
         if self.transform is not None:
             x = self.transform(x, self.generator)
         return DomainBatch(x, self.examples.targets(rows), self.domains, self.sizes)
+
+    def _check(self, rows: Tensor) -> None:
+        if not bool(self.allowed[rows].all()):
+            outside = rows[~self.allowed[rows]].tolist()
+            raise ForbiddenRow(f"rows {outside[:5]} are outside the parts this stage may train on")
 
     def _draw(self, i: int) -> Tensor:
         """The next `size` rows of the i-th domain; a pass that ends inside a batch is followed by a new one."""
@@ -73,5 +79,7 @@ class Batches:
         return {"generator": self.generator.get_state(), "order": [o.clone() for o in self.order]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for order in state["order"]:
+            self._check(order)  # a position saved for other parts must not open them here
         self.generator.set_state(state["generator"])
         self.order = list(state["order"])

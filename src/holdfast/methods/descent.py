@@ -56,7 +56,7 @@ class Recipe:
 
 
 class Descent:
-    """Takes gradients of a loss for its own parameters alone, so that two of them never mix."""
+    """Takes gradients of a loss for its own parameters alone, so that two of them never mix; none is left behind."""
 
     def __init__(self, recipe: Recipe, parameters: Sequence[nn.Parameter]) -> None:
         self.recipe, self.calls, self.began = recipe, 0, 0
@@ -69,17 +69,23 @@ class Descent:
         self.parameters += list(parameters)
 
     def descend(self, loss: Tensor) -> None:
-        """Go down the gradient of this loss."""
-        self.apply(torch.autograd.grad(loss, self.parameters, allow_unused=True))
+        """Go down the gradient of this loss; move when `accumulate` of them are in."""
+        share = loss if self.recipe.accumulate == 1 else loss / self.recipe.accumulate
+        share.backward(inputs=self.parameters)
+        self._gathered()
 
     def apply(self, grads: Sequence[Tensor | None]) -> None:
-        """Add a gradient; move when `accumulate` of them are in."""
-        recipe, first = self.recipe, self.calls % self.recipe.accumulate == 0
+        """The same for a gradient that was made elsewhere."""
         for parameter, grad in zip(self.parameters, grads, strict=True):
-            if recipe.accumulate > 1 and grad is not None:
-                grad = grad / recipe.accumulate
-            before = None if first else parameter.grad
-            parameter.grad = grad if before is None else before if grad is None else before + grad
+            if grad is not None:
+                # a copy that lies as the parameter does: autograd may return expanded or shared gradients, which
+                # fused optimizers would read, and clipping would scale, wrongly
+                own = torch.empty_like(parameter).copy_(grad).div_(self.recipe.accumulate)
+                parameter.grad = own if parameter.grad is None else parameter.grad + own
+        self._gathered()
+
+    def _gathered(self) -> None:
+        recipe = self.recipe
         self.calls += 1
         if self.calls % recipe.accumulate:
             return
@@ -91,6 +97,9 @@ class Descent:
             for group in self.optimizer.param_groups:
                 group["lr"] = recipe.lr * factor
         self.optimizer.step()
+        self._clear()
+
+    def _clear(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -98,6 +107,7 @@ class Descent:
         """Begin the schedule anew, as for a new stage or phase; gradients gathered by half are dropped."""
         self.calls -= self.calls % self.recipe.accumulate
         self.began = self.calls
+        self._clear()
 
     def state_dict(self) -> dict[str, Any]:
         # between two updates the gradients gathered so far are part of the state
@@ -107,6 +117,7 @@ class Descent:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self.calls, self.began = state["calls"], state["began"]
+        self._clear()
         for parameter, grad in zip(self.parameters, state["grads"], strict=False):
             parameter.grad = None if grad is None else grad.to(parameter.device)
 

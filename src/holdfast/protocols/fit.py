@@ -18,6 +18,10 @@ from holdfast.protocols.select import Check, Choose, should_stop
 Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # by domain: score (higher is better), risk
 
 
+class Diverged(BadInput):
+    """A risk is no longer a number: the settings, not the data, are to be mended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """What a training left: the step that was kept and all that was seen on the way."""
@@ -93,7 +97,7 @@ def _check(state: _State, method: Method, metrics: Metrics, validate: Validate) 
 def _must_be_finite(values: dict[str, float], step: int) -> None:
     for name, value in values.items():
         if not math.isfinite(value):
-            raise BadInput(f"training diverged: {name} is {value} at step {step}; lower --lr or set clip")
+            raise Diverged(f"training diverged: {name} is {value} at step {step}; lower --lr or set clip")
 
 
 def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:

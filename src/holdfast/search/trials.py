@@ -13,6 +13,8 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.engines.local import run_all
 from holdfast.engines.watch import Watch
+from holdfast.protocols.fit import Diverged
+from holdfast.protocols.fit import Diverged
 from holdfast.record import RunRecord, run_id
 from holdfast.report.selection import RULES, Choice, choose, overall, trial
 from holdfast.spec import Spec
@@ -54,13 +56,13 @@ class Trials:
             self._keep(run_all(specs, self.workshop, self.out, watch=self.watch))
             return
         except BadInput as error:
-            if not _diverged(error):
+            if not isinstance(error, Diverged):
                 raise
         for spec in specs:
             try:
                 self._keep(run_all([spec], self.workshop, self.out, watch=self.watch))
             except BadInput as error:
-                if not _diverged(error):
+                if not isinstance(error, Diverged):
                     raise
                 number = self.found[trial(spec.json())].number
                 said = f"{spec.method}, trial {number}, seed {spec.seed} is left out: {error}"
@@ -124,7 +126,3 @@ def check_folds(spec: Spec, domains: Sequence[str]) -> None:
             f"a sweep selects by {FOLDS} with the plan leave-one-out and at least 3 domains; here the plan is "
             f"{spec.plan} and the data has {len(domains)} domains: use --select train-validation"
         )
-
-
-def _diverged(error: BadInput) -> bool:
-    return str(error).startswith("training diverged")

@@ -51,6 +51,27 @@ def test_only_its_own_parameters_get_gradients():
     assert torch.equal(other, parameter())
 
 
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_expanded_and_shared_gradients_are_read_right(name, clip):
+    """autograd.grad gives a sum's gradient as one number expanded, and one tensor for two equal roles."""
+    torch.manual_seed(0)
+    ends = []
+    for scale in (0.0, 1.0):
+        a, b = nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.randn(5, 3))
+        start = a.detach().clone(), b.detach().clone()
+        descent = Descent(Recipe(optimizer=name, lr=0.1, weight_decay=0.0, clip=clip), [a, b])
+        descent.descend(scale * (a + b).sum())
+        for p, before in zip((a, b), start, strict=True):
+            moved = (before - p.detach()).flatten()
+            assert torch.isfinite(p).all()
+            assert torch.allclose(moved, moved[0].expand_as(moved), atol=1e-6)
+        ends.append(moved[0].item())
+    assert ends[0] == 0.0
+    whole = 0.1 if name != "sgd" else 0.1 * (1.0 if not clip else 1 / 30**0.5)
+    assert ends[1] == pytest.approx(whole, rel=1e-3)
+
+
 def test_clipping_bounds_the_step():
     p = parameter()
     before = p.detach().clone()
