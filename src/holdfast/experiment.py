@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,11 @@ def _code() -> tuple[tuple[str, str], ...]:
         commit = subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         commit = "unknown"
-    return (("version", version("holdfast")), ("commit", commit))
+    try:
+        release = version("holdfast")
+    except PackageNotFoundError:
+        release = "unknown"  # run from the source tree without an install
+    return (("version", release), ("commit", commit))
 
 
 def _machine(device: torch.device) -> dict[str, Any]:

@@ -30,7 +30,8 @@ MAY = {
     "engines": CORE | {"methods", "protocols", "assembly", "experiment", "record", "spec"},
     "comparison": CORE | {"catalog", "assembly", "data", "engines", "experiment", "record", "report", "settings"},
     "search": CORE
-    | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "record", "report", "settings", "spec"},
+    | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "protocols", "record", "report"}
+    | {"settings", "spec"},
     "card": {"record"},
     "saved": CORE | {"card", "catalog", "data", "nn", "record"},
     "estimator": CORE | {"assembly", "data", "engines", "experiment", "protocols", "record", "saved", "settings"},

@@ -14,7 +14,6 @@ from holdfast.core.files import write_text
 from holdfast.engines.local import run_all
 from holdfast.engines.watch import Watch
 from holdfast.protocols.fit import Diverged
-from holdfast.protocols.fit import Diverged
 from holdfast.record import RunRecord, run_id
 from holdfast.report.selection import RULES, Choice, choose, overall, trial
 from holdfast.spec import Spec
