@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.inputs import Inputs
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 
@@ -56,10 +55,10 @@ class Batches:
         return self._made(rows)
 
     def _made(self, rows: Tensor) -> DomainBatch:
-        x: Inputs = self.examples.inputs(rows)
+        x, y = self.examples.both(rows)
         if self.transform is not None:
             x = self.transform(x, self.generator)
-        return DomainBatch(x, self.examples.targets(rows), self.domains, self.sizes)
+        return DomainBatch(x, y, self.domains, self.sizes)
 
     def _check(self, rows: Tensor) -> None:
         if not bool(self.allowed[rows].all()):

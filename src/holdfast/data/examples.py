@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
-from holdfast.core.store import Store, join
+from holdfast.core.store import Store, TensorStore, join
 from holdfast.data.raw import Raw
 from holdfast.data.splits import Part
 
@@ -40,12 +40,17 @@ class Examples:
     def targets(self, rows: Tensor) -> Tensor:
         return self.y.index_select(0, rows.to(self.device))
 
+    def both(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """Inputs and targets; rows of a tensor travel to the device once for both."""
+        if isinstance(self.store, TensorStore):
+            rows = rows.to(self.device)
+        return self.inputs(rows), self.targets(rows)
+
     def once(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
         """One pass over the parts in order, each batch from one domain."""
         for part in parts:
             for rows in torch.from_numpy(part.rows).split(size):
-                at = (self.index[part.domain],)
-                yield DomainBatch(self.inputs(rows), self.targets(rows), at, (len(rows),))
+                yield DomainBatch(*self.both(rows), (self.index[part.domain],), (len(rows),))
 
     @torch.no_grad()
     def map(
