@@ -35,6 +35,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/holdfast bench loop
 	$(BIN)/holdfast bench cache
+	$(BIN)/holdfast bench methods
 
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)

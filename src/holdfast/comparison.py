@@ -86,7 +86,7 @@ def compare(
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
     )  # fmt: skip
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
-    chosen, left = choose_methods(methods, training_domains(episodes(base, workshop), base.select))
+    chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
     specs = [replace(base, method=name, seed=seed) for name in chosen for seed in numbers]
     for spec in specs:
         catalog.check("methods", spec.method, spec.method_args)

@@ -97,8 +97,8 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_methods(names: Iterable[str], sources: int) -> tuple[list[str], list[str]]:
-    """The methods to run, and a sentence for each that `all` leaves out because the data cannot serve it."""
+def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list[str], list[str]]:
+    """The methods to run, and a sentence for each that `all` leaves out because it cannot differ from ERM here."""
     wanted = list(dict.fromkeys(names))
     if wanted != ["all"]:
         for name in wanted:
@@ -106,9 +106,24 @@ def choose_methods(names: Iterable[str], sources: int) -> tuple[list[str], list[
         return wanted, []
     chosen, left = [], []
     for name in catalog.examples("methods"):
-        least = max(layer.load().min_domains for _, layer in catalog.layers("methods", name))
-        if least > sources:
-            left.append(f"{name} left out: it needs {least} training domains, here are {sources}")
+        reason = _unfit(name, spec, sources)
+        if reason:
+            left.append(f"{name} left out: {reason}")
         else:
             chosen.append(name)
     return chosen, left
+
+
+def _unfit(name: str, spec: Spec, sources: int) -> str:
+    found = catalog.layers("methods", name)
+    least = max(layer.load().min_domains for _, layer in found)
+    if least > sources:
+        return f"it needs {least} training domains, here are {sources}"
+    for _, layer in found:
+        if layer.acts_on == "stream" and spec.plan != "stream":
+            return "it differs from erm over a stream only (--plan stream)"
+        still = layer.acts_on == "backbone" or (layer.acts_on == "features" and spec.neck == "none")
+        if spec.tune == "frozen" and still:
+            mend = "" if layer.acts_on == "backbone" else " or --set neck=projection"
+            return f"it moves {layer.acts_on}, and a frozen encoder's do not move (--tune full{mend})"
+    return ""

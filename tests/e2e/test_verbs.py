@@ -156,6 +156,20 @@ def test_all_leaves_out_with_a_reason_what_the_data_cannot_serve(holdfast, revie
     assert "dann needs 2 training domains" in named.json["error"]
 
 
+def test_all_leaves_out_what_would_train_as_erm_on_a_frozen_encoder(holdfast, reviews, tmp_path):
+    from tests.tiny import tiny_bert
+
+    words = ["compare", reviews, f"--encoder=hf:{tiny_bert(tmp_path / 'bert')}", "--seeds=1", "--steps=2", "--json"]
+    plain = holdfast(*words, "--out=a").json
+    told = " ".join(plain["notes"])
+    assert "coral left out: it moves features, and a frozen encoder's do not move" in told
+    assert "miro left out: it moves backbone" in told
+    assert "ewc left out: it differs from erm over a stream only" in told
+    assert not {"coral", "miro", "ewc"} & {cell["method"] for cell in plain["table"]}
+    projected = holdfast(*words, "--out=b", "--set=neck=projection").json
+    assert "coral" in {cell["method"] for cell in projected["table"]}
+
+
 def test_domains_that_look_like_numbers_can_be_targets(holdfast, quick, tmp_path):
     lines = ["text,label,year"] + [f"{w} thing,{w},{y}" for y in (2018, 2019, 2020) for w in ("good", "bad") * 6]
     (tmp_path / "years.csv").write_text("\n".join(lines))

@@ -43,6 +43,9 @@ ENCODERS = {
         pretrained=True, defaults=_FINE,
     ),
 }  # fmt: skip
-NECKS = {"none": Entry("holdfast.nn.model:NoNeck", "the plain backbone")}
+NECKS = {
+    "none": Entry("holdfast.nn.model:NoNeck", "the plain backbone"),
+    "projection": Entry("holdfast.nn.model:Projection", "a learned layer on the features, also of a frozen backbone"),
+}
 
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18"}

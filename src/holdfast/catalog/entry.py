@@ -20,6 +20,7 @@ class Entry:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that make this entry what it is
     preset: Mapping[str, Any] = field(default_factory=dict)  # settings with another default than the part's own
     space: Mapping[str, Any] = field(default_factory=dict)  # settings worth a search: log, even or choice
+    acts_on: str = ""  # methods: features, backbone or stream where without it they would be ERM
     takes: str = ""  # encoders: the kind of raw example
     pretrained: bool = False  # encoders: weights that come from elsewhere, the same for every seed and training set
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it gives to a run, such as a learning rate

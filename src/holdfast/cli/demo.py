@@ -47,6 +47,8 @@ def demo(
             out=out,
             encoder=encoder,
             metric="macro_f1",
+            steps=200,
+            settings={"neck": "projection"},  # so that rules about features have something to move
             device=device,
             examples=examples or None,
             data_dir=data_dir,

@@ -54,7 +54,9 @@ class PDA(Method):
             z = self.model.features(batch.x)  # (b, d)
         output = self.model.head(z)
         risk = self.task.loss(output, batch.y)
-        self.critic.descend(self._told_apart(z.detach(), batch, flipped=False))
+        judged = self._told_apart(z.detach(), batch, flipped=False)
+        if judged.requires_grad:  # a class that one domain alone shows has nothing to align
+            self.critic.descend(judged)
         confusion = self._told_apart(z, batch, flipped=True)
         gap = self._prediction_gap(output, batch)
         loss = risk + self.feature_weight * confusion + self.prediction_weight * gap
@@ -75,9 +77,7 @@ class PDA(Method):
                     logits = judge(torch.cat([a, b]))[:, 0]
                     first = torch.cat([torch.ones(len(a)), torch.zeros(len(b))]).to(logits)
                     losses.append(F.binary_cross_entropy_with_logits(logits, 1 - first if flipped else first))
-        # a class that only one domain shows has nothing to align; the judges keep a gradient of zero
-        zero = sum(p.sum() for p in self.judges.parameters()) * 0.0
-        return torch.stack(losses).mean() + zero if losses else zero + 0.0 * z.sum()
+        return torch.stack(losses).mean() if losses else z.new_zeros(())
 
     def _prediction_gap(self, output: Tensor, batch: DomainBatch) -> Tensor:
         gaps = [output.sum() * 0.0]

@@ -41,6 +41,10 @@ class Recipe:
                 "lr must be above 0, accumulate at least 1, warmup, clip, weight_decay and momentum not negative"
             )
 
+    def step_at(self, place: float) -> int:
+        """A step of the run, or below 1 a share of all its steps."""
+        return int(place * self.steps) if place < 1 else int(place)
+
     def factor(self, update: int) -> float:
         """What the learning rate is multiplied with at this update, counted from 0."""
         if update < self.warmup:

@@ -21,7 +21,7 @@ from holdfast.tasks.base import Task
 class Fishr(Method):
     """risk + weight * mean_i |v_i - mean v|^2, v_i the variance over examples of the head's gradient in domain i,
 
-    smoothed over steps with `ema`; the weight is 0 up to step `anneal` (Rame et al., 2022).
+    smoothed over steps with `ema`; the weight is 0 up to `anneal`, a step or a share of them (Rame et al., 2022).
     """
 
     kept = ("optimizer", "steps")
@@ -35,13 +35,14 @@ class Fishr(Method):
         task: Task,
         optimizer: MakeOptimizer,
         weight: float = 1000.0,
-        anneal: int = 1500,
+        anneal: float = 0.3,
         ema: float = 0.95,
     ) -> None:
         super().__init__()
         self.model, self.task, self.make_optimizer = model, task, optimizer
-        self.weight, self.anneal, self.ema = weight, anneal, ema
+        self.weight, self.ema = weight, ema
         self.optimizer = optimizer(model.learning())
+        self.anneal = self.optimizer.recipe.step_at(anneal)
         self.steps = 0
         self.register_buffer("average", torch.zeros(0))
 

@@ -12,7 +12,10 @@ from holdfast.tasks.base import Task
 
 
 class Penalized(Method):
-    """risk + weight * penalty (+ bottleneck * variance); up to step `anneal` the weight is `before`."""
+    """risk + weight * penalty (+ bottleneck * variance).
+
+    The weight is `before` up to `anneal`, a step or a share of all steps.
+    """
 
     kept = ("optimizer", "steps")
     min_domains = 2
@@ -26,16 +29,17 @@ class Penalized(Method):
         penalty: str,
         weight: float = 1.0,
         bottleneck: float = 0.0,
-        anneal: int = 0,
+        anneal: float = 0.0,
         before: float = 1.0,
     ) -> None:
         super().__init__()
         if penalty not in penalties.PENALTIES:
             raise unknown("penalty", penalty, penalties.PENALTIES)
         self.model, self.task, self.penalty = model, task, penalties.PENALTIES[penalty]
-        self.weight, self.bottleneck, self.anneal, self.before = weight, bottleneck, anneal, before
+        self.weight, self.bottleneck, self.before = weight, bottleneck, before
         self.make_optimizer = optimizer
         self.optimizer = optimizer(model.learning())
+        self.anneal = self.optimizer.recipe.step_at(anneal)
         self.steps = 0
 
     def step(self, batch: DomainBatch) -> Metrics:

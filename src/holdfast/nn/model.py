@@ -48,6 +48,18 @@ class Model(nn.Module):
         return self
 
 
+class Projection(nn.Module):
+    """A learned layer on the features: on a frozen backbone it is what a rule about features can move."""
+
+    def __init__(self, width: int, *, hidden: int = 256) -> None:
+        super().__init__()
+        self.width = hidden
+        self.layer = nn.Linear(width, hidden)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layer(z).relu()
+
+
 class NoNeck(nn.Module):
     """The plain backbone: features pass as they are."""
 

@@ -121,7 +121,7 @@ def sweep(
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     first = trial(None if methods[0] == "all" else methods[0], 0, {}).spec
     check_folds(first, dataset.domains)
-    names, left = choose_methods(methods, training_domains(episodes(first, workshop), first.select))
+    names, left = choose_methods(methods, first, training_domains(episodes(first, workshop), first.select))
     spaces = {name: space_of(trial(name, 0, {}).spec, given) for name in names}
     samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
     rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]

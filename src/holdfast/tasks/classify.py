@@ -47,7 +47,7 @@ def _score(name: str, probability: np.ndarray, y: np.ndarray) -> float | None:
         case "accuracy" | "micro_f1":  # equal where each example has one label
             return float((chosen == y).mean())
         case "macro_f1":
-            return float(sk.f1_score(y, chosen, labels=present, average="macro", zero_division=0.0))  # pyright: ignore[reportArgumentType]
+            return _macro_f1(chosen, y, present)
         case "balanced_accuracy":
             return float(np.mean([(chosen[y == c] == c).mean() for c in present]))
         case "mcc":
@@ -60,6 +60,14 @@ def _score(name: str, probability: np.ndarray, y: np.ndarray) -> float | None:
         case "ece":
             return _calibration_error(probability.max(axis=1), chosen == y)
     raise unknown("metric", name, Classify.metrics)
+
+
+def _macro_f1(chosen: np.ndarray, y: np.ndarray, present: np.ndarray) -> float:
+    """Mean over the classes present of 2 tp / (2 tp + fp + fn); it is asked for at every validation, so no checks."""
+    classes = int(max(chosen.max(), y.max())) + 1
+    right = np.bincount(y[chosen == y], minlength=classes)
+    total = np.bincount(chosen, minlength=classes) + np.bincount(y, minlength=classes)
+    return float((2 * right[present] / total[present]).mean())
 
 
 def _auc(probability: np.ndarray, y: np.ndarray, present: np.ndarray) -> float | None:

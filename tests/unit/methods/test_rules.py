@@ -131,6 +131,13 @@ def test_fishr_variance_of_a_linear_head_is_its_closed_form():
     np.testing.assert_allclose(method.average.numpy(), 0.5 * variance, atol=1e-6)
 
 
+def test_a_penalty_begins_at_a_share_of_the_run_or_at_a_step():
+    recipe = Recipe(steps=40)
+    assert (recipe.step_at(0.25), recipe.step_at(7), recipe.step_at(0.0)) == (10, 7, 0)
+    method = Fishr(linear(), task=Classify(), optimizer=partial(Descent, recipe), anneal=0.25)
+    assert method.anneal == 10
+
+
 def test_supervised_contrast_against_a_loop():
     torch.manual_seed(2)
     z, keys = F.normalize(torch.randn(5, 4), dim=1), F.normalize(torch.randn(6, 4), dim=1)
