@@ -9,13 +9,15 @@ from holdfast.data.splits import Share, Shares
 from holdfast.protocols.plan import Episode, Stage, known_domains, need_domains
 
 
-def unseen_stage(sources: Sequence[Share], targets: Sequence[Share], *, valid: float, seed: int, oracle: bool) -> Stage:
+def unseen_stage(
+    sources: Sequence[Share], targets: Sequence[Share], *, valid: float, seed: int, oracle: bool, inside: bool = False
+) -> Stage:
     """Train on the sources, score on the targets; the oracle gets a fifth of each target to choose by."""
     cuts = [share.two(valid, seed) for share in sources]
     test, peek = tuple(t.tested() for t in targets), ()
-    if oracle:
+    if oracle or inside:
         halves = [Share(t.domain, t.tested().rows, {}).two(valid, seed) for t in targets]
-        test, peek = tuple(kept for kept, _ in halves), tuple(shown for _, shown in halves)
+        test, peek = tuple(kept for kept, _ in halves), tuple(shown for _, shown in halves) if oracle else ()
     return Stage(tuple(train for train, _ in cuts), tuple(chosen for _, chosen in cuts), test, peek)
 
 
@@ -25,11 +27,14 @@ class LeaveOneOut:
 
     valid: float = 0.2
     targets: tuple[str, ...] = ()  # all domains unless named
+    inside: bool = False  # score on the target's in split, as DomainBed does: the rows that the oracle leaves
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         need_domains(shares, 2, "leave-one-out")
         known_domains(self.targets, shares)
         for target in self.targets or tuple(shares):
             sources = [share for name, share in shares.items() if name != target]
-            stage = unseen_stage(sources, [shares[target]], valid=self.valid, seed=seed, oracle=oracle)
+            stage = unseen_stage(
+                sources, [shares[target]], valid=self.valid, seed=seed, oracle=oracle, inside=self.inside
+            )
             yield Episode(f"to-{target}", (stage,))

@@ -167,6 +167,15 @@ def test_the_oracle_looks_at_the_target_and_at_nothing_it_is_scored_on():
     assert set(done[0]["history"][0]["valid"]) == {stage.test[0].domain}
 
 
+def test_the_in_split_is_what_the_oracle_leaves():
+    with_oracle = next(LeaveOneOut().episodes(shares(DATA), 0, oracle=True)).stages[0]
+    inside = next(LeaveOneOut(inside=True).episodes(shares(DATA), 0)).stages[0]
+    whole = next(LeaveOneOut().episodes(shares(DATA), 0)).stages[0]
+    np.testing.assert_array_equal(inside.test[0].rows, with_oracle.test[0].rows)
+    assert len(whole.test[0]) == 40
+    assert not inside.peek
+
+
 def test_leave_one_domain_out_trains_as_long_as_the_left_out_sources_ask_for(monkeypatch):
     episode = next(LeaveOneOut().episodes(shares(DATA), 0))
     _, done = run(episode, erm, EXAMPLES, TASK, settings(steps=12, selection=select.leave_one_domain_out))
