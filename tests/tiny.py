@@ -7,23 +7,28 @@ import string
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BertConfig,
+    BertForMaskedLM,
     BertModel,
     DeiTConfig,
     DeiTModel,
     Dinov2Config,
     Dinov2Model,
     DistilBertConfig,
+    DistilBertForMaskedLM,
     DistilBertModel,
     ElectraConfig,
+    ElectraForMaskedLM,
     ElectraModel,
     MPNetConfig,
+    MPNetForMaskedLM,
     MPNetModel,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
+    RobertaForMaskedLM,
     RobertaModel,
     ViTConfig,
     ViTModel,
@@ -103,9 +108,8 @@ def tiny_mpnet(folder: Path) -> Path:
     return tiny_tokenizer(_write(folder, MPNetModel, MPNetConfig(**_TEXT)))
 
 
-def tiny_distilbert(folder: Path) -> Path:
-    """DistilBERT, which takes no token types."""
-    config = DistilBertConfig(
+def _distilbert() -> DistilBertConfig:
+    return DistilBertConfig(
         vocab_size=len(VOCABULARY),
         dim=32,
         n_layers=3,
@@ -115,12 +119,60 @@ def tiny_distilbert(folder: Path) -> Path:
         pad_token_id=1,
         initializer_range=0.2,
     )
-    return tiny_tokenizer(_write(folder, DistilBertModel, config))
+
+
+def tiny_distilbert(folder: Path) -> Path:
+    """DistilBERT, which takes no token types."""
+    return tiny_tokenizer(_write(folder, DistilBertModel, _distilbert()))
 
 
 def tiny_electra(folder: Path) -> Path:
     """ELECTRA, with narrower word vectors and a projection."""
     return tiny_tokenizer(_write(folder, ElectraModel, ElectraConfig(**_TEXT, embedding_size=16)))
+
+
+def tiny_masked(folder: Path, family: str = "bert") -> Path:
+    """One of five families with its masked-word head, no weight of which is zero."""
+    classes = {
+        "bert": (BertForMaskedLM, BertConfig(**_TEXT)),
+        "roberta": (RobertaForMaskedLM, RobertaConfig(**_TEXT, type_vocab_size=1)),
+        "mpnet": (MPNetForMaskedLM, MPNetConfig(**_TEXT)),
+        "distilbert": (DistilBertForMaskedLM, _distilbert()),
+        "electra": (ElectraForMaskedLM, ElectraConfig(**_TEXT, embedding_size=16, hidden_act="relu")),
+    }
+    return tiny_tokenizer(_write_stirred(folder, *classes[family]))
+
+
+def _write_stirred(folder: Path, cls: type[PreTrainedModel], config: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        made = cls(config)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        for p in made.parameters():
+            p += 0.1 * torch.randn_like(p)
+        made.save_pretrained(folder)
+    return folder
+
+
+def tiny_bytes(folder: Path) -> Path:
+    """RoBERTa for masked words with a byte-level tokenizer: ` good` and ` bad` are one token, `good` is two."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("Ġ", "b"), ("a", "d"), ("Ġb", "ad"), ("Ġ", "g"), ("o", "o"), ("oo", "d"), ("Ġg", "ood"), ("Ġ", "n"),
+              ("Ġn", "o"), ("Ġ", "w"), ("a", "s"), ("Ġw", "as")]  # fmt: skip
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    words = [*specials, *letters, *(a + b for a, b in merges), "<mask>"]
+    config = RobertaConfig(**{**_TEXT, "vocab_size": len(words)}, type_vocab_size=1)
+    _write_stirred(folder, RobertaForMaskedLM, config)
+    index = {word: i for i, word in enumerate(words)}
+    made = Tokenizer(models.BPE(index, merges, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", cls_token="<s>", sep_token="</s>",
+        mask_token=AddedToken("<mask>", lstrip=True, normalized=False, special=True),
+        model_input_names=["input_ids", "attention_mask"],
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
 
 
 def tiny_vit(folder: Path) -> Path:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.comparison import Comparison, compare, load_data
     from holdfast.core.errors import BadInput
+    from holdfast.core.inputs import Graphs
     from holdfast.data.domain import Dataset
     from holdfast.data.worlds import world
     from holdfast.estimator import DomainClassifier
     from holdfast.experiment import launch
     from holdfast.record import RunRecord
+    from holdfast.reproduction import Reproduction, reproduce
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
 
@@ -21,12 +23,15 @@ _HOME = {
     "Comparison": "comparison",
     "Dataset": "data.domain",
     "DomainClassifier": "estimator",
+    "Graphs": "core.inputs",
+    "Reproduction": "reproduction",
     "RunRecord": "record",
     "Spec": "spec",
     "Sweep": "search.sweep",
     "compare": "comparison",
     "launch": "experiment",
     "load_data": "comparison",
+    "reproduce": "reproduction",
     "sweep": "search.sweep",
     "world": "data.worlds",
 }
@@ -36,12 +41,15 @@ __all__ = [
     "Comparison",
     "Dataset",
     "DomainClassifier",
+    "Graphs",
+    "Reproduction",
     "RunRecord",
     "Spec",
     "Sweep",
     "compare",
     "launch",
     "load_data",
+    "reproduce",
     "sweep",
     "world",
 ]

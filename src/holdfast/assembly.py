@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
@@ -134,7 +134,15 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
 
     encoder = workshop.pristine(spec, new_encoder)
     cached = spec.tune == "frozen" and workshop.cache is not None and not isinstance(encoder, Features)
+
+    def new_ends() -> tuple[nn.Module, nn.Module]:
+        neck = catalog.make("necks", spec.neck, encoder.width, given=spec.neck_args)
+        return neck, catalog.make("heads", spec.head, neck.width, dataset.classes, encoder, given=spec.head_args)
+
     if cached:
+        with seeded(spec.seed):
+            # what is wrong with them is told before all examples are encoded
+            Model(Features(inputs=encoder.width), *new_ends())
         examples = workshop.examples(TensorStore(workshop.frozen(encoder)))
     else:
         examples = workshop.examples(workshop.store(encoder))
@@ -143,8 +151,7 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
     def make() -> Method:
         backbone = Features(inputs=encoder.width) if cached else new_encoder()
         with seeded(spec.seed, "init", "method"):
-            neck = catalog.make("necks", spec.neck, encoder.width, given=spec.neck_args)
-            head = task.head(neck.width, len(dataset.classes))
+            neck, head = new_ends()
             model = Model(backbone, neck, head, precision=spec.precision).to(device)
             method = catalog.make(
                 "methods",

@@ -19,7 +19,7 @@ from holdfast.experiment import episodes, training_domains
 from holdfast.record import RunRecord
 from holdfast.report.page import write_page
 from holdfast.report.table import flat
-from holdfast.settings import choose_device, choose_methods, make_spec
+from holdfast.settings import choose_analyses, choose_device, choose_methods, make_spec, with_methods
 
 
 @dataclass(frozen=True)
@@ -70,29 +70,46 @@ def compare(
     examples: int | None = None,
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
+    analyse: Sequence[str] = (),
     watch: Watch | None = None,
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed; what is done already is not done again."""
     dataset = load_data(data, columns=columns, data_dir=data_dir).checked()
     if examples is not None:
         dataset = dataset.limited(examples)
-    where = choose_device(device)
+    where, wanted = choose_device(device), choose_analyses(analyse)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or not methods:
         raise BadInput("nothing to run: give at least one seed and one method")
+    necks = {key: value for key, value in (settings or {}).items() if key.startswith("neck.")}
+    others = {key: value for key, value in (settings or {}).items() if key not in necks}
     base = make_spec(
-        dataset, encoder=encoder, tune=tune, settings=settings, device=where, seed=numbers[0],
+        dataset, encoder=encoder, tune=tune, settings=others, device=where, seed=numbers[0],
         method=None if methods[0] == "all" else methods[0], plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
     )  # fmt: skip
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
-    specs = [replace(base, method=name, seed=seed) for name in chosen for seed in numbers]
+    each = with_methods(base, chosen, {key.removeprefix("neck."): value for key, value in necks.items()})
+    specs = [replace(spec, seed=seed) for spec in each for seed in numbers]
     for spec in specs:
         catalog.check("methods", spec.method, spec.method_args)
     out = Path(out)
-    records = run_all(specs, workshop, out, watch=watch)
-    notes = (*dataset.notes, *left)
+    records = run_all(specs, workshop, out, watch=watch, analyse=wanted)
+    notes = (*dataset.notes, *left, *_not_analysed(records, wanted))
     told = specs[0].metric
     page = write_page(records, out / "report.html", title=f"Holdfast: {dataset.name}", metric=told, notes=notes)
     return Comparison(records, told, page, notes)
+
+
+def _not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[str]:
+    """A sentence for each analysis that records of an earlier comparison lack: their networks are gone."""
+    found = []
+    for name in wanted:
+        without = sum(name not in record.analysis for record in records)
+        if without:
+            found.append(
+                f"{name}: {without} of {len(records)} runs were done before without it; delete their records, or "
+                "name another folder with --out, to have them run again with it"
+            )
+    return found

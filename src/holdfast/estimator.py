@@ -16,10 +16,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from holdfast.assembly import Workshop
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
+from holdfast.core.inputs import Graphs
 from holdfast.data.domain import Dataset, encode
-from holdfast.data.raw import Pictures, Pixels, Raw, Texts, Vectors
+from holdfast.data.raw import GraphList, Pictures, Pixels, Raw, Texts, Vectors
 from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes, train
+from holdfast.experiment import episodes, train, training_steps
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import run_id
 from holdfast.saved import SavedModel, load_model
@@ -49,7 +50,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         self.seed, self.device, self.cache, self.settings = seed, device, cache, settings
 
     def fit(self, X: Any, y: Sequence[Any], *, domains: Sequence[Any]) -> Self:
-        """Train on raw examples: texts, (text, text) pairs, vectors (n, d), uint8 images, or image paths."""
+        """Train on raw examples: texts, (text, text) pairs, vectors (n, d), uint8 images, image paths, or Graphs."""
         raw, y, domains = as_raw(X), list(y), list(domains)
         if not len(raw) == len(y) == len(domains):
             raise BadInput(f"{len(raw)} examples, {len(y)} labels and {len(domains)} domains: give one of each")
@@ -82,7 +83,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         name = f"{run_id(spec.json(), episode.name)}.safetensors"
         saver = Saver(None if folder is None else folder / "checkpoints" / name)
         watch.start(1, 0)
-        watch.begin(f"{spec.method} on {len(dataset.domains)} domains", spec.steps)
+        watch.begin(f"{spec.method} on {len(dataset.domains)} domains", training_steps(spec))
         with stop_at_signal():
             self.record_, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
         watch.end()
@@ -140,6 +141,10 @@ def as_raw(X: Any) -> Raw:
         X = X.tolist()
     if len(X) and isinstance(X[0], Path):
         return Pictures(list(X))
+    if len(X) and isinstance(X[0], Graphs):
+        if not all(isinstance(graph, Graphs) and graph.count == 1 for graph in X):
+            raise BadInput("examples are graphs, so each must be a Graphs of one graph")
+        return GraphList(list(X))
     if len(X) and _is_text(X[0]):
         wrong = [i for i, example in enumerate(X) if not _is_text(example)]
         if wrong:
@@ -148,7 +153,8 @@ def as_raw(X: Any) -> Raw:
     try:
         array = np.asarray(X, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"examples are texts, pairs, numbers, images or paths, all of one kind: {error}") from error
+        known = "texts, pairs, numbers, images, paths or graphs"
+        raise BadInput(f"examples are {known}, all of one kind: {error}") from error
     if array.ndim != 2:
         raise BadInput(f"vectors are given as (examples, features), not as an array of shape {array.shape}")
     if not np.isfinite(array).all():

@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from holdfast import catalog
+from holdfast.analysis.views import view_domains
 from holdfast.assembly import Assembled, Workshop, assemble
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
@@ -58,14 +59,21 @@ def training_domains(found: Iterable[Episode], select: str) -> int:
     return fewest - (catalog.entry("selections", select).load().looks_at == "folds")
 
 
+def training_steps(spec: Spec) -> int:
+    """All steps of a stage: each phase of the method takes as many."""
+    return spec.steps * len(catalog.layers("methods", spec.method)[-1][1].load().phases)
+
+
 def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
     return out / "records" / f"{run_id(spec.json(), episode.name)}.json"
 
 
-def launch(spec: Spec, workshop: Workshop, out: Path, *, tick: Tick | None = None) -> Iterator[RunRecord]:
+def launch(
+    spec: Spec, workshop: Workshop, out: Path, *, tick: Tick | None = None, analyse: Sequence[str] = ()
+) -> Iterator[RunRecord]:
     """One record an episode; what is done already is read, what was begun goes on."""
     for episode in episodes(spec, workshop):
-        yield launch_episode(spec, episode, workshop, out, tick=tick)
+        yield launch_episode(spec, episode, workshop, out, tick=tick, analyse=analyse)
 
 
 def launch_episode(
@@ -75,22 +83,29 @@ def launch_episode(
     out: Path,
     *,
     tick: Tick | None = None,
+    analyse: Sequence[str] = (),
 ) -> RunRecord:
-    """Run one episode to its record, unless the record is there."""
+    """Run one episode to its record, unless the record is there, with or without what is to be analysed."""
     path = record_path(spec, episode, out)
     if path.exists():
         return read(path)
     saver = Saver(out / "checkpoints" / f"{path.stem}.safetensors")
-    record, _ = train(spec, episode, workshop, saver=saver, tick=tick)
+    record, _ = train(spec, episode, workshop, saver=saver, tick=tick, analyse=analyse)
     record.save(path.parent)
     saver.finish()
     return record
 
 
 def train(
-    spec: Spec, episode: Episode, workshop: Workshop, *, saver: Saver | None = None, tick: Tick | None = None
+    spec: Spec,
+    episode: Episode,
+    workshop: Workshop,
+    *,
+    saver: Saver | None = None,
+    tick: Tick | None = None,
+    analyse: Sequence[str] = (),
 ) -> tuple[RunRecord, Assembled]:
-    """Assemble and run one episode; the record, and the trained parts."""
+    """Assemble and run one episode; the record, and the trained parts. Analyses come last and change no number."""
     check_job(spec, episode, workshop)
     saver = saver or Saver(None)
     saved = saver.load()
@@ -121,8 +136,24 @@ def train(
         "parameters": sum(p.numel() for p in built.deploy().parameters()),
         "learning_parameters": sum(p.numel() for p in method.parameters() if p.requires_grad),
     }
-    record = RunRecord(spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), cost)
+    record = RunRecord(
+        spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), cost,
+        analysis=_analyses(analyse, built, episode, spec.seed),
+    )  # fmt: skip
     return record, built
+
+
+def _analyses(names: Sequence[str], built: Assembled, episode: Episode, seed: int) -> dict[str, Any]:
+    """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
+    if not names:
+        return {}
+    stage = episode.stages[-1]
+    trained = {part.domain for part in stage.train}
+    sources = [part for part in (*stage.train, *stage.valid) if part.domain in trained]
+    unseen = [part for part in stage.test if part.domain not in trained]
+    assert built.method is not None
+    views = view_domains(built.method.deployed, built.examples, sources, unseen or stage.test, seed=seed)
+    return {name: catalog.entry("analyses", name).build(views, seed=seed) for name in names}
 
 
 class _Counter:

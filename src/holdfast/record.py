@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class RunRecord:
 
     A stage is {"train": [domain], "step": kept step, "valid": {domain: Scores}, "test": {domain: Scores},
     "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"}}.
+    An analysis is what was asked of the trained run afterwards, by name; None where it does not apply to it.
     """
 
     spec: dict[str, Any]
@@ -38,13 +39,20 @@ class RunRecord:
     machine: dict[str, Any]  # python, torch, device, cpu, threads
     cost: dict[str, float]  # seconds, examples_per_second, peak_memory_mb, parameters, learning_parameters
     schema: int = SCHEMA
+    analysis: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         return run_id(self.spec, self.episode)
 
     def text(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, indent=1, allow_nan=False) + "\n"
+        fields = asdict(self)
+        analysis = fields.pop("analysis")
+        told = json.dumps(fields, sort_keys=True, indent=1, allow_nan=False) + "\n"
+        if not analysis:
+            return told
+        # long rows of numbers stay on one line; the name comes first, as sorted keys have it
+        return f'{{\n "analysis": {json.dumps(analysis, sort_keys=True, allow_nan=False)},{told[1:]}'
 
     def save(self, folder: Path) -> Path:
         return write_text(folder / f"{self.id}.json", self.text())

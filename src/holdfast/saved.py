@@ -63,7 +63,8 @@ class SavedModel:
         except OSError as error:
             raise cannot_write(preparation, error) from error
         encoder = {"name": spec["encoder"], "settings": settings}
-        config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder}
+        head = {"name": spec["head"], "settings": self.model.head.settings}
+        config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder, "head": head}
         save_tensors(folder / "model.safetensors", weights)
         write_text(folder / "record.json", self.record.text())
         write_text(folder / "README.md", card(folder.name, self.classes, self.record))
@@ -93,7 +94,7 @@ def load_model(folder: Path) -> SavedModel:
         encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
         weights = load_file(folder / "model.safetensors")
         neck = catalog.make("necks", spec["neck"], encoder.width, given=spec["neck_args"])
-        head = catalog.make("tasks", spec["task"], given={}).head(neck.width, len(classes))
+        head = catalog.entry("heads", config["head"]["name"]).load().__self__.load(config["head"]["settings"])
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
         record = read(folder / "record.json")

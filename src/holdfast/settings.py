@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from holdfast.data.domain import Dataset
 from holdfast.nn.tuning import check_mode
 from holdfast.spec import Spec
 
-GROUPS = ("method", "encoder", "neck", "plan")
+GROUPS = ("method", "encoder", "neck", "head", "plan")
 
 
 def parse(pairs: Iterable[str]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return text.split(",") if "," in text else text
+        return text.split(",") if "," in text and "{" not in text else text  # a template has braces and may have commas
 
 
 def make_spec(
@@ -67,9 +67,11 @@ def make_spec(
         able = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if able and tune != "frozen" else "fp32"
     spec = Spec(data=dataset.name, fingerprint=dataset.fingerprint, encoder=name, tune=tune, **chosen)
+    spec = with_method(spec, spec.method)
     catalog.check("methods", spec.method, spec.method_args)
     catalog.check("encoders", spec.encoder, spec.encoder_args)
     catalog.check("necks", spec.neck, spec.neck_args)
+    catalog.check("heads", spec.head, spec.head_args)
     catalog.check("protocols", spec.plan, spec.plan_args)
     catalog.entry("selections", spec.select)
     check_mode(spec.tune)
@@ -77,6 +79,26 @@ def make_spec(
     if spec.metric not in task.metrics:
         raise unknown("metric", spec.metric, task.metrics)
     return spec
+
+
+def with_method(spec: Spec, name: str) -> Spec:
+    """The spec with this method; `memory+erm` names a neck too, and a method that needs a neck gets its usual one."""
+    neck, plus, method = name.rpartition("+")
+    if plus:
+        catalog.entry("necks", neck)
+        return replace(spec, method=method, neck=neck)
+    needed = catalog.layers("methods", method)[-1][1].necks
+    return replace(spec, method=method, neck=spec.neck if not needed or spec.neck in needed else needed[0])
+
+
+def with_methods(spec: Spec, names: Iterable[str], neck_args: Mapping[str, Any]) -> list[Spec]:
+    """One spec a method; each neck takes those of the settings that it has, and one of them must have each."""
+    specs = [with_method(spec, name) for name in names]
+    free = {each.neck: catalog.entry("necks", each.neck).settings() for each in specs}
+    for key in neck_args:
+        if not any(key in known for known in free.values()):
+            raise unknown("setting of a neck", key, sorted({each for known in free.values() for each in known}))
+    return [replace(s, neck_args={k: v for k, v in neck_args.items() if k in free[s.neck]}) for s in specs]
 
 
 def _target(group: str, name: str, value: Any) -> Any:
@@ -97,16 +119,27 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def choose_analyses(names: Iterable[str]) -> list[str]:
+    """The analyses to make; `all` is every one."""
+    wanted = list(dict.fromkeys(names))
+    if wanted == ["all"]:
+        return list(catalog.ANALYSES)
+    for name in wanted:
+        if name not in catalog.ANALYSES:
+            raise unknown("analysis", name, [*catalog.ANALYSES, "all"])
+    return wanted
+
+
 def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list[str], list[str]]:
     """The methods to run, and a sentence for each that `all` leaves out because it cannot differ from ERM here."""
     wanted = list(dict.fromkeys(names))
     if wanted != ["all"]:
         for name in wanted:
-            catalog.layers("methods", name)
+            with_method(spec, name)
         return wanted, []
     chosen, left = [], []
     for name in catalog.examples("methods"):
-        reason = _unfit(name, spec, sources)
+        reason = unfit(name, spec, sources)
         if reason:
             left.append(f"{name} left out: {reason}")
         else:
@@ -114,7 +147,8 @@ def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list
     return chosen, left
 
 
-def _unfit(name: str, spec: Spec, sources: int) -> str:
+def unfit(name: str, spec: Spec, sources: int) -> str:
+    """Why a method has too few domains or would train exactly as ERM here; empty where it would not."""
     found = catalog.layers("methods", name)
     least = max(layer.load().min_domains for _, layer in found)
     if least > sources:

@@ -19,6 +19,7 @@ class Spec:
     method: str = "erm"
     encoder: str = "minilm"
     neck: str = "none"
+    head: str = "linear"
     task: str = "classify"
     plan: str = "leave-one-out"
     select: str = "train-validation"
@@ -42,6 +43,7 @@ class Spec:
     method_args: dict[str, Any] = field(default_factory=dict)
     encoder_args: dict[str, Any] = field(default_factory=dict)
     neck_args: dict[str, Any] = field(default_factory=dict)
+    head_args: dict[str, Any] = field(default_factory=dict)
     plan_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -21,16 +21,21 @@ MAY = {
     "tasks": CORE | {"record", "nn"},
     "methods": CORE | {"nn", "tasks"},
     "protocols": CORE | {"nn", "data", "tasks", "methods", "record"},
+    "analysis": CORE | {"nn", "data", "methods"},
     "report": CORE | {"record"},
     "catalog": CORE,
     "spec": CORE,
     "assembly": CORE | {"nn", "data", "tasks", "methods", "protocols", "catalog", "spec"},
-    "experiment": CORE | {"data", "methods", "protocols", "catalog", "assembly", "record", "spec"},
+    "experiment": CORE | {"analysis", "data", "methods", "protocols", "catalog", "assembly", "record", "spec"},
     "settings": CORE | {"catalog", "data", "nn", "spec"},
     "engines": CORE | {"methods", "protocols", "assembly", "experiment", "record", "spec"},
     "comparison": CORE | {"catalog", "assembly", "data", "engines", "experiment", "record", "report", "settings"},
     "search": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "protocols", "record", "report"}
+    | {"settings", "spec"},
+    "recipes": CORE | {"record", "report"},
+    "reproduction": CORE
+    | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "recipes", "record", "report"}
     | {"settings", "spec"},
     "card": {"record"},
     "saved": CORE | {"card", "catalog", "data", "nn", "record"},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from holdfast import catalog
 from holdfast.core.batch import DomainBatch
@@ -20,13 +20,17 @@ from holdfast.data.splits import Part
 from holdfast.data.worlds import world
 from holdfast.methods.base import Method
 from holdfast.methods.descent import Descent, Recipe
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
 from tests.tiny import tiny_bert
 
+NECK = {"slots": 8, "heads": 2, "key_width": 4}
 # the published weight of the bottleneck is for the small features of a tuned ResNet; here it would flatten them
 LIGHT = {"ib-erm": {"weight": 0.1}, "ib-irm": {"weight": 1.0, "bottleneck": 0.1}}
-BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text"}
+BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "gin-virtual": "graph"}
+OPTIONS = {"image": {"size": 8}, "text": {"length": 12}, "graph": {"layers": 2, "hidden": 8, "dropout": 0.1}}
+MARKS = {"gin-virtual": pytest.mark.graph}
 
 
 @dataclass
@@ -38,10 +42,12 @@ class Bench:
     encoder: str
     options: dict
 
-    def model(self) -> Model:
+    def model(self, neck: str = "none", **options) -> Model:
         with seeded(0, "init"):
             backbone = self.backbone()
-            return Model(backbone, NoNeck(backbone.width), nn.Linear(backbone.width, len(self.dataset.classes)))
+            given = {key: value for key, value in NECK.items() if key in catalog.entry("necks", neck).settings()}
+            made = catalog.make("necks", neck, backbone.width, given={**given, **options})
+            return Model(backbone, made, Linear(made.width, len(self.dataset.classes)))
 
     def backbone(self):
         rows = np.arange(len(self.dataset))
@@ -49,10 +55,10 @@ class Bench:
 
     def method(self, name: str, **recipe) -> Method:
         make = partial(Descent, Recipe(lr=3e-3, **recipe))
+        needed = catalog.layers("methods", name)[-1][1].necks
         with seeded(0, "init", "method"):
-            return catalog.make(
-                "methods", name, self.model(), given=LIGHT.get(name, {}), task=Classify(), optimizer=make
-            )
+            model = self.model(needed[0] if needed else "none")
+            return catalog.make("methods", name, model, given=LIGHT.get(name, {}), task=Classify(), optimizer=make)
 
     def batches(self, size: int = 4) -> Batches:
         parts = [Part(d, self.dataset.rows_of(d)) for d in self.dataset.domains[:3]]
@@ -67,10 +73,11 @@ def benches(tmp_path_factory):
     folder = tiny_bert(tmp_path_factory.mktemp("bert"))
     made = {}
     for body, kind in BODIES.items():
+        if kind == "graph" and find_spec("torch_geometric") is None:
+            continue  # its tests are skipped
         dataset = world(kind, "none", domains=4, size=60, classes=3, seed=0)
         encoder = f"hf:{folder}" if body == "tiny-bert" else body
-        options = {"image": {"size": 8}, "text": {"length": 12}}.get(kind, {})
-        bench = Bench(dataset, None, encoder, options)
+        bench = Bench(dataset, None, encoder, OPTIONS.get(kind, {}))
         backbone = bench.backbone()
         store = prepare(dataset.raw, backbone.prepare, size=backbone.size)
         bench.examples = Examples(store, torch.from_numpy(dataset.y), dataset.domains)
@@ -78,6 +85,6 @@ def benches(tmp_path_factory):
     return made
 
 
-@pytest.fixture(params=list(BODIES))
+@pytest.fixture(params=[pytest.param(body, marks=MARKS.get(body, ())) for body in BODIES])
 def bench(request, benches) -> Bench:
     return benches[request.param]

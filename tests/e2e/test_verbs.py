@@ -8,11 +8,12 @@ import pytest
 
 from holdfast import catalog
 from tests.e2e.conftest import write_reviews
+from tests.unit.report.made import record
 
 CELL = {"method", "target", "metric", "mean", "stderr", "n"}
 
 
-@pytest.mark.parametrize("what", ["methods", "encoders", "datasets", "protocols", "selections"])
+@pytest.mark.parametrize("what", ["methods", "encoders", "datasets", "protocols", "selections", "analyses"])
 def test_list(holdfast, what):
     ran = holdfast("list", what, "--json")
     assert ran.code == 0
@@ -116,6 +117,34 @@ def test_report_builds_the_page_from_records_alone(holdfast, reviews, quick, tmp
     assert ran.code == 0
     assert {cell["metric"] for cell in ran.json["table"]} == {"macro_f1"}
     assert (tmp_path / "runs" / "report.html").exists()
+
+
+def test_report_says_which_methods_differ_by_more_than_chance(holdfast, tmp_path):
+    gains = {"erm": (0.0, 0.0, 0.0), "coral": (0.10, 0.11, 0.09)}
+    for method, more in gains.items():
+        for seed, gain in enumerate(more):
+            for target, score in (("films", 0.5), ("books", 0.6)):
+                record(method, seed, {target: score + 0.01 * seed + gain}).save(tmp_path / "runs" / "records")
+    ran = holdfast("report", "runs")
+    assert ran.code == 0, ran.err
+    assert "coral" in ran.out
+    assert "significantly different from erm (paired t over 6 seed-target pairs" in ran.err
+    assert "coral +10.0" in ran.err
+
+
+def test_analyses_are_in_the_records_and_on_the_page(holdfast, reviews, quick, tmp_path):
+    words = ["compare", reviews, "--methods=erm", "--seeds=1", "--steps=8", "--out=runs", "--json", *quick]
+    ran = holdfast(*words, "--analyse=a-distance,projection", "--set=plan.targets=films")
+    assert ran.code == 0, ran.out
+    (record,) = ran.json["records"]
+    assert 0 <= record["analysis"]["a-distance"]["targets"]["films"]["mean"] <= 2
+    assert set(record["analysis"]) == {"a-distance", "projection"}
+    assert "How far the target lies from the sources" in (tmp_path / "runs" / "report.html").read_text()
+    more = holdfast(*words, "--analyse=all", "--set=plan.targets=films")
+    assert any(note.startswith("memory-use: 1 of 1 runs were done before") for note in more.json["notes"])
+    wrong = holdfast(*words, "--analyse=a-distanc")
+    assert wrong.code == 2
+    assert "unknown analysis 'a-distanc': did you mean 'a-distance'?" in wrong.json["error"]
 
 
 def test_columns_can_be_named_and_pairs_are_read(holdfast, quick, tmp_path):

@@ -66,6 +66,18 @@ def test_resume_is_exact(tmp_path_factory, method, plan, data):
         assert torch.equal(value, again[name]), name
 
 
+@pytest.mark.parametrize("method", ["mil", "swad(mil)", "moving-average(mil)"])
+@pytest.mark.parametrize("kills", [(5,), (STEPS,), (STEPS + 1,), (STEPS + 7,), (4, STEPS + 3)], ids=str)
+def test_resume_is_exact_in_each_phase(tmp_path, method, kills):
+    spec = spec_for(method, "leave-one-out")
+    whole, weights = ending(spec, tmp_path / "whole")
+    assert [h["phase"] for h in whole.stages[0]["history"]] == ["meta"] * 4 + ["final"] * 4
+    pieces, again = ending(spec, tmp_path / "pieces", kills)
+    assert whole.stages == pieces.stages
+    for name, value in weights.items():
+        assert torch.equal(value, again[name]), name
+
+
 def test_a_rerun_reads_what_is_done(tmp_path):
     spec = spec_for("erm", "leave-one-out")
     workshop = Workshop(DATA)

@@ -96,3 +96,20 @@ def test_compare_from_python(tmp_path):
     assert {cell["target"] for cell in done.table()} == {*data.domains, "average", "worst"}
     assert {r.spec["seed"] for r in done.records} == {4, 7}
     assert done.report.exists()
+
+
+@pytest.mark.graph
+def test_graphs_are_learnt_saved_and_predicted(tmp_path):
+    data = world("graph", "size", domains=3, size=40, classes=2, seed=0)
+    X = data.raw.take(np.arange(len(data)))
+    small = {"encoder.layers": 2, "encoder.hidden": 16, "encoder.dropout": 0.0}
+    made = DomainClassifier("coral", encoder="gin-virtual", steps=60, batch=16, lr=0.01, settings=small)
+    made.fit(X, data.y, domains=data.domain)
+    assert made.score(X, data.y) > 0.9
+    again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict_proba(X[:9]), made.predict_proba(X[:9]))
+    np.testing.assert_allclose(again.predict_proba(X[:9])[:4], again.predict_proba(X[:4]), atol=1e-6)
+    with pytest.raises(BadInput, match="takes graphs but the data holds texts"):
+        again.predict(["a text"])
+    with pytest.raises(BadInput, match="each must be a Graphs of one graph"):
+        made.fit([X[0], "a text"], [0, 1], domains=[0, 1])

@@ -17,7 +17,8 @@ from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 from holdfast.protocols.fit import fit
 from holdfast.protocols.select import newest
 from holdfast.tasks.classify import Classify

@@ -14,7 +14,9 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.descent import Descent, Recipe
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 
@@ -44,7 +46,7 @@ def _method(name: str, device: torch.device) -> Method:
         encoder = "vit-s/16" if gpu else "resnet18"
         backbone = catalog.make("encoders", encoder, lambda: None, given={})
         tune(backbone, "full")
-        head = Classify().head(backbone.width, CLASSES)
+        head = Linear(backbone.width, CLASSES)
         model = Model(backbone, NoNeck(backbone.width), head, precision="fp32").to(device)
         make = partial(Descent, Recipe(lr=1e-5))
         method: Method = catalog.make("methods", name, model, given={}, task=Classify(), optimizer=make)

@@ -1,4 +1,4 @@
-"""Every concrete name: data sets, encoders, necks, methods, protocols, selections, tasks, benches. Add a part here."""
+"""Every concrete name: data sets, encoders, necks, heads, methods, protocols, selections, tasks, benches, recipes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS, NECKS
 from holdfast.catalog.entry import Entry
+from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
+from holdfast.catalog.recipes import RECIPES
 from holdfast.core.errors import BadInput, unknown
 
 DATASETS = {
@@ -18,22 +20,50 @@ DATASETS = {
         "holdfast.data.sources:vader",
         "sentiment of tweets, film reviews, product reviews and news editorials (Hutto & Gilbert, 2014)",
     ),
+    "amazon": Entry(
+        "holdfast.data.published:AMAZON.read", "sentiment of reviews of four kinds of products (Blitzer et al., 2007)"
+    ),
+    "imdb": Entry("holdfast.data.published:IMDB.read", "sentiment of film reviews (Maas et al., 2011)"),
+    "sst2": Entry("holdfast.data.published:SST2.read", "sentiment of sentences on films (Socher et al., 2013)"),
+    "mnli": Entry(
+        "holdfast.data.published:MNLI.read", "inference in five genres, the small cut of PADA (Ben-David et al., 2022)"
+    ),
+    "snli": Entry("holdfast.data.published:SNLI.read", "inference on captions of pictures (Bowman et al., 2015)"),
+    "sick": Entry("holdfast.data.published:SICK.read", "inference on simple sentences (Marelli et al., 2014)"),
 }
 BENCHES = {
     "methods": Entry("holdfast.bench.methods:run", "a training step of each rule against a step of ERM"),
     "loop": Entry("holdfast.bench.loop:run", "the training loop against one written by hand"),
     "cache": Entry("holdfast.bench.cache:run", "cached features of a frozen encoder against computing them"),
+    "read": Entry("holdfast.bench.read:run", "reads of memories against a feed-forward layer"),
+    "mil": Entry("holdfast.bench.mil:run", "a meta step of MIL and a prediction with its memory against ERM's"),
+}
+ANALYSES = {
+    "a-distance": Entry(
+        "holdfast.analysis.shift:against_sources",
+        "how well a linear classifier tells the target from the sources: 0 not at all, 2 without error",
+    ),
+    "projection": Entry(
+        "holdfast.analysis.projection:panels", "sources and target in the plane by PCA, with density contours"
+    ),
+    "projection-tsne": Entry(
+        "holdfast.analysis.projection:panels", "the same by t-SNE, on fewer points", fixed={"how": "tsne"}
+    ),
+    "memory-use": Entry("holdfast.analysis.memory_use:memory_use", "which slots of a memory are used, by domain"),
 }
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "datasets": DATASETS,
     "encoders": ENCODERS,
     "necks": NECKS,
+    "heads": HEADS,
     "methods": METHODS,
     "protocols": PLANS,
     "selections": SELECTIONS,
     "tasks": TASKS,
     "benches": BENCHES,
+    "analyses": ANALYSES,
+    "recipes": RECIPES,
 }
 
 

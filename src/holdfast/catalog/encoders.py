@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.catalog.entry import Entry
+from holdfast.catalog.entry import Entry, choice
 
 _FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
+_GRAPH = "holdfast.nn.backbones.graph:GraphNetwork.build"
 
 ENCODERS = {
     "features": Entry("holdfast.nn.backbones.small:Features.build", "vectors as they are", takes="vector"),
@@ -30,6 +31,22 @@ ENCODERS = {
         "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-B/16, random weights",
         fixed={"name": "vit-b/16"}, takes="image",
     ),
+    "gcn": Entry(
+        _GRAPH, "graph convolutions (Kipf & Welling, 2017)",
+        fixed={"kind": "gcn", "virtual": False}, takes="graph",
+    ),
+    "gin": Entry(
+        _GRAPH, "graph isomorphism network (Xu et al., 2019)",
+        fixed={"kind": "gin", "virtual": False}, takes="graph",
+    ),
+    "gcn-virtual": Entry(
+        _GRAPH, "GCN with a virtual node that all nodes hear",
+        fixed={"kind": "gcn", "virtual": True}, takes="graph",
+    ),
+    "gin-virtual": Entry(
+        _GRAPH, "GIN with a virtual node that all nodes hear",
+        fixed={"kind": "gin", "virtual": True}, takes="graph",
+    ),
     "hf:NAME_OR_PATH": Entry(
         "holdfast.nn.backbones.text:TextEncoder.build",
         "any text encoder that transformers loads",
@@ -43,9 +60,22 @@ ENCODERS = {
         pretrained=True, defaults=_FINE,
     ),
 }  # fmt: skip
+_KEY_VALUE = "holdfast.nn.memory.neck:key_value"
+_MEMORY_SPACE = {"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(128, 256, 512, 1024, 2048)}
 NECKS = {
-    "none": Entry("holdfast.nn.model:NoNeck", "the plain backbone"),
-    "projection": Entry("holdfast.nn.model:Projection", "a learned layer on the features, also of a frozen backbone"),
-}
+    "none": Entry("holdfast.nn.necks:NoNeck", "the plain backbone"),
+    "projection": Entry("holdfast.nn.necks:Projection", "a learned layer on the features, also of a frozen backbone"),
+    "ffn": Entry("holdfast.nn.necks:FeedForward", "one more feed-forward sub-layer: parameters without memory"),
+    "layer": Entry("holdfast.nn.necks:ExtraLayer", "one more transformer layer: parameters without memory"),
+    "memory": Entry(_KEY_VALUE, "a key-value memory fused into the features (Jia et al., 2023)", space=_MEMORY_SPACE),
+    "memory-4.8m": Entry(
+        _KEY_VALUE, "the same in the layout whose size is the published one: shared keys, values by head, projected",
+        preset={"keys_per_head": False, "values_per_head": True, "project": True}, space=_MEMORY_SPACE,
+    ),
+    "product-memory": Entry(
+        "holdfast.nn.memory.neck:product_key", "a memory of very many slots with product keys (Lample et al., 2019)",
+        space={"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(16_384, 65_536, 262_144)},
+    ),
+}  # fmt: skip
 
-DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18"}
+DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FROM_THE_LIBRARY = ("training", "width", "model", "task", "optimizer", "method")  # what the catalog hands to a part
+# what the catalog hands to a part
+FROM_THE_LIBRARY = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Entry:
     preset: Mapping[str, Any] = field(default_factory=dict)  # settings with another default than the part's own
     space: Mapping[str, Any] = field(default_factory=dict)  # settings worth a search: log, even or choice
     acts_on: str = ""  # methods: features, backbone or stream where without it they would be ERM
+    necks: tuple[str, ...] = ()  # methods: the necks it needs one of, the usual one first
     takes: str = ""  # encoders: the kind of raw example
     pretrained: bool = False  # encoders: weights that come from elsewhere, the same for every seed and training set
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it gives to a run, such as a learning rate

@@ -109,6 +109,12 @@ METHODS = {
         acts_on="features",
         space={"weight": log(1e-2, 1), "temperature": log(0.03, 0.3)},
     ),
+    "mil": Entry(
+        "holdfast.methods.mil:MIL",
+        "a memory learned to hide the domain, then frozen while the task is learned (Jia & Zhang, 2023)",
+        necks=("memory", "memory-4.8m"),
+        space={"memory_lr": log(1e-5, 1e-2), "iterations": whole(1, 64), "critic_steps": whole(1, 4)},
+    ),
     "ewc": Entry(
         "holdfast.methods.ewc:EWC",
         "holds the parameters that mattered in earlier domains (Kirkpatrick et al., 2017)",

@@ -9,13 +9,18 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.config import Config, settle
-from holdfast.cli.console import give_json, say, show, watching
+from holdfast.cli.console import give_json, say, show_records, watching
 
 if TYPE_CHECKING:
     from holdfast.comparison import Comparison
 
-Plan = Annotated[str, typer.Option(help="The protocol; see `holdfast list protocols`.")]
-Select = Annotated[str, typer.Option(help="How the kept step is chosen; see `holdfast list selections`.")]
+Analyse = Annotated[
+    str,
+    typer.Option(
+        help="What to look at in each trained run, comma separated, or all; see `holdfast list analyses`.",
+        show_default=False,
+    ),
+]
 
 
 def compare(
@@ -25,8 +30,8 @@ def compare(
     seeds: options.Seeds = "3",
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
-    plan: Plan = "leave-one-out",
-    select: Select = "train-validation",
+    plan: options.Plan = "leave-one-out",
+    select: options.Select = "train-validation",
     metric: options.Metric = "accuracy",
     steps: options.Steps = None,
     batch: options.Batch = None,
@@ -37,6 +42,7 @@ def compare(
     column: options.Column = None,
     set_: options.Set = None,
     config: Config = None,
+    analyse: Analyse = "",
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
     json: options.Json = False,
@@ -54,6 +60,8 @@ def compare(
     - `holdfast compare pictures/ --encoder resnet18 --set augment=true`
 
     - `holdfast compare reviews.csv --plan stream`
+
+    - `holdfast compare reviews.csv --methods erm,coral --analyse a-distance,projection`
 
     - `holdfast compare reviews.csv --config runs/sweep/best-erm.json --seeds 5`
 
@@ -82,6 +90,7 @@ def compare(
             examples=examples,
             data_dir=data_dir,
             settings=settings,
+            analyse=options.words(analyse),
             watch=watch,
         )
     tell(done, json=json)
@@ -89,16 +98,10 @@ def compare(
 
 def tell(done: Comparison, *, json: bool) -> None:
     """The table and where the page is, for a person or a machine."""
-    from holdfast.report.against import against_baseline, note
-    from holdfast.report.console import rich_table
-    from holdfast.report.table import rows
-
     if json:
         give_json(options.comparison_json(done))
         return
     for text in done.notes:
         say(text)
-    show(rich_table(rows(done.records, done.metric), done.metric))
-    if (tested := note(against_baseline(done.records, done.metric), done.metric)) is not None:
-        say(tested)
+    show_records(done.records, done.metric)
     say(f"report: {done.report}")

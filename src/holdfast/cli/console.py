@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +22,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from holdfast.engines.watch import Watch
+    from holdfast.record import RunRecord
 
 
 def say(sentence: str) -> None:
@@ -33,6 +34,17 @@ def show(thing: Any) -> None:
     """A result for a person, on stdout."""
     width = None if sys.stdout.isatty() else 200  # a file or a pipe has no edge to wrap at
     Console(highlight=False, width=width, soft_wrap=isinstance(thing, str)).print(thing)
+
+
+def show_records(records: Sequence[RunRecord], metric: str) -> None:
+    """The table of these records, and which methods differ from the baseline by more than chance."""
+    from holdfast.report.against import against_baseline, note
+    from holdfast.report.console import rich_table
+    from holdfast.report.table import rows
+
+    show(rich_table(rows(records, metric), metric))
+    if (tested := note(against_baseline(records, metric), metric)) is not None:
+        say(tested)
 
 
 def give_json(document: Any) -> None:

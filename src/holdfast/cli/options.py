@@ -30,6 +30,8 @@ Rate = Annotated[
     float | None,
     typer.Option("--lr", help="Learning rate. [default: by encoder and tuning]", show_default=False),
 ]
+Plan = Annotated[str, typer.Option(help="The protocol; see `holdfast list protocols`.")]
+Select = Annotated[str, typer.Option(help="How the kept step is chosen; see `holdfast list selections`.")]
 Metric = Annotated[
     str,
     typer.Option(
@@ -63,7 +65,7 @@ Examples = Annotated[
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compute frozen features anew in every step.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder with a known data set's archive, for machines without a registry.", show_default=False),
+    typer.Option(help="Folder with the files of known data sets; see `holdfast list datasets`.", show_default=False),
 ]
 
 

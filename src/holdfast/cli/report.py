@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, say, show
+from holdfast.cli.console import give_json, say, show_records
 
 
 def report(
@@ -32,9 +32,8 @@ def report(
 
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import load
-    from holdfast.report.console import rich_table
     from holdfast.report.page import write_page
-    from holdfast.report.table import flat, rows
+    from holdfast.report.table import flat
 
     for folder in runs:
         if not folder.is_dir():
@@ -52,5 +51,5 @@ def report(
         full = [{"id": r.id, **asdict(r)} for r in records]
         give_json({"table": flat(records, told), "records": full, "report": str(page)})
         return
-    show(rich_table(rows(records, told), told))
+    show_records(records, told)
     say(f"report: {page}")

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.compare import Plan, Select
-from holdfast.cli.console import give_json, say, show, watching
+from holdfast.cli.console import give_json, say, show_records, watching
 
 
 def sweep(
@@ -20,8 +19,8 @@ def sweep(
     sampler: Annotated[str, typer.Option(help="random, or optuna (needs the package).")] = "random",
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
-    plan: Plan = "leave-one-out",
-    select: Select = "train-validation",
+    plan: options.Plan = "leave-one-out",
+    select: options.Select = "train-validation",
     metric: options.Metric = "accuracy",
     steps: options.Steps = None,
     batch: options.Batch = None,
@@ -52,9 +51,6 @@ def sweep(
 
     Run the same command again and it goes on where it was; with more trials it adds to those that are done.
     """
-    from holdfast.report.against import against_baseline, note
-    from holdfast.report.console import rich_table
-    from holdfast.report.table import rows
     from holdfast.search.sweep import sweep as run
     from holdfast.settings import parse
 
@@ -88,10 +84,7 @@ def sweep(
         return
     for text in done.notes:
         say(text)
-    told = done.told()
-    show(rich_table(rows(told, done.metric), done.metric))
-    if (tested := note(against_baseline(told, done.metric), done.metric)) is not None:
-        say(tested)
+    show_records(done.told(), done.metric)
     for name, path in best.items():
         say(f"best settings of {name}: {path}")
     say(f"report: {done.report}")

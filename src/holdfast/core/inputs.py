@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -149,44 +150,46 @@ def _(x: Graphs) -> int:
     return x.count
 
 
+def _spans(starts: Tensor, sizes: Tensor) -> Tensor:
+    """start, start + 1, ... of each span, one span after another."""
+    shift = starts - (sizes.cumsum(0) - sizes)
+    return torch.arange(int(sizes.sum()), device=sizes.device) + shift.repeat_interleave(sizes)
+
+
 @take.register
 def _(x: Graphs, rows: Rows) -> Graphs:
     chosen = torch.arange(x.count, device=x.owner.device)[rows]
-    sizes = torch.bincount(x.owner, minlength=x.count)
-    starts = sizes.cumsum(0) - sizes
-    nodes = torch.cat([torch.arange(int(n), device=sizes.device) + s for s, n in
-                       zip(starts[chosen], sizes[chosen], strict=True)] or [chosen])  # fmt: skip
-    # a graph may be taken twice, so edges are gathered graph by graph with their new first node
-    edge_owner = x.owner[x.edges[0]]
-    by_graph = [(edge_owner == g).nonzero()[:, 0] for g in chosen]
+    sizes, edge_owner = torch.bincount(x.owner, minlength=x.count), x.owner[x.edges[0]]
+    edge_sizes = torch.bincount(edge_owner, minlength=x.count)
+    starts, edge_starts = sizes.cumsum(0) - sizes, edge_sizes.cumsum(0) - edge_sizes
+    # a graph may be taken twice, so its edges are gathered for each time with their new first node
+    edges = edge_owner.argsort(stable=True)[_spans(edge_starts[chosen], edge_sizes[chosen])]
     shift = sizes[chosen].cumsum(0) - sizes[chosen] - starts[chosen]
-    edges = [x.edges[:, rows] + by for rows, by in zip(by_graph, shift, strict=True)]
-    picked = torch.cat(by_graph) if by_graph else chosen
     return Graphs(
-        nodes=x.nodes[nodes],
-        edges=torch.cat(edges, dim=1) if edges else x.edges[:, :0],
+        nodes=x.nodes[_spans(starts[chosen], sizes[chosen])],
+        edges=x.edges[:, edges] + shift.repeat_interleave(edge_sizes[chosen]),
         owner=torch.arange(len(chosen), device=sizes.device).repeat_interleave(sizes[chosen]),
         count=len(chosen),
-        weights=None if x.weights is None else x.weights[picked],
+        weights=None if x.weights is None else x.weights[edges],
     )
 
 
 @to.register
 def _(x: Graphs, device: torch.device | str) -> Graphs:
-    weights = None if x.weights is None else x.weights.to(device)
-    return Graphs(x.nodes.to(device), x.edges.to(device), x.owner.to(device), x.count, weights)
+    weights = None if x.weights is None else _moved(x.weights, device)
+    return Graphs(_moved(x.nodes, device), _moved(x.edges, device), _moved(x.owner, device), x.count, weights)
 
 
 @_cat.register
 def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
     parts = [first, *rest]
-    nodes = [len(p.nodes) for p in parts]
-    counts = [p.count for p in parts]
+    first_node = accumulate((len(p.nodes) for p in parts), initial=0)
+    first_graph = accumulate((p.count for p in parts), initial=0)
     weights = [p.weights for p in parts if p.weights is not None]
     return Graphs(
         nodes=torch.cat([p.nodes for p in parts]),
-        edges=torch.cat([p.edges + sum(nodes[:i]) for i, p in enumerate(parts)], dim=1),
-        owner=torch.cat([p.owner + sum(counts[:i]) for i, p in enumerate(parts)]),
-        count=sum(counts),
+        edges=torch.cat([p.edges + at for p, at in zip(parts, first_node, strict=False)], dim=1),
+        owner=torch.cat([p.owner + at for p, at in zip(parts, first_graph, strict=False)]),
+        count=sum(p.count for p in parts),
         weights=torch.cat(weights) if weights else None,
     )

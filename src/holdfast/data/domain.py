@@ -31,7 +31,7 @@ class Dataset:
     classes: tuple[str, ...]
     domain: np.ndarray  # (n,) int64
     domains: tuple[str, ...]
-    split: np.ndarray | None = None  # (n,) int64 into SPLITS
+    split: np.ndarray | None = None  # (n,) int64 into SPLITS, -1 in domains that name none
     ids: Sequence[str] | None = None
     time: np.ndarray | None = None
     notes: tuple[str, ...] = ()  # what a reader should tell the user, such as rows dropped

@@ -18,7 +18,7 @@ from holdfast.data.domain import SPLITS, encode
 
 SPLIT_NAMES = {
     **dict.fromkeys(("train", "training"), 0),
-    **dict.fromkeys(("valid", "validation", "val", "dev"), 1),
+    **dict.fromkeys(("valid", "validation", "val", "dev", "trial"), 1),
     **dict.fromkeys(("test", "testing", "eval"), 2),
 }
 _INTEGRAL = re.compile(r"(-?\d+)\.0*")
@@ -74,9 +74,10 @@ def domain_codes(names: Names, time: np.ndarray | None) -> tuple[np.ndarray, tup
 
 
 def split_codes(names: Names, *, where: str, column: str) -> np.ndarray:
-    """(n,) indices into SPLITS, by the usual names of the splits."""
+    """(n,) indices into SPLITS, by the usual names of the splits; of `train_sentences` the first word counts."""
     codes = names.codes()
-    table = np.asarray([SPLIT_NAMES.get(name.lower(), -1) for name in names.index] + [-1], dtype=np.int64)
+    first = [re.split(r"[_\W]", name.lower())[0] for name in names.index]
+    table = np.asarray([SPLIT_NAMES.get(word, -1) for word in first] + [-1], dtype=np.int64)
     split = table[codes]
     if (split < 0).any():
         row = int((split < 0).argmax())

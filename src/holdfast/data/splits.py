@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, unknown
 from holdfast.core.seeds import generator
 from holdfast.data.domain import SPLITS, Dataset
 
@@ -35,9 +35,11 @@ class Share:
     def everything(self) -> Part:
         return Part(self.domain, self.rows)
 
-    def tested(self) -> Part:
-        """What a model that never saw this domain is scored on: its test rows if it names any, else all."""
-        marked = self.given.get("test", self.rows[:0])
+    def tested(self, split: str = "test") -> Part:
+        """What a model that never saw this domain is scored on: its rows of that split if it names any, else all."""
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        marked = self.given.get(split, self.rows[:0])
         return Part(self.domain, marked if len(marked) else self.rows)
 
     def two(self, valid: float, seed: int) -> tuple[Part, Part]:
@@ -83,7 +85,7 @@ def shares(dataset: Dataset) -> dict[str, Share]:
     found = {}
     for name in dataset.domains:
         rows, given = dataset.rows_of(name), {}
-        if dataset.split is not None:
+        if dataset.split is not None and (dataset.split[rows] >= 0).any():
             given = {kind: rows[dataset.split[rows] == i] for i, kind in enumerate(SPLITS)}
         found[name] = Share(name, rows, given)
     return found

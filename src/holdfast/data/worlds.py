@@ -14,17 +14,13 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.core.seeds import derive
 from holdfast.data.domain import Dataset
+from holdfast.data.motifs import motif_graph
 from holdfast.data.raw import GraphList, Pixels, Raw, Texts, Vectors
 
 KINDS = ("vector", "image", "text", "graph")
-SHIFTS = ("none", "rotation", "spurious", "vocabulary", "label")
-# words have no angle to turn by, and only words have a vocabulary
-WORLDS = tuple(
-    (kind, shift)
-    for kind in KINDS
-    for shift in SHIFTS
-    if (shift != "rotation" or kind != "text") and (shift != "vocabulary" or kind == "text")
-)
+SHIFTS = ("none", "rotation", "spurious", "vocabulary", "label", "size")
+_ONLY = {"vocabulary": ("text",), "size": ("graph",), "rotation": ("vector", "image", "graph")}  # words have no angle
+WORLDS = tuple((kind, shift) for kind in KINDS for shift in SHIFTS if kind in _ONLY.get(shift, KINDS))
 _TURN = 40.0  # degrees from one domain to the next
 _SIDE = 16  # pixels
 _LETTERS = (list("bdfgklmnprstvz"), list("aeiou"))
@@ -55,7 +51,8 @@ def world(
     """`size` examples in each domain; a spurious cue agrees with the label in all domains but the last.
 
     rotation turns the features by 40 degrees a domain, vocabulary says half of the words anew in each domain,
-    label moves the class proportions from the first classes to the last ones.
+    label moves the class proportions from the first classes to the last ones, size lets graphs grow around the motif
+    that is their class.
     """
     if (kind, shift) not in WORLDS:
         known = "; ".join(f"{k}: {', '.join(s for q, s in WORLDS if q == k)}" for k in KINDS)
@@ -73,6 +70,8 @@ def world(
         raw = Texts.of(_texts(plan, random, fresh=shift == "vocabulary"))
     elif kind == "image":
         raw = Pixels(np.concatenate([_images(d, random) for d in plan]))
+    elif shift == "size":
+        raw = GraphList([motif_graph(int(label), d.at, random, noise=noise) for d in plan for label in d.y])
     elif kind == "graph":
         raw = GraphList(_graphs(np.concatenate([_vectors(d, random) for d in plan]), random, noise))
     else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from holdfast.assembly import Workshop
 from holdfast.engines.watch import Watch
-from holdfast.experiment import check_job, episodes, launch_episode, record_path
+from holdfast.experiment import check_job, episodes, launch_episode, record_path, training_steps
 from holdfast.protocols.resume import stop_at_signal, stop_if_asked
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
@@ -18,12 +18,15 @@ def run_all(
     workshop: Workshop,
     out: Path,
     *,
+    only: Container[str] | None = None,
     watch: Watch | None = None,
+    analyse: Sequence[str] = (),
 ) -> list[RunRecord]:
-    """Every episode of every spec, in order; all are checked before the first is trained."""
+    """Every episode of every spec, or `only` those named, in order; all are checked before the first is trained."""
     watch = watch or Watch()
     workshop.watch = watch.encoding
-    jobs = [(spec, episode) for spec in specs for episode in episodes(spec, workshop)]
+    every = ((spec, episode) for spec in specs for episode in episodes(spec, workshop))
+    jobs = [(spec, episode) for spec, episode in every if only is None or episode.name in only]
     for spec, episode in jobs:
         check_job(spec, episode, workshop)
     watch.start(len(jobs), sum(record_path(spec, episode, out).exists() for spec, episode in jobs))
@@ -33,8 +36,8 @@ def run_all(
             stop_if_asked()
             fresh = not record_path(spec, episode, out).exists()
             if fresh:
-                watch.begin(f"{spec.method} {episode.name} seed {spec.seed}", spec.steps)
-            records.append(launch_episode(spec, episode, workshop, out, tick=watch.step))
+                watch.begin(f"{spec.method} {episode.name} seed {spec.seed}", training_steps(spec))
+            records.append(launch_episode(spec, episode, workshop, out, tick=watch.step, analyse=analyse))
             if fresh:
                 watch.end()
     return records

@@ -5,6 +5,8 @@ b batch, n domains, d width, c classes
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -52,8 +55,9 @@ class DANN(Method):
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
         self.judge = discriminator(width, self.hidden, len(info.train_domains)).to(device)
-        classes = [m for m in self.model.head.modules() if isinstance(m, nn.Linear)][-1].out_features
-        self.classes = nn.Embedding(classes, width).to(device) if self.conditional else None
+        self.classes = None
+        if self.conditional:
+            self.classes = nn.Embedding(cast(Head, self.model.head).outputs, width).to(device)
         judging = [*self.judge.parameters(), *(self.classes.parameters() if self.classes is not None else ())]
         self.critic = self.make_optimizer(judging)
 

@@ -2,56 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
-from holdfast.methods.replay import check_draw
-from holdfast.methods.reservoir import Reservoir
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.methods.base import Metrics
+from holdfast.methods.replay import Rehearsal
 
 Grads = Sequence[Tensor | None]
 
 
-class AGEM(Method):
+class AGEM(Rehearsal):
     """Project the gradient g where it opposes the memory's gradient r (Chaudhry et al., 2019).
 
     g' = g - (g.r / r.r) r if g.r < 0, else g; r is the gradient of the risk on a draw from the buffer.
     """
 
-    kept = ("optimizer", "memory")
-
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: MakeOptimizer,
-        capacity: int = 200,
-        batch: int | None = None,  # examples drawn a step; as many as there are new ones unless given
-    ) -> None:
-        super().__init__()
-        check_draw(batch)
-        self.model, self.task = model, task
-        self.memory, self.batch = Reservoir(capacity), batch
-        self.optimizer = optimizer(model.learning())
-
     def step(self, batch: DomainBatch) -> Metrics:
         risk, grads = self._gradient(batch)
         held, turned = len(self.memory), torch.zeros_like(risk)
         if held:
-            _, reference = self._gradient(self.memory.draw(self.batch or len(batch.y), batch.y.device))
+            _, reference = self._gradient(self.draw(batch))
             grads, turned = project(grads, reference)
         self.optimizer.apply(grads)
         return {"risk": risk, "projected": turned, "buffer": torch.tensor(float(held))}
-
-    def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        self.memory.fill(batches)
 
     def _gradient(self, batch: DomainBatch) -> tuple[Tensor, Grads]:
         with tape() as side:

@@ -6,15 +6,18 @@ b batch, n domains, d width, c classes
 from __future__ import annotations
 
 from itertools import combinations, permutations
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.adversarial import discriminator
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.nn.heads import Verbal
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -22,7 +25,8 @@ from holdfast.tasks.base import Task
 class PDA(Method):
     """risk + feature_weight * adversarial + prediction_weight * KL, both class by class over pairs of domains
 
-    (prompt-based distribution alignment, Jia & Zhang, 2022).
+    (prompt-based distribution alignment, Jia & Zhang, 2022). With `words` the KL is between distributions over the
+    words of a head that says words, as published: the label words, or with head.full=true the vocabulary.
     """
 
     kept = ("optimizer", "critic")
@@ -37,8 +41,12 @@ class PDA(Method):
         feature_weight: float = 0.1,
         prediction_weight: float = 0.1,
         hidden: int = 256,
+        words: bool = False,
     ) -> None:
         super().__init__()
+        if words and not isinstance(model.head, Verbal):
+            raise BadInput("method.words aligns distributions over words: use --set head=words, or leave it out")
+        self.words = words
         self.model, self.task, self.make_optimizer, self.hidden = model, task, optimizer, hidden
         self.feature_weight, self.prediction_weight = feature_weight, prediction_weight
         self.optimizer = optimizer(model.learning())
@@ -58,11 +66,14 @@ class PDA(Method):
         if judged.requires_grad:  # a class that one domain alone shows has nothing to align
             self.critic.descend(judged)
         confusion = self._told_apart(z, batch, flipped=True)
-        gap = self._prediction_gap(output, batch)
+        gap = self._prediction_gap(self._said(z) if self.words else output, batch)
         loss = risk + self.feature_weight * confusion + self.prediction_weight * gap
         extra = auxiliary(side)
         self.optimizer.descend(loss if extra is None else loss + extra)
         return {"risk": risk.detach(), "confusion": confusion.detach(), "gap": gap.detach()}
+
+    def _said(self, z: Tensor) -> Tensor:
+        return cast(Verbal, self.model.head).words(z)
 
     def _by_class(self, t: Tensor, batch: DomainBatch) -> list[list[Tensor]]:
         """For each class of the batch, its rows in each domain."""

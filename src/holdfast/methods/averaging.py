@@ -60,6 +60,11 @@ class MovingAverage(Wrapper):
     def deployed(self) -> Model:
         return self.mean
 
+    def begin_phase(self, name: str) -> None:
+        super().begin_phase(name)
+        if name != self.phases[0]:  # what an earlier phase trained is not averaged with what this one will
+            self.seen = 0
+
     def step(self, batch: DomainBatch) -> Metrics:
         metrics = self.method.step(batch)
         self.seen += 1
@@ -95,6 +100,14 @@ class SWAD(Wrapper):
         super().begin_stage(info)
         self.finished = False
 
+    def begin_phase(self, name: str) -> None:
+        super().begin_phase(name)
+        if name != self.phases[0]:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.losses, self.segments, self.start, self.ended, self.inside, self.count = [], [], -1, False, 0, 0
+
     def step(self, batch: DomainBatch) -> Metrics:
         metrics = self.method.step(batch)
         self.count += 1
@@ -123,7 +136,7 @@ class SWAD(Wrapper):
             blend(list(self.mean.parameters()), newest, 1.0)
         copy_buffers(self.mean, self.model)
         self.finished = True
-        self.losses, self.segments, self.start, self.ended, self.inside = [], [], -1, False, 0
+        self._forget()
 
     def _absorb(self, window: int) -> None:
         """A segment belongs to the valley if some loss of the `window` from it on is below the threshold."""

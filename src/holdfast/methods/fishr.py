@@ -1,11 +1,12 @@
-"""Fishr: the gradients of the head vary alike in every domain.
+"""Fishr: the gradients of the classifier vary alike in every domain.
 
-b batch, n domains, p parameters of the head
+b batch, n domains, p parameters of the head's last layer
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,12 +15,13 @@ from torch.func import functional_call, grad, vmap
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
 
 class Fishr(Method):
-    """risk + weight * mean_i |v_i - mean v|^2, v_i the variance over examples of the head's gradient in domain i,
+    """risk + weight * mean_i |v_i - mean v|^2, v_i the variance over examples of the last layer's gradient in domain i,
 
     smoothed over steps with `ema`; the weight is 0 up to `anneal`, a step or a share of them (Rame et al., 2022).
     """
@@ -47,9 +49,15 @@ class Fishr(Method):
         self.register_buffer("average", torch.zeros(0))
 
     def begin_stage(self, info: StageInfo) -> None:
-        size = sum(p.numel() for p in self.model.head.parameters())
+        size = sum(p.numel() for p in self._last().values())
         device = next(self.model.head.parameters()).device
         self.average = torch.zeros(len(info.train_domains), size, device=device)
+
+    def _last(self) -> dict[str, Tensor]:
+        """The parameters of the head's last layer, by their names in the head."""
+        head = cast(Head, self.model.head)
+        own = set(head.last().parameters())
+        return {name: p for name, p in head.named_parameters() if p in own}
 
     def step(self, batch: DomainBatch) -> Metrics:
         if self.anneal and self.steps == self.anneal:
@@ -71,13 +79,14 @@ class Fishr(Method):
         return {"risk": risk.detach(), "penalty": penalty.detach()}
 
     def variance(self, z: Tensor, batch: DomainBatch) -> Tensor:
-        """(n, p) the variance over the examples of each domain of the head's single-example gradients."""
+        """(n, p) the variance over the examples of each domain of the last layer's single-example gradients."""
         head = self.model.head
-        parameters = dict(head.named_parameters())
 
         def risk(parameters: Mapping[str, Tensor], z: Tensor, y: Tensor) -> Tensor:
             return self.task.loss(functional_call(head, dict(parameters), (z[None],)), y[None])
 
-        single = vmap(grad(risk), in_dims=(None, 0, 0))(parameters, z, batch.y)  # name -> (b, ...)
+        # dropout inside the head, if there is any, is drawn for each example
+        each = vmap(grad(risk), in_dims=(None, 0, 0), randomness="different")
+        single = each(self._last(), z, batch.y)  # name -> (b, ...)
         flat = torch.cat([g.flatten(1) for g in single.values()], dim=1)  # (b, p)
         return torch.stack([g.var(dim=0, unbiased=False) for g in batch.split(flat)])

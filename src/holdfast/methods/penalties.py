@@ -5,7 +5,7 @@ b batch, n domains, d width, c classes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import torch
@@ -21,16 +21,25 @@ GAMMAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 def coral(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
     """Distance of means and covariances, averaged over pairs of domains (Sun & Saenko, 2016)."""
+    parts, d = batch.split(z), z.shape[1]
+    means = torch.stack([part.mean(dim=0) for part in parts])  # (n, d)
+    scaled = [(part - mean) / (len(part) - 1) ** 0.5 for part, mean in zip(parts, means, strict=True)]
+    inner, n = _covariance_products(scaled), len(parts)
+    # the mean squared difference over pairs is twice the variance
+    spread = (n * inner.diagonal().sum() - inner.sum()) / (n * (n - 1))
+    return 2 * (means.var(dim=0).mean() + spread / d**2)
 
-    def moments(z: Tensor) -> tuple[Tensor, Tensor]:
-        centred = z - z.mean(dim=0)
-        return z.mean(dim=0), centred.T @ centred / (len(z) - 1)  # (d,), (d, d)
 
-    gaps = [
-        (mean_a - mean_b).pow(2).mean() + (cov_a - cov_b).pow(2).mean()
-        for (mean_a, cov_a), (mean_b, cov_b) in combinations(map(moments, batch.split(z)), 2)
-    ]
-    return torch.stack(gaps).mean()
+def _covariance_products(scaled: Sequence[Tensor]) -> Tensor:
+    """(n, n) the inner products of the covariances s's of each domain, without a matrix (d, d) where d is above b."""
+    joint = torch.cat(list(scaled))  # (b, d)
+    if len(joint) > joint.shape[1]:
+        covariances = torch.stack([(s.T @ s).flatten() for s in scaled])  # (n, d * d)
+        return covariances @ covariances.T
+    sizes = [len(s) for s in scaled]
+    squares = (joint @ joint.T).pow(2)  # (b, b): the product of s's and t't is the sum of squares of st'
+    rows = torch.stack([block.sum(dim=0) for block in squares.split(sizes)])  # (n, b)
+    return torch.stack([block.sum(dim=1) for block in rows.split(sizes, dim=1)])
 
 
 def mmd(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:

@@ -15,10 +15,10 @@ from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
 
-class Replay(Method):
-    """Minimise the mean risk over the new batch and a draw from the buffer together (Rolnick et al., 2019).
+class Rehearsal(Method):
+    """A rule with a buffer of earlier examples, which takes a stage's training data when the stage ends.
 
-    The buffer takes a stage's training data when the stage ends: while a domain is learned, it holds earlier ones only.
+    While a domain is learned, the buffer holds earlier ones only.
     """
 
     kept = ("optimizer", "memory")
@@ -30,30 +30,32 @@ class Replay(Method):
         task: Task,
         optimizer: MakeOptimizer,
         capacity: int = 200,
-        batch: int | None = None,  # replayed examples a step; as many as there are new ones unless given
+        batch: int | None = None,  # examples drawn a step; as many as there are new ones unless given
     ) -> None:
         super().__init__()
-        check_draw(batch)
+        if batch is not None and batch < 1:
+            raise BadInput(f"batch, the examples drawn from the buffer a step, must be at least 1, not {batch}")
         self.model, self.task = model, task
         self.memory, self.batch = Reservoir(capacity), batch
         self.optimizer = optimizer(model.learning())
 
-    def step(self, batch: DomainBatch) -> Metrics:
-        held = len(self.memory)
-        if held:
-            again = self.memory.draw(self.batch or len(batch.y), batch.y.device)
-            batch = DomainBatch.cat([batch, again])
-        with tape() as side:
-            risk = self.task.loss(self.model(batch.x), batch.y)
-        extra = auxiliary(side)
-        self.optimizer.descend(risk if extra is None else risk + extra)
-        return {"risk": risk.detach(), "buffer": torch.tensor(float(held))}
+    def draw(self, batch: DomainBatch) -> DomainBatch:
+        """Earlier examples to go with this batch."""
+        return self.memory.draw(self.batch or len(batch.y), batch.y.device)
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         self.memory.fill(batches)
 
 
-def check_draw(batch: int | None) -> None:
-    """One sentence where a draw from the buffer would be empty."""
-    if batch is not None and batch < 1:
-        raise BadInput(f"batch, the examples drawn from the buffer a step, must be at least 1, not {batch}")
+class Replay(Rehearsal):
+    """Minimise the mean risk over the new batch and a draw from the buffer together (Rolnick et al., 2019)."""
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        held = len(self.memory)
+        if held:
+            batch = DomainBatch.cat([batch, self.draw(batch)])
+        with tape() as side:
+            risk = self.task.loss(self.model(batch.x), batch.y)
+        extra = auxiliary(side)
+        self.optimizer.descend(risk if extra is None else risk + extra)
+        return {"risk": risk.detach(), "buffer": torch.tensor(float(held))}

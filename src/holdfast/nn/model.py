@@ -5,12 +5,15 @@ b batch, d width, c classes
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.core.inputs import Inputs
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.graft import Attaching
 from holdfast.nn.tuning import rest_frozen
 
 
@@ -19,6 +22,8 @@ class Model(nn.Module):
 
     def __init__(self, backbone: nn.Module, neck: nn.Module, head: nn.Module, *, precision: str = "fp32") -> None:
         super().__init__()
+        if isinstance(neck, Attaching) and isinstance(backbone, Backbone):
+            neck.attach(backbone)
         self.backbone, self.neck, self.head = backbone, neck, head
         self.precision = precision
 
@@ -27,15 +32,27 @@ class Model(nn.Module):
         """The width of the features, which the neck decides."""
         return int(self.neck.width)  # pyright: ignore[reportArgumentType]
 
+    def encode(self, x: Inputs) -> Tensor:
+        """(b, d) what the backbone makes of the inputs."""
+        with self._precision():
+            return self.backbone(x)
+
+    def through(self, z: Tensor) -> Tensor:
+        """(b, d) what the neck makes of the backbone's features, in full precision for the head."""
+        with self._precision():
+            fused = self.neck(z)
+        return fused if self.precision == "fp32" else fused.float()
+
     def features(self, x: Inputs) -> Tensor:
-        if self.precision == "fp32":
-            return self.neck(self.backbone(x))  # (b, d)
-        device = next(self.head.parameters()).device.type
-        with torch.autocast(device, dtype=torch.bfloat16):
-            return self.neck(self.backbone(x)).float()
+        return self.through(self.encode(x))
 
     def forward(self, x: Inputs) -> Tensor:
         return self.head(self.features(x))  # (b, c)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(next(self.head.parameters()).device.type, dtype=torch.bfloat16)
 
     def learning(self) -> list[nn.Parameter]:
         """The parameters that an optimizer may touch."""
@@ -44,28 +61,5 @@ class Model(nn.Module):
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if mode:
-            rest_frozen(self.backbone)
+            rest_frozen(self)
         return self
-
-
-class Projection(nn.Module):
-    """A learned layer on the features: on a frozen backbone it is what a rule about features can move."""
-
-    def __init__(self, width: int, *, hidden: int = 256) -> None:
-        super().__init__()
-        self.width = hidden
-        self.layer = nn.Linear(width, hidden)
-
-    def forward(self, z: Tensor) -> Tensor:
-        return self.layer(z).relu()
-
-
-class NoNeck(nn.Module):
-    """The plain backbone: features pass as they are."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z

@@ -53,18 +53,18 @@ def fit(
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
 ) -> Fit:
-    """Train `steps` in each phase, validate every `every`, and leave the method as it was at the chosen step."""
+    """Train `steps` in each phase, validate every `every`, and end each phase as it was at its chosen step."""
     state = _State()
     if saved is not None:
         for name in method.phases[: saved["phase"] + 1]:
             method.begin_phase(name)
         _restore(state, saved, method, batches)
-    method.train()
     for number in range(state.phase, len(method.phases)):
         if saved is None or number != state.phase:
             state = _State(phase=number, history=state.history)
             method.begin_phase(method.phases[number])
             method.restart_schedules()
+        method.train()  # here, because a phase may freeze parts, which then rest
         while state.step < steps:
             metrics = method.step(next(batches))
             state.step += 1
@@ -78,8 +78,8 @@ def fit(
                     break
             if saver is not None and saver.due():
                 saver.save(_pack(state, method, batches))
-    assert state.snapshot is not None, "no step was validated"
-    method.load_state_dict(state.snapshot)
+        assert state.snapshot is not None, "no step was validated"
+        method.load_state_dict(state.snapshot)
     return Fit(state.checks[choose(state.checks)].step, state.checks, state.history)
 
 

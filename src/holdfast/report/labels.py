@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from holdfast.record import RunRecord
 
 BASELINE = "erm"
 SHARED = ("encoder", "tune")  # told as soon as two of them occur: a comparison across them must be visible
-BARE = (*SHARED, "neck", "data", "plan")  # the value speaks for itself
+BARE = (*SHARED, "data", "plan")  # the value speaks for itself
+NO_NECK = ("none", "null")
 LATE = ("data", "plan", "fingerprint")  # named only where nothing else tells two configurations apart
 
 
@@ -46,6 +47,7 @@ def _order(record: RunRecord, name: str) -> tuple[Any, ...]:
     return (
         method != BASELINE,
         natural(method),
+        str(record.spec.get("neck") or "none") not in NO_NECK,
         natural(name),
         natural(str(record.spec.get("seed"))),
         record.episode,
@@ -57,24 +59,58 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     specs = {configuration(r): r.spec for r in records}
     flat = {key: _flatten(spec) for key, spec in specs.items()}
     always = [k for k in SHARED if len({f.get(k) for f in flat.values()}) > 1]
+    necks = _necks(flat, {key for key, spec in specs.items() if spec["method"] == BASELINE})
     found: dict[str, str] = {}
     for method in sorted({str(s["method"]) for s in specs.values()}):
         own = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
-        chosen = _telling(own, always)
+        chosen = _telling(own, always, necks)
         for key, settings in own.items():
             told = ", ".join(_say(k, settings.get(k)) for k in chosen)
-            name = f"{method} ({told})" if told else method
+            name = method + necks[key] + (f" ({told})" if told else "")
             twins = sum(1 for n in found.values() if n == name or n.startswith(f"{name} #"))
             found[key] = f"{name} #{twins + 1}" if twins else name
     return found
 
 
-def _telling(own: Mapping[str, Mapping[str, str]], always: list[str]) -> list[str]:
+def _necks(flat: Mapping[str, Mapping[str, str]], baseline: Collection[str]) -> dict[str, str]:
+    """Configuration -> what a label says of its neck: ` + memory frozen slots=64`, what differs among the records.
+
+    A neck is told where it is not the usual one, its settings where records with the same neck differ in them; a
+    setting that was left as it is goes unsaid.
+    """
+    necks = {key: settings.get("neck", "none") for key, settings in flat.items()}
+    necks = {key: "none" if neck in NO_NECK else neck for key, neck in necks.items()}
+    usual = _usual(set(necks.values()), {necks[key] for key in baseline})
+    found = {}
+    for key, settings in flat.items():
+        same = [flat[other] for other, neck in necks.items() if neck == necks[key]]
+        own = sorted(k for k in settings if k.startswith("neck_args."))
+        differ = [k for k in own if len({other.get(k) for other in same}) > 1]
+        words = [_neck_setting(k.removeprefix("neck_args."), settings[k]) for k in differ]
+        told = " without neck" if necks[key] == "none" else f" + {' '.join([necks[key], *words])}"
+        found[key] = told if words or necks[key] != usual else ""
+    return found
+
+
+def _usual(necks: Collection[str], baseline: Collection[str]) -> str:
+    """The neck that goes unsaid: the only one, or the baseline's only one, or else the plain backbone."""
+    for there in (necks, baseline):
+        if len(there) == 1:
+            return next(iter(there))
+    return "none"
+
+
+def _neck_setting(name: str, value: str) -> str:
+    return name if value == "true" else f"{name}={value}"
+
+
+def _telling(own: Mapping[str, Mapping[str, str]], always: list[str], necks: Mapping[str, str]) -> list[str]:
     """The settings that tell one method's configurations apart, each taken only if it tells more apart."""
     chosen = list(always)
-    for name in sorted({k for settings in own.values() for k in settings}, key=_priority):
-        before = {tuple(s.get(k) for k in chosen) for s in own.values()}
-        after = {tuple(s.get(k) for k in (*chosen, name)) for s in own.values()}
+    names = {k for settings in own.values() for k in settings if k != "neck" and not k.startswith("neck_args.")}
+    for name in sorted(names, key=_priority):
+        before = {(necks[key], *(s.get(k) for k in chosen)) for key, s in own.items()}
+        after = {(necks[key], *(s.get(k) for k in (*chosen, name))) for key, s in own.items()}
         if len(after) > len(before):
             chosen.append(name)
     return chosen
@@ -102,7 +138,7 @@ def _flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _say(name: str, value: str | None) -> str:
-    """A setting in a label: `minilm`, `no neck`, `slots=64`, `encoder.depth=2`."""
+    """A setting in a label: `minilm`, `no data`, `slots=64`, `encoder.depth=2`."""
     if value is None or value == "null":
         return f"no {name}" if name in BARE else f"{name.removeprefix('method_args.')}=none"
     if name in BARE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
-from holdfast.report import plots, words
+from holdfast.report import analyses, pictures, plots, words
 from holdfast.report.against import Against, against_baseline, told_difference, told_p
 from holdfast.report.labels import grouped
 from holdfast.report.stats import Cell
@@ -28,6 +28,7 @@ FACTS = {
     "task": "Task",
     "encoder": "Encoder",
     "neck": "Neck",
+    "head": "Head",
     "tune": "Tuning",
     "plan": "Plan",
     "select": "Selection",
@@ -76,6 +77,10 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
             for name, record in streams.items()
         ],
         transfers=[_transfer(entry, metric) for entry in transfers(everything, metric)],
+        distances=_distances(groups),
+        projections=[_pictured(groups, name, pictures.feature_panels) for name in ("projection", "projection-tsne")],
+        slots=_pictured(groups, "memory-use", pictures.slot_bars),
+        memories=[_memory(entry) for entry in analyses.memories(groups)],
         costs=[_cost(entry) for entry in costs(everything)],
         facts=_facts(everything),
         settings=[(name, _settings(group[0])) for name, group in groups.items()],
@@ -134,6 +139,40 @@ def _transfer(entry: Transfer, metric: str) -> dict[str, Any]:
     """A line of the stream's numbers: label, then pairs of text and the value to sort by."""
     cells = (entry.average, entry.backward, entry.forgetting)
     return {"label": entry.label, "cells": [(words.show(c, metric), None if c is None else c.mean) for c in cells]}
+
+
+def _distances(groups: analyses.Groups) -> dict[str, Any] | None:
+    """The bars, and what their errors are."""
+    found = analyses.distances(groups)
+    if not found:
+        return None
+    seeds = max(bar.seeds for bars in found.values() for bar in bars.values())
+    places = {label: place for place, label in enumerate(groups)}
+    picture = Markup(pictures.distance_bars(found, places))
+    return {"picture": picture, "seeds": seeds, "noise": f"{analyses.noise(groups):.2f}"}
+
+
+def _pictured(groups: analyses.Groups, name: str, draw: Callable[[analyses.Shown], Any]) -> dict[str, Any]:
+    """The runs that are pictured, each with its pictures, and how many are not."""
+    shown, left = analyses.pictured(groups, name)
+    drawn = []
+    for each in shown:
+        made = draw(each)
+        many = [("", made)] if isinstance(made, str) else made
+        drawn.append((each, [(title, Markup(picture)) for title, picture in many]))
+    return {"runs": drawn, "left": left}
+
+
+def _memory(entry: dict[str, Any]) -> dict[str, Any]:
+    """A line of the memories: label, then pairs of text and the value to sort by."""
+    digits = {"slots": 0, "effective sources": 1, "effective targets": 1, "weight": 2, "moved": 2}
+    shares = ("used sources", "used targets")
+    cells = []
+    for key in ("slots", "effective sources", "effective targets", *shares, "weight", "moved"):
+        value = entry[key]
+        told = words.MISSING if value is None else f"{value:.0%}" if key in shares else f"{value:,.{digits[key]}f}"
+        cells.append((told, value))
+    return {"label": entry["label"], "cells": cells}
 
 
 def _cost(entry: dict[str, Any]) -> dict[str, Any]:

@@ -26,28 +26,28 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
     targets = columns(rows)
     figure = go.Figure()
     for place, row in enumerate(rows):
-        cells = [(_plain(t), row.cells[t]) for t in targets if t in row.cells]
+        cells = [(plain(t), row.cells[t]) for t in targets if t in row.cells]
         if row.average is not None:
             cells.append(("<b>average</b>", row.average))
         errors = [0.0 if c.stderr is None else scaled(c.stderr, metric) for _, c in cells]
-        colour, symbol, _ = _style(place)
+        colour, symbol, _ = style(place)
         figure.add_scatter(
-            name=_plain(row.label),
+            name=plain(row.label),
             x=[t for t, _ in cells],
             y=[scaled(c.mean, metric) for _, c in cells],
             error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 6},
             mode="markers",
             marker={"size": 8, "color": colour, "symbol": symbol},
             offsetgroup=str(place),
-            customdata=[[_plain(_hover(c.mean, c.stderr, metric)), c.n] for _, c in cells],
+            customdata=[[plain(_hover(c.mean, c.stderr, metric)), c.n] for _, c in cells],
             hovertemplate="%{fullData.name}, %{x}: %{customdata[0]} (n=%{customdata[1]})<extra></extra>",
         )
-    order = [*(_plain(t) for t in targets), "<b>average</b>"]
+    order = [*(plain(t) for t in targets), "<b>average</b>"]
     figure.update_layout(scattermode="group", scattergap=0.35)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, range=[-0.5, len(order) - 0.5])
     figure.update_yaxes(title=metric_name(metric), range=_reach(rows, metric))
     figure.add_vline(x=len(targets) - 0.5, line={"color": "rgba(128,128,128,0.7)", "width": 1, "dash": "dot"})
-    return _fragment(figure, "scores", height=440)
+    return fragment(figure, "scores", height=440)
 
 
 def curves(records: Iterable[RunRecord]) -> str:
@@ -60,9 +60,9 @@ def curves(records: Iterable[RunRecord]) -> str:
         lines = [line for line in map(_curve, group) if line]
         # a step counts once all runs have reached it, or the mean would jump where a run ends
         steps = sorted(set.intersection(*(set(line) for line in lines))) if lines else []
-        colour, symbol, dash = _style(place)
+        colour, symbol, dash = style(place)
         figure.add_scatter(
-            name=_plain(name),
+            name=plain(name),
             x=steps,
             y=[scaled(math.fsum(line[s] for line in lines) / len(lines), metric) for s in steps],
             mode="lines+markers",
@@ -72,7 +72,7 @@ def curves(records: Iterable[RunRecord]) -> str:
         )
     figure.update_xaxes(title="step")
     figure.update_yaxes(title=f"validation {metric_name(metric)}")
-    return _fragment(figure, "curves", height=400)
+    return fragment(figure, "curves", height=400)
 
 
 def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[float, float] | None = None) -> str:
@@ -83,11 +83,11 @@ def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[
     metric = metric or str(record.spec["metric"])
     values = r_matrix(record, metric)
     shown = [[None if math.isnan(v) else scaled(v, metric) for v in line] for line in values]
-    after = [f"{i + 1}: " + _plain("+".join(s["train"])) for i, s in enumerate(record.stages)]
+    after = [f"{i + 1}: " + plain("+".join(s["train"])) for i, s in enumerate(record.stages)]
     figure = go.Figure(
         go.Heatmap(
             z=shown,
-            x=[_plain(d) for d in stream_domains(record)],
+            x=[plain(d) for d in stream_domains(record)],
             y=after,
             text=[["" if math.isnan(v) else number(v, metric) for v in line] for line in values],
             texttemplate="%{text}",
@@ -103,7 +103,7 @@ def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[
     )
     figure.update_xaxes(title="scored on", type="category", showgrid=False)
     figure.update_yaxes(title="after learning", type="category", autorange="reversed", showgrid=False)
-    return _fragment(figure, f"stream-{record.id}", height=160 + 44 * len(after))
+    return fragment(figure, f"stream-{record.id}", height=160 + 44 * len(after))
 
 
 def _curve(record: RunRecord) -> dict[int, float]:
@@ -131,7 +131,7 @@ def _reach(rows: Sequence[Row], metric: str) -> list[float] | None:
     return [low - room, high + room]
 
 
-def _style(place: int) -> tuple[str, str, str]:
+def style(place: int) -> tuple[str, str, str]:
     """Colour, symbol and dash of the method at this place: the same in every picture of a page."""
     turn = place // len(COLOURS)
     return COLOURS[place % len(COLOURS)], SYMBOLS[turn % len(SYMBOLS)], DASHES[turn % len(DASHES)]
@@ -142,12 +142,13 @@ def _hover(mean: float, stderr: float | None, metric: str) -> str:
     return number(mean, metric) + error + (" %" if is_percent(metric) else "")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """A name is text: plotly reads some HTML in labels."""
     return html.escape(text)
 
 
-def _fragment(figure: go.Figure, name: str, *, height: int) -> str:
+def fragment(figure: go.Figure, name: str, *, height: int, legend: bool = True) -> str:
+    """A figure as HTML in the looks of the page, without plotly.js."""
     figure.update_layout(
         template="none",
         height=height,
@@ -157,7 +158,7 @@ def _fragment(figure: go.Figure, name: str, *, height: int) -> str:
         font={"family": "system-ui, sans-serif", "size": 14, "color": "#767676"},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
         hoverlabel={"font": {"family": "system-ui, sans-serif"}},
-        showlegend=True,
+        showlegend=legend,
     )
     figure.update_xaxes(automargin=True, zeroline=False, gridcolor=GRID)
     figure.update_yaxes(automargin=True, title_standoff=12, zeroline=False, gridcolor=GRID)

@@ -107,6 +107,8 @@ def sweep(
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or not methods:
         raise BadInput("nothing to run: give at least one seed and one method")
+    if any("+" in name for name in methods):
+        raise BadInput("a sweep takes names of methods alone: give the neck with --set neck=NAME")
     given = {"steps": steps, "batch": batch, "lr": lr, **(settings or {})}
     given = {key: value for key, value in given.items() if value is not None}
     often = {} if steps is None else {"every": max(1, min(25, steps // 4))}

@@ -1,1 +1,1 @@
-"""Kinds of tasks: each has its head, its loss and its metrics."""
+"""Kinds of tasks: each has its loss and its metrics."""

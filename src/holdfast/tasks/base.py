@@ -1,24 +1,20 @@
-"""What every task is: the head it needs, the loss of a batch, and the scores of many predictions."""
+"""What every task is: the loss of a batch, and the scores of many predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.record import Scores
 
 
 class Task(Protocol):
-    """One kind of question asked of the features."""
+    """One kind of question asked of the outputs of a head."""
 
     @property
     def metrics(self) -> tuple[str, ...]: ...
-
-    def head(self, width: int, outputs: int) -> nn.Module:
-        """What turns features (b, width) into outputs."""
-        ...
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """The mean risk of a batch."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch.nn.functional as F
 from sklearn import metrics as sk
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.core.errors import unknown
 from holdfast.record import Scores
@@ -19,12 +19,9 @@ LOWER = ("nll", "ece")
 
 
 class Classify:
-    """Cross-entropy on a linear head; accuracy and its relatives."""
+    """Cross-entropy on the outputs; accuracy and its relatives."""
 
     metrics = ("accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece")
-
-    def head(self, width: int, outputs: int) -> nn.Module:
-        return nn.Linear(width, outputs)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y)

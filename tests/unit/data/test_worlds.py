@@ -42,8 +42,8 @@ def across(data: Dataset) -> float:
     return accuracy(features(data), data.y, np.flatnonzero(~last), np.flatnonzero(last))
 
 
-def test_there_are_sixteen_worlds():
-    assert len(WORLDS) == len(set(WORLDS)) == 16
+def test_there_are_seventeen_worlds():
+    assert len(WORLDS) == len(set(WORLDS)) == 17
 
 
 @pytest.mark.parametrize(("kind", "shift"), WORLDS)
@@ -102,6 +102,15 @@ def test_label_shift_moves_only_the_proportions(kind):
     assert share[-1] > 0.7
     even = world(kind, "none", size=400)
     assert all(0.4 < even.y[even.rows_of(d)].mean() < 0.6 for d in even.domains)
+
+
+def test_size_lets_graphs_grow_and_the_boundary_moves():
+    data = world("graph", "size", classes=3)
+    sizes = [[len(g.nodes) for g in data.raw.take(data.rows_of(d))] for d in data.domains]
+    assert [(min(s), max(s)) for s in sizes] == [(10, 14), (22, 26), (34, 38), (46, 50)]
+    by_class = [np.asarray(sizes[0])[data.y[data.rows_of("domain-0")] == k].mean() for k in range(3)]
+    assert np.ptp(by_class) < 0.7  # the class says nothing about the size
+    assert across(data) < inside(data) - 0.1
 
 
 def test_shapes():

@@ -18,7 +18,8 @@ from holdfast.methods.base import Method
 from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
 from holdfast.nn.backbones.small import MLP, Features
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
 from holdfast.protocols.run import Settings, run
 from holdfast.protocols.stream import Stream

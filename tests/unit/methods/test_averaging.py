@@ -6,7 +6,8 @@ from torch import nn
 
 from holdfast.methods.averaging import SWAD, MovingAverage, valley_start
 from holdfast.methods.base import Method, StageInfo
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 
 
 class Counting(Method):

@@ -73,6 +73,25 @@ def bottleneck(z, output, y):
     return np.mean([p.var(axis=0, ddof=1).mean() for p in pieces(z)])
 
 
+def coral_by_pairs(z, batch):
+    """Every pair of covariance matrices written out: what the fast way must equal."""
+    moments = [(part.mean(0), part.T.cov()) for part in batch.split(z)]
+    gaps = [(a - b).pow(2).mean() + (c - e).pow(2).mean() for (a, c), (b, e) in combinations(moments, 2)]
+    return torch.stack(gaps).mean()
+
+
+@pytest.mark.parametrize("width", [2, 17, 18, 19, 64])  # 18 examples: both ways of taking the products
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_coral_equals_all_pairs_in_value_and_gradient(width, dtype):
+    torch.manual_seed(width)
+    batch = DomainBatch(torch.zeros(18, 1), torch.zeros(18), (0, 1, 2), SIZES)
+    fast, slow = (torch.randn(18, width, dtype=dtype).add(3.0).requires_grad_() for _ in range(2))
+    slow.data.copy_(fast.data)
+    values = PENALTIES["coral"](fast, fast, batch, F.cross_entropy), coral_by_pairs(slow, batch)
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(v, t)[0] for v, t in zip(values, (fast, slow), strict=True)))
+
+
 CLOSED = {"coral": coral, "mmd": mmd, "irm": irm, "vrex": vrex, "bottleneck": bottleneck}
 
 

@@ -20,7 +20,9 @@ from holdfast.methods.fishr import Fishr
 from holdfast.methods.meta import MLDG
 from holdfast.methods.mixup import Mixup
 from holdfast.methods.reweighted import GroupDRO
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 
 SGD = partial(Descent, Recipe(optimizer="sgd", lr=0.1, weight_decay=0.0, momentum=0.0))
@@ -107,7 +109,7 @@ def test_group_dro_weights_grow_with_the_risk():
 
 def linear(width=4, classes=3):
     torch.manual_seed(0)
-    return Model(nn.Identity(), NoNeck(width), nn.Linear(width, classes))
+    return Model(nn.Identity(), NoNeck(width), Linear(width, classes))
 
 
 def domains(n=3, size=5, width=4, classes=3):

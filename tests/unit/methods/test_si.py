@@ -11,7 +11,8 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.base import StageInfo
 from holdfast.methods.si import SynapticIntelligence
 from holdfast.nn.backbones.small import Features
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
     assert_later_domains_are_not_looked_at,

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.graph import GraphNetwork
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.rnn import BiLSTM
 from holdfast.nn.backbones.small import CNN, MLP
@@ -20,7 +22,16 @@ from tests import tiny
 TEXTS = ["the good film", "bad bad food", "the food was good", "a film"]
 IMAGES = torch.randint(0, 256, (4, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
 VECTORS = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-KINDS = ["mlp", "cnn", "resnet", "rnn", "text", "vit"]
+GRAPHS = [
+    Graphs(
+        torch.randn(v, 5, generator=torch.Generator().manual_seed(v)),
+        torch.tensor([list(range(1, v)), [0] * (v - 1)]),
+        torch.zeros(v).long(),
+        1,
+    )
+    for v in (3, 4, 5, 6)
+]
+KINDS = ["mlp", "cnn", "resnet", "rnn", "text", pytest.param("graph", marks=pytest.mark.graph), "vit"]
 
 
 def make(kind: str, folder) -> tuple[Backbone, object]:
@@ -29,6 +40,8 @@ def make(kind: str, folder) -> tuple[Backbone, object]:
         return MLP.build(lambda: VECTORS, hidden=(8, 8, 8), dropout=0.3), VECTORS
     if kind == "rnn":
         return BiLSTM.build(lambda: TEXTS, embedding=6, hidden=4, dropout=0.3, min_count=1), TEXTS
+    if kind == "graph":
+        return GraphNetwork.build(lambda: GRAPHS, virtual=True, layers=2, hidden=8, dropout=0.3), GRAPHS
     if kind == "text":
         return TextEncoder.build(list, name=str(tiny.tiny_bert(folder)), length=16), TEXTS
     if kind == "cnn":
@@ -110,7 +123,7 @@ def test_unknown_tuning(mode: str) -> None:
         tune(CNN(), mode)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "rnn", "text"])
+@pytest.mark.parametrize("kind", ["mlp", "rnn", "text", pytest.param("graph", marks=pytest.mark.graph)])
 def test_frozen_parts_have_no_dropout(kind: str, tmp_path) -> None:
     backbone, examples = make(kind, tmp_path)
     tune(backbone, "frozen")

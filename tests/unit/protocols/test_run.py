@@ -17,7 +17,8 @@ from holdfast.data.worlds import world
 from holdfast.methods.base import Method
 from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
-from holdfast.nn.model import Model, NoNeck
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
 from holdfast.protocols.fit import fit
 from holdfast.protocols.leave_one_out import LeaveOneOut

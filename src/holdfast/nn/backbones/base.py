@@ -45,6 +45,10 @@ class Backbone(nn.Module, ABC):
         """The parts from input to output, for `last:N`."""
         return list(self.children())
 
+    def stack(self) -> nn.ModuleList:
+        """The layers of a transformer, for what is put into them."""
+        raise BadInput(f"{type(self).__name__} has no stack of layers to put a part into: use a transformer")
+
     def class_token(self) -> list[nn.Parameter]:
         """The parameters of a class token, for `head+cls`."""
         raise BadInput(f"{type(self).__name__} has no class token of its own: use tuning full, frozen or last:N")

@@ -35,7 +35,8 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _loading(what: str, name: str) -> Iterator[None]:
+def loading(what: str, name: str) -> Iterator[None]:
+    """Whatever these libraries raise becomes one sentence; nothing is said and no chance is drawn."""
     try:
         # a memoised load must not leave the generators elsewhere than a first one does
         with quiet(), torch.random.fork_rng(devices=[]):
@@ -50,7 +51,7 @@ def _loading(what: str, name: str) -> Iterator[None]:
         ) from error
 
 
-def _place(name: str) -> tuple[str, Stamp]:
+def place_of(name: str) -> tuple[str, Stamp]:
     """The folder or the hub name, and what tells one state of the folder from the next."""
     path = Path(name).expanduser()
     if path.is_dir():
@@ -63,8 +64,8 @@ def _place(name: str) -> tuple[str, Stamp]:
 
 def load_config(name: str, *, what: str) -> Any:
     """The configuration alone."""
-    place, _ = _place(name)
-    with _loading(what, name):
+    place, _ = place_of(name)
+    with loading(what, name):
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
     if "use_mask_token" in config.to_dict():
         config.use_mask_token = False  # a parameter that nothing here would ever train
@@ -73,13 +74,13 @@ def load_config(name: str, *, what: str) -> Any:
 
 def load_module(name: str, *, what: str) -> PreTrainedModel:
     """A network of one's own with the pretrained weights, in float32."""
-    return copy.deepcopy(_module(*_place(name), name, what))
+    return copy.deepcopy(_module(*place_of(name), name, what))
 
 
 @lru_cache(maxsize=2)
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
     config = load_config(name, what=what)
-    with _loading(what, name):
+    with loading(what, name):
         module, told = AutoModel.from_pretrained(
             place,
             config=config,
@@ -109,12 +110,12 @@ def _without_pooler(config: Any) -> dict[str, bool]:
 
 def load_tokenizer(name: str, *, what: str) -> Any:
     """A fast tokenizer of one's own."""
-    return copy.deepcopy(_tokenizer(*_place(name), name, what))
+    return copy.deepcopy(_tokenizer(*place_of(name), name, what))
 
 
 @lru_cache(maxsize=4)
 def _tokenizer(place: str, stamp: Stamp, name: str, what: str) -> Any:
-    with _loading(what, name):
+    with loading(what, name):
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise BadInput(f"'{name}' has no fast tokenizer: save it with a tokenizer.json")

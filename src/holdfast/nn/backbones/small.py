@@ -58,6 +58,12 @@ class Features(Backbone):
         assert isinstance(x, Tensor)
         return x
 
+    def stack(self) -> nn.ModuleList:
+        raise BadInput(
+            "vectors, and the kept features of a frozen encoder, have no layers to put a part into: "
+            "let the encoder learn (--tune full or last:1), or place the part on the features"
+        )
+
     def preparation(self) -> str:
         return _vector_preparation(self.width)
 

@@ -28,6 +28,7 @@ from holdfast.nn.backbones.pretrained import (
     load_module,
     load_tokenizer,
 )
+from holdfast.nn.backbones.template import Template, resolve
 
 POOLINGS = ("mean", "cls", "mask")
 WHAT = "text encoder"
@@ -44,20 +45,26 @@ def minilm_folder() -> Path:
 
 
 class TextEncoder(Backbone):
-    """A transformer over a text or a pair; its features are the mean, the first or the mask token's state."""
+    """A transformer over a text or a pair; its features are the mean, the first or the mask token's state.
+
+    With a `template` the text is set into a sentence with a mask, and the mask's state is the feature.
+    """
 
     takes: ClassVar[str] = "text"
+    place: str = ""  # where the pretrained weights came from, for a head that takes its own from there
 
-    def __init__(self, module: Any, tokenizer: Any, *, name: str, pooling: str, length: int) -> None:
+    def __init__(
+        self, module: Any, tokenizer: Any, *, name: str, pooling: str, length: int, template: str | None = None
+    ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         if tokenizer.pad_token_id is None:
             raise BadInput(f"the tokenizer of '{name}' has no padding token: it is not a text encoder's")
-        if pooling == "mask" and tokenizer.mask_token_id is None:
-            raise BadInput(f"the tokenizer of '{name}' has no mask token: use pooling mean or cls")
+        if (template or pooling == "mask") and tokenizer.mask_token_id is None:
+            raise BadInput(f"the tokenizer of '{name}' has no mask token: use pooling mean or cls and no template")
         self.width = int(module.config.hidden_size)
-        self.settings = {"name": name, "pooling": pooling, "length": length}
+        self.settings = {"name": name, "pooling": pooling, "length": length, "template": template}
         self.pooling, self.length = pooling, length
         self.module = module.train()
         self.tokenizer = tokenizer
@@ -65,25 +72,48 @@ class TextEncoder(Backbone):
         takes = inspect.signature(module.forward).parameters
         names = tokenizer.model_input_names
         self._typed = segments > 1 and "token_type_ids" in takes and "token_type_ids" in names
+        words: nn.Embedding = module.get_input_embeddings()
+        self.template = None if template is None else Template(template, tokenizer, vocabulary=words.num_embeddings)
+        self.soft = None  # vectors of the template's learned tokens, which begin as those of its words
+        if self.template is not None and self.template.soft:
+            self.soft = nn.Embedding.from_pretrained(words.weight.detach()[self.template.soft].clone(), freeze=False)
 
     @classmethod
-    def build(cls, training: Callable[[], Any], *, name: str, pooling: str = "mean", length: int | None = None) -> Self:
+    def build(
+        cls,
+        training: Callable[[], Any],
+        *,
+        name: str,
+        pooling: str | None = None,
+        length: int | None = None,
+        template: str | None = None,
+    ) -> Self:
         """Load the weights and the tokenizer of a folder or a hub name; 128 tokens a text, or as many as it can."""
-        return cls._from(name, name, pooling, length)
+        return cls._from(name, name, pooling, length, template)
 
     @classmethod
-    def minilm(cls, training: Callable[[], Any], *, pooling: str = "mean", length: int = 128) -> Self:
+    def minilm(
+        cls,
+        training: Callable[[], Any],
+        *,
+        pooling: str | None = None,
+        length: int = 128,
+        template: str | None = None,
+    ) -> Self:
         """all-MiniLM-L6-v2, 384 wide, from the installed package: no hub is needed."""
-        return cls._from(str(minilm_folder()), "all-MiniLM-L6-v2", pooling, length)
+        return cls._from(str(minilm_folder()), "all-MiniLM-L6-v2", pooling, length, template)
 
     @classmethod
-    def _from(cls, place: str, name: str, pooling: str, length: int | None) -> Self:
+    def _from(cls, place: str, name: str, pooling: str | None, length: int | None, template: str | None) -> Self:
+        template = None if template is None else resolve(template)
+        pooling = pooling or ("mask" if template else "mean")
         module = load_module(place, what=WHAT)
         if not isinstance(module.get_input_embeddings(), nn.Embedding):
             raise BadInput(f"'{name}' is not a text encoder: {type(module).__name__} reads no token ids")
         tokenizer = load_tokenizer(place, what=WHAT)
         room = _room(module, tokenizer)
-        made = cls(module, tokenizer, name=name, pooling=pooling, length=length or min(128, room))
+        made = cls(module, tokenizer, name=name, pooling=pooling, length=length or min(128, room), template=template)
+        made.place = place
         made._check(room)
         return made
 
@@ -94,9 +124,11 @@ class TextEncoder(Backbone):
             counts = f"{len(self.tokenizer)} words, but the network only {words}"
             raise BadInput(f"the tokenizer of '{name}' knows {counts}: they do not belong together")
         least = self.tokenizer.num_special_tokens_to_add(pair=True) + 2
+        trial: Any = f"a {self.tokenizer.mask_token or 'b'}"
+        if self.template is not None:
+            least, trial = self.template.fixed + self.template.texts, ("a", "b")[: self.template.texts]
         if not least <= self.length <= most:
             raise BadInput(f"length {self.length} does not suit '{name}': choose from {least} to {most} tokens")
-        trial = f"a {self.tokenizer.mask_token or 'b'}"
         try:
             with torch.no_grad():
                 states = self.eval()._states(self.prepare([trial]).take(torch.tensor([0])))
@@ -111,6 +143,8 @@ class TextEncoder(Backbone):
         examples = list(examples)
         if not examples:
             return TokenStore.build([], pad=pad)
+        if self.template is not None:
+            return TokenStore.build(self.template.rows(examples, self.length), pad=pad)
         pairs = not isinstance(examples[0], str)
         typed = pairs and self._typed
         first, second = zip(*examples, strict=True) if pairs else (examples, None)
@@ -132,7 +166,7 @@ class TextEncoder(Backbone):
 
     def _no_mask(self, which: str) -> str:
         token = f"{self.tokenizer.mask_token} in its first {self.length} tokens"
-        return f"{which} has no {token}: put one in, or use pooling mean or cls"
+        return f"{which} has no {token}: put one in by encoder.template, or use pooling mean or cls"
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Tokens)
@@ -152,14 +186,23 @@ class TextEncoder(Backbone):
         # some encoders count positions by the padding id, so padding must carry it
         ids = x.ids.masked_fill(~x.mask, self.tokenizer.pad_token_id)
         types = {"token_type_ids": x.types} if x.types is not None and self._typed else {}
-        return self.module(input_ids=ids, attention_mask=x.mask.long(), **types).last_hidden_state
+        given = {"input_ids": ids} if self.soft is None else {"inputs_embeds": self._vectors(ids, self.soft)}
+        return self.module(**given, attention_mask=x.mask.long(), **types).last_hidden_state
 
-    def layers(self) -> nn.ModuleList:
+    def _vectors(self, ids: Tensor, soft: nn.Embedding) -> Tensor:
+        """(b, t, d) word vectors, where ids after the vocabulary are the learned tokens."""
+        words: nn.Embedding = self.module.get_input_embeddings()
+        at = ids - words.num_embeddings
+        learned = (at >= 0)[..., None]
+        return torch.where(learned, soft(at.clamp(min=0)), words(ids.clamp(max=words.num_embeddings - 1)))
+
+    def stack(self) -> nn.ModuleList:
         """The transformer layers themselves."""
         return layers_of(self.module)
 
     def blocks(self) -> list[nn.Module]:
-        return blocks_of(self.module)
+        first, *rest = blocks_of(self.module)
+        return [first if self.soft is None else nn.ModuleList([first, self.soft]), *rest]
 
     def save(self, folder: Path) -> dict[str, Any]:
         self.module.config.save_pretrained(folder)
@@ -177,7 +220,8 @@ class TextEncoder(Backbone):
         # prepare sets these two anew, and what an earlier call set stays in the tokenizer
         for part in ("truncation", "padding"):
             tokenizer.pop(part, None)
-        text = json.dumps([tokenizer, self.tokenizer.pad_token_id, self._typed, self.length], sort_keys=True)
+        parts = [tokenizer, self.tokenizer.pad_token_id, self._typed, self.length, self.settings["template"]]
+        text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -105,7 +105,7 @@ class VisionTransformer(Backbone):
     def _states(self, x: Tensor) -> Tensor:
         return self.module(pixel_values=self.normalise(x), **self._stretch).last_hidden_state
 
-    def layers(self) -> nn.ModuleList:
+    def stack(self) -> nn.ModuleList:
         """The transformer layers themselves."""
         return layers_of(self.module)
 

@@ -85,7 +85,7 @@ def test_gradient_and_blocks(folders, family: str) -> None:
     assert all(p.grad is not None for p in parameters)
     blocks = encoder.blocks()
     assert len(blocks) == 4
-    assert blocks[1:] == list(encoder.layers())
+    assert blocks[1:] == list(encoder.stack())
     in_blocks = [id(p) for b in blocks for p in b.parameters()]
     assert sorted(in_blocks) == sorted(map(id, parameters))
 

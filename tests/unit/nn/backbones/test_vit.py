@@ -66,7 +66,7 @@ def test_gradient_blocks_and_class_token(folders, family: str) -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in parameters)
     blocks = net.blocks()
     assert len(blocks) == 4
-    assert blocks[1:3] == list(net.layers())[:2]
+    assert blocks[1:3] == list(net.stack())[:2]
     assert sorted(id(p) for b in blocks for p in b.parameters()) == sorted(map(id, parameters))
     (token,) = net.class_token()
     assert token.shape == (1, 1, 32)

@@ -1,0 +1,136 @@
+"""Rows of each domain as a trained network sees them: before, inside and after its neck, taken in one pass.
+
+b batch, n rows, d width, h heads, k slots chosen, m slots
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.core.inputs import Inputs
+from holdfast.core.seeds import derive
+from holdfast.core.tape import tape
+from holdfast.data.examples import Examples
+from holdfast.data.splits import Part
+from holdfast.nn.model import Model
+
+MOST = 1000  # rows of all sources together, and of all targets together
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Some rows of one domain; what a memory says is None where the network has none."""
+
+    domain: str
+    backbone: np.ndarray  # (n, d) what the neck gets
+    features: np.ndarray  # (n, d') what the head gets
+    content: np.ndarray | None = None  # (n, d) what the memory reads
+    usage: np.ndarray | None = None  # (m,) the mean weight of each slot over rows and heads
+    peaks: np.ndarray | None = None  # (m,) the largest weight that each slot had
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """The domains that were trained on, and those that were not."""
+
+    sources: tuple[View, ...]
+    targets: tuple[View, ...]
+
+    def __iter__(self) -> Iterator[View]:
+        return iter((*self.sources, *self.targets))
+
+
+@runtime_checkable
+class Slotted(Protocol):
+    """A memory that knows its size: where slots are chosen, the tape does not tell it."""
+
+    @property
+    def slots(self) -> int: ...
+    def read(self, query: Tensor) -> Any: ...
+
+
+def view_domains(
+    model: Model,
+    examples: Examples,
+    sources: Sequence[Part],
+    targets: Sequence[Part],
+    *,
+    seed: int,
+    most: int = MOST,
+) -> Views:
+    """At most `most` rows a side, shared evenly by its domains and drawn by seed; the model is left as it was."""
+    training = model.training
+    model.eval()
+    sides = []
+    for name, parts in (("source", sources), ("target", targets)):
+        domains = list(dict.fromkeys(part.domain for part in parts))
+        share = -(-most // max(1, len(domains)))
+        found = []
+        for domain in domains:
+            rows = np.concatenate([part.rows for part in parts if part.domain == domain])
+            if len(rows) > share:
+                chance = np.random.default_rng(derive(seed, "analysis", name, domain))
+                rows = np.sort(chance.choice(rows, share, replace=False))
+            if len(rows):
+                found.append(_view(model, examples, domain, rows))
+        sides.append(tuple(found))
+    model.train(training)
+    return Views(*sides)
+
+
+def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:
+    listener = _Listener(model)
+    both = examples.map(listener, rows).numpy()
+    pieces = np.split(both, np.cumsum(listener.widths)[:-1], axis=1)
+    usage = peaks = None
+    if listener.usage is not None and listener.peaks is not None:
+        usage, peaks = (listener.usage / listener.reads).numpy(), listener.peaks.numpy()
+    return View(domain, pieces[0], pieces[1], pieces[2] if len(pieces) > 2 else None, usage, peaks)
+
+
+class _Listener:
+    """A forward pass whose inner features are kept: those of its rows side by side, weights of slots summed up.
+
+    Of several memories the last is heard. One that is read at every token has no content a row, only weights,
+    and padding counts among its reads.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.widths: list[int] = []
+        self.usage: Tensor | None = None  # (m,) on the CPU
+        self.peaks: Tensor | None = None
+        self.reads = 0
+
+    def __call__(self, x: Inputs) -> Tensor:
+        with tape() as side:
+            encoded = self.model.encode(x)
+            features = self.model.through(encoded)
+        pieces = [encoded, features]
+        if side["memory/content"] and len(side["memory/content"][-1]) == len(features):
+            pieces.append(side["memory/content"][-1])
+        if side["memory/weights"]:
+            slots = side["memory/slots"][-1] if side["memory/slots"] else None
+            self._count(side["memory/weights"][-1].float(), slots)
+        self.widths = [piece.shape[1] for piece in pieces]
+        return torch.cat([piece.float() for piece in pieces], dim=1)
+
+    def _count(self, weights: Tensor, slots: Tensor | None) -> None:
+        """Add the weights (b, h, m), or (b, h, k) of the slots that were chosen."""
+        if slots is None:
+            total, peaks = weights.sum(dim=(0, 1)), weights.amax(dim=(0, 1))  # (m,)
+        else:
+            size = [part.slots for part in self.model.modules() if isinstance(part, Slotted)][-1]
+            flat, at = weights.flatten(), slots.flatten()
+            total = flat.new_zeros(size).index_add_(0, at, flat)
+            peaks = flat.new_zeros(size).scatter_reduce_(0, at, flat, "amax")
+        total, peaks = total.cpu(), peaks.cpu()
+        self.usage = total if self.usage is None else self.usage + total
+        self.peaks = peaks if self.peaks is None else torch.maximum(self.peaks, peaks)
+        self.reads += weights.shape[0] * weights.shape[1]

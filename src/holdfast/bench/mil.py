@@ -1,0 +1,110 @@
+"""What MIL costs: a meta step beside a step of ERM, and a prediction with a memory beside one without.
+
+The encoder has MiniLM's shape and random weights: bf16, 32 texts of 128 tokens on a GPU; fp32, 8 of 64 on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig
+
+from holdfast.bench.harness import Result, ratio
+from holdfast.core.batch import DomainBatch
+from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.seeds import seeded
+from holdfast.data.examples import BUDGET
+from holdfast.methods.base import Method, StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.erm import ERM
+from holdfast.methods.mil import MIL
+from holdfast.nn.backbones.pretrained import bare_module
+from holdfast.nn.heads import Linear
+from holdfast.nn.memory.neck import key_value
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.tasks.classify import Classify
+
+WIDTH, WORDS, HELD = 384, 30_522, 2
+
+
+class Encoder(nn.Module):
+    """Six layers, 384 wide, 12 heads; the mean of the last states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        config = BertConfig(
+            vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+        )
+        self.module = bare_module(config)
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tokens)
+        states = self.module(input_ids=x.ids, attention_mask=x.mask.long()).last_hidden_state.float()  # (b, t, d)
+        return states.mean(1)
+
+
+def run(device: torch.device) -> list[Result]:
+    """Three cases; the held-out domain of MIL's batch has as many texts as the two seen ones together."""
+    gpu = device.type == "cuda"
+    count, rounds = (8, 30) if gpu else (1, 7)
+    whole = _batch(32 if gpu else 8, 128 if gpu else 64, device)
+    seen, _ = whole.hold_out(HELD)
+    asked = _batch(BUDGET // 256, 128, device) if gpu else seen  # as many texts as a prediction takes at once
+    mil, erm = _mil(device), _erm(device)
+    step = _steps(mil, whole, count)
+    cases: list[tuple[str, Callable[[], None], Callable[[], None], float]] = [
+        ("meta-step/erm-on-seen", step, _steps(erm, seen, count), 1.75),
+        ("meta-step/erm-on-all", step, _steps(erm, whole, count), 1.75),
+        ("predict-with-memory/without", _predictions(mil, asked, count), _predictions(erm, asked, count), 1.03),
+    ]
+    return [Result(name, ratio(mine, other, device, rounds=rounds), bar=bar) for name, mine, other, bar in cases]
+
+
+def _model(neck: Callable[[int], nn.Module], device: torch.device) -> Model:
+    with seeded(0, "init"):
+        encoder = Encoder()
+        precision = "bf16" if device.type == "cuda" else "fp32"
+        return Model(encoder, neck(WIDTH), Linear(WIDTH, 2), precision=precision).to(device)
+
+
+def _erm(device: torch.device) -> Method:
+    return ERM(_model(NoNeck, device), task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-5)))
+
+
+def _mil(device: torch.device) -> Method:
+    method = MIL(_model(key_value, device), task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-5)))
+    method.begin_stage(StageInfo(0, ("a", "b", "c")))
+    method.begin_phase("meta")
+    method.turn, method.left = HELD, 1 << 30  # the same domain is held out for as long as this is measured
+    return method
+
+
+def _batch(size: int, length: int, device: torch.device) -> DomainBatch:
+    """Two domains to be seen, `size` texts together, and one to be held out with as many."""
+    chance = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, WORDS, (2 * size, length), generator=chance).to(device)
+    y = torch.randint(0, 2, (2 * size,), generator=chance).to(device)
+    return DomainBatch(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)), y, (0, 1, 2), (size // 2, size // 2, size))
+
+
+def _steps(method: Method, batch: DomainBatch, count: int) -> Callable[[], None]:
+    def go() -> None:
+        method.train()
+        for _ in range(count):
+            method.step(batch)
+
+    return go
+
+
+def _predictions(method: Method, batch: DomainBatch, count: int) -> Callable[[], None]:
+    def go() -> None:
+        method.eval()
+        with torch.inference_mode():
+            for _ in range(count):
+                method.predict(batch.x)
+
+    return go

@@ -1,0 +1,123 @@
+"""holdfast reproduce: a published table, row by row, beside what is measured here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli import options
+from holdfast.cli.console import give_json, say, show, watching
+
+if TYPE_CHECKING:
+    from holdfast.reproduction import Reproduction
+
+Recipe = Annotated[str, typer.Argument(help="See `holdfast list recipes`.", show_default=False)]
+Rows = Annotated[str, typer.Option(help="Comma separated rows of the table. [default: all]", show_default=False)]
+Columns = Annotated[str, typer.Option(help="Comma separated columns of the table. [default: all]", show_default=False)]
+Encoder = Annotated[
+    str | None,
+    typer.Option(help="In place of the published encoder; see `holdfast list encoders`.", show_default=False),
+]
+Tune = Annotated[
+    str | None, typer.Option(help="In place of the published tuning: full, frozen, last:N.", show_default=False)
+]
+Steps = Annotated[int | None, typer.Option(help="In place of the published number of epochs; warm-up scales with it.")]
+Batch = Annotated[int | None, typer.Option(help="Examples of each domain, in place of the published batch.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="In place of the published learning rate.")]
+
+
+def reproduce(
+    recipe: Recipe,
+    rows: Rows = "",
+    columns: Columns = "",
+    seeds: options.Seeds = "5",
+    encoder: Encoder = None,
+    tune: Tune = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    out: options.Out = Path("runs/reproduce"),
+    device: options.Device = "auto",
+    examples: options.Examples = None,
+    set_: options.Set = None,
+    no_cache: options.NoCache = False,
+    data_dir: options.DataDir = None,
+    json: options.Json = False,
+) -> None:
+    """Run a published table with its published settings, and show each number beside the one measured here.
+
+    The data sets are read from tables that you put into one folder; where one is missing, a sentence says which file
+    with which columns, and where the set is published. What you say here goes over what was published, so a smaller
+    encoder, fewer steps or some rows give a first look. A setting of a method, a neck or a plan, such as
+    `neck.slots`, goes to the rows that have it.
+
+    Examples:
+
+    - `holdfast list recipes`
+
+    - `holdfast reproduce mil/table1 --data-dir data`
+
+    - `holdfast reproduce mil/table1 --data-dir data --rows baseline,memory,mil --columns books,average`
+
+    - `holdfast reproduce mil/table2 --data-dir data --encoder minilm --steps 300 --lr 5e-5 --seeds 3`
+
+    - `holdfast reproduce mil/figure5 --data-dir data --columns amazon --set method.memory_lr=0.01`
+
+    Run the same command again and it goes on where it was; finished runs are not run twice.
+    """
+    from holdfast.reproduction import reproduce as run
+    from holdfast.settings import parse
+
+    with watching(json) as watch:
+        done = run(
+            recipe,
+            rows=options.words(rows),
+            columns=options.words(columns),
+            seeds=options.seed_numbers(seeds),
+            out=out,
+            encoder=encoder,
+            tune=tune,
+            steps=steps,
+            batch=batch,
+            lr=lr,
+            device=device,
+            cache=not no_cache,
+            examples=examples,
+            data_dir=data_dir,
+            settings=parse(set_ or []),
+            watch=watch,
+        )
+    if json:
+        give_json(options.comparison_json(done))
+        return
+    for text in done.notes:
+        if "published / measured:" not in text:  # the table says it
+            say(text)
+    show(_table(done))
+    say(f"report: {done.report}")
+
+
+def _table(done: Reproduction) -> Table:
+    """Rows and columns as published, two numbers in each cell."""
+    lines: dict[str, dict[str, str]] = {}
+    for one in done.cells:
+        lines.setdefault(one.cell.row.label, {})[one.cell.column.label] = one.text()
+    counts = sorted({len(one.values) for one in done.cells if one.values})
+    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    table = Table(
+        title=Text(done.recipe.name),
+        caption=Text(f"published / measured here; scores are macro F1 (%); seeds: {seeds}; ± is the standard error"),
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+    )
+    table.add_column("row", no_wrap=True)
+    for column in dict.fromkeys(one.cell.column.label for one in done.cells):
+        table.add_column(Text(column), justify="right", no_wrap=True)
+    for label, line in lines.items():
+        table.add_row(Text(label), *(Text(text) for text in line.values()))
+    return table

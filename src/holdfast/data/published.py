@@ -1,0 +1,169 @@
+"""Published data sets that have to be fetched by hand: their home, their sizes, and reading them from a table.
+
+n examples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.data import formats
+from holdfast.data.domain import SPLITS, Dataset
+from holdfast.data.raw import Texts
+from holdfast.data.table import read_table
+
+Spellings = Mapping[str, tuple[str, ...]]  # a name -> other ways in which files write it
+
+SENTIMENT: Spellings = {"negative": ("neg", "0"), "positive": ("pos", "1")}
+INFERENCE: Spellings = {"contradiction": ("c",), "entailment": ("e",), "neutral": ("n",)}  # numbers mean no one thing
+NO_LABEL = ("-", "-1")  # how SNLI marks pairs on which its readers did not agree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One data set: where it is published, under which names its file is looked for, and what it must hold."""
+
+    name: str
+    home: str
+    stems: tuple[str, ...]  # further names of the file
+    labels: Spellings
+    domains: Spellings
+    sizes: Mapping[str, Mapping[str, int]]  # domain -> split, or `all` -> published number of examples
+    pairs: bool = False
+
+    def read(self, *, data_dir: Path | None = None) -> Dataset:
+        """The table of this set in a folder, with its labels and domains called as they are published."""
+        path = self._find(data_dir)
+        several = len(self.domains) > 1
+        found = read_table(path, need=("label", "domain") if several else ("label",))
+        if not isinstance(found.raw, Texts) or (found.raw.second is not None) != self.pairs:
+            raise BadInput(f"{path} has not the columns of {self.name}: it needs {self._columns()}")
+        found = _without(found, NO_LABEL)
+        y, classes = _renamed(found.y, found.classes, self.labels, f"{path}: label")
+        domain, domains = np.zeros(len(found), dtype=np.int64), tuple(self.domains)
+        if several:
+            domain, domains = _renamed(found.domain, found.domains, self.domains, f"{path}: domain")
+        made = replace(found, name=self.name, y=y, classes=classes, domain=domain, domains=domains).checked()
+        return replace(made, notes=(*made.notes, *self._differences(made)))
+
+    def _find(self, folder: Path | None) -> Path:
+        stems = (*self.stems, self.name)
+        for stem in stems if folder is not None else ():
+            for suffix in formats.SUFFIXES:
+                path = Path(folder or "").expanduser() / f"{stem}{suffix}"
+                if path.is_file():
+                    return path
+        place = "a folder that you name with --data-dir" if folder is None else str(folder)
+        raise BadInput(
+            f"the data set {self.name} is not downloaded by itself: get it from {self.home} and put {self.name}.csv, "
+            f".jsonl or .parquet into {place}, with {self._columns()}"
+        )
+
+    def _columns(self) -> str:
+        given = "premise, hypothesis" if self.pairs else "text"
+        labels, domain = ", ".join(self.labels), ""
+        if len(self.domains) > 1:
+            domain = f", domain ({', '.join(self.domains)})"
+        return f"the columns {given}, label ({labels}){domain} and split (train, dev, test)"
+
+    def _differences(self, found: Dataset) -> list[str]:
+        """One sentence where the file does not hold as many examples as were published."""
+        told = []
+        for domain, sizes in self.sizes.items():
+            rows = found.rows_of(domain)
+            for kind, size in sizes.items():
+                here = len(rows)
+                if kind != "all":
+                    here = 0 if found.split is None else int((found.split[rows] == SPLITS.index(kind)).sum())
+                if here != size:
+                    where = "" if domain == self.name else f"{domain} "
+                    told.append(f"{where}{kind} {here:,} instead of {size:,}")
+        return [f"{self.name} has not the published number of examples: {', '.join(told)}"] if told else []
+
+
+def _without(found: Dataset, labels: Sequence[str]) -> Dataset:
+    """The data set without rows of these labels, and a note that says how many there were."""
+    gone = np.isin(found.y, [found.classes.index(label) for label in labels if label in found.classes])
+    if not gone.any():
+        return found
+    kept = found.subset(np.flatnonzero(~gone))
+    return replace(kept, notes=(*kept.notes, f"{found.name}: {int(gone.sum()):,} examples without a label left out"))
+
+
+def _renamed(
+    codes: np.ndarray, names: Sequence[str], wanted: Spellings, what: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """(n,) codes into the wanted names; one sentence where a name is neither wanted nor another spelling."""
+    order = list(wanted)
+    spelt = {word: name for name, others in wanted.items() for word in (name, *others)}
+    table = np.full(len(names), -1, dtype=np.int64)
+    for code in map(int, np.unique(codes)):  # a name that no row has may be anything
+        name = spelt.get(names[code].lower())
+        if name is None:
+            raise BadInput(f"{what} '{names[code]}' is not one of {', '.join(order)}: rename it in the file")
+        table[code] = order.index(name)
+    return table[codes], tuple(order)
+
+
+AMAZON = Published(
+    name="amazon",
+    home="https://www.cs.jhu.edu/~mdredze/datasets/sentiment/",
+    stems=("amazon_blitzer",),
+    labels=SENTIMENT,
+    domains={"books": ("book",), "dvd": ("dvds",), "electronics": (), "kitchen": ("kitchen_&_housewares",)},
+    sizes={domain: {"all": 2000} for domain in ("books", "dvd", "electronics", "kitchen")},
+)
+MNLI = Published(
+    name="mnli",
+    home="https://github.com/eyalbd2/PADA",
+    stems=("mnli_pada",),
+    labels=INFERENCE,
+    domains={"fiction": (), "government": (), "slate": (), "telephone": (), "travel": ()},
+    sizes={
+        "fiction": {"train": 2547, "valid": 1973},
+        "government": {"train": 2541, "valid": 1945},
+        "slate": {"train": 2605, "valid": 1955},
+        "telephone": {"train": 2754, "valid": 1966},
+        "travel": {"train": 2541, "valid": 1976},
+    },
+    pairs=True,
+)
+SNLI = Published(
+    name="snli",
+    home="https://nlp.stanford.edu/projects/snli/",
+    stems=(),
+    labels=INFERENCE,
+    domains={"snli": ()},
+    sizes={"snli": {"test": 9824}},
+    pairs=True,
+)
+SICK = Published(
+    name="sick",
+    home="http://marcobaroni.org/composes/sick.html",
+    stems=(),
+    labels=INFERENCE,
+    domains={"sick": ()},
+    sizes={"sick": {"train": 4500, "valid": 500, "test": 4927}},
+    pairs=True,
+)
+SST2 = Published(
+    name="sst2",
+    home="https://nlp.stanford.edu/sentiment/",
+    stems=(),
+    labels=SENTIMENT,
+    domains={"sst2": ()},
+    sizes={"sst2": {"valid": 872, "test": 1821}},
+)
+IMDB = Published(
+    name="imdb",
+    home="https://ai.stanford.edu/~amaas/data/sentiment/",
+    stems=("imdb_test_5k",),
+    labels=SENTIMENT,
+    domains={"imdb": ()},
+    sizes={"imdb": {"test": 25000}},
+)

@@ -1,0 +1,67 @@
+"""An inner step taken aside, and the gradient of an outer loss for parameters that the inner step depends on.
+
+theta' = theta - lr dL/dtheta(theta, m);  d/dm O(theta', m) = dO/dm - lr d2L/(dm dtheta) v,  v = dO/dtheta'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from holdfast.core.seeds import chance_state, set_chance_state
+
+ORDERS = ("first", "exact", "finite")  # without the second term, with it, or with it by finite differences
+
+Parameters = Sequence[Tensor]
+Loss = Callable[[Parameters], Tensor]
+Gradients = Sequence[Tensor | None]
+
+
+def look_ahead(
+    inner: Loss, now: Parameters, *, lr: float, steps: int, order: str
+) -> tuple[Tensor, Gradients, Parameters]:
+    """(the first inner loss, its gradient, theta' after `steps` steps), which keeps its graph for exact order alone."""
+    exact = order == "exact"
+    ahead, found = list(now), []
+    for _ in range(steps):
+        loss = inner(ahead)
+        grads = torch.autograd.grad(loss, ahead, create_graph=exact, allow_unused=True)
+        ahead = [p if g is None else p - lr * g for p, g in zip(ahead, grads, strict=True)]
+        if not exact:
+            ahead = [p.detach().requires_grad_() for p in ahead]
+        found.append((loss, grads))
+    loss, grads = found[0]
+    return loss.detach(), [None if g is None else g.detach() for g in grads], ahead
+
+
+def outer_gradient(
+    outer: Tensor, wanted: Parameters, *, inner: Loss, now: Parameters, ahead: Parameters, lr: float, order: str
+) -> Gradients:
+    """d outer / d wanted, where theta' (`ahead`) depends on them through the inner loss."""
+    if order != "finite":
+        return list(torch.autograd.grad(outer, wanted, allow_unused=True))
+    found = torch.autograd.grad(outer, [*wanted, *ahead], allow_unused=True)
+    direct, v = list(found[: len(wanted)]), found[len(wanted) :]
+    if all(g is None for g in v):
+        return direct  # the outer loss does not see what the inner step moved
+    length = torch.stack([g.norm() for g in v if g is not None]).norm()
+    reach = 0.01 / length.clamp(min=1e-12)
+    drawn = chance_state()
+    sides = []
+    for sign in (1.0, -1.0):
+        set_chance_state(drawn)  # the same dropout on both sides, or their difference is noise
+        moved = [p.detach() if g is None else p.detach() + sign * reach * g for p, g in zip(now, v, strict=True)]
+        sides.append(torch.autograd.grad(inner(moved), wanted, allow_unused=True))
+    return [
+        d if a is None or b is None else (0 if d is None else d) - lr * (a - b) / (2 * reach)
+        for d, a, b in zip(direct, *sides, strict=True)
+    ]
+
+
+def twice_differentiable(order: str) -> AbstractContextManager[object]:
+    """Exact order goes backward twice, which only the plain attention kernel can."""
+    return sdpa_kernel(SDPBackend.MATH) if order == "exact" else nullcontext()

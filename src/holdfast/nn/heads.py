@@ -1,0 +1,99 @@
+"""What turns features into outputs: a linear layer, or a small network before it.
+
+b batch, d width, c classes, w words
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.base import Backbone
+
+
+class Head(Protocol):
+    """What a rule may ask of any head, and how the catalog and a model folder make one."""
+
+    outputs: int
+    settings: dict[str, Any]  # JSON; `load(settings)` builds the same shape again
+
+    @classmethod
+    def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
+        """Make one for features of this width and classes of these names; keywords after these are settings."""
+        ...
+
+    @classmethod
+    def load(cls, settings: dict[str, Any]) -> Self:
+        """The same shape again; the weights come from the model file."""
+        ...
+
+    def last(self) -> nn.Linear:
+        """The last layer that learns, for rules about the classifier's own gradients."""
+        ...
+
+    def named_parameters(self) -> Any: ...
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Features (b, d) to outputs (b, c)."""
+        ...
+
+
+@runtime_checkable
+class Verbal(Protocol):
+    """A head that says words before it says classes."""
+
+    def words(self, z: Tensor) -> Tensor:
+        """Features (b, d) to log-probabilities of words (b, w)."""
+        ...
+
+
+class Linear(nn.Linear):
+    """W z + b."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__(width, outputs)
+        self.outputs = outputs
+        self.settings = {"width": width, "outputs": outputs}
+
+    @classmethod
+    def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
+        return cls(width, len(classes))
+
+    @classmethod
+    def load(cls, settings: dict[str, Any]) -> Self:
+        return cls(**settings)
+
+    def last(self) -> nn.Linear:
+        return self
+
+
+class Dense(nn.Module):
+    """W2 drop(tanh(W1 drop(z))): the head that is usual on the first token of a transformer."""
+
+    def __init__(self, width: int, outputs: int, *, dropout: float = 0.1) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise BadInput(f"dropout of a head must be at least 0 and below 1, not {dropout}")
+        self.outputs = outputs
+        self.settings = {"width": width, "outputs": outputs, "dropout": dropout}
+        self.dropout = nn.Dropout(dropout)
+        self.dense, self.out = nn.Linear(width, width), nn.Linear(width, outputs)
+
+    @classmethod
+    def build(cls, width: int, classes: Sequence[str], encoder: Backbone, *, dropout: float = 0.1) -> Self:
+        return cls(width, len(classes), dropout=dropout)
+
+    @classmethod
+    def load(cls, settings: dict[str, Any]) -> Self:
+        return cls(**settings)
+
+    def last(self) -> nn.Linear:
+        return self.out
+
+    def forward(self, z: Tensor) -> Tensor:
+        hidden = torch.tanh(self.dense(self.dropout(z)))  # (b, d)
+        return self.out(self.dropout(hidden))  # (b, c)

@@ -1,0 +1,30 @@
+"""What every memory is: something that can be read; some can also be written, some can grow.
+
+b batch, h heads, m slots, k slots chosen, d width
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+
+class Read(NamedTuple):
+    """What a read gives: the content, and the weight that each slot got in it."""
+
+    content: Tensor  # (b, d)
+    weights: Tensor  # (b, h, m), or (b, h, k) where slots were chosen
+    slots: Tensor | None = None  # (b, h, k) which slots the weights belong to; None: all of them, in order
+
+
+class Memory(Protocol):
+    """Reading is pure: it changes nothing and keeps nothing."""
+
+    def read(self, query: Tensor) -> Read: ...
+
+
+class Growable(Memory, Protocol):
+    """A memory that takes more slots, each of which remembers the domain it came with."""
+
+    def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]: ...

@@ -1,0 +1,64 @@
+"""Plain necks: none, a learned layer, and the parameters alone that a memory is compared with.
+
+b batch, d width
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.graft import lengthen
+
+
+class Projection(nn.Module):
+    """A learned layer on the features: on a frozen backbone it is what a rule about features can move."""
+
+    def __init__(self, width: int, *, hidden: int = 256) -> None:
+        super().__init__()
+        self.width = hidden
+        self.layer = nn.Linear(width, hidden)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.layer(z).relu()
+
+
+class NoNeck(nn.Module):
+    """The plain backbone: features pass as they are."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z
+
+
+class FeedForward(nn.Module):
+    """norm(z + W2 gelu(W1 z)): one more feed-forward sub-layer of a transformer on the features."""
+
+    def __init__(self, width: int, *, hidden: int | None = None) -> None:
+        super().__init__()
+        self.width = width
+        self.widen, self.narrow = nn.Linear(width, hidden or 4 * width), nn.Linear(hidden or 4 * width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.norm(z + self.narrow(F.gelu(self.widen(z))))
+
+
+class ExtraLayer(nn.Module):
+    """One more whole layer, self-attention and feed-forward, on top of a transformer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width, self.attached = width, False
+
+    def attach(self, backbone: Backbone) -> None:
+        if not self.attached:
+            lengthen(backbone)
+            self.attached = True
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z

@@ -1,0 +1,1 @@
+"""Published tables, row by row, with the settings that make each number."""

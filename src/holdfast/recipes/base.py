@@ -1,0 +1,166 @@
+"""A published table: rows, columns, the number printed in each cell, and what has to be run to measure it here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.errors import unknown
+
+Key = tuple[str, str, str]  # row, data set that trains, plan
+ROUNDED = 0.1  # with one decimal, a printed mean and the mean of printed cells each miss the true one by 0.05 at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a table: what is trained."""
+
+    name: str  # how `--rows` calls it
+    label: str  # how the table calls it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # as `--set` takes them
+    inside: bool = False  # trained and scored inside the target: the reference without a shift
+    turns: str = ""  # a setting that counts the steps for which one domain is held out
+    reason: str = ""  # why it cannot be run; empty where it can
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table: what is trained on, what is scored on, and by which number."""
+
+    name: str
+    label: str
+    data: str = ""  # the data set that trains
+    targets: tuple[str, ...] = ()  # domains that are left out, or data sets that are only scored; their mean is told
+    plan: str = "leave-one-out"
+    split: str = "test"  # which rows of a target, where it names splits
+    mean_of: tuple[str, ...] = ()  # nothing is run: the mean of these columns
+    scores: str = "test"  # valid: the validation rows of the sources instead
+    metric: str = "macro_f1"  # or parameters, in millions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One number of a table, as printed; None where none was."""
+
+    recipe: str
+    row: Row
+    column: Column
+    published: float | None
+
+    @property
+    def plan(self) -> str:
+        return "in-domain" if self.row.inside else self.column.plan
+
+    @property
+    def data(self) -> str:
+        """The data set that trains; inside a data set that is otherwise only scored it is that one."""
+        elsewhere = self.row.inside and self.column.plan == "cross-dataset"
+        return self.column.targets[0] if elsewhere else self.column.data
+
+    @property
+    def key(self) -> Key:
+        """Cells with equal keys are scored by the same runs."""
+        return self.row.name, self.data, self.plan
+
+    def json(self) -> dict[str, Any]:
+        told = {"row": self.row.name, "column": self.column.name, "metric": self.column.metric}
+        return told | {"published": self.published, "reason": self.row.reason}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long a run was trained: epochs, examples of all domains in a batch, steps of warm-up."""
+
+    epochs: int
+    batch: int
+    warmup: int
+
+    def settings(self, *, domains: int, examples: int, steps: int | None = None) -> dict[str, Any]:
+        """For so many training domains with so many examples in all; another number of steps scales the rest."""
+        full = math.ceil(self.epochs * examples / self.batch)
+        length = full if steps is None else steps
+        share = min(0.5, self.warmup / full)
+        warmup = float(self.warmup) if length == full and share < 0.5 else share  # below 1 it is a share of the steps
+        every = length // self.epochs if steps is None else length // 10
+        batch = max(1, round(self.batch / domains))
+        return {"steps": length, "warmup": warmup, "every": max(1, every), "batch": batch}
+
+    def turn(self, *, domains: int, steps: int) -> int:
+        """Steps with one domain held out, so that each is held out once an epoch."""
+        return max(1, math.ceil(steps / self.epochs / domains))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A published table or figure and everything that its rows share."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    encoder: str
+    encoder_settings: Mapping[str, Mapping[str, Any]]  # by the data set that trains; another encoder has its own
+    settings: Mapping[str, Any]
+    budget: Budget
+    claim: str = ""  # what a figure shows, in words
+
+    @property
+    def rows(self) -> dict[str, Row]:
+        return {cell.row.name: cell.row for cell in self.cells}
+
+    @property
+    def columns(self) -> dict[str, Column]:
+        return {cell.column.name: cell.column for cell in self.cells}
+
+    def choose(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> list[Cell]:
+        """The cells of these rows and columns, all where none are named; one sentence for a name that is not there."""
+        for kind, names, known in (("row", rows, self.rows), ("column", columns, self.columns)):
+            for name in names:
+                if name not in known:
+                    raise unknown(f"{kind} of {self.name}", name, known)
+        return [
+            cell
+            for cell in self.cells
+            if (not rows or cell.row.name in rows) and (not columns or cell.column.name in columns)
+        ]
+
+    def at(self, row: str, column: str) -> Cell:
+        (found,) = self.choose([row], [column])
+        return found
+
+    def json(self) -> list[dict[str, Any]]:
+        """One dict a row: its name and label, why it cannot be run, and the printed number of each column."""
+        return [
+            {
+                "row": name,
+                "label": row.label,
+                "reason": row.reason,
+                "published": {cell.column.name: cell.published for cell in self.choose([name])},
+            }
+            for name, row in self.rows.items()
+        ]
+
+
+def grid(
+    name: str, rows: Sequence[Row], columns: Sequence[Column], printed: Mapping[str, Sequence[float | None]]
+) -> tuple[Cell, ...]:
+    """All cells of a table, row by row; a row that is not printed is a control of our own."""
+    assert set(printed) <= {row.name for row in rows}, printed
+    nothing = [None] * len(columns)
+    return tuple(
+        Cell(recipe=name, row=row, column=column, published=value)
+        for row in rows
+        for column, value in zip(columns, printed.get(row.name, nothing), strict=True)
+    )
+
+
+def mismatches(recipe: Recipe) -> Iterator[tuple[Cell, float]]:
+    """Printed means that no rounding explains, each with the mean of the cells that it is printed for."""
+    for cell in recipe.cells:
+        parts = [recipe.at(cell.row.name, column).published for column in cell.column.mean_of]
+        known = [part for part in parts if part is not None]
+        if not known or len(known) < len(parts) or cell.published is None:
+            continue
+        mean = math.fsum(known) / len(known)
+        if abs(mean - cell.published) > ROUNDED + 1e-9:
+            yield cell, mean

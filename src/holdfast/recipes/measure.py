@@ -1,0 +1,120 @@
+"""From records to the cells of a published table: what was measured here, in the unit in which it was printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.recipes.base import Cell, Key, Recipe, mismatches
+from holdfast.record import RunRecord
+from holdfast.report.stats import interval, summarise
+
+BySeed = dict[int, float]  # seed -> value
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cell and one value a seed; where there is none, the reason."""
+
+    cell: Cell
+    values: tuple[float, ...]
+    reason: str = ""
+
+    def json(self) -> dict[str, Any]:
+        """Row, column, metric, published, mean, stderr, low and high of the 95% interval, n, reason."""
+        told: dict[str, Any] = dict.fromkeys(("mean", "stderr", "low", "high"))
+        if self.values:
+            spread = summarise(self.values)
+            low, high = interval(self.values) or (None, None)
+            told = {"mean": spread.mean, "stderr": spread.stderr, "low": low, "high": high}
+        return self.cell.json() | told | {"n": len(self.values), "reason": self.reason}
+
+    def text(self) -> str:
+        """`91.5 / 90.2 ± 0.3`: published, then measured; a dash where there is no number."""
+        published = "–" if self.cell.published is None else f"{self.cell.published:.1f}"
+        if not self.values:
+            return f"{published} / –"
+        spread = summarise(self.values)
+        error = "" if spread.stderr is None else f" ± {spread.stderr:.1f}"
+        return f"{published} / {spread.mean:.1f}{error}"
+
+
+def measure(
+    recipe: Recipe,
+    cells: Sequence[Cell],
+    records: Mapping[Key, Sequence[RunRecord]],
+    reasons: Mapping[Key, str],
+) -> list[Measured]:
+    """Every cell with what its records say; where there are none, `reasons` tells why."""
+
+    def parts(cell: Cell) -> list[Cell]:
+        return [recipe.at(cell.row.name, column) for column in cell.column.mean_of] or [cell]
+
+    def values(cell: Cell) -> BySeed:
+        each = [_values(part, records.get(part.key, ())) for part in parts(cell)]
+        shared = set.intersection(*(set(one) for one in each))  # a seed counts where it has every column
+        return {seed: math.fsum(one[seed] for one in each) / len(each) for seed in sorted(shared)}
+
+    def reason(cell: Cell) -> str:
+        told = [reasons[part.key] for part in parts(cell) if part.key in reasons]
+        return cell.row.reason or next(iter(told), "not all of its runs are done")
+
+    made = []
+    for cell in cells:
+        got = tuple(values(cell).values())
+        made.append(Measured(cell, got, "" if got else reason(cell)))
+    return made
+
+
+def _values(cell: Cell, records: Sequence[RunRecord]) -> BySeed:
+    """One value a seed: the mean over the cell's targets, for seeds that have them all."""
+    column = cell.column
+    by_seed: dict[int, dict[str, float]] = {}
+    for record in records:
+        last = record.stages[-1]
+        for target in column.targets:
+            if target not in last["test"]:
+                continue
+            value = record.cost["parameters"] / 1e6 if column.metric == "parameters" else _score(cell, target, last)
+            if value is not None:
+                by_seed.setdefault(int(record.spec["seed"]), {})[target] = value
+    whole = {seed: got for seed, got in sorted(by_seed.items()) if len(got) == len(column.targets)}
+    return {seed: math.fsum(got.values()) / len(got) for seed, got in whole.items()}
+
+
+def _score(cell: Cell, target: str, stage: dict[str, Any]) -> float | None:
+    """In percent: the target's test score, or the mean validation score of the sources of that run."""
+    metric = cell.column.metric
+    if cell.column.scores == "test":
+        value = stage["test"][target][metric]
+        return None if value is None else 100 * value
+    scores = [found[metric] for found in stage["valid"].values() if found[metric] is not None]
+    return 100 * math.fsum(scores) / len(scores) if scores else None
+
+
+def remarks(recipe: Recipe, made: Sequence[Measured]) -> list[str]:
+    """Sentences beside the table: each row, what was not run and why, and printed means that do not add up."""
+    told = [f"{recipe.name} shows that {recipe.claim}"] if recipe.claim else []
+    rows: dict[str, list[Measured]] = {}
+    for one in made:
+        rows.setdefault(one.cell.row.label, []).append(one)
+    for label, line in rows.items():
+        numbers = ", ".join(f"{one.cell.column.label} {one.text()}" for one in line)
+        told.append(f"{label}, published / measured: {numbers}")
+        why: dict[str, list[str]] = {}
+        for one in line:
+            if not one.values:
+                why.setdefault(one.reason, []).append(one.cell.column.label)
+        for reason, columns in why.items():
+            where = "" if len(columns) == len(line) else f", {', '.join(columns)}"
+            told.append(f"{label}{where} not run: {reason}")
+    shown = {(one.cell.row.name, one.cell.column.name) for one in made}
+    for cell, mean in mismatches(recipe):
+        if (cell.row.name, cell.column.name) in shown:
+            told.append(
+                f"{cell.row.label}, {cell.column.label}: {cell.published:.1f} is printed, but the printed cells "
+                f"average {mean:.1f}"
+            )
+    return told

@@ -1,0 +1,87 @@
+"""Every head of the catalog keeps the same promises under rules that use it in different ways."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.core import inputs
+from holdfast.core.seeds import generator, seeded
+from holdfast.data.batches import Batches
+from holdfast.data.examples import Examples, prepare
+from holdfast.data.splits import Part
+from holdfast.data.worlds import world
+from holdfast.methods.base import StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.tasks.classify import Classify
+from tests.tiny import tiny_masked
+
+RULES = {"erm": {}, "cdann": {"weight": 0.1}, "fishr": {}, "mldg": {}, "mixup": {}, "ewc": {}}
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    dataset = world("text", "none", domains=3, size=40, classes=3, seed=0)
+    name = f"hf:{tiny_masked(tmp_path_factory.mktemp('bert'))}"
+    given = {"length": 16, "template": "sentiment-0"}
+
+    def encoder():
+        return catalog.make("encoders", name, list, given=given)
+
+    store = prepare(dataset.raw, encoder().prepare, size=None)
+    return dataset, Examples(store, torch.from_numpy(dataset.y), dataset.domains), encoder
+
+
+@pytest.fixture(params=catalog.HEADS)
+def head(request, bench):
+    dataset, _, _ = bench
+    words = dict(zip(dataset.classes, [["bad", "not"], ["good"], ["film"]], strict=True))
+    return partial(catalog.make, "heads", request.param, given={"words": words} if request.param == "words" else {})
+
+
+@pytest.fixture(params=RULES)
+def make(request, bench, head):
+    dataset, _, encoder = bench
+
+    def made():
+        with seeded(0, "init"):
+            body = encoder()
+            model = Model(body, NoNeck(body.width), head(body.width, dataset.classes, body))
+            optimizer = partial(Descent, Recipe(lr=3e-3))
+            given = RULES[request.param]
+            method = catalog.make("methods", request.param, model, given=given, task=Classify(), optimizer=optimizer)
+            method.begin_stage(StageInfo(0, dataset.domains))
+        return method
+
+    return made
+
+
+def batches(bench, size):
+    dataset, examples, _ = bench
+    parts = [Part(d, dataset.rows_of(d)) for d in dataset.domains]
+    return Batches(examples, parts, size, generator=generator(0, "batches"))
+
+
+def test_it_learns_predicts_example_by_example_and_goes_on_from_its_state(make, bench):
+    batch, method = next(batches(bench, 6)), make()
+    torch.manual_seed(0)
+    risks = [float(method.train().step(batch)["risk"]) for _ in range(30)]
+    assert np.mean(risks[-6:]) < np.mean(risks[:6]) - 0.05
+    method.eval()
+    together = method.predict(batch.x)
+    alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(len(batch.y))])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    assert torch.equal(together, method.predict(batch.x))
+
+    other = make()
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    for each in (method, other):
+        torch.manual_seed(1)
+        each.train().step(batch)
+    for name, value in method.model.state_dict().items():
+        assert torch.equal(value, other.model.state_dict()[name]), name

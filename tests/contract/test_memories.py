@@ -1,0 +1,142 @@
+"""Every memory of the catalog keeps the same promises on every kind of backbone."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import DomainClassifier, catalog
+from holdfast.core import inputs
+from holdfast.core.tape import tape
+from holdfast.data.worlds import world
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.erm import ERM
+from holdfast.nn.memory.neck import Fused
+from holdfast.tasks.classify import Classify
+from tests.contract.conftest import NECK
+
+
+def settings(name):
+    """The suite's small sizes, those that this neck has."""
+    return {key: value for key, value in NECK.items() if key in catalog.entry("necks", name).settings()}
+
+
+def memories():
+    """The necks that hold a memory, as the catalog builds them."""
+    made = {name: catalog.make("necks", name, 8, given=settings(name)) for name in catalog.NECKS}
+    return [name for name, neck in made.items() if any(isinstance(part, Fused) for part in neck.modules())]
+
+
+NAMES = memories()
+
+
+def test_there_are_memories_and_they_can_be_turned_off_and_frozen():
+    assert {"memory", "memory-4.8m"} <= set(NAMES)
+    assert not {"none", "projection", "ffn", "layer"} & set(NAMES)
+    for name in NAMES:
+        assert {"share", "frozen"} <= set(catalog.entry("necks", name).settings()), name
+
+
+@pytest.fixture(params=NAMES)
+def neck(request):
+    return request.param
+
+
+def states(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def assert_same(model, before):
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def parts(model):
+    return [part for part in model.modules() if isinstance(part, Fused)]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_reading_is_pure(bench, neck, training):
+    model = bench.model(neck)
+    model.eval()
+    model.neck.train(training)
+    before, chance = states(model), torch.get_rng_state()
+    known = {name: set(vars(part)) for name, part in model.named_modules()}
+    first = model(bench.batch().x)
+    assert torch.equal(first, model(bench.batch().x))
+    assert torch.equal(chance, torch.get_rng_state())
+    assert_same(model, before)
+    assert {name: set(vars(part)) for name, part in model.named_modules()} == known
+
+
+def test_each_example_is_read_by_itself(bench, neck):
+    model, x = bench.model(neck).eval(), bench.batch().x
+    with torch.no_grad():
+        together = model(x)
+        alone = torch.cat([model(inputs.take(x, [i])) for i in range(inputs.size(x))])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_sum_to_one_and_are_told_only_to_a_tape(bench, neck):
+    model, x = bench.model(neck).eval(), bench.batch().x
+    with tape() as side:
+        with_tape = model(x)
+    (weights,), (content,) = side["memory/weights"], side["memory/content"]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert float(weights.min()) >= 0
+    assert content.shape == (12, model.width)
+    with tape() as outer, tape():
+        model(x)
+    assert not outer
+    assert torch.equal(with_tape, model(x))
+
+
+def test_a_null_memory_is_the_plain_backbone(bench, neck):
+    null, plain, x = bench.model(neck, share=0.0).eval(), bench.model().eval(), bench.batch().x
+    assert torch.equal(null.features(x), plain.features(x))
+    assert not torch.equal(bench.model(neck).eval().features(x), plain.features(x))
+
+
+def test_the_gradient_reaches_every_parameter_of_it(bench, neck):
+    model, batch = bench.model(neck), bench.batch()
+    torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
+    found = [named for part in parts(model) for named in part.named_parameters()]
+    assert len(found) >= 3
+    for name, parameter in found:
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.any()), name
+
+
+def test_it_learns_by_the_risk_unless_it_is_frozen(bench, neck):
+    for frozen in (False, True):
+        model, batch = bench.model(neck, frozen=frozen), bench.batch()
+        method = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=3e-3))).train()
+        before = [states(part) for part in parts(model)]
+        for _ in range(3):
+            method.step(batch)
+        for part, then in zip(parts(model), before, strict=True):
+            if frozen:
+                assert_same(part, then)
+            else:
+                assert all(not torch.equal(p, then[name]) for name, p in part.named_parameters())
+
+
+def test_a_copy_shares_nothing(bench, neck):
+    model, x = bench.model(neck).eval(), bench.batch().x
+    before, other = model(x), copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert torch.equal(model(x), before)
+
+
+def test_saved_and_loaded_it_reads_the_same(neck, tmp_path):
+    data = world("vector", "none", domains=2, size=12, classes=2, seed=0)
+    x = data.raw.take(np.arange(len(data))).numpy()
+    given = {"neck": neck, "encoder.hidden": [8], **{f"neck.{key}": value for key, value in settings(neck).items()}}
+    made = DomainClassifier(steps=4, batch=4, settings=given).fit(x, data.y, domains=data.domain)
+    again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict_proba(x), made.predict_proba(x))
+    assert len(np.unique(made.predict_proba(x)[:, 0])) > 2

@@ -1,0 +1,95 @@
+"""Prompting from the command line: a template, label words, a saved model; and sentences for what is wrong."""
+
+import json
+
+import pytest
+
+from holdfast.saved import load_model
+from tests.e2e.conftest import write_reviews
+from tests.tiny import tiny_bert, tiny_masked
+
+TEMPLATE = "encoder.template=It was {mask} . {text}"
+WORDS = 'head.words={"neg": ["bad", "not"], "pos": "good"}'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_masked(tmp_path_factory.mktemp("bert"))
+
+
+def settings(*pairs):
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+@pytest.mark.parametrize("tune", ["full", "frozen"])
+def test_fit_and_predict(holdfast, folder, reviews, tmp_path, tune):
+    words = settings(TEMPLATE, "head=words", WORDS)
+    ran = holdfast("fit", reviews, "--encoder", f"hf:{folder}", "--tune", tune, "--steps", 30, "--out", "model", *words)
+    assert ran.code == 0, ran.err
+    assert holdfast("predict", "model", reviews, "--out", "first.csv").code == 0
+    saved = load_model(tmp_path / "model")
+    assert saved.model.head.settings["words"] == [[6, 12], [5]]
+    assert saved.encoder.settings["template"] == "It was {mask} . {text}"
+    saved.save(tmp_path / "again")
+    assert holdfast("predict", "again", reviews, "--out", "second.csv").code == 0
+    first, second = ((tmp_path / name).read_text() for name in ("first.csv", "second.csv"))
+    assert first == second
+    assert first.count("\n") == 161
+
+
+def test_compare_with_two_rules_on_a_soft_template(holdfast, folder, tmp_path):
+    lines = ["premise,hypothesis,label,domain"]
+    said = [(domain, word) for domain in "abc" for word in ("old", "new") for _ in range(4)]
+    lines += [f"a {word},it is {word},{'yes' if word == 'old' else 'no'},{domain}" for domain, word in said]
+    (tmp_path / "pairs.csv").write_text("\n".join(lines) + "\n")
+    words = settings(
+        "encoder.template={text} ? {soft:was it good} {mask} , {text2}",
+        "head=words",
+        'head.words={"yes": "good", "no": "bad"}',
+        "encoder.length=32",
+    )
+    ran = holdfast(
+        "compare", "pairs.csv", "--methods", "erm,cdann", "--encoder", f"hf:{folder}", "--tune", "full",
+        "--steps", 3, "--seeds", 1, "--out", "runs", "--json", *words,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    spec = ran.json["records"][0]["spec"]
+    assert spec["head"] == "words"
+    assert spec["head_args"] == {"words": {"yes": "good", "no": "bad"}}
+
+
+CASES = {
+    "unknown head": (["head=wrods"], "did you mean 'words'"),
+    "no words": ([TEMPLATE, "head=words"], 'head.words={"neg"'),
+    "a class without": ([TEMPLATE, "head=words", 'head.words={"neg": ["bad"]}'], "no word for class 'pos'"),
+    "another class": ([TEMPLATE, "head=words", 'head.words={"negg": "bad", "pos": "good"}'], "did you mean 'neg'"),
+    "two tokens": ([TEMPLATE, "head=words", 'head.words={"neg": "awful", "pos": "good"}'], "first_piece=true"),
+    "no template": (["head=words", WORDS], "encoder.template=It was"),
+    "two masks": (["encoder.template={mask} {mask} {text}"], "must have one {mask}"),
+    "unknown preset": (["encoder.template=sentiment-4"], "unknown template 'sentiment-4': did you mean"),
+    "for pairs": (["encoder.template=nli"], "is for pairs but the data holds single texts"),
+    "a narrow neck": ([TEMPLATE, "head=words", WORDS, "neck=projection"], "reads 32 features"),
+    "unknown setting": ([TEMPLATE, "head=words", WORDS, "head.ful=true"], "did you mean 'full'"),
+    "settings of the linear head": (["head.dropout=0.1"], "has no settings"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_wrong_is_one_sentence(holdfast, folder, tmp_path, name):
+    pairs, said = CASES[name]
+    write_reviews(tmp_path / "r.csv", size=6)
+    ran = holdfast("fit", "r.csv", "--encoder", f"hf:{folder}", "--steps", 2, "--out", "m", *settings(*pairs))
+    assert ran.code == 2, ran.err
+    assert said in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+
+
+def test_a_checkpoint_without_masked_words(holdfast, tmp_path):
+    write_reviews(tmp_path / "r.csv", size=6)
+    words = ["fit", "r.csv", "--encoder", f"hf:{tiny_bert(tmp_path / 'b')}", "--steps", 2, "--out", "m"]
+    words += settings(TEMPLATE, "head=words", WORDS)
+    ran = holdfast(*words)
+    assert ran.code == 2
+    assert "has no masked-word head" in " ".join(ran.err.split())
+    assert holdfast(*words, "--set", "head.tied=true").code == 0
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["head"]["settings"]["inner"] == 0

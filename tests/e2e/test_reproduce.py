@@ -1,0 +1,162 @@
+"""holdfast reproduce: published numbers beside measured ones, from small files and a tiny transformer."""
+
+import re
+
+import pytest
+
+from tests.e2e.test_bad_input import check
+from tests.published import write_published
+from tests.tiny import tiny_bert
+
+
+@pytest.fixture
+def quick(tmp_path) -> list:
+    """Options that make a table take seconds."""
+    folder = tiny_bert(tmp_path / "tiny")
+    return ["--encoder", f"hf:{folder}", "--steps", 4, "--batch", 4, "--lr", "1e-3", "--set", "encoder.length=32"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write_published(tmp_path / "data")
+
+
+def test_two_rows_of_one_column_beside_the_published_numbers(holdfast, data, quick, tmp_path):
+    words = [
+        "reproduce",
+        "mil/table1",
+        "--data-dir",
+        data,
+        "--rows",
+        "baseline,mil",
+        "--columns",
+        "books",
+        "--seeds",
+        2,
+    ]
+    words += ["--out", "runs", "--set", "neck.slots=16", *quick]
+    ran = holdfast(*words, "--json")
+    assert ran.code == 0, ran.out
+    assert [(c["row"], c["column"], c["published"], c["n"]) for c in ran.json["table"]] == [
+        ("baseline", "books", 91.5, 2),
+        ("mil", "books", 93.5, 2),
+    ]
+    for cell in ran.json["table"]:
+        assert cell["low"] <= cell["mean"] <= cell["high"]
+        assert 0 <= cell["mean"] <= 100
+    assert [r["episode"] for r in ran.json["records"]] == ["to-books"] * 4  # nothing else was trained
+    by_method = {r["spec"]["method"]: r["spec"] for r in ran.json["records"]}
+    assert by_method["mil"]["neck"] == "memory"
+    assert by_method["mil"]["neck_args"] == {"slots": 16, "heads": 4, "key_width": 256, "share": 0.5}
+    assert by_method["erm"]["neck_args"] == {}  # the setting went to the row that has it
+    assert by_method["erm"]["tune"] == "full"
+    scores = [r["stages"][0]["test"]["books"]["macro_f1"] for r in ran.json["records"] if r["spec"]["method"] == "erm"]
+    assert ran.json["table"][0]["mean"] == pytest.approx(100 * sum(scores) / 2)
+    page = (tmp_path / "runs" / "report.html").read_text()
+    assert re.search(r"MIL, published / measured: DEK→B 93\.5 / \d", page)
+
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()}
+    again = holdfast(*words)
+    assert "4 of 4 runs are done already" in again.err
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()} == before
+    assert re.search(r"MIL +93\.5 / \d", again.out)
+    assert "published with hf:roberta-base" in again.err
+
+
+def test_means_other_data_sets_the_reference_and_what_is_not_run(holdfast, data, quick):
+    words = ["reproduce", "mil/table2", "--data-dir", data, "--rows", "oracle,pada,baseline", "--seeds", 1, *quick]
+    ran = holdfast(*words, "--json")
+    assert ran.code == 0, ran.out
+    cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
+    assert len(cells) == 24
+    genres = ("fiction", "government", "slate", "telephone", "travel")
+    for row in ("oracle", "baseline"):
+        parts = [cells[row, genre]["mean"] for genre in genres]
+        assert cells[row, "average"]["mean"] == pytest.approx(sum(parts) / 5)
+    assert all(cells["pada", c]["mean"] is None and "T5" in cells["pada", c]["reason"] for c in (*genres, "average"))
+    episodes = sorted(r["episode"] for r in ran.json["records"])
+    across = "+".join(genres) + "-to-snli+sick"  # one training serves both
+    assert episodes == sorted([across, "in-sick", "in-snli", *(f"{how}-{g}" for g in genres for how in ("to", "in"))])
+    (cross,) = [r for r in ran.json["records"] if r["episode"] == across]
+    assert cross["stages"][0]["sizes"]["test"] == {"snli": 6, "sick": 9}
+    assert any("PADA not run" in note for note in ran.json["notes"])
+
+
+def test_rows_that_would_train_as_the_baseline_are_left_out_with_a_reason(holdfast, data, quick):
+    words = [
+        "reproduce",
+        "mil/table1",
+        "--data-dir",
+        data,
+        "--rows",
+        "baseline,coral,oracle",
+        "--columns",
+        "books,imdb",
+    ]
+    ran = holdfast(*words, "--seeds", 1, "--tune", "frozen", *quick)
+    assert ran.code == 0, ran.err
+    assert "Deep CORAL not run: it moves features" in ran.err
+    assert "→IMDB not run: the file of imdb has no training rows" in ran.err
+    assert re.search(r"Deep CORAL +91\.9 / – +89\.8 / –", ran.out)
+
+
+def test_a_figure_is_told_by_its_claim(holdfast, data, quick):
+    words = [
+        "reproduce",
+        "mil/figure7",
+        "--data-dir",
+        data,
+        "--rows",
+        "baseline,0",
+        "--columns",
+        "amazon",
+        "--seeds",
+        1,
+    ]
+    ran = holdfast(*words, "--json", *quick)
+    assert ran.code == 0, ran.out
+    assert ran.json["notes"][2].startswith("mil/figure7 shows that at rate 0")
+    base = [r for r in ran.json["records"] if r["spec"]["method"] == "erm"]
+    valid = [s["macro_f1"] for r in base for s in r["stages"][0]["valid"].values()]
+    assert len(valid) == 12
+    assert ran.json["table"][0]["mean"] == pytest.approx(100 * sum(valid) / 12)
+
+
+def test_list_recipes_shows_every_row_with_its_numbers(holdfast):
+    ran = holdfast("list", "recipes", "--json")
+    assert ran.code == 0
+    found = {recipe["name"]: recipe for recipe in ran.json}
+    assert len(found) >= 7
+    assert sum(len(found[f"mil/table{i}"]["rows"]) for i in (1, 2, 3, 5, 6)) == 45
+    (row,) = [row for row in found["mil/table1"]["rows"] if row["row"] == "mil"]
+    assert row["published"] == {
+        "books": 93.5, "dvd": 92.8, "electronics": 94.7, "kitchen": 95.2, "average": 94.0, "imdb": 93.5, "sst2": 92.4,
+    }  # fmt: skip
+    person = holdfast("list", "recipes")
+    assert re.search(r"PADA +86\.8 +86\.9 +89\.0 +92\.6 +88\.8 +– +–", person.out)
+
+
+BAD = {
+    "unknown table": (["mil/table9"], r"unknown recipe 'mil/table9': did you mean 'mil/table"),
+    "unknown row": (
+        ["mil/table1", "--rows", "baselin"],
+        r"unknown row of mil/table1 'baselin': did you mean 'baseline'",
+    ),
+    "unknown column": (["mil/table1", "--columns", "book"], r"did you mean 'books'"),
+    "a row that cannot be run": (["mil/table1", "--rows", "pada"], r"nothing of mil/table1.*T5"),
+    "no seed": (["mil/table1", "--seeds", "0"], r"at least one seed"),
+    "no data": (["mil/table2", "--rows", "mil", "--data-dir", "empty"], r"mnli\.csv.*empty.*premise, hypothesis"),
+    "no folder": (["mil/table1"], r"amazon\.csv.*--data-dir"),
+    "another method": (["mil/table1", "--set", "method=coral"], r"the rows of mil/table1 say what method is"),
+    "unknown setting": (
+        ["mil/table1", "--data-dir", "data", "--set", "neck.slotts=3"],
+        r"unknown setting of a neck of mil/table1 'slotts': did you mean 'slots'",
+    ),
+    "unknown field": (["mil/table1", "--data-dir", "data", "--set", "lrr=3"], r"did you mean 'lr'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(holdfast, data, case):
+    words, said = BAD[case]
+    check(holdfast("reproduce", *words), said)

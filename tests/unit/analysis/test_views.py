@@ -1,0 +1,77 @@
+"""Features are those of the network, rows are drawn by seed, weights are those of the slots, nothing is changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.analysis.views import view_domains
+from holdfast.core.store import TensorStore
+from holdfast.data.examples import Examples
+from holdfast.data.splits import Part
+from holdfast.nn.memory.neck import key_value
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+
+N, D = 2500, 6  # more rows than one batch of features holds
+X = torch.randn(N, D, generator=torch.Generator().manual_seed(0))
+EXAMPLES = Examples(TensorStore(X), torch.zeros(N, dtype=torch.long), ("a", "b", "t"))
+A, B, T = Part("a", np.arange(0, 900)), Part("b", np.arange(900, 1000)), Part("t", np.arange(1000, N))
+
+
+def model(*, top: int | None = None, memory: bool = True) -> Model:
+    torch.manual_seed(0)
+    neck = key_value(D, slots=20, heads=3, key_width=4, share=0.25, top=top) if memory else NoNeck(D)
+    return Model(nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5)), neck, nn.Linear(D, 2))
+
+
+def test_features_are_those_before_inside_and_after_the_neck():
+    net = model().eval()
+    source, target = view_domains(net, EXAMPLES, [B], [T], seed=0)
+    assert (source.domain, target.domain) == ("b", "t")
+    with torch.no_grad():
+        z = net.backbone(X[B.rows])
+        read = net.neck.fused.memory.read(z)
+    np.testing.assert_allclose(source.backbone, z.numpy(), atol=1e-6)
+    np.testing.assert_allclose(source.content, read.content.numpy(), atol=1e-6)
+    np.testing.assert_allclose(source.features, 0.75 * source.backbone + 0.25 * source.content, atol=1e-5)
+    np.testing.assert_allclose(source.usage, read.weights.mean(dim=(0, 1)).numpy(), atol=1e-6)
+    np.testing.assert_allclose(source.peaks, read.weights.amax(dim=(0, 1)).numpy(), atol=1e-6)
+    assert source.usage.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_weights_of_chosen_slots_find_their_slots():
+    net = model(top=2).eval()
+    (view,) = view_domains(net, EXAMPLES, [B], [], seed=0).sources
+    with torch.no_grad():
+        read = net.neck.fused.memory.read(net.backbone(X[B.rows]))
+    whole = torch.zeros(100, 3, 20).scatter_(2, read.slots, read.weights)
+    np.testing.assert_allclose(view.usage, whole.mean(dim=(0, 1)).numpy(), atol=1e-6)
+    np.testing.assert_allclose(view.peaks, whole.amax(dim=(0, 1)).numpy(), atol=1e-6)
+    assert len(view.usage) == 20
+
+
+def test_a_plain_network_has_no_memory():
+    (view,) = view_domains(model(memory=False), EXAMPLES, [B], [], seed=0).sources
+    assert view.content is view.usage is view.peaks is None
+    np.testing.assert_array_equal(view.backbone, view.features)
+
+
+def test_rows_are_capped_a_side_shared_by_domains_and_drawn_by_seed():
+    halves = [Part("a", A.rows[:450]), Part("a", A.rows[450:]), B]
+    views = [view_domains(model(), EXAMPLES, halves, [T], seed=seed, most=300) for seed in (0, 0, 1)]
+    assert [len(v.features) for v in views[0]] == [150, 100, 300]  # two domains share 300; b has 100 alone
+    np.testing.assert_array_equal(views[0].targets[0].backbone, views[1].targets[0].backbone)
+    assert not np.array_equal(views[0].targets[0].backbone, views[2].targets[0].backbone)
+
+
+def test_the_network_is_left_as_it_was():
+    net = model().train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    state = torch.get_rng_state()
+    view_domains(net, EXAMPLES, [A], [T], seed=0)
+    assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,77 @@
+"""Several data sets as one: rows, labels, splits and digests stay what they were."""
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.data.domain import Dataset
+from holdfast.data.join import join
+from holdfast.data.raw import Texts, Vectors
+from holdfast.data.splits import shares
+from holdfast.protocols.cross_dataset import CrossDataset
+
+
+def reviews(name: str, texts: list, labels: list[int], classes: tuple[str, ...], **more) -> Dataset:
+    domain = np.zeros(len(texts), dtype=np.int64)
+    return Dataset(
+        name=name, raw=Texts.of(texts), y=np.array(labels), classes=classes, domain=domain, domains=(name,), **more
+    )
+
+
+FIRST = reviews(
+    "a", ["a0", "a1", "a2", "a3"], [0, 1, 0, 1], ("bad", "good"), split=np.array([0, 0, 1, 2]), notes=("n",)
+)
+SECOND = reviews("b", ["b0", "b1", "b2"], [0, 1, 0], ("good", "bad"))
+
+
+def test_rows_labels_domains_and_splits():
+    found = join([FIRST, SECOND])
+    assert (found.name, found.domains, found.classes, found.notes) == ("a+b", ("a", "b"), ("bad", "good"), ("n",))
+    assert found.raw.take(np.array([5, 0, 6, 3])) == ["b1", "a0", "b2", "a3"]
+    assert [found.classes[y] for y in found.y] == ["bad", "good", "bad", "good", "good", "bad", "good"]
+    parts = shares(found)
+    assert {kind: rows.tolist() for kind, rows in parts["a"].given.items()} == {
+        "train": [0, 1],
+        "valid": [2],
+        "test": [3],
+    }
+    assert parts["b"].given == {}  # it names no splits, so all its rows are tested, or cut by the seed
+    assert parts["b"].tested().rows.tolist() == [4, 5, 6]
+    assert len(parts["b"].two(0.4, 0)[0]) == 2
+    assert join([SECOND]).split is None
+
+
+def test_a_digest_is_that_of_the_piece_and_depends_on_the_order():
+    raw = join([FIRST, SECOND]).raw
+    assert raw.digest(np.array([4, 5, 6])) == SECOND.raw.digest(np.arange(3))
+    assert raw.digest(np.array([1, 3])) == FIRST.raw.digest(np.array([1, 3]))
+    some = [raw.digest(np.array(rows)) for rows in ([0, 4], [4, 0], [0, 5], [0, 4, 1])]
+    assert len(set(some)) == 4
+    assert join([FIRST, SECOND]).fingerprint != join([SECOND, FIRST]).fingerprint
+
+
+def test_vectors_come_as_one_tensor():
+    made = [
+        Dataset(name=name, raw=Vectors(np.full((2, 3), value)), y=np.array([0, 1]), classes=("x", "y"),
+                domain=np.zeros(2, dtype=np.int64), domains=(name,))
+        for name, value in (("p", 1.0), ("q", 2.0))
+    ]  # fmt: skip
+    found = join(made).raw.take(np.array([3, 0]))
+    assert torch.equal(found, torch.tensor([[2.0] * 3, [1.0] * 3]))
+
+
+def test_what_cannot_be_joined_is_said():
+    pairs = reviews("p", [("x", "y"), ("z", "w")], [0, 1], ("bad", "good"))
+    with pytest.raises(BadInput, match=r"a and p cannot be joined.*a text.*a pair of texts"):
+        join([FIRST, pairs])
+    with pytest.raises(BadInput, match=r"domain 'a' occurs in two of a\+a"):
+        join([FIRST, FIRST])
+
+
+def test_a_joined_set_serves_the_cross_dataset_plan():
+    found = join([FIRST, SECOND])
+    (episode,) = CrossDataset(targets=("b",)).episodes(shares(found), 0)
+    (stage,) = episode.stages
+    assert [(p.domain, p.rows.tolist()) for p in stage.train] == [("a", [0, 1])]
+    assert [(p.domain, p.rows.tolist()) for p in stage.test] == [("b", [4, 5, 6])]

@@ -1,0 +1,474 @@
+"""MIL step by step: who moves whom, in which order, and what is left when the memory freezes."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+from torch.testing import assert_close
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
+from holdfast.methods.base import StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.erm import ERM
+from holdfast.methods.mil import MIL
+from holdfast.nn.backbones.small import MLP, Features
+from holdfast.nn.heads import Linear
+from holdfast.nn.memory.neck import key_value
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.tasks.classify import Classify
+from tests.unit.nn.transformers import LABELS, transformer
+
+INFO = StageInfo(0, ("a", "b", "c"))
+PLAIN = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, "momentum": 0.0}
+SIZES = (4, 3, 5)
+
+
+def batch(seed: int = 1) -> DomainBatch:
+    """Three domains that lie apart, in float64."""
+    chance = torch.Generator().manual_seed(seed)
+    x = torch.randn(12, 4, generator=chance).double()
+    x[:, 0] += torch.arange(3).repeat_interleave(torch.tensor(SIZES)) * 1.5
+    return DomainBatch(x, torch.randint(0, 2, (12,), generator=chance), (0, 1, 2), SIZES)
+
+
+def network(backbone: nn.Module | None = None, **neck) -> Model:
+    torch.manual_seed(0)
+    made = key_value(5, **{"slots": 6, "heads": 2, "key_width": 3, **neck})
+    return Model(backbone or MLP(inputs=4, hidden=(5,)), made, Linear(5, 2)).double()
+
+
+def mil(model: Model | None = None, recipe: dict | None = None, task: Classify | None = None, **settings) -> MIL:
+    settings = {"memory_optimizer": "sgd", "memory_lr": 0.1, "memory_clip": 0.0, **settings}
+    make = partial(Descent, Recipe(**{**PLAIN, **(recipe or {})}))
+    method = MIL(model or network(), task=task or Classify(), optimizer=make, **settings)
+    torch.manual_seed(1)
+    method.begin_stage(INFO)
+    method.double()
+    method.begin_phase(method.phases[0])
+    return method.train()
+
+
+def step(method: MIL, held: int = 1, data: DomainBatch | None = None):
+    """A meta step with this domain held out."""
+    method.turn, method.left = held, 1
+    return method.step(data or batch())
+
+
+def own(method: MIL) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in method.own]
+
+
+def remembered(method: MIL) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in method.remembered]
+
+
+def judged(method: MIL) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in method.judges.parameters()]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def domain_loss(model: Model, judge: nn.Module, data: DomainBatch, held: int) -> torch.Tensor:
+    """L_d written anew: half the mean over the held-out domain, half over the rest."""
+    parts = data.split(judge(model.features(data.x))[:, 0])
+    rest = torch.cat([part for i, part in enumerate(parts) if i != held])
+    return (
+        F.binary_cross_entropy_with_logits(parts[held], torch.ones_like(parts[held]))
+        + F.binary_cross_entropy_with_logits(rest, torch.zeros_like(rest))
+    ) / 2
+
+
+class Nothing(Classify):
+    """A task whose risk is zero."""
+
+    def loss(self, output, y):
+        return 0.0 * super().loss(output, y)
+
+
+class Watching(Classify):
+    """Remembers how many examples each risk was taken on."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def loss(self, output, y):
+        self.sizes.append(len(y))
+        return super().loss(output, y)
+
+
+def test_without_a_risk_the_network_stays():
+    method = mil(task=Nothing())
+    network_before, memory_before, critics_before = own(method), remembered(method), judged(method)
+    step(method)
+    assert same(own(method), network_before)
+    assert not same(remembered(method), memory_before)
+    assert not same(judged(method), critics_before)
+
+
+def test_without_a_domain_loss_memory_and_critics_stay(monkeypatch):
+    method = mil()
+    network_before, memory_before, critics_before = own(method), remembered(method), judged(method)
+    real = method.domain_loss
+    monkeypatch.setattr(method, "domain_loss", lambda *given: (0.0 * real(*given)[0], real(*given)[1]))
+    step(method)
+    assert not same(own(method), network_before)
+    assert same(remembered(method), memory_before)
+    assert same(judged(method), critics_before)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"optimizer": "adamw", "weight_decay": 0.1}])
+def test_the_network_steps_as_erm_does_on_the_seen_domains_with_a_fixed_memory(recipe):
+    method, model = mil(recipe=recipe), network()
+    model.neck.requires_grad_(False)
+    erm = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(**{**PLAIN, **recipe})))
+    for turn in (1, 0):
+        step(method, held=turn)
+        erm.step(batch().hold_out(turn)[0])
+        assert same(own(method), [p.detach() for p in model.learning()])
+        model.neck.load_state_dict(method.model.neck.state_dict())  # the memory that MIL has in its next step
+
+
+@pytest.mark.parametrize("held", [0, 1, 2])
+def test_the_memory_climbs_and_one_critic_descends_the_domain_loss_after_the_inner_step(held):
+    method = mil(critic_lr=0.3)
+    model, judges = copy.deepcopy(method.model), copy.deepcopy(method.judges)
+    model.neck.requires_grad_(False)
+    ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(**PLAIN))).step(batch().hold_out(held)[0])
+    model.neck.requires_grad_(True)
+    memory, critic = list(model.neck.parameters()), list(judges[held].parameters())
+    loss = domain_loss(model, judges[held], batch(), held)
+    grads = torch.autograd.grad(loss, [*memory, *critic])
+    metrics = step(method, held)
+    assert_close(metrics["domain"], loss.detach())
+    for now, then, grad in zip(method.remembered, memory, grads, strict=False):
+        assert_close(now.detach(), then.detach() + 0.1 * grad)
+    for now, then, grad in zip(method.judges[held].parameters(), critic, grads[len(memory) :], strict=True):
+        assert_close(now.detach(), then.detach() - 0.3 * grad)
+    for other in {0, 1, 2} - {held}:
+        assert same(list(method.judges[other].parameters()), list(judges[other].parameters()))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_small_step_of_the_memory_raises_the_domain_loss_and_one_of_the_critic_lowers_it(optimizer):
+    method = mil(memory_lr=1e-4, memory_optimizer=optimizer, critic_lr=1e-3)
+    before, old_judge = copy.deepcopy(method.model), copy.deepcopy(method.judges[1])
+    step(method)
+    moved = copy.deepcopy(method.model)  # the network after the inner step with the new memory
+    fixed = copy.deepcopy(moved)
+    fixed.neck.load_state_dict(before.neck.state_dict())
+    with torch.no_grad():
+        start = float(domain_loss(fixed, old_judge, batch(), 1))
+        assert float(domain_loss(moved, old_judge, batch(), 1)) > start
+        assert float(domain_loss(fixed, method.judges[1], batch(), 1)) < start
+
+
+def ascent_of(monkeypatch, held: int = 1, model: Model | None = None, **settings) -> torch.Tensor:
+    """The gradient that the memory climbs in one step, as one vector."""
+    method, found = mil(model, **settings), []
+    monkeypatch.setattr(method.ascent, "apply", found.extend)
+    step(method, held)
+    return -torch.cat([g.flatten() for g in found])
+
+
+def whole(model: Model, judge: nn.Module, data: DomainBatch, lr: float, direction, amount: float, held: int) -> float:
+    """L_d as a function of the memory alone: move it, take the inner step, look at the held-out domain."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for p, d in zip(model.neck.parameters(), direction, strict=True):
+            p += amount * d
+    own = {name: p for name, p in model.named_parameters() if not name.startswith("neck.")}
+    seen = data.hold_out(held)[0]
+    grads = torch.autograd.grad(F.cross_entropy(model(seen.x), seen.y), list(own.values()))
+    ahead = {name: p - lr * g for (name, p), g in zip(own.items(), grads, strict=True)}
+
+    class Ahead(nn.Module):
+        def features(self, x):
+            wrapped = nn.Module()
+            wrapped.model, wrapped.forward = model, model.features
+            return functional_call(wrapped, {f"model.{k}": v for k, v in ahead.items()}, (x,))
+
+    return float(domain_loss(Ahead(), judge, data, held).detach())
+
+
+@pytest.mark.parametrize("inner", ["persistent", "virtual", "undone"])
+def test_exact_order_is_the_derivative_of_the_whole_function_of_the_memory(monkeypatch, inner):
+    lr, eps = 0.5, 1e-6
+    found = ascent_of(monkeypatch, order="exact", inner=inner, inner_lr=lr)
+    first = ascent_of(monkeypatch, order="first", inner="virtual", inner_lr=lr)
+    assert float((found - first).norm()) > 1e-3 * float(found.norm())  # the second term is there to be missed
+    method = mil()
+    chance = torch.Generator().manual_seed(3)
+    for _ in range(6):
+        direction = [torch.randn(p.shape, generator=chance).double() for p in method.remembered]
+        sides = [whole(method.model, method.judges[1], batch(), lr, direction, s * eps, 1) for s in (1, -1)]
+        along = float(found @ torch.cat([d.flatten() for d in direction]))
+        assert along == pytest.approx((sides[0] - sides[1]) / (2 * eps), rel=1e-5, abs=1e-8)
+
+
+def test_finite_differences_match_exact_order(monkeypatch):
+    exact, finite, first = (
+        ascent_of(monkeypatch, order=order, inner="virtual", inner_lr=0.5) for order in ("exact", "finite", "first")
+    )
+    assert float((finite - exact).norm()) < 0.02 * float((first - exact).norm())
+
+
+def test_first_and_exact_order_agree_as_the_inner_rate_vanishes(monkeypatch):
+    gaps = [
+        float(
+            (
+                ascent_of(monkeypatch, order="exact", inner="virtual", inner_lr=lr)
+                - ascent_of(monkeypatch, order="first", inner="virtual", inner_lr=lr)
+            ).norm()
+        )
+        for lr in (1e-2, 1e-4)
+    ]
+    assert gaps[0] > 0
+    assert gaps[1] == pytest.approx(gaps[0] / 100, rel=0.1)
+
+
+@pytest.mark.parametrize("order", ["first", "exact", "finite"])
+def test_on_features_that_do_not_move_every_order_is_the_first(monkeypatch, order):
+    def frozen() -> Model:
+        return network(nn.Sequential(nn.Linear(4, 5), nn.Tanh()).requires_grad_(False))
+
+    found = ascent_of(monkeypatch, model=frozen(), order=order, inner="virtual")
+    assert_close(found, ascent_of(monkeypatch, model=frozen()))
+
+
+def test_inner_persistent_virtual_and_undone():
+    """What each leaves of the network, and where the domain loss is taken: at the optimizer's step, or at SGD's."""
+    recipe = {"optimizer": "adamw", "lr": 0.01}
+    start = own(mil(recipe=recipe))
+    seen = batch().hold_out(1)[0]
+    reference = mil(recipe=recipe)
+    reference.optimizer.descend(reference._risk(reference.own, seen))
+    stepped = own(reference)
+    ahead = mil(recipe={"lr": 0.5})
+    ahead.optimizer.descend(ahead._risk(ahead.own, seen))
+    losses = {}
+    for inner, left in (("persistent", stepped), ("virtual", stepped), ("undone", start)):
+        method = mil(recipe=recipe, inner=inner, inner_lr=0.5)
+        losses[inner] = float(step(method)["domain"])
+        assert same(own(method), left), inner
+    judge = mil().judges[1]
+    with torch.no_grad():
+        assert losses["persistent"] == pytest.approx(float(domain_loss(reference.model, judge, batch(), 1)))
+        assert losses["virtual"] == pytest.approx(float(domain_loss(ahead.model, judge, batch(), 1)))
+    assert losses["undone"] == losses["virtual"] != losses["persistent"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"inner": "virtual"}, {"order": "exact"}])
+def test_several_inner_steps(settings):
+    one, three = mil(inner_lr=0.1, **settings), mil(inner_lr=0.1, inner_steps=3, **settings)
+    a, b = step(one), step(three)
+    assert_close(a["risk"], b["risk"])
+    assert not torch.equal(a["domain"], b["domain"])
+    walked = mil()
+    for _ in range(3):
+        walked.optimizer.descend(walked._risk(walked.own, batch().hold_out(1)[0]))
+    with torch.no_grad():
+        assert_close(b["domain"], domain_loss(walked.model, mil().judges[1], batch(), 1))
+
+
+@pytest.mark.parametrize("settings", [{}, {"inner": "virtual", "order": "exact"}, {"order": "finite"}])
+def test_examples_of_the_held_out_domain_never_enter_the_inner_risk(settings):
+    data, spoilt = batch(), batch()
+    at = slice(SIZES[0], SIZES[0] + SIZES[1])
+    spoilt.x[at] = 50.0
+    spoilt.y[at] = 1 - spoilt.y[at]
+    one, other = mil(**settings), mil(**settings)
+    a, b = step(one, 1, data), step(other, 1, spoilt)
+    assert torch.equal(a["risk"], b["risk"])
+    assert same(own(one), own(other))
+    assert not same(remembered(one), remembered(other))
+
+
+def test_a_domain_is_held_out_for_its_iterations_and_each_in_its_turn(monkeypatch):
+    method, held = mil(iterations=4), []
+    real = method.domain_loss
+    monkeypatch.setattr(method, "domain_loss", lambda *given: held.append(given[2]) or real(*given))
+    torch.manual_seed(0)
+    for _ in range(60):
+        method.step(batch())
+    blocks = [held[i : i + 4] for i in range(0, 60, 4)]
+    assert all(len(set(block)) == 1 for block in blocks)
+    assert set(held) == {0, 1, 2}
+
+
+def test_final_begins_from_the_first_weights_with_the_memory_as_learned_and_leaves_it():
+    model = network(query_norm=True)
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    method = mil(model)
+    for _ in range(3):
+        step(method)
+    learned = {name: value.clone() for name, value in model.neck.state_dict().items()}
+    assert not torch.equal(
+        learned["fused.memory.query.1.running_mean"], first["neck.fused.memory.query.1.running_mean"]
+    )
+    method.begin_phase("final")
+    method.train()
+    for name, value in model.state_dict().items():
+        if name.startswith("neck."):
+            assert torch.equal(value, learned[name.removeprefix("neck.")]), name
+        else:
+            assert torch.equal(value, first[name]), name
+    assert not any(p.requires_grad for p in method.remembered)
+    for _ in range(3):
+        assert set(method.step(batch())) == {"risk"}
+    assert not torch.equal(model.head.weight, first["head.weight"])
+    for name, value in model.neck.state_dict().items():
+        assert torch.equal(value, learned[name]), name
+
+
+def test_final_is_erm_on_all_domains():
+    method = mil(recipe={"optimizer": "adamw"})
+    step(method)
+    method.begin_phase("final")
+    model = copy.deepcopy(method.model)
+    erm = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(**{**PLAIN, "optimizer": "adamw"})))
+    for seed in range(3):
+        method.step(batch(seed)), erm.step(batch(seed))
+    assert same(list(method.model.parameters()), list(model.parameters()))
+
+
+def test_blocks_train_on_one_domain_at_a_time():
+    task = Watching()
+    method = mil(task=task, blocks=True, iterations=3)
+    method.begin_phase("final")
+    torch.manual_seed(0)
+    for _ in range(30):
+        method.step(batch())
+    assert all(len(set(task.sizes[i : i + 3])) == 1 for i in range(0, 30, 3))
+    assert set(task.sizes) == set(SIZES)
+
+
+def test_a_memory_rate_of_zero_skips_the_first_phase():
+    model = network()
+    before = [p.detach().clone() for p in model.neck.parameters()]
+    method = mil(model, memory_lr=0.0)
+    assert method.phases == ("final",)
+    method.step(batch())
+    assert same([p.detach() for p in model.neck.parameters()], before)
+    assert mil(network(frozen=True), memory_lr=0.0).phases == ("final",)
+
+
+def test_values_alone_can_learn():
+    method = mil(learns="values")
+    before = {name: p.detach().clone() for name, p in method.model.neck.named_parameters()}
+    step(method)
+    moved = {name for name, p in method.model.neck.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {"fused.memory.values.0"}
+    assert not any(p is value for p in method.own for value in method.remembered)
+
+
+def test_critic_steps_come_before_the_memory_climbs():
+    one, four = mil(critic_lr=0.1), mil(critic_lr=0.1, critic_steps=4)
+    a, b = step(one), step(four)
+    assert float(b["domain"]) < float(a["domain"])  # the memory meets a better critic
+    judge, walked = mil().judges[1], mil()
+    walked.optimizer.descend(walked._risk(walked.own, batch().hold_out(1)[0]))
+    for _ in range(4):
+        loss = domain_loss(walked.model, judge, batch(), 1)
+        grads = torch.autograd.grad(loss, list(judge.parameters()))
+        with torch.no_grad():
+            for p, g in zip(judge.parameters(), grads, strict=True):
+                p -= 0.1 * g
+    for p, q in zip(four.judges[1].parameters(), judge.parameters(), strict=True):
+        assert_close(p, q)
+
+
+def test_the_memory_gradient_is_clipped():
+    loose, tight = mil(memory_lr=1.0), mil(memory_lr=1.0, memory_clip=1e-3)
+    lengths = []
+    for method in (loose, tight):
+        before = remembered(method)
+        step(method)
+        gaps = [a - b for a, b in zip(remembered(method), before, strict=True)]
+        lengths.append(float(torch.cat([g.flatten() for g in gaps]).norm()))
+    assert lengths[0] > 2e-3
+    assert lengths[1] == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_what_a_step_tells():
+    metrics = step(mil())
+    assert set(metrics) == {"risk", "domain", "critic", "slots"}
+    assert all(value.ndim == 0 and not value.requires_grad for value in metrics.values())
+    assert 1 <= float(metrics["slots"]) <= 6
+    assert 0 <= float(metrics["critic"]) <= 1
+    assert set(step(mil(network(top=2)))) == {"risk", "domain", "critic"}
+
+
+def test_sides_count_alike_unless_they_are_not_balanced():
+    method, data = mil(), batch()
+    logits = torch.linspace(-2, 2, 12).double()
+    method.judges[0] = nn.Linear(5, 1).double()
+    for balanced in (True, False):
+        method.balanced = balanced
+        with torch.no_grad():
+            method.judges[0].weight.copy_(torch.tensor([[1.0, 0, 0, 0, 0]]))
+            method.judges[0].bias.zero_()
+            fused = torch.zeros(12, 5).double()
+            fused[:, 0] = logits
+            loss, right = method.domain_loss(fused, data, 0)
+        label = torch.tensor([1.0] * 4 + [0.0] * 8).double()
+        each = F.binary_cross_entropy_with_logits(logits, label, reduction="none")
+        assert_close(loss, (each[:4].mean() + each[4:].mean()) / 2 if balanced else each.mean())
+        assert float(right) == pytest.approx((0 / 4 + 2 / 8) / 2)
+
+
+@pytest.mark.parametrize("order", ["first", "exact", "finite"])
+@pytest.mark.parametrize("place", ["feature", "tokens", "layers"])
+def test_inside_a_transformer_too(place, order, tmp_path):
+    net, x = transformer("bert", tmp_path)
+    torch.manual_seed(0)
+    model = Model(net, key_value(32, slots=6, heads=2, key_width=3, place=place), Linear(32, 2))
+    method = MIL(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)), order=order)
+    method.begin_stage(INFO)
+    method.begin_phase("meta")
+    data = DomainBatch(x, LABELS, (0, 1, 2), (2, 2, 2))
+    before, memory = own(method), remembered(method)
+    method.train()
+    step(method, data=data)
+    assert len(memory) == (12 if place == "layers" else 4)
+    assert all(not torch.equal(a, b) for a, b in zip(remembered(method), memory, strict=True))
+    assert not same(own(method), before)
+    method.begin_phase("final")
+    kept = remembered(method)
+    assert same(own(method), before)
+    method.step(data)
+    assert same(remembered(method), kept)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"inner": "virtuel"}, "did you mean 'virtual'"),
+        ({"order": "second"}, "unknown order 'second'"),
+        ({"learns": "value"}, "did you mean 'values'"),
+        ({"iterations": 0}, "at least 1"),
+        ({"memory_lr": -1.0}, "not negative"),
+        ({"order": "finite", "inner_steps": 2}, "use inner_steps=1 or order=exact"),
+    ],
+)
+def test_bad_settings(settings, said):
+    with pytest.raises(BadInput, match=said):
+        mil(**settings)
+
+
+def test_networks_without_a_memory_to_learn():
+    plain = Model(Features(inputs=4), NoNeck(4), Linear(4, 2))
+    with pytest.raises(BadInput, match="this network has none: use --set neck=memory"):
+        MIL(plain, task=Classify(), optimizer=partial(Descent, Recipe()))
+    with pytest.raises(BadInput, match=r"which neck\.frozen holds"):
+        mil(network(frozen=True))

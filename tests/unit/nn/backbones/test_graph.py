@@ -1,0 +1,177 @@
+"""Graph encoders against dense matrices written out graph by graph, and what they refuse."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from holdfast.core import inputs
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs
+from holdfast.nn.backbones.graph import GraphNetwork
+
+pytestmark = pytest.mark.graph
+
+SIZES = (4, 1, 6)
+CASES = [
+    ("gcn", False, 0, "mean"),
+    ("gcn", True, 1, "sum"),
+    ("gin", False, 0, "max"),
+    ("gin", True, 0, "mean"),
+    ("gin", True, 3, "sum"),
+]
+
+
+def graph(v: int, *, edges: int = 0, seed: int = 0) -> Graphs:
+    """Nodes with five features and about two edges each, one way only, none twice and none to itself."""
+    chance = torch.Generator().manual_seed(seed)
+    linked = torch.rand(v, v, generator=chance) < 2 / v
+    linked.fill_diagonal_(False)
+    ends = linked.nonzero().T
+    weights = torch.rand(ends.shape[1], edges, generator=chance) if edges else None
+    return Graphs(torch.randn(v, 5, generator=chance), ends, torch.zeros(v, dtype=torch.long), 1, weights)
+
+
+def made(kind: str, virtual: bool, edges: int, pooling: str) -> tuple[GraphNetwork, list[Graphs]]:
+    torch.manual_seed(0)
+    graphs = [graph(v, edges=edges, seed=v) for v in SIZES]
+    network = GraphNetwork.build(
+        lambda: graphs, kind=kind, virtual=virtual, layers=3, hidden=4, dropout=0.3, pooling=pooling
+    )
+    for part in network.modules():  # statistics and a start that do something
+        if isinstance(part, torch.nn.BatchNorm1d):
+            part.running_mean.normal_(std=0.1)
+            part.running_var.uniform_(0.5, 2.0)
+    if network.hub is not None:
+        torch.nn.init.normal_(network.hub.start.weight)
+    return network.eval(), graphs
+
+
+def by_hand(network: GraphNetwork, one: Graphs, pooling: str) -> Tensor:
+    """One graph with its full matrix of edges, (to, from)."""
+    v = len(one.nodes)
+    linked = torch.zeros(v, v)
+    linked[one.edges[1], one.edges[0]] = 1.0 if one.weights is None else one.weights[:, 0]
+    h, state = network.embed(one.nodes), None
+    if network.hub is not None:
+        state = network.hub.start.weight[0]
+    for i, layer in enumerate(network.layers):
+        if state is not None:
+            h = h + state
+            if i < 2:
+                state = network.hub.turns[i]((h.sum(0) + state)[None])[0]
+        if network.kind == "gcn":
+            looped = linked + torch.eye(v)
+            scale = looped.sum(1).rsqrt()
+            sent = scale[:, None] * looped * scale @ (h @ layer.conv.lin.weight.T) + layer.conv.bias
+        else:
+            heard = torch.zeros_like(h)
+            for k, (a, b) in enumerate(one.edges.T):
+                said = h[a] if one.weights is None else (h[a] + layer.conv.lin(one.weights[k])).relu()
+                heard[b] = heard[b] + said
+            sent = layer.conv.nn((1 + layer.conv.eps) * h + heard)
+        h = layer.norm(sent)
+        h = h.relu() if i < 2 else h
+    return {"mean": h.mean(0), "sum": h.sum(0), "max": h.amax(0)}[pooling]
+
+
+@pytest.mark.parametrize(("kind", "virtual", "edges", "pooling"), CASES)
+def test_it_is_the_equation_of_its_paper(kind, virtual, edges, pooling):
+    network, graphs = made(kind, virtual, edges, pooling)
+    got = network(network.prepare(graphs).take(torch.arange(3)))
+    wanted = torch.stack([by_hand(network, one, pooling) for one in graphs])
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "virtual", "edges", "pooling"), CASES)
+def test_alone_in_a_batch_and_in_another_order(kind, virtual, edges, pooling):
+    network, graphs = made(kind, virtual, edges, pooling)
+    x = network.prepare(graphs).take(torch.arange(3))
+    together = network(x)
+    for rows in ([0], [1], [2], [2, 0, 2, 1]):
+        torch.testing.assert_close(network(inputs.take(x, rows)), together[rows], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+def test_only_a_virtual_node_joins_what_no_edge_joins(virtual):
+    network, _ = made("gin", virtual, 0, "mean")
+    hears = []
+    network.pool = lambda h, *_: hears.append(h) or h
+    for value in (0.0, 1.0):
+        lonely = Graphs(torch.tensor([[0.0] * 5, [value] * 5]), torch.zeros(2, 0).long(), torch.zeros(2).long(), 1)
+        network(lonely)
+    assert torch.equal(hears[0][0], hears[1][0]) != virtual
+
+
+@pytest.mark.parametrize(("kind", "virtual", "edges", "pooling"), CASES)
+def test_a_gradient_reaches_every_parameter(kind, virtual, edges, pooling):
+    network, graphs = made(kind, virtual, edges, pooling)
+    network.train()
+    network(network.prepare(graphs).take(torch.arange(3))).pow(2).sum().backward()
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in network.parameters())
+
+
+def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(tmp_path):
+    network, graphs = made("gin", True, 3, "sum")
+    again = GraphNetwork.load(tmp_path, network.save(tmp_path))
+    again.load_state_dict(network.state_dict())
+    x = network.prepare(graphs).take(torch.arange(3))
+    assert torch.equal(again.eval()(x), network(x))
+    wider = GraphNetwork(inputs=5, edges=3, hidden=8, layers=1)
+    assert wider.preparation() == network.preparation() != GraphNetwork(inputs=5, hidden=8).preparation()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "gat"}, "unknown kind of graph layer 'gat'"),
+        ({"pooling": "min"}, "unknown pooling 'min'"),
+        ({"layers": 0}, "not 0 of 300"),
+        ({"hidden": 0}, "not 5 of 0"),
+        ({"kind": "gcn", "edges": 2}, "one weight an edge, and these edges have 2 features: use gin"),
+    ],
+)
+def test_options_that_are_not(options, said):
+    with pytest.raises(BadInput, match=said):
+        GraphNetwork(inputs=5, **options)
+
+
+def test_graphs_that_do_not_fit():
+    network, good = GraphNetwork(inputs=5, edges=1, kind="gcn", layers=1, hidden=4), graph(3, edges=1)
+    owner = good.owner
+    wrong = {
+        "of one graph, not a Graphs of 2": inputs.cat([good, good]),
+        "of one graph, not Tensor": good.nodes,
+        r"nodes of shape \(3, 4\)": Graphs(good.nodes[:, :4], good.edges, owner, 1, good.weights),
+        r"nodes of shape \(0, 5\)": Graphs(good.nodes[:0], good.edges[:, :0], owner[:0], 1, good.weights[:0]),
+        "edges must be whole numbers": Graphs(good.nodes, good.edges.float(), owner, 1, good.weights),
+        "names node 7": Graphs(good.nodes, good.edges.clone().fill_(7), owner, 1, good.weights),
+        "edge features of shape none": Graphs(good.nodes, good.edges, owner, 1),
+        "weights of 0 or more": Graphs(good.nodes, good.edges, owner, 1, -1 - good.weights),
+    }
+    for said, one in wrong.items():
+        with pytest.raises(BadInput, match=said):
+            network.prepare([good, one])
+    with pytest.raises(BadInput, match="takes none"):
+        GraphNetwork(inputs=5, layers=1, hidden=4).prepare([good])
+    for nothing in (list, lambda: ["a text"]):
+        with pytest.raises(BadInput, match="needs training graphs"):
+            GraphNetwork.build(nothing)
+
+
+@pytest.mark.parametrize(("virtual", "rows"), [(True, [0]), (False, [1])])  # one graph; one node
+def test_a_batch_too_small_to_train_on_says_so(virtual, rows):
+    network, graphs = made("gin", virtual, 0, "mean")
+    x = network.prepare(graphs).take(torch.tensor(rows))
+    assert network(x).shape == (1, 4)
+    with pytest.raises(BadInput, match="more examples a batch"):
+        network.train()(x)
+
+
+def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    with pytest.raises(BadInput, match=r"pip install 'holdfast\[graph\]'"):
+        GraphNetwork(inputs=5)

@@ -1,0 +1,165 @@
+"""Templates: filled in as one text, never losing the mask or a word of their own, whatever the tokenizer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.template import PRESETS, Template, shares
+from holdfast.nn.backbones.text import TextEncoder
+from tests import tiny
+
+SOFT = "{text} {soft:was it good} {mask} , {text2}"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("tiny")
+    return {
+        "pieces": tiny.tiny_masked(base / "bert"),
+        "bytes": tiny.tiny_bytes(base / "bytes"),
+        "roberta": tiny.tiny_masked(base / "roberta", "roberta"),
+        "mpnet": tiny.tiny_masked(base / "mpnet", "mpnet"),
+        "distilbert": tiny.tiny_masked(base / "distilbert", "distilbert"),
+        "electra": tiny.tiny_masked(base / "electra", "electra"),
+    }
+
+
+def build(folder, template, **options) -> TextEncoder:
+    return TextEncoder.build(list, name=str(folder), template=template, length=options.pop("length", 48), **options)
+
+
+def rows(encoder, examples) -> list[list[int]]:
+    store = encoder.prepare(examples)
+    found = [store.take(torch.tensor([i])) for i in range(len(examples))]
+    return [x.ids[0].tolist() for x in found]
+
+
+@pytest.mark.parametrize("kind", ["pieces", "bytes"])
+def test_short_texts_are_what_the_tokenizer_makes_of_the_whole_sentence(folders, kind):
+    encoder = build(folders[kind], "It was {mask} . {text}")
+    token = encoder.tokenizer.mask_token
+    assert encoder.pooling == "mask"
+    texts = ["the food was good", "bad", "", "  a film!  "]
+    wanted = [encoder.tokenizer(f"It was {token} . {text.strip()}")["input_ids"] for text in texts]
+    assert rows(encoder, texts) == wanted
+    pair = build(folders[kind], "nli")
+    whole = pair.tokenizer(f"good ? {token} , bad")["input_ids"]
+    assert rows(pair, [("good", "bad")]) == [whole]
+    assert pair.prepare([("good", "bad")]).take(torch.tensor([0])).types is None  # one sentence, one segment
+
+
+@pytest.mark.parametrize("kind", ["pieces", "bytes"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_only_the_texts_shorten(folders, kind, data):
+    name = data.draw(st.sampled_from([*PRESETS]))
+    encoder = build(folders[kind], name, length=60)
+    words = st.text(alphabet=" \tabg.é漢🙂[]<>", max_size=120) | st.lists(
+        st.sampled_from(["good", "bad", encoder.tokenizer.mask_token, "  "]), max_size=60
+    ).map(" ".join)
+    assert encoder.template is not None
+    texts = [data.draw(words) for _ in range(encoder.template.texts)]
+    (row,) = rows(encoder, [texts[0] if len(texts) == 1 else tuple(texts)])
+    (blank,) = rows(encoder, ["" if len(texts) == 1 else ("", "")])
+    assert len(row) <= 60
+    assert row.count(encoder.tokenizer.mask_token_id) == 1
+    left, space = iter(row), encoder.tokenizer.convert_tokens_to_ids("Ġ")  # before no text, a space is a token itself
+    assert all(token in left for token in blank if token != space), "the template's tokens are there, in their order"
+
+
+def test_the_longest_shortens_first_and_the_beginning_stays(folders):
+    encoder = build(folders["pieces"], "{text} was {mask} a {text2}", length=15)  # five tokens are not the texts'
+    good, bad = tiny.VOCABULARY.index("good"), tiny.VOCABULARY.index("bad")
+    for sizes, kept in [((40, 40), (5, 5)), ((40, 2), (8, 2)), ((3, 40), (3, 7)), ((4, 4), (4, 4))]:
+        (row,) = rows(encoder, [("good " * sizes[0], "bad " * sizes[1])])
+        assert (row.count(good), row.count(bad)) == kept
+    (row,) = rows(encoder, [("film " + "good " * 40, "bad")])
+    assert row[1] == tiny.VOCABULARY.index("film")
+    assert shares({"text": 9, "text2": 0}, 4) == {"text": 4, "text2": 0}
+
+
+def test_a_mask_in_the_text_is_not_the_one_that_is_read(folders):
+    encoder = build(folders["pieces"], "{text} was {mask}").eval()
+    x = encoder.prepare(["a [MASK] film", "a film"])
+    assert torch.equal(x.take(torch.tensor([0])).ids, x.take(torch.tensor([1])).ids)
+
+
+@pytest.mark.parametrize("family", ["pieces", "roberta", "mpnet", "distilbert", "electra", "bytes"])
+def test_soft_tokens_begin_as_their_words_and_learn(folders, family):
+    soft, hard = build(folders[family], SOFT), build(folders[family], SOFT.replace("{soft:was it good}", "was it good"))
+    pairs = [("a film", "good"), ("food " * 40, "bad"), ("", "")]
+    found = [e.eval()(e.prepare(pairs).take(torch.arange(3))) for e in (soft, hard)]
+    assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+    assert soft.soft is not None
+    assert soft.soft.num_embeddings == len(soft.template.soft) >= 3
+    assert any(p is soft.soft.weight for p in soft.blocks()[0].parameters())
+    found[0].square().sum().backward()
+    assert bool((soft.soft.weight.grad.abs().sum(1) > 0).all())
+    with torch.no_grad():
+        soft.soft.weight *= 2
+    assert float((soft(soft.prepare(pairs).take(torch.arange(3))) - found[0]).detach().abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("template", ["sentiment-0", SOFT])
+def test_round_trip(folders, template, tmp_path):
+    encoder = build(folders["pieces"], template).eval()
+    if encoder.soft is not None:
+        torch.nn.init.normal_(encoder.soft.weight)
+    told = json.loads(json.dumps(encoder.save(tmp_path)))
+    again = TextEncoder.load(tmp_path, told).eval()
+    again.load_state_dict(encoder.state_dict())
+    examples = ["good", "bad film"] if template == "sentiment-0" else [("good", "a"), ("bad", "b")]
+    one, two = (e(e.prepare(examples).take(torch.arange(2))) for e in (encoder, again))
+    assert torch.equal(one, two)
+    assert encoder.preparation() == again.preparation()
+    assert encoder.preparation() != build(folders["pieces"], None).preparation()
+    assert encoder.preparation() != build(folders["pieces"], "Just {mask} {text}").preparation()
+
+
+def test_the_preset_of_soft_tokens_has_eight(folders):
+    words = PRESETS["nli-soft"].partition("{soft:")[2].partition("}")[0].split()
+    assert len(words) == 8
+    encoder = build(folders["pieces"], "nli-soft", length=66)
+    assert encoder.template is not None
+    assert len(encoder.template.soft) == encoder.soft.num_embeddings
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("It was . {text}", "must have one"),
+        ("{mask} {mask} {text}", "must have one"),
+        ("{mask} {text} {text}", "must have one"),
+        ("It was {mask}", "must have one"),
+        ("{mask} {txt}", r"has \{txt\}, but only"),
+        ("{mask} {text} {", "brace without its partner"),
+        ("{text}{soft:a} {mask}", "needs a space"),
+        ("{text} {soft:} {mask}", r"has \{soft:\}"),
+        ("[MASK] {text} {mask}", "as a word"),
+        ("sentiment", "unknown template"),
+        (["{text} ? {mask}", " {text2}"], "a template is a text"),
+    ],
+)
+def test_bad_templates(folders, template, said):
+    with pytest.raises(BadInput, match=said):
+        build(folders["pieces"], template)
+
+
+def test_texts_and_pairs_are_not_mixed_up_and_the_length_must_do(folders):
+    with pytest.raises(BadInput, match="is for single texts but the data holds pairs"):
+        build(folders["pieces"], "sentiment-0").prepare([("a", "b")])
+    with pytest.raises(BadInput, match="is for pairs but the data holds single texts"):
+        build(folders["pieces"], "nli").prepare(["a"])
+    encoder = build(folders["pieces"], "{text} {mask}", length=4)
+    assert [len(r) for r in rows(encoder, ["good " * 9])] == [4]
+    with pytest.raises(BadInput, match="choose from 4 to 66 tokens"):
+        build(folders["pieces"], "{text} {mask}", length=3)
+    tokenizer = encoder.tokenizer
+    assert Template("{text} {mask}", tokenizer, vocabulary=9).fixed == 3

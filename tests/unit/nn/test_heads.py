@@ -1,0 +1,135 @@
+"""Heads: the default is torch's linear layer, and every head works with the rules that look into it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from holdfast import catalog
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import seeded
+from holdfast.methods.adversarial import DANN
+from holdfast.methods.alignment import PDA
+from holdfast.methods.base import StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.fishr import Fishr
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.heads import Dense
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.tasks.classify import Classify
+from tests.tiny import VOCABULARY, tiny_masked
+
+CLASSES = ("no", "yes", "maybe")
+WORDS = {"no": ["bad", "not"], "yes": "good", "maybe": "very"}
+INFO = StageInfo(0, ("a", "b"))
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return TextEncoder.build(list, name=str(tiny_masked(tmp_path_factory.mktemp("bert"))), template="sentiment-0")
+
+
+def make(name, encoder, **given):
+    given = {"words": WORDS, **given} if name == "words" else given
+    with seeded(0):
+        return catalog.make("heads", name, 32, CLASSES, encoder, given=given)
+
+
+def test_the_default_draws_and_computes_what_torch_does(encoder):
+    head = make("linear", encoder)
+    with seeded(0):
+        plain = nn.Linear(32, 3)
+    assert head.state_dict().keys() == plain.state_dict().keys()
+    assert all(torch.equal(a, b) for a, b in zip(head.parameters(), plain.parameters(), strict=True))
+    z = torch.randn(5, 32)
+    assert torch.equal(head(z), plain(z))
+
+
+def test_dense_by_hand():
+    torch.manual_seed(0)
+    head = Dense(4, 3, dropout=0.5).eval()
+    z = torch.randn(6, 4)
+    w, b, v, c = (p.detach().numpy() for p in (head.dense.weight, head.dense.bias, head.out.weight, head.out.bias))
+    assert_close(head(z).detach().numpy(), np.tanh(z.numpy() @ w.T + b) @ v.T + c, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(head.train()(z), head(z))
+    zero = Dense(4, 3, dropout=0.0).train()
+    assert torch.equal(zero(z), zero(z))
+    with pytest.raises(BadInput, match="dropout"):
+        Dense(4, 3, dropout=1.0)
+
+
+@pytest.mark.parametrize("name", catalog.HEADS)
+def test_it_says_its_outputs_and_is_built_bare_again(encoder, name):
+    head = make(name, encoder).eval()
+    again = catalog.entry("heads", name).load().__self__.load(head.settings).eval()
+    again.load_state_dict(head.state_dict())
+    z = torch.randn(5, 32)
+    assert head(z).shape == (5, head.outputs) == (5, 3)
+    assert torch.equal(head(z), again(z))
+    assert any(head.last() is part for part in head.modules())
+
+
+@pytest.mark.parametrize("name", catalog.HEADS)
+def test_rules_that_look_into_the_head(encoder, name):
+    torch.manual_seed(0)
+    batch = DomainBatch(torch.randn(12, 32), torch.arange(12) % 3, (0, 1), (6, 6))
+    for rule in (partial(DANN, conditional=True), Fishr):
+        model = Model(Features(inputs=32), NoNeck(32), make(name, encoder))
+        method = rule(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)))
+        method.begin_stage(INFO)
+        before = [p.detach().clone() for p in model.head.parameters()]
+        seen = [method.step(batch) for _ in range(3)]
+        assert all(torch.isfinite(value) for metrics in seen for value in metrics.values())
+        assert all(not torch.equal(a, b) for a, b in zip(before, model.head.parameters(), strict=True))
+        if isinstance(method, DANN):
+            assert method.classes.num_embeddings == 3
+
+
+@pytest.mark.parametrize("name", ["dense", "words"])
+def test_fishr_takes_the_gradients_of_the_last_layer(encoder, name):
+    torch.manual_seed(0)
+    z, y = torch.randn(6, 32), torch.tensor([0, 1, 2, 0, 1, 2])
+    head = make(name, encoder, **({"dropout": 0.0} if name == "dense" else {}))
+    method = Fishr(
+        Model(Features(inputs=32), NoNeck(32), head), task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01))
+    )
+    single = []
+    for i in range(6):
+        grads = torch.autograd.grad(Classify().loss(head(z[i : i + 1]), y[i : i + 1]), list(head.last().parameters()))
+        single.append(np.concatenate([g.flatten().numpy() for g in grads]))
+    wanted = np.stack([np.var(single[:3], axis=0), np.var(single[3:], axis=0)])
+    found = method.variance(z, DomainBatch(z, y, (0, 1), (3, 3)))
+    assert_close(found.detach().numpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_fishr_says_that_a_whole_vocabulary_is_too_much(encoder):
+    model = Model(Features(inputs=32), NoNeck(32), make("words", encoder, full=True))
+    method = Fishr(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)))
+    with pytest.raises(BadInput, match=r"head\.full=true"):
+        method.begin_stage(INFO)
+
+
+def test_pda_aligns_words_where_it_is_asked_to(encoder):
+    torch.manual_seed(0)
+    z, y = torch.randn(12, 32), torch.tensor([0, 1] * 6)
+    batch = DomainBatch(z, y, (0, 1), (6, 6))
+    for full in (False, True):
+        model = Model(Features(inputs=32), NoNeck(32), make("words", encoder, full=full))
+        method = PDA(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), words=True)
+        method.begin_stage(INFO)
+        said = model.head.words(z).exp().detach().double().numpy()
+        means = {(d, c): said[6 * d : 6 * d + 6][y[:6].numpy() == c].mean(axis=0) for d in (0, 1) for c in (0, 1)}
+        gaps = [(means[b, c] * np.log(means[b, c] / means[1 - b, c])).sum() for b in (0, 1) for c in (0, 1)]
+        assert float(method.step(batch)["gap"]) == pytest.approx(np.mean(gaps), rel=1e-4)
+        assert said.shape[1] == (len(VOCABULARY) if full else 4)
+    plain = Model(Features(inputs=32), NoNeck(32), make("linear", encoder))
+    with pytest.raises(BadInput, match="use --set head=words"):
+        PDA(plain, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), words=True)

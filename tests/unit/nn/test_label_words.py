@@ -1,0 +1,178 @@
+"""Label words: what the checkpoint's own masked-word head says at the mask, and sentences for what cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import AutoModelForMaskedLM
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.pretrained import quiet
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.label_words import LabelWords
+from tests import tiny
+
+FAMILIES = ["bert", "roberta", "mpnet", "distilbert", "electra"]
+CLASSES = ("maybe", "no", "yes")
+WORDS = {"no": ["bad", "not"], "yes": ["good", "very", "phone"], "maybe": "film"}
+TEXTS = ["the food was good", "bad", "a very very good phone, not bad at all! " * 9]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("tiny")
+    made = {name: tiny.tiny_masked(base / name, name) for name in FAMILIES}
+    return {**made, "bytes": tiny.tiny_bytes(base / "bytes"), "headless": tiny.tiny_bert(base / "headless")}
+
+
+def encode(folder, **options) -> TextEncoder:
+    return TextEncoder.build(list, name=str(folder), length=32, **{"template": "sentiment-0", **options}).eval()
+
+
+def build(encoder, **options) -> LabelWords:
+    return LabelWords.build(encoder.width, CLASSES, encoder, **{"words": WORDS, **options})
+
+
+def at_the_mask(folder, encoder) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features, and the vocabulary's scores (b, v) from the whole model: every position, then the mask's."""
+    x = encoder.prepare(TEXTS).take(torch.arange(len(TEXTS)))
+    with quiet(), torch.no_grad():
+        model = AutoModelForMaskedLM.from_pretrained(folder).eval()
+        scores = model(input_ids=x.ids, attention_mask=x.mask.long()).logits
+        return encoder(x), scores[x.ids == encoder.tokenizer.mask_token_id]
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_equals_the_whole_model_at_the_mask(folders, family):
+    encoder = encode(folders[family])
+    z, scores = at_the_mask(folders[family], encoder)
+    few, full = build(encoder), build(encoder, full=True)
+    ids = [tiny.VOCABULARY.index(word) for word in ("film", "bad", "not", "good", "very", "phone")]
+    assert few.decoder.out_features == len(ids)
+    assert_close(few.decoder(few.transform(z)), scores[:, ids], atol=1e-4, rtol=1e-4)
+    assert_close(full.decoder(full.transform(z)), scores, atol=1e-4, rtol=1e-4)
+    assert float(scores.std()) > 0.1  # not equal because all are nothing
+    said = log_softmax(scores[:, ids].double().numpy())  # over the label words
+    wanted = np.stack([said[:, 0], said[:, 1:3].mean(1), said[:, 3:].mean(1)], axis=1)
+    assert_close(few(z).detach().double().numpy(), wanted, atol=1e-4, rtol=1e-4)
+    said = log_softmax(scores.double().numpy())[:, ids]  # over the vocabulary
+    wanted = np.stack([said[:, 0], said[:, 1:3].mean(1), said[:, 3:].mean(1)], axis=1)
+    assert_close(full(z).detach().double().numpy(), wanted, atol=1e-4, rtol=1e-4)
+    assert_close(few(z).softmax(-1), full(z).softmax(-1), atol=1e-5, rtol=1e-4)  # what it is divided by cancels
+
+
+def test_nothing_as_wide_as_the_vocabulary_is_made(folders):
+    encoder = encode(folders["bert"])
+    x = encoder.prepare(TEXTS).take(torch.arange(3))
+    widths = set()
+    head = build(encoder)
+    for part in [*encoder.modules(), *head.modules()]:
+        part.register_forward_hook(
+            lambda _, __, out: widths.add(out.shape[-1]) if isinstance(out, torch.Tensor) else None
+        )
+    head(encoder(x))
+    assert len(tiny.VOCABULARY) not in widths
+    assert 6 in widths
+
+
+def test_byte_level_words_have_the_space_before_them(folders):
+    encoder = encode(folders["bytes"])
+    z, scores = at_the_mask(folders["bytes"], encoder)
+    head = LabelWords.build(32, ("n", "p"), encoder, words={"n": "bad", "p": ["good", " no"]})
+    index = encoder.tokenizer.get_vocab()
+    assert head.settings["words"] == [[index["Ġbad"]], [index["Ġgood"], index["Ġno"]]]
+    ids = [index["Ġbad"], index["Ġgood"], index["Ġno"]]
+    assert_close(head.decoder(head.transform(z)), scores[:, ids], atol=1e-4, rtol=1e-4)
+
+
+def test_a_word_of_several_tokens(folders):
+    encoder = encode(folders["bert"])
+    words = {**WORDS, "maybe": "uncertain"}
+    with pytest.raises(BadInput, match=r"'uncertain' is 9 tokens \(u, ##n.*first_piece=true"):
+        build(encoder, words=words)
+    head = build(encoder, words=words, first_piece=True)
+    assert head.settings["words"][0] == [tiny.VOCABULARY.index("u")]
+    with pytest.raises(BadInput, match="'food' and 'food' are one token"):
+        build(encoder, words={**WORDS, "maybe": ["food", "food"]})
+    with pytest.raises(BadInput, match="'gooda' and 'good' are one token"):
+        build(encoder, words={**WORDS, "maybe": "gooda"}, first_piece=True)
+
+
+def test_every_class_needs_words(folders):
+    encoder = encode(folders["bert"])
+    for words in (None, ["bad"], {"no": "bad", "yes": "good"}, {**WORDS, "yes": []}, {**WORDS, "yes": [3]}):
+        with pytest.raises(BadInput, match=r'head\.words=\{"maybe": \["\.\.\."\], "no"'):
+            build(encoder, words=words)
+    with pytest.raises(BadInput, match=r"unknown class in head\.words 'yess': did you mean 'yes'"):
+        build(encoder, words={**WORDS, "yess": "a"})
+    with pytest.raises(BadInput, match="does not know the label word '漢'"):
+        build(encoder, words={**WORDS, "yes": "漢"})
+
+
+def test_without_a_masked_word_head_it_says_so_and_can_be_tied(folders):
+    encoder = encode(folders["headless"])
+    with pytest.raises(BadInput, match=r"has no masked-word head .*head\.tied=true"):
+        build(encoder)
+    head = build(encoder, tied=True)
+    table = encoder.module.get_input_embeddings().weight
+    z = torch.randn(4, 32)
+    ids = [tiny.VOCABULARY.index(word) for word in ("film", "bad", "not", "good", "very", "phone")]
+    assert_close(head.decoder(head.transform(z)), z @ table[ids].T)
+    assert head.decoder.weight.data_ptr() != table.data_ptr()  # a copy of its own
+    with pytest.raises(BadInput, match="word vectors of 32 numbers, these have 16"):
+        build(encode(folders["electra"]), tied=True)
+
+
+def test_what_it_cannot_sit_on(folders):
+    with pytest.raises(BadInput, match="reads the mask"):
+        build(encode(folders["bert"], template=None))
+    build(encode(folders["bert"], template=None, pooling="mask"))  # texts that bring their own mask
+    with pytest.raises(BadInput, match="needs a masked language model"):
+        LabelWords.build(4, CLASSES, Features(inputs=4), words=WORDS)
+    with pytest.raises(BadInput, match="reads 32 features, but the neck makes 256"):
+        LabelWords.build(256, CLASSES, encode(folders["bert"]), words=WORDS)
+
+
+@pytest.mark.parametrize("options", [{}, {"full": True}, {"tied": True}])
+def test_built_bare_from_its_settings(folders, options):
+    head = build(encode(folders["distilbert"]), **options)
+    with torch.no_grad():
+        for p in head.parameters():
+            p += torch.randn_like(p)
+    again = LabelWords.load(json.loads(json.dumps(head.settings)))
+    again.load_state_dict(head.state_dict())
+    z = torch.randn(5, 32)
+    assert torch.equal(head(z), again(z))
+
+
+def test_builds_share_nothing(folders):
+    encoder = encode(folders["bert"])
+    first, second = build(encoder), build(encoder)
+    with torch.no_grad():
+        for p in first.parameters():
+            p.zero_()
+    assert all(p.abs().sum() > 0 for p in second.parameters())
+
+
+def test_a_head_of_another_make_is_refused(folders, monkeypatch):
+    from transformers import BertForMaskedLM
+
+    usual = BertForMaskedLM.forward
+
+    def scaled(self, *args, **kwargs):
+        out = usual(self, *args, **kwargs)
+        out.logits = out.logits * 2
+        return out
+
+    monkeypatch.setattr(BertForMaskedLM, "forward", scaled)
+    with pytest.raises(BadInput, match="of a make that is not known here"):
+        LabelWords.build(32, ("a", "b"), encode(folders["bert"]), words={"a": "a", "b": "b"})

@@ -1,0 +1,78 @@
+"""Plain necks: their equations, and as many parameters as they are compared for."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.small import MLP
+from holdfast.nn.model import Model
+from holdfast.nn.necks import ExtraLayer, FeedForward, NoNeck, Projection
+from holdfast.nn.tuning import tune
+from tests.unit.nn.transformers import LABELS, transformer
+
+Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+
+def size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_none_is_the_features_themselves():
+    neck = NoNeck(6)
+    assert neck(Z) is Z
+    assert (neck.width, size(neck)) == (6, 0)
+
+
+def test_projection():
+    neck = Projection(6, hidden=3)
+    assert neck.width == 3
+    assert_close(neck(Z), torch.relu(Z @ neck.layer.weight.T + neck.layer.bias))
+
+
+def test_feed_forward_is_the_sub_layer_of_a_transformer():
+    neck = FeedForward(6)
+    inner = Z @ neck.widen.weight.T + neck.widen.bias
+    inner = inner * (1 + torch.erf(inner / 2**0.5)) / 2
+    summed = Z + inner @ neck.narrow.weight.T + neck.narrow.bias
+    wanted = (summed - summed.mean(1, keepdim=True)) / (summed.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+    assert_close(neck(Z), wanted)
+    assert size(FeedForward(768)) - 2 * 768 == 4_722_432  # 768-3072-768, without the norm
+    assert FeedForward(6, hidden=5).widen.out_features == 5
+
+
+@pytest.mark.parametrize("mode", ["frozen", "full"])
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_one_more_layer_learns_on_a_frozen_and_on_a_tuned_transformer(family, mode, tmp_path):
+    net, x = transformer(family, tmp_path)
+    tune(net, mode)
+    before, one = size(net), size(net.stack()[-1])
+    torch.manual_seed(0)
+    model = Model(net, ExtraLayer(net.width), nn.Linear(net.width, 2))
+    assert size(net) == before + one
+    assert Model(net, model.neck, model.head).backbone.stack() is net.stack()
+    assert len(net.stack()) == 4  # a second model with the same neck puts in no second layer
+    kept = copy.deepcopy(net.state_dict())
+    optimizer = torch.optim.Adam(model.learning(), lr=3e-3)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model.train()(x), LABELS)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.5 * losses[0]
+    moved = {name for name, value in net.state_dict().items() if not torch.equal(value, kept[name])}
+    inside = {name for name in kept if ".3." in name}
+    assert moved & inside
+    assert moved <= inside or mode == "full"
+
+
+def test_one_more_layer_needs_a_transformer():
+    with pytest.raises(BadInput, match="MLP has no stack of layers"):
+        Model(MLP(inputs=3, hidden=(4,)), ExtraLayer(4), nn.Linear(4, 2))

@@ -1,0 +1,128 @@
+"""The read equals a naive loop for every layout, in values and in both derivatives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.read import SIMILARITIES, read, scores
+
+B, HEADS, SLOTS, KEY, WIDTH = 3, 2, 7, 4, 5
+LAYOUTS = [(keys, values) for keys in (True, False) for values in (True, False)]  # one set a head, or shared
+
+
+def parts(keys_per_head: bool, values_per_head: bool, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=chance, dtype=torch.float64).requires_grad_()
+
+    keys = draw(HEADS, SLOTS, KEY) if keys_per_head else draw(SLOTS, KEY)
+    values = draw(HEADS, SLOTS, WIDTH) if values_per_head else draw(SLOTS, WIDTH)
+    return draw(B, HEADS, KEY), keys, values
+
+
+def met(query: list[float], key: list[float], similarity: str) -> float:
+    dot = sum(a * b for a, b in zip(query, key, strict=True))
+    if similarity == "cosine":
+        return dot / math.sqrt(sum(a * a for a in query) * sum(a * a for a in key))
+    return dot / math.sqrt(len(key)) if similarity == "scaled" else dot
+
+
+def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, mean=False, seen=None):
+    """One example, one head, one slot at a time: the content, and by example and head {slot: weight}."""
+    content, weights = torch.zeros(B, WIDTH, dtype=torch.float64), []
+    for i in range(B):
+        for h in range(HEADS):
+            logits = {}
+            for m in range(SLOTS):
+                if seen is None or bool(seen[m]):
+                    key = keys[h, m] if keys.dim() == 3 else keys[m]
+                    logits[m] = met(query[i, h].tolist(), key.tolist(), similarity) / temperature
+            best = sorted(logits, key=lambda m: -logits[m])[: top or SLOTS]
+            total = sum(math.exp(logits[m]) for m in best)
+            weights.append({m: math.exp(logits[m]) / total for m in best})
+            for m in best:
+                value = values[h, m] if values.dim() == 3 else values[m]
+                content[i] += weights[-1][m] * value / (HEADS if mean else 1)
+    return content, weights
+
+
+@pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
+@given(
+    similarity=st.sampled_from(SIMILARITIES),
+    temperature=st.sampled_from([0.3, 1.0, 2.5]),
+    top=st.sampled_from([None, 1, 3, SLOTS, SLOTS + 9]),
+    mean=st.booleans(),
+    seen=st.none() | st.lists(st.booleans(), min_size=SLOTS, max_size=SLOTS).filter(any),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=25, deadline=None)
+def test_it_is_the_naive_loop(keys_per_head, values_per_head, similarity, temperature, top, mean, seen, seed):
+    query, keys, values = (t.detach() for t in parts(keys_per_head, values_per_head, seed))
+    mask = None if seen is None else torch.tensor(seen)
+    options = {"similarity": similarity, "temperature": temperature, "top": top, "mean": mean, "seen": mask}
+    found = read(query, keys, values, **options)
+    content, weights = naive(query, keys, values, **options)
+    assert_close(found.content, content)
+    assert_close(found.weights.sum(-1), torch.ones(B, HEADS, dtype=torch.float64))
+    chosen = top is not None and top < SLOTS
+    assert (found.slots is not None) == chosen
+    for place, wanted in enumerate(weights):
+        i, h = divmod(place, HEADS)
+        slots = found.slots[i, h].tolist() if chosen else range(SLOTS)
+        got = {m: float(w) for m, w in zip(slots, found.weights[i, h], strict=True) if float(w) > 0}
+        assert got == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES)
+@pytest.mark.parametrize("top", [None, 3])
+@pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
+def test_both_derivatives(keys_per_head, values_per_head, top, similarity):
+    seen = torch.tensor([True] * 5 + [False] * 2)
+
+    def content(*tensors: Tensor) -> Tensor:
+        return read(*tensors, top=top, similarity=similarity, temperature=0.7, mean=True, seen=seen).content
+
+    tensors = parts(keys_per_head, values_per_head)
+    assert torch.autograd.gradcheck(content, tensors)
+    assert torch.autograd.gradgradcheck(content, tensors)
+
+
+@pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
+def test_all_slots_chosen_is_the_dense_read(keys_per_head, values_per_head):
+    tensors = parts(keys_per_head, values_per_head)
+    dense, every = read(*tensors), read(*tensors, top=SLOTS)
+    assert every.slots is None
+    assert torch.equal(dense.content, every.content)
+    assert torch.equal(dense.weights, every.weights)
+
+
+def test_slots_that_are_not_seen_get_no_weight_and_no_gradient():
+    query, keys, values = parts(True, False)
+    seen = torch.tensor([True, False, True, True, False, True, True])
+    found = read(query, keys, values, seen=seen)
+    found.content.square().sum().backward()
+    assert bool((found.weights[..., ~seen] == 0).all())
+    for grad in (keys.grad[:, ~seen], values.grad[~seen]):
+        assert bool((grad == 0).all())
+    fewer = read(query, keys[:, seen], values[seen])
+    assert_close(found.content, fewer.content)
+
+
+def test_shared_keys_are_those_of_every_head():
+    query, keys, _ = parts(False, False)
+    assert scores(query, keys).shape == (HEADS, B, SLOTS)
+    assert_close(scores(query, keys), scores(query, keys.expand(HEADS, -1, -1)))
+
+
+def test_an_unknown_similarity():
+    with pytest.raises(BadInput, match="did you mean 'cosine'"):
+        read(*parts(True, False), similarity="cosin")

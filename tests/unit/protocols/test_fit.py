@@ -1,0 +1,123 @@
+"""The loop over phases: each ends as it was at its own chosen step, and the next begins from there."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.batch import DomainBatch
+from holdfast.methods.base import Method
+from holdfast.nn.model import Model
+from holdfast.protocols.fit import fit
+from holdfast.protocols.resume import Saver
+from holdfast.protocols.select import best_mean, newest
+
+
+class Counting(Method):
+    """Counts steps in a buffer, and notes the count at which each phase begins; the second phase freezes the neck."""
+
+    kept = ("noted",)
+    phases = ("first", "second")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Dropout()), nn.Linear(2, 2))
+        self.noted: list[float] = []
+        self.register_buffer("steps", torch.tensor(0.0))
+
+    def begin_phase(self, name: str) -> None:
+        self.noted = [*self.noted, float(self.steps)]
+        self.model.neck.requires_grad_(name == "first")
+
+    def step(self, batch: DomainBatch):
+        assert self.model.backbone.training
+        assert self.model.neck.training == (len(self.noted) == 1)  # what a phase froze rests from its first step on
+        self.steps += 1
+        return {"risk": torch.tensor(0.0)}
+
+
+class Same:
+    """Batches that never end and have no state."""
+
+    def __next__(self) -> None:
+        return None
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        assert state == {}
+
+
+def scripted(*scores: float):
+    """Validations that give these scores in turn."""
+    left = iter(scores)
+    return lambda: ({"a": next(left)}, {"a": 0.5})
+
+
+# validations of both phases, in turn; the steps that the phases begin and end with; the step that is kept of the last
+CASES = [
+    ((0.9, 0.1, 0.2, 0.3, 0.8, 0.1), best_mean, 2.0, 6.0, 4),
+    ((0.1, 0.2, 0.9, 0.9, 0.1, 0.2), best_mean, 6.0, 8.0, 2),
+    ((0.1, 0.9, 0.2, 0.1, 0.2, 0.3), best_mean, 4.0, 10.0, 6),
+    ((0.9, 0.1, 0.2, 0.8, 0.1, 0.2), newest, 6.0, 12.0, 6),
+]
+
+
+@pytest.mark.parametrize(("scores", "choose", "begins", "ends", "kept"), CASES)
+def test_each_phase_ends_at_its_chosen_step(scores, choose, begins, ends, kept):
+    method = Counting()
+    found = fit(method, Same(), scripted(*scores), steps=6, every=2, choose=choose)
+    assert method.noted == [0.0, begins]
+    assert float(method.steps) == ends
+    assert found.step == kept
+    assert [(h["phase"], h["step"]) for h in found.history] == list(itertools.product(Counting.phases, (2, 4, 6)))
+    assert [check.step for check in found.checks] == [2, 4, 6]  # those of the last phase
+
+
+def test_patience_counts_in_each_phase_by_itself():
+    method = Counting()
+    scores = (0.9, 0.1, 0.2, 0.3, 0.5, 0.4, 0.4)  # all of the second phase below the best of the first
+    found = fit(method, Same(), scripted(*scores), steps=20, every=2, choose=best_mean, patience=2)
+    assert [(h["phase"], h["step"]) for h in found.history] == [
+        *(("first", step) for step in (2, 4, 6)),
+        *(("second", step) for step in (2, 4, 6, 8)),
+    ]
+    assert (method.noted, float(method.steps)) == ([0.0, 2.0], 6.0)
+
+
+@pytest.mark.parametrize("at", range(1, 13))
+def test_taken_up_again_in_either_phase(at, tmp_path):
+    """Killed after any step, the second attempt begins the phases up to that one and ends as the first would have."""
+    scores = np.random.default_rng(0).random(6).tolist()
+    saver = Saver(tmp_path / "run", seconds=0.0)
+    count = itertools.count(1)
+
+    class Killed(Exception):
+        pass
+
+    def tick(metrics):
+        if next(count) == at + 1:
+            raise Killed
+
+    def go(method, **more):
+        left = scripted(*scores[more.pop("used", 0) :])
+        return fit(method, Same(), left, steps=6, every=2, choose=best_mean, **more)
+
+    straight = Counting()
+    wanted = go(straight)
+    if at < 12:
+        with pytest.raises(Killed):
+            go(Counting(), saver=saver, tick=tick)
+    else:
+        go(Counting(), saver=saver)
+    saved = Saver(tmp_path / "run").load()
+    assert saved is not None
+    again = Counting()
+    found = go(again, saved=saved["fit"], used=at // 2)
+    assert (float(again.steps), again.noted) == (float(straight.steps), straight.noted)
+    assert found == wanted

@@ -1,0 +1,94 @@
+"""Analyses of a run: made from the trained network, of the right rows, and without a trace in its numbers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.assembly import Workshop
+from holdfast.comparison import compare
+from holdfast.core.errors import BadInput
+from holdfast.data.worlds import world
+from holdfast.experiment import episodes, train
+from holdfast.settings import choose_analyses, make_spec
+
+DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
+QUICK = {"encoder.hidden": [8], "neck": "memory", "neck.slots": 16, "neck.key_width": 4, "neck.heads": 2}
+ALL = ("a-distance", "projection", "memory-use")
+
+
+def spec(plan: str = "leave-one-out"):
+    return make_spec(DATA, plan=plan, steps=6, every=3, batch=4, settings=QUICK)
+
+
+def first(asked, analyse=ALL):
+    """The record of the first episode."""
+    workshop = Workshop(DATA)
+    return train(asked, next(episodes(asked, workshop)), workshop, analyse=analyse)[0]
+
+
+def test_analyses_change_no_number_of_the_run():
+    workshop = Workshop(DATA)
+    episode = next(episodes(spec(), workshop))
+    plain, built = train(spec(), episode, workshop)
+    analysed, again = train(spec(), episode, workshop, analyse=ALL)
+    assert (plain.id, plain.stages, plain.spec) == (analysed.id, analysed.stages, analysed.spec)
+    assert plain.analysis == {}
+    assert built.method is not None
+    assert again.method is not None
+    for name, value in built.method.deployed.state_dict().items():
+        assert value.equal(again.method.deployed.state_dict()[name]), name
+
+
+def test_the_target_is_set_against_the_rows_of_the_sources():
+    found = first(spec()).analysis
+    assert list(found) == list(ALL)
+    assert list(found["a-distance"]["targets"]) == ["domain-0"]
+    assert found["a-distance"]["targets"]["domain-0"]["examples"] == 60  # all of the target
+    assert (found["projection"]["sources"], found["projection"]["targets"]) == (["domain-1", "domain-2"], ["domain-0"])
+    assert list(found["projection"]["panels"]) == ["backbone", "memory", "features"]
+    assert found["memory-use"]["slots"] == 16
+    assert found["memory-use"]["weight"] == pytest.approx(0.5)
+    assert len(json.dumps(found)) < 100_000
+
+
+def test_what_does_not_apply_is_none():
+    plain = first(make_spec(DATA, steps=6, every=3, batch=4, settings={"encoder.hidden": [8]}))
+    assert plain.analysis["memory-use"] is None
+    assert list(plain.analysis["projection"]["panels"]) == ["backbone"]
+    found = first(spec("all")).analysis  # nothing is left to be a target
+    assert found["a-distance"] is found["projection"] is None
+    assert (len(found["memory-use"]["sources"]), found["memory-use"]["targets"]) == (3, {})
+
+
+def test_of_a_stream_the_domains_not_trained_last():
+    record = first(spec("stream"), analyse=("a-distance",))
+    assert set(record.analysis["a-distance"]["targets"]) == {"domain-0", "domain-1"}
+
+
+def test_inside_a_domain_its_own_test_rows():
+    record = first(spec("in-domain"), analyse=("a-distance",))
+    (told,) = record.analysis["a-distance"]["targets"].values()
+    assert told["mean"] <= 4 * told["noise"]  # the null control: one domain against itself
+
+
+def test_a_run_done_before_without_it_is_told_and_not_run_again(tmp_path):
+    def again(**more):
+        return compare(DATA, methods=["erm"], seeds=1, steps=4, out=tmp_path, device="cpu", settings=QUICK, **more)
+
+    assert again().notes == ()
+    records = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    next(iter(records)).unlink()
+    done = again(analyse=["a-distance"])
+    (note,) = done.notes
+    assert note.startswith("a-distance: 2 of 3 runs were done before without it")
+    assert sum("a-distance" in record.analysis for record in done.records) == 1
+    assert note in done.report.read_text(encoding="utf-8")
+
+
+def test_names_of_analyses():
+    assert choose_analyses(["all"]) == ["a-distance", "projection", "projection-tsne", "memory-use"]
+    assert choose_analyses([]) == []
+    with pytest.raises(BadInput, match="unknown analysis 'a-distanse': did you mean 'a-distance'"):
+        choose_analyses(["a-distanse"])

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from holdfast.record import read
+from tests.unit.report.made import record
+
+
+def test_a_record_comes_back_as_it_was_with_and_without_analyses(tmp_path):
+    plain = record("erm", 0, {"t": 0.5})
+    analysed = replace(plain, analysis={"projection": {"grid": [[1, 2], [3, 4]]}, "memory-use": None})
+    for made in (plain, analysed):
+        assert read(made.save(tmp_path)) == made
+        assert list(json.loads(made.text())) == sorted(json.loads(made.text()))
+    assert analysed.id == plain.id  # what is looked at afterwards decides nothing
+    assert "analysis" not in json.loads(plain.text())
+
+
+def test_long_rows_of_numbers_do_not_fill_the_file_with_lines():
+    plain = record("erm", 0, {"t": 0.5})
+    many = replace(plain, analysis={"projection": {"grid": [[0] * 100] * 100}})
+    assert many.text().count("\n") == plain.text().count("\n") + 1
+    assert many.text().startswith('{\n "analysis": {"projection"')
+
+
+def test_a_record_from_before_there_were_analyses_still_reads(tmp_path):
+    made = record("erm", 0, {"t": 0.5})
+    path = tmp_path / "old.json"
+    fields = json.loads(made.text())
+    fields.pop("analysis", None)
+    path.write_text(json.dumps(fields))
+    assert read(path).analysis == {}
