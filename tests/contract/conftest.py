@@ -25,12 +25,19 @@ from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
 from tests.tiny import tiny_bert
 
-NECK = {"slots": 8, "heads": 2, "key_width": 4}
+NECK = {"slots": 9, "heads": 2, "key_width": 4}
+FEWER = {"product-memory": {"top": 3}}
 # the published weight of the bottleneck is for the small features of a tuned ResNet; here it would flatten them
 LIGHT = {"ib-erm": {"weight": 0.1}, "ib-irm": {"weight": 1.0, "bottleneck": 0.1}}
 BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "gin-virtual": "graph"}
 OPTIONS = {"image": {"size": 8}, "text": {"length": 12}, "graph": {"layers": 2, "hidden": 8, "dropout": 0.1}}
 MARKS = {"gin-virtual": pytest.mark.graph}
+
+
+def small(neck: str) -> dict:
+    """The suite's small sizes, those that this neck has."""
+    free = catalog.entry("necks", neck).settings()
+    return {key: value for key, value in {**NECK, **FEWER.get(neck, {})}.items() if key in free}
 
 
 @dataclass
@@ -45,8 +52,7 @@ class Bench:
     def model(self, neck: str = "none", **options) -> Model:
         with seeded(0, "init"):
             backbone = self.backbone()
-            given = {key: value for key, value in NECK.items() if key in catalog.entry("necks", neck).settings()}
-            made = catalog.make("necks", neck, backbone.width, given={**given, **options})
+            made = catalog.make("necks", neck, backbone.width, given={**small(neck), **options})
             return Model(backbone, made, Linear(made.width, len(self.dataset.classes)))
 
     def backbone(self):

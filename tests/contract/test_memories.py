@@ -15,17 +15,12 @@ from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
 from holdfast.nn.memory.neck import Fused
 from holdfast.tasks.classify import Classify
-from tests.contract.conftest import NECK
-
-
-def settings(name):
-    """The suite's small sizes, those that this neck has."""
-    return {key: value for key, value in NECK.items() if key in catalog.entry("necks", name).settings()}
+from tests.contract.conftest import small
 
 
 def memories():
     """The necks that hold a memory, as the catalog builds them."""
-    made = {name: catalog.make("necks", name, 8, given=settings(name)) for name in catalog.NECKS}
+    made = {name: catalog.make("necks", name, 8, given=small(name)) for name in catalog.NECKS}
     return [name for name, neck in made.items() if any(isinstance(part, Fused) for part in neck.modules())]
 
 
@@ -135,7 +130,7 @@ def test_a_copy_shares_nothing(bench, neck):
 def test_saved_and_loaded_it_reads_the_same(neck, tmp_path):
     data = world("vector", "none", domains=2, size=12, classes=2, seed=0)
     x = data.raw.take(np.arange(len(data))).numpy()
-    given = {"neck": neck, "encoder.hidden": [8], **{f"neck.{key}": value for key, value in settings(neck).items()}}
+    given = {"neck": neck, "encoder.hidden": [8], **{f"neck.{key}": value for key, value in small(neck).items()}}
     made = DomainClassifier(steps=4, batch=4, settings=given).fit(x, data.y, domains=data.domain)
     again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "model"))
     np.testing.assert_array_equal(again.predict_proba(x), made.predict_proba(x))

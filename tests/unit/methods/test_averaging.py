@@ -1,5 +1,7 @@
 """Averages of weights: SWAD's window on hand-made validation curves, and the mean it leaves."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -84,3 +86,27 @@ def test_moving_average_from_its_start_on():
         method.step(None)
     assert weight(method) == pytest.approx((4 + 5 + 6 + 7) / 4)
     assert float(method.model.head.weight.detach()) == 7
+
+
+class Twice(Counting):
+    """The same in two phases; the second begins at 100."""
+
+    phases = ("first", "second")
+
+    def begin_phase(self, name):
+        with torch.no_grad():
+            self.model.head.weight.fill_(0.0 if name == "first" else 100.0)
+
+
+@pytest.mark.parametrize("around", [partial(SWAD, converge=3), partial(MovingAverage, start=0)])
+def test_what_an_earlier_phase_trained_is_not_averaged(around):
+    method = around(Twice())
+    method.begin_stage(StageInfo(0, ("a",)))
+    for phase in method.phases:
+        method.begin_phase(phase)
+        for i, loss in enumerate([2.0, 1.0, 1.1, 1.1, 1.1]):
+            method.step(None)
+            method.on_valid(i + 1, {"a": 0.0}, {"a": loss})
+        assert weight(method) <= 5 if phase == "first" else weight(method) > 100
+    method.end_stage([])
+    assert 102 <= weight(method) <= 104

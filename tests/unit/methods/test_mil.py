@@ -345,6 +345,7 @@ def test_final_is_erm_on_all_domains():
 def test_blocks_train_on_one_domain_at_a_time():
     task = Watching()
     method = mil(task=task, blocks=True, iterations=3)
+    method.turn, method.left = 1, 2  # a phase that ended in the middle of a turn
     method.begin_phase("final")
     torch.manual_seed(0)
     for _ in range(30):

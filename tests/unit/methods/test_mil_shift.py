@@ -1,9 +1,9 @@
 """The published claim on a toy: a memory learned by MIL brings two domains closer, and an untrained one does not.
 
 Two Gaussian domains differ along one direction that says nothing of the class, and the encoder comes pretrained, as in
-the publication. Two things make it work here: critics that keep up with the memory (one step at the network's rate hardly
-moves the distance), and an encoder that moves little (one that begins at random in the last phase ends
-elsewhere than where the memory was learned, and half of the effect is gone).
+the publication. Two things make it work here: critics that keep up with the memory (one step at the network's rate
+hardly moves the distance), and an encoder that moves little (one that begins at random in the last phase ends elsewhere
+than where the memory was learned, and half of the effect is gone).
 """
 
 from __future__ import annotations

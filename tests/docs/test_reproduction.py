@@ -1,0 +1,30 @@
+"""The tables of docs/reproduction.md are what the records say."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs import evidence
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
+TABLES = {
+    "amazon": lambda: evidence.scores("amazon"),
+    "mnli": lambda: evidence.scores("mnli"),
+    "distances": evidence.distances,
+    "search on amazon": lambda: evidence.searched("search-amazon", 4),
+    "search on mnli": lambda: evidence.searched("search-mnli", 5),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_what_the_records_give(name):
+    wanted = TABLES[name]()
+    assert len(wanted) > 6
+    heads = [i for i, line in enumerate(PAGE) if line == wanted[0]]
+    assert any(PAGE[i : i + len(wanted) + 1] == [*wanted, ""] for i in heads), wanted
+
+
+def test_every_row_has_five_seeds_on_every_target():
+    for folder, targets in (("amazon", 4), ("mnli", 5)):
+        for row, records in evidence.runs(folder).items():
+            assert len(records) == 5 * targets, (folder, row)
