@@ -45,7 +45,7 @@ def _said(spec: dict) -> dict:
 def runs(folder: str) -> dict[str, dict[tuple[str, int], dict]]:
     """row -> (target, seed) -> record."""
     found: dict[str, dict[tuple[str, int], dict]] = defaultdict(dict)
-    for path in sorted((RESULTS / folder / "records").glob("*.json")):
+    for path in sorted(p for name in (folder, f"{folder}-oracle") for p in RESULTS.glob(f"{name}/records/*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         said = _said(record["spec"])
         (row,) = (name for name, asked in ROWS.items() if all(said[k] == v for k, v in asked.items()))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -32,15 +33,28 @@ class Result:
         return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch uses one thread inside: two that wait for each other measure the machine, and not what they do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def seconds(function: Callable[[], object], device: torch.device) -> float:
-    """How long one call takes, the device's queue included."""
+    """How long one call takes, the device's queue included; on one CPU thread the time that it was given a core."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    start = time.perf_counter()
+    alone = device.type == "cpu" and torch.get_num_threads() == 1  # then others' work on the machine need not count
+    clock = time.process_time if alone else time.perf_counter
+    start = clock()
     function()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def captured(function: Callable[[], object], device: torch.device) -> Callable[[], object]:

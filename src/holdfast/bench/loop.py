@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.bench.harness import Result, ratio
+from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches
@@ -34,12 +34,8 @@ def run(device: torch.device) -> list[Result]:
     parts = [Part(f"d{i}", np.arange(i * SIZE, (i + 1) * SIZE)) for i in range(3)]
     examples = Examples(TensorStore(x), y, [p.domain for p in parts], device=device)
     mine, reference = partial(_fit, examples, parts), partial(_by_hand, x.to(device), y.to(device))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # two threads that wait for each other measure the machine, not the loop
-    try:
+    with one_thread():
         return [Result("fit/by-hand", ratio(mine, reference, device, rounds=60), bar=1.05)]
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _mlp() -> nn.Sequential:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig
 
-from holdfast.bench.harness import Result, ratio
+from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.seeds import seeded
@@ -69,12 +69,8 @@ def run(device: torch.device) -> list[Result]:
         ("meta-step/erm-on-all", step, _steps(erm, whole, count), 1.75),
         ("predict-with-memory/without", _predictions(mil, asked, answers), _predictions(erm, asked, answers), 1.03),
     ]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # two threads that wait for each other measure the machine
-    try:
+    with one_thread():
         return [Result(name, ratio(mine, other, device, rounds=rounds), bar=bar) for name, mine, other, bar in cases]
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _model(neck: Callable[[int], nn.Module], device: torch.device) -> Model:

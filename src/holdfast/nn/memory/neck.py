@@ -69,7 +69,11 @@ class MemoryNeck(nn.Module):
             self.make = None
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.fused(z)
+        if not torch.is_autocast_enabled(z.device.type):
+            return self.fused(z)
+        # one read an example is little work: to cast the slots for it would take more kernels than the read itself
+        with torch.autocast(z.device.type, enabled=False):
+            return self.fused(z.float())
 
 
 def key_value(
