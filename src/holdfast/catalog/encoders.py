@@ -67,7 +67,7 @@ NECKS = {
     "projection": Entry("holdfast.nn.necks:Projection", "a learned layer on the features, also of a frozen backbone"),
     "ffn": Entry("holdfast.nn.necks:FeedForward", "one more feed-forward sub-layer: parameters without memory"),
     "layer": Entry("holdfast.nn.necks:ExtraLayer", "one more transformer layer: parameters without memory"),
-    "memory": Entry(_KEY_VALUE, "a key-value memory fused into the features (Jia et al., 2023)", space=_MEMORY_SPACE),
+    "memory": Entry(_KEY_VALUE, "a key-value memory fused into the features (Jia & Zhang, 2023)", space=_MEMORY_SPACE),
     "memory-4.8m": Entry(
         _KEY_VALUE, "the same in the layout whose size is the published one: shared keys, values by head, projected",
         preset={"keys_per_head": False, "values_per_head": True, "project": True}, space=_MEMORY_SPACE,

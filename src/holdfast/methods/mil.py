@@ -28,7 +28,7 @@ LEARNS = ("all", "values")
 
 
 class MIL(Method):
-    """max over the memory, min over critics, of L_d(theta'), theta' = argmin L_t with the memory fixed (Jia, 2023).
+    """max over memory, min over critics of L_d(theta'), theta' = argmin L_t with the memory fixed (Jia & Zhang, 2023).
 
     Phase `meta`: one source domain at a time is held out; the network steps on the others' risk, then a critic learns
     to tell the held-out domain from them while the memory learns to prevent it. Phase `final`: network and head begin
