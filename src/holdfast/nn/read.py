@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.core.errors import unknown
 from holdfast.nn.memory.base import Read
 from holdfast.nn.rows import weighted_rows
+from holdfast.nn.softmax import softmax_sum
 
 SIMILARITIES = ("dot", "scaled", "cosine")
 
@@ -38,8 +39,7 @@ def read(
         weights, slots = best.softmax(dim=-1).transpose(0, 1), slots.transpose(0, 1)  # (b, h, k)
         content = _chosen(weights, slots, values)
         return Read(content / query.shape[1] if mean else content, weights, slots)
-    weights = logits.softmax(dim=-1)
-    content = _all(weights, values)
+    content, weights = _all(logits, values)
     return Read(content / query.shape[1] if mean else content, weights.transpose(0, 1))
 
 
@@ -58,11 +58,13 @@ def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature:
     return by_head @ keys.T
 
 
-def _all(weights: Tensor, values: Tensor) -> Tensor:
+def _all(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     if values.dim() == 2:
-        return weights.sum(dim=0) @ values  # one product: the heads meet before the values
+        total, weights = softmax_sum(logits)
+        return total @ values, weights  # one product: the heads meet before the values
+    weights = logits.softmax(dim=-1)
     heads, b, m = weights.shape
-    return weights.transpose(0, 1).reshape(b, heads * m) @ values.reshape(heads * m, -1)
+    return weights.transpose(0, 1).reshape(b, heads * m) @ values.reshape(heads * m, -1), weights
 
 
 def _chosen(weights: Tensor, slots: Tensor, values: Tensor) -> Tensor:
