@@ -38,6 +38,7 @@ bench: $(READY)
 	$(BIN)/holdfast bench methods
 	$(BIN)/holdfast bench read
 	$(BIN)/holdfast bench mil
+	$(BIN)/holdfast bench recurrent
 
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)

@@ -9,13 +9,19 @@ from pathlib import Path
 DOMAINS = {
     "amazon": ("books", "dvd", "electronics", "kitchen"),
     "mnli": ("fiction", "government", "slate", "telephone", "travel"),
+    "multinli": ("fiction", "government", "slate", "telephone", "travel"),
     "snli": ("snli",),
     "sick": ("sick",),
     "sst2": ("sst2",),
     "imdb": ("imdb",),
 }
-PAIRS = ("mnli", "snli", "sick")
-SPLITS = {"amazon": ("train", "train", "dev"), "mnli": ("train", "train", "dev"), "imdb": ("test",)}
+PAIRS = ("mnli", "multinli", "snli", "sick")
+SPLITS = {
+    "amazon": ("train", "train", "dev"),
+    "mnli": ("train", "train", "dev"),
+    "multinli": ("train", "train", "dev"),
+    "imdb": ("test",),
+}
 CLASSES = {True: ("entailment", "neutral", "contradiction"), False: ("positive", "negative")}
 
 

@@ -88,6 +88,7 @@ def compare(
         method=None if methods[0] == "all" else methods[0], plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
     )  # fmt: skip
+    base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
     each = with_methods(base, chosen, {key.removeprefix("neck."): value for key, value in necks.items()})

@@ -27,8 +27,9 @@ from holdfast.settings import choose_device, make_spec, unfit
 from holdfast.spec import Spec
 
 ROWS_SAY = ("method", "neck", "plan", "task", "seed")
+COLUMNS_SAY = ("plan.targets", "plan.sources", "plan.order", "plan.domains", "plan.scored")
 BY_PLAN = ("steps", "every", "batch", "warmup")  # follow from how many domains and examples train
-SECTIONS = {"method": "methods", "neck": "necks", "plan": "protocols"}
+SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols"}
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,20 @@ def reproduce(
     if not numbers:
         raise BadInput("nothing to run: give at least one seed")
     if not jobs:
-        why = "; ".join(dict.fromkeys(f"{cell.row.label}: {cell.row.reason}" for cell in cells))
-        raise BadInput(f"nothing of {table.name} is to be run ({why}): name other rows")
+        asked = {cell.row.name for cell in cells}
+        why = "; ".join(reason for reason, names in table.reasons.items() if asked & set(names))
+        raise BadInput(f"nothing of {table.name} is to be run ({why}): name other rows or another table")
     given = {"tune": tune, "batch": batch, "lr": lr, **(settings or {})}
     given = {key: value for key, value in given.items() if value is not None}
     for name in ROWS_SAY:
         if name in given:
             raise BadInput(f"the rows of {table.name} say what {name} is: leave --set {name}=... out")
+    for name in COLUMNS_SAY:
+        if name in given:
+            raise BadInput(f"the columns of {table.name} say what {name} is: choose some with --columns")
     steps, encoder = given.pop("steps", steps), given.pop("encoder", encoder)
+    if encoder is not None and any("encoder" in job.row.settings for job in jobs):
+        raise BadInput(f"the rows of {table.name} say what their encoder is: leave --encoder out")
     where, folder = choose_device(device), cache_folder() if cache else None
     names = dict.fromkeys(name for job in jobs for name in job.sets)
     sets = {name: load_data(name, data_dir=data_dir).checked() for name in names}
@@ -104,7 +111,8 @@ def reproduce(
         *(note for each in sets.values() for note in each.notes),
     )
     title = f"Holdfast: {table.name}, published and measured"
-    page = write_page(_plain(runs, jobs), Path(out) / "report.html", title=title, metric="macro_f1", notes=notes)
+    metric = str(table.settings["metric"])
+    page = write_page(_plain(runs, jobs), Path(out) / "report.html", title=title, metric=metric, notes=notes)
     return Reproduction(table, made, runs, page, notes)
 
 
@@ -167,9 +175,10 @@ class Maker:
         self.recipe, self.encoder, self.steps, self.given = recipe, encoder, steps, given
         for key in given:
             group, _, inner = key.partition(".")
-            known = {name for job in jobs for name in _settings(group, job)} if group in SECTIONS else {inner}
+            known = {name for job in jobs for name in self._settings(group, job)} if group in SECTIONS else {inner}
             if inner not in known:
-                raise unknown(f"setting of a {group} of {recipe.name}", inner, known)
+                article = "an" if group == "encoder" else "a"
+                raise unknown(f"setting of {article} {group} of {recipe.name}", inner, known)
 
     def spec(self, job: Job, shop: Workshop) -> Spec:
         """The published number of epochs is counted in the examples that train here."""
@@ -181,9 +190,9 @@ class Maker:
         elif job.plan == "leave-one-out" and set(job.targets.values()) != {"test"}:
             (settings["plan.scored"],) = set(job.targets.values())
         own = {key: value for key, value in self.given.items() if self._applies(key, job)}
-        name = self.encoder or self.recipe.encoder
+        name = self._encoder(job)
         first = make_spec(shop.dataset, encoder=name, device=shop.device, settings={**settings, **own})
-        trained = [episode.stages[0].train for episode in episodes(first, shop)]
+        trained = [stage.train for episode in episodes(first, shop) for stage in episode.stages]
         domains, examples = max(map(len, trained)), max(sum(map(len, parts)) for parts in trained)
         budget = self.recipe.budget
         settings |= budget.settings(domains=domains, examples=examples, steps=self.steps)
@@ -192,15 +201,27 @@ class Maker:
         return make_spec(shop.dataset, encoder=name, device=shop.device, settings={**settings, **own})
 
     def _applies(self, key: str, job: Job) -> bool:
-        """A setting of a method, a neck or a plan goes to the jobs whose part has it."""
+        """A setting of a method, an encoder, a neck or a plan goes to the jobs whose part has it."""
         group, _, inner = key.partition(".")
-        return group not in SECTIONS or inner in _settings(group, job)
+        return group not in SECTIONS or inner in self._settings(group, job)
+
+    def _encoder(self, job: Job) -> str:
+        return str(job.row.settings.get("encoder") or self.encoder or self.recipe.encoder)
+
+    def _settings(self, group: str, job: Job) -> list[str]:
+        """What can be set of a job's method, encoder, neck or plan."""
+        own = {"plan": job.plan, "encoder": self._encoder(job)}
+        part = own.get(group) or str(job.row.settings.get(group, "none"))
+        return [name for _, layer in catalog.layers(SECTIONS[group], part) for name in layer.settings()]
 
     def told(self, jobs: Iterable[Job], specs: Mapping[Key, Spec]) -> list[str]:
-        """Which encoder stands in for the published one, and how long each plan trained."""
+        """Which encoder stands in for the published one, what else was set, and how long each plan trained."""
         found = []
         if self.encoder not in (None, self.recipe.encoder):
             found.append(f"published with {self.recipe.encoder}, run with {self.encoder} and its own settings")
+        if self.given:
+            over = ", ".join(f"{key}={value}" for key, value in self.given.items())
+            found.append(f"set here, over what was published: {over}")
         for job in jobs:
             spec = specs[job.key]
             long = (
@@ -208,12 +229,6 @@ class Maker:
             )
             found.append(f"{spec.data}, {job.plan}: {long}, tuning {spec.tune}")
         return list(dict.fromkeys(found))
-
-
-def _settings(group: str, job: Job) -> list[str]:
-    """What can be set of a job's method, neck or plan."""
-    part = job.plan if group == "plan" else str(job.row.settings.get(group, "none"))
-    return [name for _, layer in catalog.layers(SECTIONS[group], part) for name in layer.settings()]
 
 
 def _plain(records: Iterable[RunRecord], jobs: Iterable[Job]) -> list[RunRecord]:

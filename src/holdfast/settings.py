@@ -88,7 +88,14 @@ def with_method(spec: Spec, name: str) -> Spec:
         catalog.entry("necks", neck)
         return replace(spec, method=method, neck=neck)
     needed = catalog.layers("methods", method)[-1][1].necks
-    return replace(spec, method=method, neck=spec.neck if not needed or spec.neck in needed else needed[0])
+    if needed and spec.neck == "none":
+        return replace(spec, method=method, neck=needed[0])
+    if needed and spec.neck not in needed:
+        raise BadInput(
+            f"method {method} needs a neck such as {' or '.join(needed)}, not {spec.neck}: name one with it, as in "
+            f"{needed[0]}+{method}"
+        )
+    return replace(spec, method=method)
 
 
 def with_methods(spec: Spec, names: Iterable[str], neck_args: Mapping[str, Any]) -> list[Spec]:
@@ -122,7 +129,7 @@ def choose_device(name: str) -> torch.device:
 def choose_analyses(names: Iterable[str]) -> list[str]:
     """The analyses to make; `all` is every one."""
     wanted = list(dict.fromkeys(names))
-    if wanted == ["all"]:
+    if "all" in wanted:
         return list(catalog.ANALYSES)
     for name in wanted:
         if name not in catalog.ANALYSES:
@@ -131,7 +138,7 @@ def choose_analyses(names: Iterable[str]) -> list[str]:
 
 
 def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list[str], list[str]]:
-    """The methods to run, and a sentence for each that `all` leaves out because it cannot differ from ERM here."""
+    """The methods to run, and a sentence for each that `all` leaves out because of the data or the settings."""
     wanted = list(dict.fromkeys(names))
     if wanted != ["all"]:
         for name in wanted:
@@ -148,11 +155,14 @@ def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list
 
 
 def unfit(name: str, spec: Spec, sources: int) -> str:
-    """Why a method has too few domains or would train exactly as ERM here; empty where it would not."""
+    """Why a method lacks domains or a neck, or would train exactly as ERM here; empty where it would not."""
     found = catalog.layers("methods", name)
     least = max(layer.load().min_domains for _, layer in found)
     if least > sources:
         return f"it needs {least} training domains, here are {sources}"
+    needed = found[-1][1].necks
+    if needed and spec.neck not in ("none", *needed):
+        return f"it needs a neck such as {needed[0]}, not {spec.neck}"
     for _, layer in found:
         if layer.acts_on == "stream" and spec.plan != "stream":
             return "it differs from erm over a stream only (--plan stream)"

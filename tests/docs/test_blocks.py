@@ -48,6 +48,7 @@ PYTHON = {
     "docs/adding-a-method.md": 2,
     "docs/adding-an-encoder.md": 2,
     "docs/prompting.md": 1,
+    "docs/theory.md": 1,
 }
 LINES = {"README.md": 15, "docs/adding-an-encoder.md": 2, "docs/prompting.md": 2}
 

@@ -115,7 +115,8 @@ def test_a_figure_is_told_by_its_claim(holdfast, data, quick):
     ]
     ran = holdfast(*words, "--json", *quick)
     assert ran.code == 0, ran.out
-    assert ran.json["notes"][2].startswith("mil/figure7 shows that at rate 0")
+    assert any(note.startswith("mil/figure7 shows that at rate 0") for note in ran.json["notes"])
+    assert "set here, over what was published: batch=4, lr=0.001, encoder.length=32" in ran.json["notes"]
     base = [r for r in ran.json["records"] if r["spec"]["method"] == "erm"]
     valid = [s["macro_f1"] for r in base for s in r["stages"][0]["valid"].values()]
     assert len(valid) == 12
@@ -136,6 +137,27 @@ def test_list_recipes_shows_every_row_with_its_numbers(holdfast):
     assert re.search(r"PADA +86\.8 +86\.9 +89\.0 +92\.6 +88\.8 +– +–", person.out)
 
 
+def test_rows_of_a_stream_are_read_after_their_stage_from_one_training(holdfast, tmp_path):
+    write_published(tmp_path / "data", "multinli", size=36)
+    words = ["reproduce", "pmb/table2", "--data-dir", "data", "--rows", "rnn-s,rnn-t,f+m,rnn-fine-tuned,rnn-joint"]
+    words += ["--seeds", 1, "--steps", 4, "--set", "encoder.hidden=8", "--set", "encoder.embedding=8"]
+    ran = holdfast(*words, "--json")
+    assert ran.code == 0, ran.err
+    by_episode = {r["episode"]: r for r in ran.json["records"]}
+    assert sorted(by_episode) == ["fiction>government", "government>fiction", "joint"]
+    there = by_episode["fiction>government"]["stages"]
+    back = by_episode["government>fiction"]["stages"]
+    cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
+    for row, stage in (("rnn-s", there[0]), ("rnn-t", back[0]), ("rnn-fine-tuned", there[1])):
+        for genre in ("fiction", "government"):
+            assert cells[row, genre]["mean"] == pytest.approx(100 * stage["test"][genre]["accuracy"])
+    assert cells["rnn-s", "government"]["published"] == 61.23
+    assert "added for each domain" in cells["f+m", "fiction"]["reason"]
+    person = holdfast(*words)
+    assert re.search(r"RNN, S +65\.01 / \d+\.\d\d +61\.23 / \d", person.out)
+    assert "scores are accuracy (%)" in person.out
+
+
 BAD = {
     "unknown table": (["mil/table9"], r"unknown recipe 'mil/table9': did you mean 'mil/table"),
     "unknown row": (
@@ -148,9 +170,16 @@ BAD = {
     "no data": (["mil/table2", "--rows", "mil", "--data-dir", "empty"], r"mnli\.csv.*empty.*premise, hypothesis"),
     "no folder": (["mil/table1"], r"amazon\.csv.*--data-dir"),
     "another method": (["mil/table1", "--set", "method=coral"], r"the rows of mil/table1 say what method is"),
+    "another target": (["mil/table1", "--set", "plan.targets=dvd"], r"the columns of mil/table1 say what plan.targets"),
     "unknown setting": (
         ["mil/table1", "--data-dir", "data", "--set", "neck.slotts=3"],
         r"unknown setting of a neck of mil/table1 'slotts': did you mean 'slots'",
+    ),
+    "a table of rows that cannot be run": (["pmb/table5"], r"nothing of pmb/table5.*\(answers in a dialogue[^;]*\)"),
+    "another encoder": (["pmb/table1", "--encoder", "minilm"], r"the rows of pmb/table1 say what their encoder is"),
+    "unknown encoder setting": (
+        ["pmb/table1", "--data-dir", "data", "--set", "encoder.hiden=3"],
+        r"unknown setting of an encoder of pmb/table1 'hiden': did you mean 'hidden'",
     ),
     "unknown field": (["mil/table1", "--data-dir", "data", "--set", "lrr=3"], r"did you mean 'lr'"),
 }

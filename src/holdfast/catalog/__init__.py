@@ -28,6 +28,9 @@ DATASETS = {
     "mnli": Entry(
         "holdfast.data.published:MNLI.read", "inference in five genres, the small cut of PADA (Ben-David et al., 2022)"
     ),
+    "multinli": Entry(
+        "holdfast.data.published:MULTINLI.read", "inference in five genres, all that train (Williams et al., 2018)"
+    ),
     "snli": Entry("holdfast.data.published:SNLI.read", "inference on captions of pictures (Bowman et al., 2015)"),
     "sick": Entry("holdfast.data.published:SICK.read", "inference on simple sentences (Marelli et al., 2014)"),
 }
@@ -37,6 +40,7 @@ BENCHES = {
     "cache": Entry("holdfast.bench.cache:run", "cached features of a frozen encoder against computing them"),
     "read": Entry("holdfast.bench.read:run", "reads of memories against a feed-forward layer"),
     "mil": Entry("holdfast.bench.mil:run", "a meta step of MIL and a prediction with its memory against ERM's"),
+    "recurrent": Entry("holdfast.bench.recurrent:run", "an LSTM that reads a bank of slots against torch's LSTM"),
 }
 ANALYSES = {
     "a-distance": Entry(

@@ -112,7 +112,7 @@ METHODS = {
     "mil": Entry(
         "holdfast.methods.mil:MIL",
         "a memory learned to hide the domain, then frozen while the task is learned (Jia & Zhang, 2023)",
-        necks=("memory", "memory-4.8m"),
+        necks=("memory", "memory-4.8m", "product-memory"),
         space={"memory_lr": log(1e-5, 1e-2), "iterations": whole(1, 64), "critic_steps": whole(1, 4)},
     ),
     "ewc": Entry(

@@ -12,4 +12,10 @@ RECIPES = {
     "mil/table6": Entry("holdfast.recipes.mil:table6", "MIL: inference with BERT-base (Jia & Zhang, 2023)"),
     "mil/figure5": Entry("holdfast.recipes.mil:figure5", "MIL by the size of its memory (Jia & Zhang, 2023)"),
     "mil/figure7": Entry("holdfast.recipes.mil:figure7", "MIL by the learning rate of its memory (Jia & Zhang, 2023)"),
+    "pmb/table1": Entry("holdfast.recipes.pmb:table1", "PMB: five genres, each by itself (Asghar et al., 2020)"),
+    "pmb/table2": Entry("holdfast.recipes.pmb:table2", "PMB: from one genre to another (Asghar et al., 2020)"),
+    "pmb/table3": Entry("holdfast.recipes.pmb:table3", "PMB: five genres in turn, after each (Asghar et al., 2020)"),
+    "pmb/table4": Entry("holdfast.recipes.pmb:table4", "PMB: five genres in turn, at the end (Asghar et al., 2020)"),
+    "pmb/table5": Entry("holdfast.recipes.pmb:table5", "PMB: dialogue of films, then Ubuntu (Asghar et al., 2020)"),
+    "pmb/figure4": Entry("holdfast.recipes.pmb:figure4", "PMB by the number of added slots (Asghar et al., 2020)"),
 }

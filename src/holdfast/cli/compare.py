@@ -63,6 +63,8 @@ def compare(
 
     - `holdfast compare reviews.csv --methods erm,coral --analyse a-distance,projection`
 
+    - `holdfast compare reviews.csv --methods erm,memory+erm,mil --set neck.share=0.2`
+
     - `holdfast compare reviews.csv --config runs/sweep/best-erm.json --seeds 5`
 
     Run the same command again and it goes on where it was; finished runs are not run twice.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.cli import options
 from holdfast.cli.console import give_json, show
+
+if TYPE_CHECKING:
+    from holdfast.recipes.base import Recipe
 
 
 def listing(
@@ -37,9 +41,11 @@ def listing(
     if what not in catalog.SECTIONS:
         raise unknown("list", what, catalog.SECTIONS)
     found: list[dict[str, Any]] = list(catalog.describe(what))
+    tables: list[Recipe] = []
     if what == "recipes":
         tables = [catalog.entry(what, entry["name"]).load()() for entry in found]
-        found = [entry | {"claim": t.claim, "rows": t.json()} for entry, t in zip(found, tables, strict=True)]
+        told = [{"claim": t.claim, "notes": list(t.notes), "rows": t.json()} for t in tables]
+        found = [entry | more for entry, more in zip(found, told, strict=True)]
     if json:
         give_json(found)
         return
@@ -47,16 +53,17 @@ def listing(
     for entry in found:
         table.add_row(entry["name"], entry["about"])
     show(table)
-    if what == "recipes":
-        for entry in found:
-            show(_printed(entry))
+    for recipe in tables:
+        show(_printed(recipe))
 
 
-def _printed(entry: dict[str, Any]) -> Table:
-    """The numbers of a recipe as they were published; of a figure, which prints none, what it shows."""
-    table = Table("row", "", *entry["rows"][0]["published"], box=None, title=entry["name"], title_justify="left")
-    table.caption = entry["claim"] or None
-    for row in entry["rows"]:
-        numbers = ["–" if value is None else f"{value:.1f}" for value in row["published"].values()]
-        table.add_row(row["row"], row["label"], *numbers)
+def _printed(recipe: Recipe) -> Table:
+    """The numbers as they were published; of a figure, which prints none, what it shows; then what cannot be run."""
+    table = Table("row", "", *recipe.columns, box=None, title=recipe.name, title_justify="left", caption_justify="left")
+    for name, row in recipe.rows.items():
+        numbers = [cell.column.text(cell.published) for cell in recipe.choose([name])]
+        table.add_row(name, row.label, *numbers)
+    closed = [f"{', '.join(names)} not run: {reason}" for reason, names in recipe.reasons.items()]
+    told = [text for text in (recipe.claim, *recipe.notes, *closed) if text]
+    table.caption = Text("\n".join(told)) if told else None
     return table

@@ -22,7 +22,12 @@ Tune = Annotated[
     str, typer.Option(help="Which of its parameters learn: full, frozen, last:N, head+cls; auto by encoder.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Steps = Annotated[int | None, typer.Option(help="Training steps of each run. [default: 300]", show_default=False)]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        help="Training steps of each run, and of each phase of a rule that has two. [default: 300]", show_default=False
+    ),
+]
 Batch = Annotated[
     int | None, typer.Option(help="Examples of each domain in a batch. [default: 32]", show_default=False)
 ]

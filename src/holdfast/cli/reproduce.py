@@ -104,14 +104,17 @@ def reproduce(
 
 def _table(done: Reproduction) -> Table:
     """Rows and columns as published, two numbers in each cell."""
+    from holdfast.report.words import metric_name
+
     lines: dict[str, dict[str, str]] = {}
     for one in done.cells:
         lines.setdefault(one.cell.row.label, {})[one.cell.column.label] = one.text()
     counts = sorted({len(one.values) for one in done.cells if one.values})
-    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    seeds = " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:]))) or "none"
+    scores = metric_name(str(done.recipe.settings["metric"]))
     table = Table(
         title=Text(done.recipe.name),
-        caption=Text(f"published / measured here; scores are macro F1 (%); seeds: {seeds}; ± is the standard error"),
+        caption=Text(f"published / measured here; scores are {scores}; seeds: {seeds}; ± is the standard error"),
         caption_justify="left",
         box=SIMPLE_HEAD,
     )

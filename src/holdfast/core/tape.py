@@ -25,6 +25,11 @@ def record(name: str, value: Tensor) -> None:
         listening[name].append(value)
 
 
+def listening() -> bool:
+    """Whether someone listens, for values that cost something to make."""
+    return _open.get() is not None
+
+
 @contextmanager
 def tape() -> Iterator[Tape]:
     """Listen to the forward passes inside; an inner tape hides an outer one."""

@@ -52,7 +52,7 @@ class Published:
         return replace(made, notes=(*made.notes, *self._differences(made)))
 
     def _find(self, folder: Path | None) -> Path:
-        stems = (*self.stems, self.name)
+        stems = (self.name, *self.stems)
         for stem in stems if folder is not None else ():
             for suffix in formats.SUFFIXES:
                 path = Path(folder or "").expanduser() / f"{stem}{suffix}"
@@ -130,6 +130,21 @@ MNLI = Published(
         "slate": {"train": 2605, "valid": 1955},
         "telephone": {"train": 2754, "valid": 1966},
         "travel": {"train": 2541, "valid": 1976},
+    },
+    pairs=True,
+)
+MULTINLI = Published(
+    name="multinli",
+    home="https://cims.nyu.edu/~sbowman/multinli/",
+    stems=(*MNLI.stems, MNLI.name),
+    labels=INFERENCE,
+    domains=MNLI.domains,
+    sizes={
+        "fiction": {"train": 77_348, "valid": 1973},
+        "government": {"train": 77_350, "valid": 1945},
+        "slate": {"train": 77_306, "valid": 1955},
+        "telephone": {"train": 83_348, "valid": 1966},
+        "travel": {"train": 77_350, "valid": 1976},
     },
     pairs=True,
 )

@@ -64,8 +64,11 @@ class MIL(Method):
         for what, name, known in (("inner step", inner, INNER), ("order", order, ORDERS), ("part", learns, LEARNS)):
             if name not in known:
                 raise unknown(what, name, known)
-        if min(iterations, inner_steps, critic_steps) < 1 or memory_lr < 0:
-            raise BadInput("iterations, inner_steps and critic_steps must be at least 1, memory_lr not negative")
+        counts = (iterations, inner_steps, critic_steps, 1 if hidden is None else hidden)
+        if not all(isinstance(count, int) and count >= 1 for count in counts):
+            raise BadInput("iterations, inner_steps, critic_steps and hidden must be whole numbers of at least 1")
+        if memory_lr < 0 or not all(rate is None or rate > 0 for rate in (inner_lr, critic_lr)):
+            raise BadInput("memory_lr must not be negative, inner_lr and critic_lr must be above 0")
         if order == "finite" and inner_steps > 1:
             raise BadInput("finite differences go through one inner step: use inner_steps=1 or order=exact")
         self.model, self.task, self.make_optimizer = model, task, optimizer

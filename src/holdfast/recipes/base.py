@@ -20,7 +20,8 @@ class Row:
     name: str  # how `--rows` calls it
     label: str  # how the table calls it
     settings: Mapping[str, Any] = field(default_factory=dict)  # as `--set` takes them
-    inside: bool = False  # trained and scored inside the target: the reference without a shift
+    plan: str = ""  # in place of the column's; in-domain trains and scores inside the target, without a shift
+    stage: int = -1  # after which stage of a stream it is scored
     turns: str = ""  # a setting that counts the steps for which one domain is held out
     reason: str = ""  # why it cannot be run; empty where it can
 
@@ -38,6 +39,11 @@ class Column:
     mean_of: tuple[str, ...] = ()  # nothing is run: the mean of these columns
     scores: str = "test"  # valid: the validation rows of the sources instead
     metric: str = "macro_f1"  # or parameters, in millions
+    digits: int = 1  # decimals in print
+
+    def text(self, value: float | None) -> str:
+        """A number as this column prints it; a dash where there is none."""
+        return "–" if value is None else f"{value:.{self.digits}f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +57,12 @@ class Cell:
 
     @property
     def plan(self) -> str:
-        return "in-domain" if self.row.inside else self.column.plan
+        return self.row.plan or self.column.plan
 
     @property
     def data(self) -> str:
         """The data set that trains; inside a data set that is otherwise only scored it is that one."""
-        elsewhere = self.row.inside and self.column.plan == "cross-dataset"
+        elsewhere = self.row.plan == "in-domain" and self.column.plan == "cross-dataset"
         return self.column.targets[0] if elsewhere else self.column.data
 
     @property
@@ -103,6 +109,7 @@ class Recipe:
     settings: Mapping[str, Any]
     budget: Budget
     claim: str = ""  # what a figure shows, in words
+    notes: tuple[str, ...] = ()  # what a reader of the numbers must know
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -111,6 +118,15 @@ class Recipe:
     @property
     def columns(self) -> dict[str, Column]:
         return {cell.column.name: cell.column for cell in self.cells}
+
+    @property
+    def reasons(self) -> dict[str, list[str]]:
+        """Why rows cannot be run -> the names of these rows."""
+        found: dict[str, list[str]] = {}
+        for name, row in self.rows.items():
+            if row.reason:
+                found.setdefault(row.reason, []).append(name)
+        return found
 
     def choose(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> list[Cell]:
         """The cells of these rows and columns, all where none are named; one sentence for a name that is not there."""

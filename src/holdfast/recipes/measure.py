@@ -33,12 +33,11 @@ class Measured:
 
     def text(self) -> str:
         """`91.5 / 90.2 ± 0.3`: published, then measured; a dash where there is no number."""
-        published = "–" if self.cell.published is None else f"{self.cell.published:.1f}"
-        if not self.values:
-            return f"{published} / –"
-        spread = summarise(self.values)
-        error = "" if spread.stderr is None else f" ± {spread.stderr:.1f}"
-        return f"{published} / {spread.mean:.1f}{error}"
+        column = self.cell.column
+        spread = summarise(self.values) if self.values else None
+        measured = column.text(None if spread is None else spread.mean)
+        error = "" if spread is None or spread.stderr is None else f" ± {column.text(spread.stderr)}"
+        return f"{column.text(self.cell.published)} / {measured}{error}"
 
 
 def measure(
@@ -73,11 +72,11 @@ def _values(cell: Cell, records: Sequence[RunRecord]) -> BySeed:
     column = cell.column
     by_seed: dict[int, dict[str, float]] = {}
     for record in records:
-        last = record.stages[-1]
+        stage = record.stages[cell.row.stage]
         for target in column.targets:
-            if target not in last["test"]:
+            if target not in stage["test"]:
                 continue
-            value = record.cost["parameters"] / 1e6 if column.metric == "parameters" else _score(cell, target, last)
+            value = record.cost["parameters"] / 1e6 if column.metric == "parameters" else _score(cell, target, stage)
             if value is not None:
                 by_seed.setdefault(int(record.spec["seed"]), {})[target] = value
     whole = {seed: got for seed, got in sorted(by_seed.items()) if len(got) == len(column.targets)}
@@ -97,6 +96,7 @@ def _score(cell: Cell, target: str, stage: dict[str, Any]) -> float | None:
 def remarks(recipe: Recipe, made: Sequence[Measured]) -> list[str]:
     """Sentences beside the table: each row, what was not run and why, and printed means that do not add up."""
     told = [f"{recipe.name} shows that {recipe.claim}"] if recipe.claim else []
+    told += recipe.notes
     rows: dict[str, list[Measured]] = {}
     for one in made:
         rows.setdefault(one.cell.row.label, []).append(one)

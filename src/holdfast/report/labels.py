@@ -139,8 +139,7 @@ def _flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def _say(name: str, value: str | None) -> str:
     """A setting in a label: `minilm`, `no data`, `slots=64`, `encoder.depth=2`."""
+    short = name.removeprefix("method_args.").replace("_args.", ".")
     if value is None or value == "null":
-        return f"no {name}" if name in BARE else f"{name.removeprefix('method_args.')}=none"
-    if name in BARE:
-        return value
-    return f"{name.removeprefix('method_args.').replace('_args.', '.')}={value}"
+        return f"no {name}" if name in BARE else f"{short}=none"
+    return value if name in BARE else f"{short}={value}"

@@ -17,6 +17,7 @@ from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import analyses, pictures, plots, words
 from holdfast.report.against import Against, against_baseline, told_difference, told_p
+from holdfast.report.forgetting import panels
 from holdfast.report.labels import grouped
 from holdfast.report.stats import Cell
 from holdfast.report.table import Row, arena, best, columns, costs, r_matrix, rows
@@ -76,6 +77,7 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
             (name, record.spec.get("seed"), Markup(plots.stream_heatmap(record, metric, span=span)))
             for name, record in streams.items()
         ],
+        forgetting=[(p, [(d, Markup(picture)) for d, picture in p.pictures]) for p in panels(groups, metric)],
         transfers=[_transfer(entry, metric) for entry in transfers(everything, metric)],
         distances=_distances(groups),
         projections=[_pictured(groups, name, pictures.feature_panels) for name in ("projection", "projection-tsne")],

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from holdfast.record import RunRecord
 from holdfast.report.labels import grouped
 from holdfast.report.table import Row, columns, r_matrix, stream_domains
+from holdfast.report.transfer import unlearnt
 from holdfast.report.words import is_percent, metric_name, number, scaled
 
 # Okabe and Ito's palette without black and yellow; a round of colours has one symbol and one dash
@@ -78,18 +79,24 @@ def curves(records: Iterable[RunRecord]) -> str:
 def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[float, float] | None = None) -> str:
     """The R matrix of a stream: the score on each domain (column) after each stage (row).
 
-    Pictures to be compared take one `span`: the scores of the lightest and of the darkest colour.
+    Zero-shot scores, of domains not learnt yet, are in italics in a dotted frame. Pictures to be compared take one
+    `span`: the scores of the lightest and of the darkest colour.
     """
     metric = metric or str(record.spec["metric"])
     values = r_matrix(record, metric)
     shown = [[None if math.isnan(v) else scaled(v, metric) for v in line] for line in values]
     after = [f"{i + 1}: " + plain("+".join(s["train"])) for i, s in enumerate(record.stages)]
+    zero_shot = unlearnt(record)
+    told = [["" if math.isnan(v) else number(v, metric) for v in line] for line in values]
     figure = go.Figure(
         go.Heatmap(
             z=shown,
             x=[plain(d) for d in stream_domains(record)],
             y=after,
-            text=[["" if math.isnan(v) else number(v, metric) for v in line] for line in values],
+            text=[
+                [f"<i>{v}</i>" if v and (i, j) in zero_shot else v for j, v in enumerate(line)]
+                for i, line in enumerate(told)
+            ],
             texttemplate="%{text}",
             textfont={"color": "#14181d"},
             colorscale=SHADES,
@@ -101,6 +108,9 @@ def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[
             hovertemplate="%{x} after stage %{y}: %{text}<extra></extra>",
         )
     )
+    for i, j in zero_shot:
+        frame = {"color": "#14181d", "width": 1, "dash": "dot"}
+        figure.add_shape(x0=j - 0.47, x1=j + 0.47, y0=i - 0.42, y1=i + 0.42, line=frame)
     figure.update_xaxes(title="scored on", type="category", showgrid=False)
     figure.update_yaxes(title="after learning", type="category", autorange="reversed", showgrid=False)
     return fragment(figure, f"stream-{record.id}", height=160 + 44 * len(after))
@@ -143,8 +153,8 @@ def _hover(mean: float, stderr: float | None, metric: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A name is text: plotly reads some HTML in labels."""
-    return html.escape(text)
+    """A name is text: plotly reads some HTML in labels, but would show an escaped quote as it is written."""
+    return html.escape(text, quote=False)
 
 
 def fragment(figure: go.Figure, name: str, *, height: int, legend: bool = True) -> str:

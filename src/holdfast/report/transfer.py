@@ -95,6 +95,18 @@ def learnt_at(record: RunRecord) -> list[int]:
     return [first[d] for d in stream_domains(record) if d in first]
 
 
+def unlearnt(record: RunRecord) -> list[tuple[int, int]]:
+    """The cells (stage, domain) of R that were scored before the stage that learnt the domain: zero-shot."""
+    learnt, tested = learnt_at(record), stream_domains(record)
+    found = [learnt[j] if j < len(learnt) else len(record.stages) for j in range(len(tested))]
+    return [
+        (i, j)
+        for i, stage in enumerate(record.stages)
+        for j, domain in enumerate(tested)
+        if domain in stage["test"] and i < found[j]
+    ]
+
+
 def _stages(r: Matrix, learnt: Sequence[int] | None) -> Sequence[int]:
     """One domain a stage, in order, unless told otherwise; later columns were never learnt."""
     stages = range(len(r)) if learnt is None else learnt

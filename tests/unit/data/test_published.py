@@ -7,10 +7,10 @@ import pytest
 from holdfast import catalog
 from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
-from holdfast.data.published import AMAZON, IMDB, MNLI, SICK, SNLI, SST2
+from holdfast.data.published import AMAZON, IMDB, MNLI, MULTINLI, SICK, SNLI, SST2
 from tests.published import DOMAINS, PAIRS, write_published
 
-ALL = {each.name: each for each in (AMAZON, MNLI, SNLI, SICK, SST2, IMDB)}
+ALL = {each.name: each for each in (AMAZON, MNLI, MULTINLI, SNLI, SICK, SST2, IMDB)}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -31,6 +31,17 @@ def test_each_is_read_by_its_name(tmp_path, name):
 def test_every_set_is_in_the_catalog():
     targets = {entry.target.partition(":")[2] for entry in catalog.DATASETS.values() if "published" in entry.target}
     assert targets == {f"{name.upper()}.read" for name in ALL}
+
+
+def test_the_small_cut_serves_where_all_pairs_are_not_there_and_its_size_is_told(tmp_path):
+    write_published(tmp_path, "mnli")
+    (note,) = MULTINLI.read(data_dir=tmp_path).notes
+    assert "multinli has not the published number of examples: fiction train 18 instead of 77,348" in note
+    write_published(tmp_path, "multinli", size=48)
+    assert len(MULTINLI.read(data_dir=tmp_path)) == 5 * 48
+    assert len(MNLI.read(data_dir=tmp_path)) == 5 * 24
+    assert sum(sizes["train"] for sizes in MULTINLI.sizes.values()) == 392_702
+    assert sum(sizes["valid"] for sizes in MULTINLI.sizes.values()) == 9_815
 
 
 @pytest.mark.parametrize(("stem", "suffix"), [("imdb_test_5k", "parquet"), ("imdb", "jsonl"), ("imdb", "csv")])

@@ -458,7 +458,10 @@ def test_inside_a_transformer_too(place, order, tmp_path):
         ({"order": "second"}, "unknown order 'second'"),
         ({"learns": "value"}, "did you mean 'values'"),
         ({"iterations": 0}, "at least 1"),
-        ({"memory_lr": -1.0}, "not negative"),
+        ({"critic_steps": 1.5}, "whole numbers"),
+        ({"hidden": 0}, "whole numbers"),
+        ({"memory_lr": -1.0}, "not be negative"),
+        ({"critic_lr": 0.0}, "critic_lr must be above 0"),
         ({"order": "finite", "inner_steps": 2}, "use inner_steps=1 or order=exact"),
     ],
 )

@@ -9,7 +9,7 @@ from holdfast.recipes.base import Budget, Column, Recipe, Row, grid, mismatches
 from holdfast.recipes.jobs import jobs_for
 
 BUDGET = Budget(epochs=20, batch=32, warmup=500)
-ROWS = (Row(name="r", label="R"), Row(name="s", label="S"), Row(name="o", label="O", inside=True))
+ROWS = (Row(name="r", label="R"), Row(name="s", label="S"), Row(name="o", label="O", plan="in-domain"))
 COLUMNS = (
     Column(name="x", label="X", data="d", targets=("x",)),
     Column(name="y", label="Y", data="d", targets=("y",)),
@@ -42,6 +42,19 @@ def test_cells_are_chosen_by_name():
         table().choose(["rr"])
     with pytest.raises(BadInput, match="unknown column of t 'z': known: m, p, q, x, y"):
         table().choose([], ["z"])
+
+
+def test_rows_that_cannot_be_run_are_told_by_their_reason():
+    rows = (*ROWS, Row(name="a", label="A", reason="no data"), Row(name="b", label="B", reason="no data"))
+    assert replace(table(), cells=grid("t", rows, COLUMNS, {})).reasons == {"no data": ["a", "b"]}
+    assert table().reasons == {}
+
+
+def test_a_row_may_have_a_plan_of_its_own():
+    streamed = grid("t", (Row(name="w", label="W", plan="stream"),), COLUMNS[:1], {})
+    assert [(cell.plan, cell.key) for cell in streamed] == [("stream", ("w", "d", "stream"))]
+    (job,) = jobs_for(replace(table(), cells=streamed), streamed)
+    assert (job.plan, job.only, job.targets) == ("stream", None, {"x": "test"})
 
 
 def test_rounding_explains_a_tenth_and_no_more():

@@ -1,5 +1,7 @@
 """Cells measured from made-up records: units, means over targets and columns, seeds that are incomplete."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.recipes.base import Budget, Column, Recipe, Row, grid
@@ -78,6 +80,17 @@ def test_a_cell_without_runs_says_why():
     assert by_column(RUNS[:1])["m"].reason == "not all of its runs are done"
     (closed,) = measure(TABLE, TABLE.choose(["n"], ["x"]), {}, {})
     assert closed.reason == "it needs T5"
+
+
+def test_a_row_is_scored_after_its_stage_and_told_in_the_digits_of_its_column():
+    first, last = record("x", 0, 0.61234, (0.5, 0.5)), record("x", 0, 0.7, (0.5, 0.5))
+    both = RunRecord(first.spec, "u>v", [*first.stages, *last.stages], {}, {}, first.cost)
+    rows = tuple(Row(name=str(at), label=str(at), plan="stream", stage=at) for at in (0, 1, -1))
+    columns = (Column(name="x", label="X", data="d", targets=("x",), digits=2),)
+    table = replace(TABLE, cells=grid("t", rows, columns, {"0": (60.0,)}), notes=("mind the gap",))
+    made = measure(table, table.cells, {(row.name, "d", "stream"): [both] for row in rows}, {})
+    assert [one.text() for one in made] == ["60.00 / 61.23", "– / 70.00", "– / 70.00"]
+    assert remarks(table, made)[:2] == ["t shows that more is better", "mind the gap"]
 
 
 def test_remarks_tell_the_claim_each_row_the_gaps_and_a_printed_mean_that_is_wrong():

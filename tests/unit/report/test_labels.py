@@ -39,3 +39,8 @@ def test_other_settings_still_tell_runs_of_one_neck_apart():
     runs = [made("mil", "memory", method_args={"gamma": g}) for g in (1, 10)] + [made("mil")]
     assert list(grouped(runs)) == ["mil (gamma=none)", "mil + memory (gamma=1)", "mil + memory (gamma=10)"]
     assert len(grouped([made("erm", None), made("erm", "none")])) == 2
+
+
+def test_a_setting_that_one_run_has_and_another_has_not_is_told_in_short():
+    runs = [made("erm", plan_args={"order": ["a", "b"]}), made("erm", plan_args={})]
+    assert sorted(grouped(runs)) == ['erm (plan.order=["a", "b"])', "erm (plan.order=none)"]

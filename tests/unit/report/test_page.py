@@ -82,7 +82,11 @@ def test_streams_get_their_heat_map(tmp_path):
     text = written(tmp_path, [made])
     assert "Along the stream" in text
     assert f'id="stream-{made.id}"' in text
-    assert "Along the stream" not in written(tmp_path, leave_one_out())
+    assert text.count("<figcaption>") == text.count('id="forgetting-0-') == 2
+    assert "1 z, 2 a" in text
+    other = written(tmp_path, leave_one_out())
+    assert "Along the stream" not in other
+    assert "as the stream goes on" not in other
 
 
 def test_an_unfinished_comparison_still_has_a_page(tmp_path):

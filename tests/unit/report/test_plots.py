@@ -55,6 +55,11 @@ def test_names_are_text_in_pictures():
     assert traces[0]["name"] == "&lt;script&gt;alert(1)&lt;/script&gt;"
 
 
+def test_quotes_in_names_are_shown_as_quotes():
+    traces, _ = figure(scores_chart(rows([record('erm ["a"]', 0, {"t": 0.5})], "accuracy"), "accuracy"))
+    assert traces[0]["name"] == 'erm ["a"]'
+
+
 def test_curves_are_means_over_runs():
     low = record("erm", 1, {"films": 0.5})
     low.stages[0]["history"][0]["valid"] = {"a": 0.1, "b": 0.3, "c": None}
@@ -85,3 +90,11 @@ def test_heatmap_shows_the_r_matrix():
     shared, _ = figure(stream_heatmap(made, span=(0.5, 1.0)))
     assert (shared[0]["zmin"], shared[0]["zmax"]) == (50.0, 100.0)
     assert traces[0]["text"] == [["90.0", ""], ["60.0", "80.0"]]
+
+
+def test_heatmap_marks_what_was_scored_before_it_was_learnt():
+    made = stream("erm", 0, [{"z": 0.9, "a": 0.5, "b": 0.4}, {"z": 0.6, "a": 0.8, "b": 0.3}], ["z", "a"])
+    traces, layout = figure(stream_heatmap(made))
+    assert traces[0]["text"] == [["90.0", "<i>50.0</i>", "<i>40.0</i>"], ["60.0", "80.0", "<i>30.0</i>"]]
+    frames = {((f["x0"] + f["x1"]) / 2, (f["y0"] + f["y1"]) / 2) for f in layout["shapes"]}
+    assert frames == {(1, 0), (2, 0), (2, 1)}  # b is never learnt

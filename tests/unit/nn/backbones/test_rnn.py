@@ -1,4 +1,4 @@
-"""BiLSTM: its vocabulary, pairs, padding and batches."""
+"""BiLSTM: its pairs, padding and batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens, cat
-from holdfast.nn.backbones.rnn import PAD, SEPARATOR, UNKNOWN, BiLSTM, vocabulary, words_of
+from holdfast.nn.backbones.rnn import BiLSTM
+from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
 
 TEXTS = ["The food was good, the wine 3.5!", "Bad film.", "don't go, the film was bad", "", "good good good"]
 
@@ -21,16 +22,7 @@ def net(**options) -> BiLSTM:
         return BiLSTM.build(lambda: TEXTS, embedding=6, hidden=4, min_count=1, **options)
 
 
-def test_words() -> None:
-    assert words_of("Don't pay 1,299.50 for IT_2!") == ["don't", "pay", "1,299.50", "for", "it_2", "!"]
-    assert words_of(" \n") == []
-    assert words_of("Ünïcode 東京") == ["ünïcode", "東京"]
-
-
-def test_vocabulary_counts_and_limits() -> None:
-    assert vocabulary(["b a a", ("c b", "a")], min_count=1, max_words=10) == ["a", "b", "c"]
-    assert vocabulary(["b a a", "c b a"], min_count=2, max_words=10) == ["a", "b"]
-    assert vocabulary(["b a a", "c b a"], min_count=1, max_words=1) == ["a"]
+def test_a_vocabulary_without_words_is_refused() -> None:
     with pytest.raises(BadInput, match="min_count"):
         BiLSTM.build(lambda: ["one two", "three"], min_count=2)
 

@@ -1,0 +1,89 @@
+"""Theorem 1: both sides by Monte Carlo beside closed forms, the assumption broken, and the algebra of the proof."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.analysis.theory import Expansion, change, disturbance, exact
+from holdfast.core.errors import BadInput
+
+CASES = {  # D = d = 50, sigma = 0.1; the disturbance by memory in closed form, attention being even
+    (100, 50, None): 1 / 1200,
+    (100, 100, None): 1 / 800,
+    (1, 1, 1.0): 1 / 8,
+    (1, 1, 100.0): 0.5 * (100 / 101) ** 2,
+}
+
+
+@pytest.mark.parametrize(("old", "new", "mass"), CASES)
+def test_monte_carlo_meets_the_closed_form(old, new, mass):
+    expansion = Expansion(old=old, new=new, mass=mass)
+    assert expansion.bound == pytest.approx(0.25)
+    assert exact(expansion) == pytest.approx(CASES[old, new, mass])
+    found = disturbance(expansion, draws=2000)
+    assert abs(found.hidden.value - 0.25) < 4 * found.hidden.error
+    # drawn keys make attention a little uneven, which adds |h|^2 sigma^2, half a percent
+    assert abs(found.memory.value - CASES[old, new, mass]) < 4 * found.memory.error + 0.01 * CASES[old, new, mass]
+    assert 0 < found.memory.error < 0.02 * found.memory.value
+    assert 0 < found.hidden.error < 0.02 * found.hidden.value
+
+
+def test_memory_disturbs_less_unless_the_assumption_is_broken():
+    held = disturbance(Expansion(old=1, new=1, mass=1.0), draws=1000)
+    assert held.memory.value + 4 * held.memory.error < held.hidden.value - 4 * held.hidden.error
+    assert held.assumed == 1
+    broken = disturbance(Expansion(old=1, new=1, mass=100.0), draws=1000)
+    assert broken.memory.value - 4 * broken.memory.error > broken.hidden.value + 4 * broken.hidden.error
+    assert broken.assumed == 0
+    # the assumption is sufficient, not necessary: with one slot each the bound is met at 1 + sqrt 2
+    edge = Expansion(old=1, new=1, mass=1 + math.sqrt(2))
+    assert exact(edge) == pytest.approx(edge.bound)
+
+
+def test_the_share_of_draws_that_meet_the_assumption_is_told():
+    few = disturbance(Expansion(old=100, new=50, state=5, width=5), draws=200)
+    even = disturbance(Expansion(old=20, new=20, state=5, width=5), draws=400)
+    assert few.assumed == 1
+    assert 0.4 < even.assumed < 0.6
+
+
+def test_the_same_seed_gives_the_same_numbers_in_portions_too(monkeypatch):
+    expansion = Expansion(old=3, new=2, state=4, width=3)
+    assert disturbance(expansion, draws=50, seed=1) == disturbance(expansion, draws=50, seed=1)
+    assert disturbance(expansion, draws=50, seed=1) != disturbance(expansion, draws=50, seed=2)
+    whole = disturbance(expansion, draws=5000).memory
+    monkeypatch.setattr("holdfast.analysis.theory.AT_ONCE", 20 * 7)  # seven draws at a time
+    parts = disturbance(expansion, draws=5000).memory
+    assert abs(whole.value - parts.value) < 4 * math.hypot(whole.error, parts.error)
+
+
+@given(
+    st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8),
+    st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8),
+)
+def test_the_algebra_of_the_proof(before, added):
+    attention, old = np.array(before + added), len(before)
+    beta, alpha = change(attention, old), attention / attention.sum()
+    values = np.random.default_rng(0).normal(size=(len(attention), 3))
+    content = alpha @ values - attention[:old] @ values[:old] / sum(before)
+    np.testing.assert_allclose(beta @ values, content, atol=1e-9)
+    assert abs(beta.sum()) < 1e-9
+    rho = sum(added) / sum(before)
+    np.testing.assert_allclose(beta[:old], -rho * alpha[:old])
+    np.testing.assert_array_equal(beta[old:], alpha[old:])
+    if abs(rho - 1) > 1e-9:
+        assert (np.abs(beta) <= alpha * (1 + 1e-12)).all() == (rho < 1)
+    assert (alpha**2).sum() <= 1 + 1e-12
+    if rho <= 1:
+        assert (beta**2).sum() <= (alpha**2).sum() * (1 + 1e-9)
+
+
+def test_what_cannot_be_drawn_is_told():
+    for wrong in ({"old": 0}, {"new": 0}, {"width": 0}, {"sigma": 0.0}, {"mass": 0.0}):
+        with pytest.raises(BadInput):
+            Expansion(**{"old": 1, "new": 1, **wrong})
+    with pytest.raises(BadInput, match="at least 2 draws"):
+        disturbance(Expansion(old=1, new=1), draws=1)
