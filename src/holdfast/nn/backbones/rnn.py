@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,27 +17,9 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.words import PAD, SEPARATOR, SPECIALS, UNKNOWN, vocabulary, words_of
 
-PAD, UNKNOWN, SEPARATOR = range(3)
-SPECIALS = 3
 POOLINGS = ("max", "mean")
-
-_WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+(?:['’]\w+)*|[^\w\s]")
-
-
-def words_of(text: str) -> list[str]:
-    """Lower-case words, numbers (3.5 is one) and punctuation marks."""
-    return _WORD.findall(text.lower())
-
-
-def vocabulary(examples: Sequence[Any], *, min_count: int, max_words: int) -> list[str]:
-    """The words that occur often enough, most frequent first, ties in alphabetic order."""
-    counts: Counter[str] = Counter()
-    for example in examples:
-        for text in (example,) if isinstance(example, str) else example:
-            counts.update(words_of(text))
-    kept = [word for word, count in counts.items() if count >= min_count]
-    return sorted(kept, key=lambda word: (-counts[word], word))[:max_words]
 
 
 class BiLSTM(Backbone):

@@ -1,0 +1,198 @@
+"""The encoder with a bank: texts and pairs, its words, growth of slots and words, and what a folder brings back."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens
+from holdfast.core.tape import tape
+from holdfast.nn.backbones.memory_rnn import MemoryRNN
+from holdfast.nn.backbones.words import PAD, UNKNOWN
+
+TEXTS = ["The food was good, the wine 3.5!", "Bad film.", "don't go, the film was bad", "", "good good good"]
+PAIRS = list(zip(TEXTS, ["no", "The film was bad , really bad", "", "good", "Bad"], strict=True))
+SMALL = {"embedding": 6, "hidden": 4, "slots": 5, "slot_width": 3, "joint": 7}
+ALL = torch.arange(5)
+
+
+def net(examples=TEXTS, **options) -> MemoryRNN:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return MemoryRNN.build(lambda: examples, **{**SMALL, **options})
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_alone_in_a_batch_and_padded(pooling, examples):
+    encoder = net(examples, pooling=pooling).eval()
+    store = encoder.prepare(examples)
+    whole = encoder(store.take(ALL))
+    assert whole.shape == (5, encoder.width) == (5, 7 if examples is PAIRS else 8)
+    for i in range(5):
+        x = store.take(torch.tensor([i]))
+        wide = [None if part is None else torch.nn.functional.pad(part, (0, 9)) for part in (x.ids, x.mask, x.types)]
+        junk = [
+            wide[0].masked_fill(~wide[1], 7),
+            wide[1],
+            None if x.types is None else wide[2].masked_fill(~wide[1], 1),
+        ]
+        for given in (x, Tokens(*wide), Tokens(*junk)):
+            assert_close(encoder(given)[0], whole[i], atol=1e-5, rtol=1e-5)
+
+
+def test_a_text_is_its_last_states_and_the_mean_is_over_its_words():
+    for out_tanh in (False, True):
+        last, mean = (net(pooling=pooling, out_tanh=out_tanh).eval() for pooling in ("last", "mean"))
+        x = last.prepare(TEXTS).take(torch.tensor([1]))  # three words
+        states = last.rnn(last.table(x.ids), torch.tensor([3])).padded()[0]
+        states = states.tanh() if out_tanh else states
+        assert_close(last(x)[0], torch.cat([states[2, :4], states[0, 4:]]))
+        assert_close(mean(x)[0], states.mean(0))
+
+
+def test_a_pair_is_the_published_features_of_its_texts():
+    pair, single = net(PAIRS).eval(), net([text for both in PAIRS for text in both]).eval()
+    single.load_state_dict({k: v for k, v in pair.state_dict().items() if not k.startswith("joint")})
+    u, v = (single(single.prepare([both[i] for both in PAIRS]).take(ALL)) for i in (0, 1))
+    wanted = pair.joint(torch.cat([u, v, u * v, (u - v).abs()], 1))
+    assert_close(pair(pair.prepare(PAIRS).take(ALL)), wanted)
+    assert bool((wanted >= 0).all())
+    swapped = pair(pair.prepare([(b, a) for a, b in PAIRS]).take(ALL))
+    assert not torch.allclose(swapped, wanted)
+
+
+def test_words_lengths_and_kinds_of_examples():
+    encoder = net(length=3)
+    index = encoder.table.index
+    assert set(index) >= {"3.5", "don't", ",", "!"}
+    found = encoder.prepare(["the zebra", "good " * 9, ""]).take(torch.arange(3))
+    the, good = index["the"], index["good"]
+    assert found.ids.tolist() == [[the, UNKNOWN, PAD], [good] * 3, [UNKNOWN, PAD, PAD]]
+    pairs = net(PAIRS, length=3).prepare([("good " * 9, "bad"), ("", "bad bad")]).take(torch.arange(2))
+    assert pairs.mask.sum(1).tolist() == [4, 3]
+    assert pairs.types.tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
+    with pytest.raises(BadInput, match="built for single texts"):
+        encoder.prepare(PAIRS)
+    with pytest.raises(BadInput, match="built for pairs"):
+        net(PAIRS).prepare(TEXTS)
+    assert len(encoder.prepare([])) == len(net(PAIRS).prepare([])) == 0
+
+
+def test_parity_normalises_cuts_and_ends_as_the_released_code():
+    encoder = net(parity=True, length=4)
+    assert encoder.words_of("Room 12 was... Fine, really fine!") == ["room", "was", "<elp>", "fine", "<eos>"]
+    assert encoder.words_of("42") == ["<eos>"]
+    assert "3.5" not in encoder.table.index
+    found = encoder.prepare(["Bad, zebra"]).take(torch.tensor([0]))
+    assert found.ids.tolist() == [[encoder.table.index["bad"], UNKNOWN, encoder.table.index["<eos>"]]]
+    assert encoder.preparation() != net(length=4).preparation()
+
+
+@pytest.mark.parametrize("kind", ["txt", "npz"])
+def test_word_vectors(kind, tmp_path):
+    path, vectors = tmp_path / f"vectors.{kind}", {"good": np.arange(6.0), "film": -np.arange(6.0)}
+    if kind == "txt":
+        path.write_text("".join(f"{word} {' '.join(map(str, v))}\n" for word, v in vectors.items()))
+    else:
+        np.savez(path, words=np.array([*vectors]), vectors=np.stack([*vectors.values()]))
+    texts = [*TEXTS, " ".join(f"w{i}" for i in range(2000))]
+    encoder = net(texts, vectors=str(path))
+    rows, index = encoder.table.tables[0].detach(), encoder.table.index
+    assert rows[index["good"]].tolist() == list(range(6))
+    assert rows[index["film"]].tolist() == [-i for i in range(6)]
+    assert float(rows[[index[f"w{i}"] for i in range(2000)]].std()) == pytest.approx(0.05, rel=0.05)
+    assert "vectors" not in encoder.settings  # the model folder needs the file no more
+    (new,) = encoder.grow_words(["zebra", "good"], vectors=str(path))
+    assert len(new) == 1
+    assert float(new.detach().abs().max()) < 0.5
+    assert rows[index["good"]].tolist() == list(range(6))
+    with pytest.raises(BadInput, match=r"numbers a word|must be strings"):
+        net(vectors=str(path), embedding=5)
+
+
+def test_grown_words_from_a_file(tmp_path):
+    (tmp_path / "vectors.txt").write_text("zebra 1 2 3 4 5 6\n")
+    encoder = net()
+    encoder.grow_words(["yak", "zebra"], vectors=str(tmp_path / "vectors.txt"))
+    assert encoder.table(torch.tensor(encoder.table.ids(["zebra"])))[0].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_growth_of_words_leaves_prepared_examples_valid():
+    encoder = net().eval()
+    told = ["good zebra", "bad film"]
+    old = encoder.prepare(told).take(torch.arange(2))
+    before, name = encoder(old), encoder.preparation()
+    (new,) = encoder.grow_words(["zebra", "film", "yak"])
+    assert new.shape == (2, 6)
+    assert torch.equal(encoder(old), before)
+    fresh = encoder.prepare(told).take(torch.arange(2))
+    assert fresh.ids[1].tolist() == old.ids[1].tolist()
+    assert fresh.ids[0, 1] == encoder.table.index["zebra"] != UNKNOWN == old.ids[0, 1]
+    assert not torch.equal(encoder(fresh)[0], before[0])
+    assert encoder.preparation() != name
+    encoder(fresh).sum().backward()
+    assert bool(new.grad[0].any())
+    assert not new.grad[1].any()
+
+
+@pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_growth_of_slots_keeps_the_old_network_inside(examples):
+    encoder = net(examples).eval()
+    x = encoder.prepare(examples).take(ALL)
+    before = encoder(x)
+    assert len(encoder.grow(4, domain=1)) == 2
+    assert torch.equal(encoder(x, segments=1), before)
+    assert not torch.equal(encoder(x), before)
+    with tape() as heard:
+        encoder(x)
+    assert heard["memory/mass"][0].shape == (5 * (1 + (examples is PAIRS)), 2, 2)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_a_grown_one_comes_back_from_its_folder_or_its_state_alone(cell, examples, tmp_path):
+    encoder = net(examples, cell=cell).eval()
+    bare = json.loads(json.dumps(encoder.save(tmp_path)))
+    first = MemoryRNN.load(tmp_path, bare).eval()
+    encoder.grow(4, domain=2)
+    encoder.grow_words(["zebra"])
+    again = MemoryRNN.load(tmp_path, json.loads(json.dumps(encoder.save(tmp_path)))).eval()
+    asked = [*examples[:4], "good zebra" if examples is TEXTS else ("good zebra", "zebra")]
+    wanted = encoder(encoder.prepare(asked).take(ALL))
+    for other in (first, again):
+        other.load_state_dict(encoder.state_dict())
+        assert torch.equal(other(other.prepare(asked).take(ALL)), wanted)
+        assert other.preparation() == encoder.preparation()
+        assert other.rnn.bank.owner.tolist() == [0] * 5 + [2] * 4
+
+
+@pytest.mark.parametrize("options", [{}, {"slots": 0}, {"cell": "gru"}, {"pooling": "mean"}])
+def test_gradient_reaches_all(options):
+    encoder = net(PAIRS, **options)
+    encoder(encoder.prepare(PAIRS).take(ALL)).square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in encoder.parameters())
+    assert {id(p) for b in encoder.blocks() for p in b.parameters()} == {id(p) for p in encoder.parameters()}
+
+
+def test_without_slots_it_is_the_plain_network():
+    names = [name for name, _ in net(slots=0).named_parameters()]
+    assert not any("bank" in name or "content" in name for name in names)
+    with pytest.raises(BadInput, match="at least one slot"):
+        net(slots=0).grow(3, domain=1)
+
+
+def test_bad_input():
+    for options, said in [
+        ({"pooling": "max"}, "pooling"),
+        ({"length": 0}, "at least 1"),
+        ({"min_count": 9}, "min_count"),
+        ({"first_read": "unifrom"}, "did you mean 'uniform'"),
+    ]:
+        with pytest.raises(BadInput, match=said):
+            net(**options)

@@ -1,0 +1,80 @@
+"""The time loop: its own way back is that of the plain expression, a second derivative too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from holdfast.nn.cells import CELLS, LSTM
+from holdfast.nn.time_loop import Schedule, Weights, plain, unroll
+
+ACTIVE = (3, 3, 2, 1)
+
+
+def parts(cell: str, *, slots: int, width: int = 2) -> tuple[torch.Tensor, Weights]:
+    """Inputs of 9 steps, 3 wide, and weights of two directions."""
+    chance = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(2, *shape, generator=chance, dtype=torch.float64).requires_grad_(min(shape) > 0)
+
+    made, d = CELLS[cell], 2 if slots else 0
+    entering, carried = ((blocks.stop - blocks.start) * width for blocks in (made.by_input, made.by_state))
+    weights = Weights(
+        draw(3, entering), draw(width, carried), draw(4 * width), draw(d, entering), draw(slots, width), draw(slots, d)
+    )
+    return draw(9, 3), weights
+
+
+def learned(x: torch.Tensor, weights: Weights) -> list[torch.Tensor]:
+    return [part for part in (x, *weights) if part.requires_grad]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("slots", [0, 3])
+@pytest.mark.parametrize("zero_first", [True, False])
+@pytest.mark.parametrize("active", [ACTIVE, (3, 3, 3), (9,)])
+def test_it_equals_the_plain_expression(cell, slots, zero_first, active):
+    x, weights = parts(cell, slots=slots)
+    schedule = Schedule(active, zero_first=zero_first)
+    states, read = unroll(x, weights, CELLS[cell], schedule)
+    wanted = plain(x, weights, CELLS[cell], schedule)
+    assert_close(states, wanted)
+    grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    options = {"retain_graph": True, "materialize_grads": True}
+    for _ in range(2):  # going back leaves what it needs to go back again
+        for a, b in zip(
+            torch.autograd.grad(states, learned(x, weights), grad, **options),
+            torch.autograd.grad(wanted, learned(x, weights), grad, **options),
+            strict=True,
+        ):
+            assert_close(a, b)
+    assert read.shape[1] == (0 if not slots else 9 - active[0] * zero_first)
+    assert_close(read.sum(-1), torch.ones(read.shape[:2], dtype=torch.float64) if slots else torch.zeros(2, 0).double())
+    assert not read.requires_grad
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_both_derivatives_by_differences(cell):
+    x, weights = parts(cell, slots=2, width=1)
+    schedule = Schedule((2, 1), zero_first=False)
+    x = x[:, :3].detach().requires_grad_()
+
+    def states(*given: torch.Tensor) -> torch.Tensor:
+        return unroll(given[0], Weights(*given[1:]), CELLS[cell], schedule)[0]
+
+    assert torch.autograd.gradcheck(states, (x, *weights))
+    assert torch.autograd.gradgradcheck(states, (x, *weights))
+
+
+def test_only_what_learns_gets_a_gradient():
+    x, weights = parts("lstm", slots=3)
+    x = x.detach()
+    keys = weights.keys.detach()
+    states, _ = unroll(x, weights._replace(keys=keys), LSTM, Schedule(ACTIVE))
+    states.sum().backward()
+    assert x.grad is None
+    assert keys.grad is None
+    assert weights.values.grad is not None
+    assert bool(weights.values.grad.any())
