@@ -21,7 +21,7 @@ demo: $(READY)
 	$(BIN)/holdfast demo
 
 test: check
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n 2 --dist loadscope
 
 check: $(READY)
 	$(BIN)/ruff check .
