@@ -11,6 +11,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from holdfast.nn.kernels import kernels
+
 BLOCKS = 4
 
 
@@ -57,6 +59,10 @@ class LSTM:
 
     @staticmethod
     def forward(sums: Tensor, h: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor) -> None:
+        fast = kernels("cells", sums)
+        if fast is not None:
+            fast.lstm(sums, h, keep, kept_before)
+            return
         g, i, f, o = sums.chunk(BLOCKS, -1)
         c, squashed = keep.chunk(2, -1)
         g.tanh_()
@@ -70,6 +76,9 @@ class LSTM:
     def back(
         gates: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor, grad: Tensor, inner: Tensor, out: Tensor
     ) -> Tensor | None:
+        fast = kernels("cells", gates)
+        if fast is not None:
+            return fast.lstm_back(gates, keep, kept_before, grad, inner, out)
         width = grad.shape[-1]
         g, i, f, o = gates.chunk(BLOCKS, -1)
         squashed, c_before = keep.chunk(2, -1)[1], kept_before.chunk(2, -1)[0]
@@ -99,6 +108,10 @@ class GRU:
 
     @staticmethod
     def forward(sums: Tensor, h: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor) -> None:
+        fast = kernels("cells", sums)
+        if fast is not None:
+            fast.gru(sums, h, h_before)
+            return
         width = h.shape[-1]
         u, r, z, n = sums.chunk(BLOCKS, -1)
         sums[..., width : 3 * width].sigmoid_()
@@ -109,6 +122,9 @@ class GRU:
     def back(
         gates: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor, grad: Tensor, inner: Tensor, out: Tensor
     ) -> Tensor | None:
+        fast = kernels("cells", gates)
+        if fast is not None:
+            return fast.gru_back(gates, h_before, grad, out)
         u, r, z, n = gates.chunk(BLOCKS, -1)
         out_u, out_r, out_z, out_n = out.chunk(BLOCKS, -1)
         straight = grad * z

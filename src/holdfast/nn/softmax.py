@@ -12,10 +12,12 @@ from torch import Tensor
 
 from holdfast.nn.kernels import kernels
 
+LEAST = 1 << 20  # scores; fewer are done sooner than a kernel of our own is called
+
 
 def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     """(b, m) sum_h softmax_m(scores), and the weights (h, b, m); both can be differentiated."""
-    fast = kernels("heads", scores)
+    fast = kernels("heads", scores) if scores.numel() >= LEAST else None
     if fast is not None and scores.shape[-1] <= fast.WIDEST:
         return _SoftmaxSum.apply(scores)  # pyright: ignore[reportReturnType]
     weights = scores.softmax(dim=-1)

@@ -11,7 +11,9 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn.recurrent import Recurrent, lay_out
+from holdfast.nn import layout
+from holdfast.nn.plain_loop import Start
+from holdfast.nn.recurrent import Recurrent
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 CELLS = ["lstm", "gru"]
@@ -123,7 +125,7 @@ def test_all_rows_in_all_steps_give_the_same(cell, monkeypatch):
     made, x = net(cell), texts().requires_grad_()
     sparse = made(x, LENGTHS)
     wanted = [sparse.last(), sparse.padded()]
-    monkeypatch.setattr("holdfast.nn.recurrent.lay_out", lambda lengths, t, *, dense: lay_out(lengths, t, dense=True))
+    monkeypatch.setattr("holdfast.nn.recurrent.lay_out", lambda lengths, t, device: layout._dense(lengths, t))
     full = made(x, LENGTHS)
     assert set(full.layout.active) == {5}
     learned = [x, *made.parameters()]
@@ -265,3 +267,77 @@ def test_one_direction():
     made, x = net(directions=1), texts()
     assert_close(made(x, LENGTHS).padded(), naive(made, x, LENGTHS))
     assert made(x, LENGTHS).last().shape == (5, 3)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("directions", [1, 2])
+def test_going_on_from_a_state_is_the_second_half_of_a_longer_run(cell, directions):
+    """Forwards: the states after step 2 are those of a run over the rest that starts from the state at step 2."""
+    made, x = net(cell, directions=directions), texts()
+    made.grow(3, domain=1)
+    whole = Start(x.new_zeros(directions, 5, 3), x.new_zeros(directions, 5, 3))
+    lengths = torch.full((5,), 6)
+    for i in range(2):
+        whole = made.step(x[:, i], whole) if i else _first(made, x[:, 0])
+    rest = made(x[:, 2:], lengths - 2, start=whole).padded()[..., :3]
+    assert_close(rest, made(x, lengths).padded()[:, 2:, :3])
+    # rows of other lengths, in whatever order they are laid out
+    mixed = torch.tensor([1, 4, 2, 4, 3])
+    some = made(x[:, 2:], mixed, start=whole).padded()[..., :3]
+    for i, length in enumerate(mixed.tolist()):
+        assert_close(some[i, :length], rest[i, :length])
+    assert not torch.allclose(rest, made(x[:, 2:], lengths - 2).padded()[..., :3])
+
+
+def _first(made: Recurrent, x: torch.Tensor) -> Start:
+    """The state after a first step that reads nothing."""
+    bare = copy.deepcopy(made)
+    bare.by_content.data.zero_()
+    return bare.step(x, Start(x.new_zeros(made.directions, len(x), 3)))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_step_by_step_it_is_the_whole_run_from_a_start(cell):
+    made, x = net(cell, directions=1), texts()
+    start = Start(*(torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(i)).double() for i in (4, 5)))
+    whole, state = made(x, torch.full((5,), 6), start=start).padded(), start
+    for i in range(6):
+        state = made.step(x[:, i], state)
+        assert_close(whole[:, i], state.hidden[0])
+
+
+def test_a_gradient_reaches_the_state_it_starts_from():
+    made, x = net("gru", directions=1), texts()
+    start = torch.zeros(1, 5, 3, dtype=torch.float64, requires_grad=True)
+    made(x, LENGTHS, start=Start(start)).last().sum().backward()
+    assert all(bool(row.any()) for row in start.grad[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("slots", [0, 9])
+def test_recorded_on_a_gpu_it_gives_what_the_plain_loop_on_the_cpu_gives(cell, slots):
+    """Shapes that come again, that are new, and two passes of one shape before either goes back."""
+    torch.manual_seed(0)
+    here = Recurrent(6, 7, cell=cell, slots=slots, slot_width=6)
+    there = copy.deepcopy(here).cuda()
+
+    def both(b, t):
+        x, lengths = torch.randn(b, t, 6), torch.randint(1, t + 1, (b,))
+        lengths[0] = t
+        pair = [each.detach().clone().requires_grad_() for each in (x, x.cuda())]
+        return pair, [net(each, lengths).padded() for net, each in zip((here, there), pair, strict=True)]
+
+    def check(pair, found):
+        assert_close(found[1].cpu(), found[0], rtol=1e-5, atol=1e-5)
+        grad = torch.randn_like(found[0])
+        mine = torch.autograd.grad(found[1], (pair[1], *there.parameters()), grad.cuda())
+        theirs = torch.autograd.grad(found[0], (pair[0], *here.parameters()), grad)
+        for a, b in zip(mine, theirs, strict=True):
+            assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
+
+    for b, t in ((4, 9), (4, 9), (3, 12), (4, 9)):
+        check(*both(b, t))
+    first, second = both(4, 9), both(4, 9)
+    check(*first)
+    check(*second)

@@ -7,7 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.nn.cells import CELLS, LSTM
-from holdfast.nn.time_loop import Schedule, Weights, plain, unroll
+from holdfast.nn.plain_loop import Schedule, Start, Weights, plain
+from holdfast.nn.time_loop import unroll
 
 ACTIVE = (3, 3, 2, 1)
 
@@ -25,6 +26,13 @@ def parts(cell: str, *, slots: int, width: int = 2) -> tuple[torch.Tensor, Weigh
         draw(3, entering), draw(width, carried), draw(4 * width), draw(d, entering), draw(slots, width), draw(slots, d)
     )
     return draw(9, 3), weights
+
+
+def begun(rows: int, width: int = 2, *, inner: bool = True) -> Start:
+    """A state to start from, for two directions."""
+    chance = torch.Generator().manual_seed(3)
+    drawn = [torch.randn(2, rows, width, generator=chance, dtype=torch.float64).requires_grad_() for _ in range(2)]
+    return Start(drawn[0], drawn[1] if inner else None)
 
 
 def learned(x: torch.Tensor, weights: Weights) -> list[torch.Tensor]:
@@ -53,6 +61,40 @@ def test_it_equals_the_plain_expression(cell, slots, zero_first, active):
     assert read.shape[1] == (0 if not slots else 9 - active[0] * zero_first)
     assert_close(read.sum(-1), torch.ones(read.shape[:2], dtype=torch.float64) if slots else torch.zeros(2, 0).double())
     assert not read.requires_grad
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("slots", [0, 3])
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("active", [ACTIVE, (3, 3, 3), (9,)])
+def test_from_a_start_it_equals_the_plain_expression(cell, slots, inner, active):
+    x, weights = parts(cell, slots=slots)
+    schedule, start = Schedule(active, zero_first=False), begun(active[0], inner=inner)
+    states, read = unroll(x, weights, CELLS[cell], schedule, start)
+    wanted = plain(x, weights, CELLS[cell], schedule, start)
+    assert_close(states, wanted)
+    assert not torch.allclose(states, plain(x, weights, CELLS[cell], schedule))
+    assert read.shape[1] == (9 if slots else 0)
+    grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    every = [*learned(x, weights), *(part for part in start if part is not None)]
+    for a, b in zip(
+        torch.autograd.grad(states, every, grad, materialize_grads=True),
+        torch.autograd.grad(wanted, every, grad, materialize_grads=True),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_both_derivatives_from_a_start_by_differences(cell):
+    x, weights = parts(cell, slots=2, width=1)
+    x, schedule = x[:, :3].detach().requires_grad_(), Schedule((2, 1), zero_first=False)
+
+    def states(hidden: torch.Tensor, inner: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        return unroll(given[0], Weights(*given[1:]), CELLS[cell], schedule, Start(hidden, inner))[0]
+
+    assert torch.autograd.gradcheck(states, (*begun(2, 1), x, *weights))
+    assert torch.autograd.gradgradcheck(states, (*begun(2, 1), x, *weights))
 
 
 @pytest.mark.parametrize("cell", CELLS)

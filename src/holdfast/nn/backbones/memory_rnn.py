@@ -5,9 +5,11 @@ n examples, b batch, t tokens, h hidden units a direction, d width
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -18,10 +20,13 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.pairs import PARTS, PairLayer, apart, lay
 from holdfast.nn.backbones.word_table import WordTable
 from holdfast.nn.backbones.word_vectors import read_vectors
-from holdfast.nn.backbones.words import END, PAD, UNKNOWN, plain_words_of, vocabulary, words_of
+from holdfast.nn.backbones.words import END, UNKNOWN, plain_words_of, texts_of, vocabulary, words_of
+from holdfast.nn.columns import cost_of_next, moved_by, next_column, reach, run_columns
 from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.widening import at_least_one, units_worth
 
 POOLINGS = ("last", "mean")
 MISSING = 0.05  # standard deviation of the vectors of words that a file of vectors lacks
@@ -55,6 +60,7 @@ class MemoryRNN(Backbone):
         length: int = 50,
         parity: bool = False,
         spread: float = 1.0,
+        columns: Sequence[Mapping[str, int]] = (),
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -65,13 +71,17 @@ class MemoryRNN(Backbone):
         self.settings = {
             "pairs": pairs, "cell": cell, "embedding": embedding, "hidden": hidden, "slots": slots,
             "slot_width": slot_width, "first_read": first_read, "pooling": pooling, "out_tanh": out_tanh,
-            "joint": joint, "dropout": dropout, "length": length, "parity": parity, "spread": spread,
+            "joint": joint, "dropout": dropout, "length": length, "parity": parity, "spread": spread, "columns": [],
         }  # fmt: skip
         self.table = WordTable(words, embedding, spread=spread)
         self.dropout = nn.Dropout(dropout)
         self.rnn = Recurrent(embedding, hidden, cell=cell, slots=slots, slot_width=slot_width, first_read=first_read)
-        self.joint = nn.Sequential(nn.Linear(8 * hidden, joint), nn.ReLU(), nn.Dropout(dropout)) if pairs else None
+        self.later = nn.ModuleList()  # the columns that came after it
+        self.joint = PairLayer(2 * hidden, joint, dropout=dropout) if pairs else None
         self.width = joint if pairs else 2 * hidden
+        for column in columns:
+            self.add_column(column["units"], slots=column["slots"])
+            self.settings["columns"][-1]["words"] = column["words"]
 
     @classmethod
     def build(
@@ -106,28 +116,71 @@ class MemoryRNN(Backbone):
             raise BadInput(f"no word occurs {min_count} times in the training texts: lower min_count or add texts")
         made = cls(
             words=[END, *words] if parity else words,
-            pairs=not isinstance(examples[0], str),
-            cell=cell,
-            embedding=embedding,
-            hidden=hidden,
-            slots=slots,
-            slot_width=slot_width,
-            first_read=first_read,
-            pooling=pooling,
-            out_tanh=out_tanh,
-            joint=joint,
-            dropout=dropout,
-            length=length,
-            parity=parity,
-            spread=1.0 if vectors is None else MISSING,
-        )
+            pairs=not isinstance(examples[0], str), cell=cell, embedding=embedding, hidden=hidden, slots=slots,
+            slot_width=slot_width, first_read=first_read, pooling=pooling, out_tanh=out_tanh, joint=joint,
+            dropout=dropout, length=length, parity=parity, spread=1.0 if vectors is None else MISSING,
+        )  # fmt: skip
         if vectors is not None:
             made.table.put(read_vectors(vectors, words, embedding))
         return made
 
+    @property
+    def columns(self) -> list[Recurrent]:
+        return [self.rnn, *self.later]  # pyright: ignore[reportReturnType]
+
+    @property
+    def slots(self) -> int:
+        """Those of all columns, in a direction."""
+        return sum(column.bank.slots for column in self.columns if column.bank is not None)
+
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
-        """More slots in both banks for a domain; the new parameters, for an optimizer to adopt."""
-        return self.rnn.grow(slots, domain=domain)
+        """More slots in the banks of the newest column for a domain; the new parameters, for an optimizer to adopt."""
+        newest = self.columns[-1]
+        if self.later and newest.bank is None:
+            raise BadInput("the newest column has no slots, and the banks of those before it rest: add no more slots")
+        return newest.grow(slots, domain=domain)
+
+    def units_for(self, parameters: int, *, column: bool = False) -> int:
+        """How many hidden units cost nearest to so many parameters, in `widen` or as a column of their own."""
+        joining = 0 if self.joint is None else 2 * PARTS * self.settings["joint"]
+        own = partial(cost_of_next, self.columns) if column else self.columns[-1].cost
+        return units_worth(parameters, lambda units: own(units) + joining * units)
+
+    def widen(self, units: int) -> Tensor:
+        """More hidden units in the newest column, joined both ways; where each feature of before now lies, (d,)."""
+        at = moved_by(self.columns, units)
+        self.columns[-1].widen(units)
+        if self.later:
+            self.settings["columns"][-1]["units"] += units
+        else:
+            self.settings["hidden"] += units
+        if self.joint is not None:
+            self.joint.widen(at, reach(self.columns))
+            return torch.arange(self.width)
+        self.width = reach(self.columns)
+        return at
+
+    def add_column(self, units: int, *, slots: int = 0) -> Tensor:
+        """All that is there rests from now on; new units read it and never feed back (Rusu et al., 2016).
+
+        A pair's layer is made anew, on the states of all columns. Words that come later still learn.
+        """
+        at_least_one(units, "a column")
+        self.requires_grad_(False)
+        column = next_column(self.columns, units, slots=slots)
+        self.later.append(column.to(self.rnn.bias).train(self.training))
+        self.settings["columns"].append({"units": units, "slots": slots, "words": len(self.table.groups)})
+        at = torch.arange(self.width)
+        if self.joint is None:
+            self.width = reach(self.columns)
+        else:
+            joint = PairLayer(reach(self.columns), self.width, dropout=self.settings["dropout"])
+            self.joint = joint.to(self.rnn.bias).train(self.training)
+        return at
+
+    def words_in(self, examples: Any) -> list[str]:
+        """All words that this encoder sees in raw examples, known or not, in the order in which they come."""
+        return list(dict.fromkeys(word for text in texts_of(examples) for word in self.words_of(text)))
 
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
         """Vectors for words that are new, at random or from a file; the new parameters, for an optimizer to adopt.
@@ -148,17 +201,7 @@ class MemoryRNN(Backbone):
         return words_of(text)[: self.length]
 
     def prepare(self, examples: Any) -> TokenStore:
-        """A pair's texts lie one after the other, told apart by their types."""
-        examples = list(examples)
-        if not self.pairs:
-            if not all(isinstance(example, str) for example in examples):
-                raise BadInput("this encoder was built for single texts, but the data holds pairs of texts")
-            return TokenStore.build([self._ids(text) for text in examples], pad=PAD)
-        if any(isinstance(example, str) for example in examples):
-            raise BadInput("this encoder was built for pairs of texts, but the data holds single texts")
-        both = [(self._ids(first), self._ids(second)) for first, second in examples]
-        types = [[0] * len(first) + [1] * len(second) for first, second in both]
-        return TokenStore.build([first + second for first, second in both], pad=PAD, types=types)
+        return lay(examples, self._ids, pairs=self.pairs)
 
     def _ids(self, text: str) -> list[int]:
         return self.table.ids(self.words_of(text)) or [UNKNOWN]
@@ -168,32 +211,23 @@ class MemoryRNN(Backbone):
         assert isinstance(x, Tokens)
         if self.joint is None:
             return self._sentences(x.ids, x.mask.sum(1), segments)
-        assert x.types is not None
-        first = (x.mask & (x.types == 0)).sum(1)  # (b,)
-        second = x.mask.sum(1) - first
-        lengths = torch.cat([first, second])
-        reach = torch.arange(int(lengths.max()), device=first.device)
-        at = (first[:, None] + reach).clamp(max=x.ids.shape[1] - 1)
-        ids = torch.cat([x.ids[:, : len(reach)], x.ids.gather(1, at)])  # (2b, t)
-        u, v = self._sentences(ids, lengths, segments).chunk(2)
-        return self.joint(torch.cat([u, v, u * v, (u - v).abs()], -1))
+        return self.joint(self._sentences(*apart(x), segments))
 
     def _sentences(self, ids: Tensor, lengths: Tensor, segments: int | None) -> Tensor:
-        """(b, 2h) a vector for each row of words."""
-        states = self.rnn(self.dropout(self.table(ids)), lengths, segments=segments)
-        if self.out_tanh:
-            states = states.map(torch.tanh)
-        if self.pooling == "last":
-            return states.last()
-        return states.padded().sum(1) / lengths[:, None]
+        """(b, 2h) a vector for each row of words, column beside column."""
+        found = []
+        for states in run_columns(self.columns, self.table(ids), lengths, dropout=self.dropout, segments=segments):
+            told = states.map(torch.tanh) if self.out_tanh else states
+            found.append(told.last() if self.pooling == "last" else told.padded().sum(1) / lengths[:, None])
+        return torch.cat(found, -1)
 
     def blocks(self) -> list[nn.Module]:
-        return [self.table, self.rnn, *([] if self.joint is None else [self.joint])]
+        return [self.table, *self.columns, *([] if self.joint is None else [self.joint])]
 
     def save(self, folder: Path) -> dict[str, Any]:
         """The words, those that came later group by group, beside the settings."""
         (folder / WORDS).write_text(json.dumps(self.table.groups, ensure_ascii=False), encoding="utf-8")
-        return self.settings
+        return copy.deepcopy(self.settings)
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
@@ -201,6 +235,8 @@ class MemoryRNN(Backbone):
         made = cls(words=first, **settings)
         for words in later:
             made.table.grow(words)
+        for column in made.settings["columns"][-1:]:
+            made.table.tables[: column["words"]].requires_grad_(False)
         return made
 
     def preparation(self) -> str:

@@ -66,6 +66,14 @@ class WordTable(nn.Module):
     def ids(self, words: Sequence[str]) -> list[int]:
         return [self.index.get(word, UNKNOWN) for word in words]
 
+    def rows(self) -> Tensor:
+        """(n, d) the vectors of all words by their number, those that are no words first."""
+        return self.tables[0] if len(self.tables) == 1 else torch.cat(list(self.tables))
+
+    def words(self) -> list[str]:
+        """Every word by its number; those that are no words are empty."""
+        return [""] * SPECIALS + [word for group in self.groups for word in group]
+
     def _starts(self) -> list[int]:
         sizes = [len(table) for table in self.tables]
         return [sum(sizes[:i]) for i in range(len(sizes))]

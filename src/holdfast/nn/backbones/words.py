@@ -14,6 +14,7 @@ SPECIALS = 3
 ELLIPSIS, END = "<elp>", "<eos>"
 
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+(?:['’]\w+)*|[^\w\s]")
+_CLOSING = re.compile(r" ([.,!?;:%)\]}…])")
 _PLAIN = re.compile(r"\.\.\.|[.!?]|[a-z<>']+")
 
 
@@ -29,6 +30,11 @@ def plain_words_of(text: str) -> list[str]:
     """
     bare = "".join(c for c in unicodedata.normalize("NFD", text.lower()) if unicodedata.category(c) != "Mn")
     return [ELLIPSIS if word == "..." else word for word in _PLAIN.findall(bare)]
+
+
+def text_of(words: Iterable[str]) -> str:
+    """Words as a text: marks that end something stand close to what is before them."""
+    return _CLOSING.sub(r"\1", " ".join(words))
 
 
 def texts_of(examples: Iterable[Any]) -> Iterable[str]:

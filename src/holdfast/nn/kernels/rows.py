@@ -62,8 +62,8 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
     if not sparse:
         return grad_rows, grad_weights
     # the rows are sorted and differ: saying so spares the optimizer the work of finding it out
-    found = torch.sparse_coo_tensor(chosen.long()[None], grad_rows, (m, d), is_coalesced=True, check_invariants=False)
-    return found, grad_weights
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        return torch.sparse_coo_tensor(chosen.long()[None], grad_rows, (m, d), is_coalesced=True), grad_weights
 
 
 def _edges_of(row: Tensor, m: int) -> Tensor:

@@ -60,7 +60,7 @@ def test_a_pair_is_the_published_features_of_its_texts():
     pair, single = net(PAIRS).eval(), net([text for both in PAIRS for text in both]).eval()
     single.load_state_dict({k: v for k, v in pair.state_dict().items() if not k.startswith("joint")})
     u, v = (single(single.prepare([both[i] for both in PAIRS]).take(ALL)) for i in (0, 1))
-    wanted = pair.joint(torch.cat([u, v, u * v, (u - v).abs()], 1))
+    wanted = pair.joint[0](torch.cat([u, v, u * v, (u - v).abs()], 1)).relu()
     assert_close(pair(pair.prepare(PAIRS).take(ALL)), wanted)
     assert bool((wanted >= 0).all())
     swapped = pair(pair.prepare([(b, a) for a, b in PAIRS]).take(ALL))

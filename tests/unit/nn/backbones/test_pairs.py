@@ -1,0 +1,51 @@
+"""Pairs are laid end to end, taken apart again, and joined by one layer that can be widened."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens
+from holdfast.nn.backbones.pairs import PairLayer, apart, lay
+
+
+def ids(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def test_laid_and_taken_apart():
+    pairs = [("ab", "cde"), ("f", "g"), ("hijk", "l")]
+    x = lay(pairs, ids, pairs=True).take(torch.arange(3))
+    assert isinstance(x, Tokens)
+    words, lengths = apart(x)
+    assert lengths.tolist() == [2, 1, 4, 3, 1, 1]
+    found = ["".join(map(chr, row[:length])) for row, length in zip(words.tolist(), lengths.tolist(), strict=True)]
+    assert found == ["ab", "f", "hijk", "cde", "g", "l"]
+    single = lay(["ab", "c"], ids, pairs=False).take(torch.arange(2))
+    assert (single.types, single.mask.tolist()) == (None, [[True, True], [True, False]])
+
+
+def test_one_kind_of_examples():
+    with pytest.raises(BadInput, match="built for single texts"):
+        lay(["a", ("a", "b")], ids, pairs=False)
+    with pytest.raises(BadInput, match="built for pairs"):
+        lay([("a", "b"), "a"], ids, pairs=True)
+
+
+def test_a_wider_layer_does_what_it_did_where_new_entries_are_zero():
+    torch.manual_seed(0)
+    layer = PairLayer(3, 5, dropout=0.0)
+    u, v = torch.randn(2, 4, 3)
+    before = layer(torch.cat([u, v]))
+    assert_close(
+        before, torch.cat([u, v, u * v, (u - v).abs()], -1).matmul(layer[0].weight.T).add(layer[0].bias).relu()
+    )
+    at = torch.tensor([0, 2, 4])
+    layer.widen(at, 6)
+    wide = torch.zeros(8, 6).index_copy(1, at, torch.cat([u, v]))
+    assert layer[0].weight.shape == (5, 24)
+    assert_close(layer(wide), before)
+    wide[:, 1] = 1
+    assert not torch.allclose(layer(wide), before)

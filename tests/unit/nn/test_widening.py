@@ -1,0 +1,142 @@
+"""Old entries lie where they belong, bit for bit; new ones are drawn as at the start; a solver finds the units."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.widening import enlarged, spread, units_worth
+
+LENGTHS = torch.tensor([3, 6, 1, 6, 2])
+H, E = 3, 2
+
+
+def net(cell: str, *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> Recurrent:
+    torch.manual_seed(0)
+    made = Recurrent(5, H, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
+    if slots:
+        made.grow(3, domain=1)
+    return made
+
+
+def texts() -> torch.Tensor:
+    return torch.randn(5, 6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_every_block_gets_its_new_columns_at_its_end():
+    old = torch.arange(12.0).view(1, 2, 6)
+    made = enlarged(old, 1, blocks=2, rows=3).detach()
+    assert made.shape == (1, 5, 8)
+    assert made[0, :2].tolist() == [
+        [0, 1, 2, made[0, 0, 3], 3, 4, 5, made[0, 0, 7]],
+        [6, 7, 8, made[0, 1, 3], 9, 10, 11, made[0, 1, 7]],
+    ]
+    new = torch.cat([made[0, :2, [3, 7]].flatten(), made[0, 2:].flatten()])
+    assert len(new.unique()) == len(new) == 28
+    assert float(new.abs().max()) <= 0.5  # of 4 units
+    assert enlarged(torch.ones(2, 6), 4, blocks=3).shape == (2, 18)
+    assert not enlarged(nn.Parameter(old, requires_grad=False), 1).requires_grad
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_old_entries_are_unmoved(cell):
+    made = net(cell)
+    old = copy.deepcopy(made)
+    made.widen(E)
+    assert (made.hidden, made.bank.hidden) == (H + E, H + E)
+    blocks = {"lstm": (4, 4), "gru": (3, 3)}[cell]
+    for name, count in (("by_input", blocks[0]), ("by_state", blocks[1]), ("bias", 4), ("by_content", blocks[0])):
+        before, after = getattr(old, name), getattr(made, name)
+        assert after.shape[-1] == count * (H + E)
+        if name == "by_state":
+            after = after[:, :H]
+        for was, now in zip(before.chunk(count, -1), after.chunk(count, -1), strict=True):
+            assert torch.equal(now[..., :H], was), name
+    for was, now in zip(old.bank.keys, made.bank.keys, strict=True):
+        assert torch.equal(now[..., :H], was)
+        assert now.shape == (2, was.shape[1], H + E)
+    for was, now in zip(old.bank.values, made.bank.values, strict=True):
+        assert torch.equal(now, was)
+    assert made.bank.owner.tolist() == old.bank.owner.tolist()
+    assert all(p.requires_grad for p in made.parameters())
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("slots", [0, 4])
+def test_without_ways_from_new_to_old_the_old_network_is_inside(cell, slots):
+    made, x = net(cell, slots=slots), texts()
+    before = made(x, LENGTHS).packed
+    made.widen(E)
+    assert not torch.allclose(made(x, LENGTHS).packed[..., :H], before)  # joined both ways, which is the method
+    with torch.no_grad():
+        for block in made.by_state.unflatten(-1, (-1, H + E)).unbind(-2):
+            block[:, H:, :H] = 0
+        for keys in made.bank.keys if slots else ():
+            keys[..., H:] = 0
+    after = made(x, LENGTHS).packed
+    assert_close(after[..., :H], before, rtol=0, atol=1e-15)
+    assert bool((after[..., H:] != 0).all())
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_new_units_are_joined_both_ways_and_all_learns(cell):
+    made, x = net(cell), texts()
+    made.widen(E)
+    for side in (slice(H), slice(H, None)):
+        grads = torch.autograd.grad(made(x, LENGTHS).last().unflatten(-1, (2, -1))[..., side].sum(), made.parameters())
+        for (name, _), grad in zip(made.named_parameters(), grads, strict=True):
+            units = grad if "values" in name else grad.unflatten(-1, (-1, H + E))
+            assert all(bool(unit.any()) for unit in units.unbind(-1)), name
+
+
+def test_new_entries_are_drawn_as_at_the_start():
+    made = Recurrent(40, 30, slots=50)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.zero_()
+    made.widen(70)
+    for name, parameter in made.named_parameters():
+        new = parameter.detach()[parameter != 0]
+        if "values" not in name:
+            assert 0.095 < float(new.abs().max()) <= 0.1, name
+            assert float(new.std()) == pytest.approx(0.1 / 3**0.5, rel=0.08), name
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("options", [{}, {"slots": 0}, {"directions": 1}])
+def test_the_cost_is_what_is_added(cell, options):
+    made = net(cell, **options)
+    before = sum(p.numel() for p in made.parameters())
+    wanted = made.cost(E)
+    made.widen(E)
+    assert sum(p.numel() for p in made.parameters()) - before == wanted
+
+
+def test_a_layer_of_more_inputs():
+    torch.manual_seed(0)
+    old = nn.Linear(3, 4).double().requires_grad_(False)
+    at = torch.tensor([0, 4, 5])
+    made = spread(old, at, 60)
+    assert torch.equal(made.weight[:, at], old.weight)
+    assert torch.equal(made.bias, old.bias)
+    others = made.weight[:, [1, 2, 3, *range(6, 60)]]
+    assert 0.12 < float(others.abs().max()) <= 60**-0.5
+    assert not made.weight.requires_grad
+
+
+@pytest.mark.parametrize(("parameters", "units"), [(1, 1), (100, 10), (109, 10), (111, 11), (10**12, 10**6)])
+def test_units_nearest_in_cost(parameters, units):
+    assert units_worth(parameters, lambda e: e**2) == units
+
+
+def test_bad_input():
+    with pytest.raises(BadInput, match="at least one parameter"):
+        units_worth(0, lambda e: e)
+    with pytest.raises(BadInput, match="at least one hidden unit"):
+        net("lstm").widen(0)
