@@ -33,6 +33,7 @@ class View:
     content: np.ndarray | None = None  # (n, d) what the memory reads
     usage: np.ndarray | None = None  # (m,) the mean weight of each slot over rows and heads
     peaks: np.ndarray | None = None  # (m,) the largest weight that each slot had
+    segments: tuple[tuple[int, int], ...] | None = None  # slots and domain of each segment of a memory that can grow
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,16 @@ class Slotted(Protocol):
     @property
     def slots(self) -> int: ...
     def read(self, query: Tensor) -> Any: ...
+
+
+@runtime_checkable
+class Segmented(Protocol):
+    """A memory that grows by segments, each for a domain."""
+
+    owner: Tensor  # (m,) the domain each slot came with
+
+    @property
+    def sizes(self) -> list[int]: ...
 
 
 def view_domains(
@@ -86,12 +97,22 @@ def view_domains(
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:
     listener = _Listener(model)
-    both = examples.map(listener, rows).numpy()
+    both = examples.map(listener, rows, together=model.together).numpy()
     pieces = np.split(both, np.cumsum(listener.widths)[:-1], axis=1)
     usage = peaks = None
     if listener.usage is not None and listener.peaks is not None:
         usage, peaks = (listener.usage / listener.reads).numpy(), listener.peaks.numpy()
-    return View(domain, pieces[0], pieces[1], pieces[2] if len(pieces) > 2 else None, usage, peaks)
+    content = pieces[2] if len(pieces) > 2 else None
+    return View(domain, pieces[0], pieces[1], content, usage, peaks, None if usage is None else _segments(model, usage))
+
+
+def _segments(model: Model, usage: np.ndarray) -> tuple[tuple[int, int], ...] | None:
+    """Slots and domain of each segment of the memory that was heard, if it has segments."""
+    found = [part for part in model.modules() if isinstance(part, Segmented) and sum(part.sizes) == len(usage)]
+    if not found:
+        return None
+    owners = [part[0] for part in found[-1].owner.split(found[-1].sizes)]
+    return tuple((size, int(owner)) for size, owner in zip(found[-1].sizes, owners, strict=True))
 
 
 class _Listener:

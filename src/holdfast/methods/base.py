@@ -23,10 +23,11 @@ MakeOptimizer = Callable[[Sequence[nn.Parameter]], Descent]
 
 @dataclass(frozen=True, slots=True)
 class StageInfo:
-    """What a method may know of a stage before it begins: names, never data."""
+    """What a method may know of a stage before it begins: names, never examples."""
 
     index: int
     train_domains: tuple[str, ...]
+    words: Callable[[], Sequence[str]] = tuple  # of the stage's training texts, read when asked for
 
 
 @runtime_checkable
@@ -41,6 +42,7 @@ class Method(nn.Module, ABC):
     kept: tuple[str, ...] = ("optimizer",)  # state besides parameters and buffers
     min_domains: int = 1
     phases: tuple[str, ...] = ("train",)
+    follows_growth: str = ""  # `added` if its state bears parameters that are added, `any` if also some in their place
     selects_itself: bool = False  # it decides from the validations itself what to keep, so the last step is taken
 
     model: Model

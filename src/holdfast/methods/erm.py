@@ -12,6 +12,8 @@ from holdfast.tasks.base import Task
 class ERM(Method):
     """Minimise the mean risk over all domains, plus the losses that modules left on the tape (Vapnik, 1998)."""
 
+    follows_growth = "any"
+
     def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer) -> None:
         super().__init__()
         self.model, self.task = model, task

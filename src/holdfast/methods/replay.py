@@ -22,6 +22,7 @@ class Rehearsal(Method):
     """
 
     kept = ("optimizer", "memory")
+    follows_growth = "any"
 
     def __init__(
         self,

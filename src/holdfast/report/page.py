@@ -82,6 +82,7 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
         distances=_distances(groups),
         projections=[_pictured(groups, name, pictures.feature_panels) for name in ("projection", "projection-tsne")],
         slots=_pictured(groups, "memory-use", pictures.slot_bars),
+        segments=_pictured(groups, "segment-mass", pictures.segment_map),
         memories=[_memory(entry) for entry in analyses.memories(groups)],
         costs=[_cost(entry) for entry in costs(everything)],
         facts=_facts(everything),

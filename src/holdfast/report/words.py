@@ -9,7 +9,7 @@ from holdfast.report.labels import BASELINE
 from holdfast.report.stats import Cell, pooled
 from holdfast.report.table import LOWER_IS_BETTER, Row
 
-PLAIN = ("nll", "ece", "mcc", "loss", "perplexity")  # not shares of one: shown as they are
+PLAIN = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity")  # not shares of one: shown as they are
 MISSING = "–"
 
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.report.analyses import PICTURED, Bar, distances, memories, noise, pictured
 from holdfast.report.labels import grouped
 from holdfast.report.page import write_page
-from holdfast.report.pictures import SOURCES, TARGET, distance_bars, feature_panels, slot_bars
+from holdfast.report.pictures import SOURCES, TARGET, distance_bars, feature_panels, segment_map, slot_bars
 from tests.unit.report.made import record
 from tests.unit.report.test_page import written
 from tests.unit.report.test_plots import figure
@@ -31,6 +31,14 @@ def memory(effective: float) -> dict:
     found = {"slots": 4, "shown": [3, 1], "effective": effective, "weight": 0.5, "moved": None}
     other = {"effective": effective + 2, "used": 1.0, "usage": [0.2, 0.0]}
     return found | {"sources": {"a": domain, "b": other}, "targets": {"films": domain}}
+
+
+def segments() -> dict:
+    def domain(*mass: float) -> dict:
+        return {"mass": list(mass), "effective": 7.4, "entropy": 2.0, "evenness": 0.8}
+
+    found = {"sizes": [1, 3], "owners": [0, 1], "sources": {"gov": domain(0.25, 0.75)}}
+    return found | {"targets": {"fic": domain(0.9, 0.1)}}
 
 
 def run(method: str, seed: int = 0, target: str = "films", **analysis):
@@ -106,6 +114,17 @@ def test_slots_are_means_over_domains():
     assert sources["customdata"] == [3, 1]
 
 
+def test_segments_are_domains_by_segments():
+    (each,), left = pictured(grouped([run("mil", segment_mass=segments())]), "segment-mass")
+    assert (each.target, left) == ("fic", 0)
+    (heat,), layout = figure(segment_map(each))
+    assert (heat["x"], heat["y"]) == (["1: 1 slot", "2: 3 slots"], ["gov (7)", "fic (7)"])
+    assert heat["z"] == [[0.25, 0.75], [0.9, 0.1]]
+    assert heat["text"] == [["0.25", "0.75"], ["0.90", "0.10"]]
+    assert heat["customdata"][0] == [[0.25, 2.0, 0.8], [0.75, 2.0, 0.8]]  # even shares by the sizes
+    assert (heat["zmin"], heat["zmax"], layout["yaxis"]["autorange"]) == (0, 1, "reversed")
+
+
 def test_memories_are_means_over_seeds():
     runs = [run("mil", s, memory_use=memory(e)) for s, e in ((0, 2.0), (1, 4.0))]
     (line,) = memories(grouped([*runs, run("erm", memory_use=None)]))
@@ -124,18 +143,25 @@ def test_a_run_that_left_nothing_out_is_named_by_its_method():
     assert figure(slot_bars(each))[0][1]["y"] == []
 
 
-HEADINGS = ("How far the target lies", "Features in the plane, by PCA", "by t-SNE", "Use of the memory")
+HEADINGS = (
+    "How far the target lies",
+    "Features in the plane, by PCA",
+    "by t-SNE",
+    "Use of the memory",
+    "What each domain reads",
+)
 
 
 @pytest.mark.parametrize(
     ("analysis", "there"),
     [
         ({}, ()),
-        ({"a_distance": None, "projection": None, "memory_use": None}, ()),
+        ({"a_distance": None, "projection": None, "memory_use": None, "segment_mass": None}, ()),
         ({"a_distance": targets(films=distance(0.5))}, HEADINGS[:1]),
         ({"projection": plane()}, HEADINGS[1:2]),
         ({"projection_tsne": plane(how="tsne")}, HEADINGS[2:3]),
-        ({"memory_use": memory(2.0)}, HEADINGS[3:]),
+        ({"memory_use": memory(2.0)}, HEADINGS[3:4]),
+        ({"segment_mass": segments()}, HEADINGS[4:]),
     ],
 )
 def test_a_section_is_there_where_records_have_it(tmp_path, analysis, there):
@@ -157,8 +183,9 @@ def test_the_page_says_what_its_errors_are_and_what_it_leaves_out(tmp_path):
 def test_names_are_text_and_pictures_have_names_of_their_own(tmp_path):
     found = {"a_distance": targets(**{WILD: distance(1.0)}), "memory_use": memory(2.0)}
     found |= {"projection": plane(targets=(WILD,)), "projection_tsne": plane(how="tsne")}
+    found |= {"segment_mass": segments() | {"targets": {WILD: segments()["targets"]["fic"]}}}
     path = write_page([run(WILD, **found), run("erm", **found)], tmp_path / "p.html", title="x", metric="accuracy")
     text = path.read_text(encoding="utf-8")
     assert WILD not in text
     ids = [part.split('"')[0] for part in text.split('<div id="')[1:]]
-    assert len(ids) == len(set(ids)) >= 15
+    assert len(ids) == len(set(ids)) >= 17

@@ -62,6 +62,11 @@ class KeyValueMemory(nn.Module):
     def slots(self) -> int:
         return len(self.owner)
 
+    @property
+    def sizes(self) -> list[int]:
+        """The slots of each segment."""
+        return [key.shape[-2] for key in self.keys]
+
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
         """Add a segment of slots for a domain; the new parameters, for an optimizer to adopt."""
         if slots < 1:

@@ -1,0 +1,290 @@
+"""Growth by domain: what grows, what learns, what is looked at, and that a run goes on exactly where it was stopped."""
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.assembly import Workshop, assemble
+from holdfast.core.errors import BadInput
+from holdfast.data.domain import Dataset
+from holdfast.data.raw import Raw, Texts
+from holdfast.experiment import episodes, train
+from holdfast.methods.averaging import MovingAverage
+from holdfast.methods.base import StageInfo
+from holdfast.methods.distil import Distillation
+from holdfast.methods.erm import ERM
+from holdfast.methods.ewc import EWC
+from holdfast.methods.progressive import Progressive
+from holdfast.methods.replay import Replay
+from holdfast.nn.heads import Linear
+from holdfast.nn.memory.neck import key_value
+from holdfast.nn.model import Model
+from holdfast.protocols.resume import Saver
+from holdfast.protocols.run import run
+from holdfast.settings import make_spec
+from tests.unit.methods.streams import batch_of, build, descent, linear, perceptron, stream
+
+DOMAINS = ("films", "shops", "news")
+
+
+def words_of(domain, label):
+    own = {"films": "film", "shops": "shop", "news": "paper"}[domain]
+    return f"the {own} was {'good' if label else 'bad'} and {own}like"
+
+
+def texts(domains=DOMAINS, size=24):
+    y = np.tile([0, 1], size // 2 * len(domains)).astype(np.int64)
+    domain = np.repeat(np.arange(len(domains)), size)
+    raw = Texts.of([words_of(domains[d], label) for d, label in zip(domain, y, strict=True)])
+    return Dataset("texts", raw, y, ("bad", "good"), domain, tuple(domains))
+
+
+SMALL = {
+    "encoder.embedding": 6, "encoder.hidden": 5, "encoder.slots": 4, "encoder.slot_width": 6, "encoder.dropout": 0.2,
+    "method.slots": 3, "plan": "stream", "select": "current-domain", "steps": 4, "every": 2, "batch": 6,
+}  # fmt: skip
+
+
+def spec_for(dataset, method="progressive(erm)", **settings):
+    return make_spec(dataset, encoder="memory-lstm", settings={**SMALL, "method": method, **settings})
+
+
+def trained(dataset, **settings):
+    spec, shop = spec_for(dataset, **settings), Workshop(dataset)
+    (episode,) = episodes(spec, shop)
+    return train(spec, episode, shop)
+
+
+def tensors(method):
+    return {name: t for name, t in method.state_dict().items() if isinstance(t, torch.Tensor)}
+
+
+def test_every_domain_but_the_first_brings_its_slots_and_its_words():
+    record, built = trained(texts(), **{"method.expand": "MV"})
+    body = built.method.model.backbone
+    assert body.rnn.bank.owner.tolist() == [0] * 4 + [1] * 3 + [2] * 3
+    assert body.table.groups[1:] == [["shop", "shoplike"], ["paper", "paperlike"]]
+    assert len(record.stages) == 3
+    assert built.encoder is body  # what is saved knows the words that came later
+    store = built.examples.store
+    assert int(store.ids.max()) == body.table.index["paperlike"]
+
+
+@pytest.mark.parametrize(
+    ("expand", "grown"), [("F", "none"), ("M", "slots"), ("V", "words"), ("H", "units"), ("C", "column")]
+)
+def test_only_what_is_named_grows(expand, grown):
+    _, built = trained(texts(DOMAINS[:2]), **{"method.expand": expand})
+    body = built.method.model.backbone
+    found = {
+        "slots": body.rnn.bank.slots > 4,
+        "words": len(body.table.groups) > 1,
+        "units": body.rnn.hidden > 5,
+        "column": len(body.columns) > 1,
+    }
+    assert found == {name: name == grown for name in found}
+
+
+def grown_neck(method, **settings):
+    """A perceptron with a memory as its neck, after one stage and at the beginning of the next."""
+    model = perceptron()
+    torch.manual_seed(0)
+    model = Model(model.backbone, key_value(32, slots=6, heads=2, key_width=8), Linear(32, 2))
+    wrapped = Progressive(build(method, model), slots=4, **settings)
+    wrapped.begin_stage(StageInfo(0, ("d0",)))
+    wrapped.train().step(batch_of(0))
+    wrapped.end_stage([batch_of(0)])
+    wrapped.begin_stage(StageInfo(1, ("d1",)))
+    return wrapped
+
+
+@pytest.mark.parametrize("method", [ERM, EWC, Replay])
+def test_a_neck_on_any_encoder_grows_and_old_and_new_slots_learn(method):
+    wrapped = grown_neck(method, expand="M")
+    memory = wrapped.model.neck.fused.memory
+    assert memory.owner.tolist() == [0] * 6 + [1] * 4
+    before = [value.detach().clone() for value in memory.values]
+    for _ in range(2):
+        wrapped.step(batch_of(1))
+    assert all(not torch.equal(a, b) for a, b in zip(before, memory.values, strict=True))
+    assert wrapped.predict(batch_of(1).x).shape == (16, 2)
+
+
+def test_freezing_blocks_exactly_the_old_or_exactly_the_new():
+    for freeze, moved in (("old", {1}), ("new", {0})):
+        wrapped = grown_neck(ERM, expand="M", freeze=freeze)
+        memory = wrapped.model.neck.fused.memory
+        before = {name: p.detach().clone() for name, p in wrapped.model.named_parameters()}
+        wrapped.train()
+        for _ in range(2):
+            wrapped.step(batch_of(1))
+        changed = {name for name, p in wrapped.model.named_parameters() if not torch.equal(before[name], p)}
+        segments = {int(name.split(".")[-1]) for name in changed if ".values." in name}
+        assert segments == moved
+        if freeze == "old":
+            assert changed == {"neck.fused.memory.keys.1", "neck.fused.memory.values.1"}
+        else:
+            assert changed == before.keys() - {"neck.fused.memory.keys.1", "neck.fused.memory.values.1"}
+        assert memory.slots == 10
+
+
+def test_the_optimizer_begins_anew_or_keeps_what_it_knows_of_the_old():
+    def counts(**settings):
+        optimizer = grown_neck(ERM, expand="M", **settings).method.optimizer
+        return [len(optimizer.optimizer.state[p]) for p in optimizer.parameters]
+
+    assert set(counts()) == {0}
+    carried = counts(carry=True)
+    assert set(carried[:-2]) == {3}  # step, first and second moment
+    assert carried[-2:] == [0, 0]
+    assert set(counts(freeze="old")) == {0}
+    assert len(counts(freeze="old")) == 2
+
+
+def test_without_growth_it_is_fine_tuning_with_a_fresh_optimizer():
+    assert np.array_equal(
+        stream(lambda: Progressive(build(ERM), expand="F"), steps=10, stages=1)[1],
+        stream(lambda: build(ERM), steps=10, stages=1)[1],
+    )
+    wrapped = Progressive(build(ERM, perceptron()), expand="")
+    wrapped.begin_stage(StageInfo(0, ("a",)))
+    wrapped.step(batch_of(0))
+    before = wrapped.method.optimizer
+    wrapped.begin_stage(StageInfo(1, ("b",)))
+    assert wrapped.method.optimizer is not before
+    assert not wrapped.method.optimizer.optimizer.state
+
+
+class Guarded(Raw):
+    """Texts of which only those of the domains that are let in can be read."""
+
+    kind = "text"
+
+    def __init__(self, dataset):
+        self.base, self.domain, self.open = dataset.raw, dataset.domain, set()
+
+    def __len__(self):
+        return len(self.base)
+
+    def take(self, rows, *, size=None):
+        touched = set(self.domain[rows].tolist())
+        if not touched <= self.open:
+            raise AssertionError(f"domains {touched - self.open} are touched")
+        return self.base.take(rows)
+
+    def digest(self, rows):
+        return self.base.digest(rows)
+
+
+@pytest.mark.parametrize("expand", ["M", "MV", "HV", "CV"])
+def test_growing_and_training_need_the_current_domain_alone(expand):
+    """Every other domain raises: when words are asked for, when examples are prepared, when batches are drawn."""
+    from holdfast.data.examples import Examples
+    from holdfast.protocols.plan import Episode, Stage
+    from holdfast.protocols.run import Settings
+    from holdfast.protocols.select import last
+
+    dataset = texts()
+    spec, shop = spec_for(dataset, **{"method.expand": expand}), Workshop(dataset)
+    (episode,) = episodes(spec, shop)
+    own = [Stage(s.train, s.valid, tuple(p for p in s.test if p.domain == s.train[0].domain)) for s in episode.stages]
+    built = assemble(spec, episode, shop)
+    guard = Guarded(dataset)
+
+    class OneByOne:
+        """Prepares the rows of a batch when they are asked for, as the network then takes them."""
+
+        def __init__(self, backbone):
+            self.backbone = backbone
+
+        def __len__(self):
+            return len(guard)
+
+        def lengths(self):
+            return torch.ones(len(guard), dtype=torch.long)
+
+        def take(self, rows):
+            return self.backbone.prepare(guard.take(rows.numpy())).take(torch.arange(len(rows)))
+
+        def to(self, device):
+            return self
+
+    class Follows:
+        def words(self, parts):
+            guard.open = {dataset.domains.index(part.domain) for part in parts}
+            return built.encoder.words_in(guard.take(np.concatenate([part.rows for part in parts])))
+
+        def examples(self, method):
+            guard.open = {at}
+            return Examples(OneByOne(method.model.backbone), torch.from_numpy(dataset.y), dataset.domains)
+
+    settings = Settings(steps=2, every=2, batch=4, seed=0, metric="accuracy", selection=last)
+    for at in range(3):
+        part = Episode("guarded", tuple(own[: at + 1]))
+        saved = None if at == 0 else {"run": {"done": [{}] * at}, "fit": None}
+        guard.open = set(range(at + 1))
+        _, done = run(part, built.make, built.examples, built.task, settings, following=Follows(), saved=saved)
+        assert len(done) == at + 1
+    with pytest.raises(AssertionError, match="are touched"):
+        guard.take(np.array([0]))
+
+
+@pytest.mark.parametrize("expand", ["M", "MV", "H", "CV"])
+@pytest.mark.parametrize("kill", [3, 6, 11])
+def test_a_run_that_was_stopped_in_any_stage_ends_the_same(tmp_path, expand, kill):
+    dataset = texts()
+    spec, path = spec_for(dataset, **{"method.expand": expand}), tmp_path / "run.safetensors"
+    whole, built = trained(dataset, **{"method.expand": expand})
+
+    class Killed(Exception):
+        pass
+
+    count = 0
+
+    def tick(metrics):
+        nonlocal count
+        count += 1
+        if count == kill:
+            raise Killed
+
+    shop = Workshop(dataset)
+    (episode,) = episodes(spec, shop)
+    with pytest.raises(Killed):
+        train(spec, episode, shop, saver=Saver(path, seconds=0.0), tick=tick)
+    again, other = train(spec, episode, Workshop(dataset), saver=Saver(path, seconds=0.0))
+    assert again.stages == whole.stages
+    assert tensors(other.method).keys() == tensors(built.method).keys()
+    for name, value in tensors(built.method).items():
+        assert torch.equal(value, tensors(other.method)[name]), name
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "says"),
+    [
+        (ERM, {"expand": "MX"}, "letters F, M, V, H and C"),
+        (ERM, {"freeze": "all"}, "freeze is one of"),
+        (ERM, {"slots": 0}, "slots must be at least 1"),
+        (ERM, {"expand": "H", "carry": True}, "without freeze and carry"),
+        (EWC, {"expand": "H"}, "follows parameters that are added"),
+        (EWC, {"expand": "M", "freeze": "old"}, "follows parameters that are added"),
+        (Distillation, {"expand": "M"}, "cannot grow a network under Distillation"),
+    ],
+)
+def test_what_does_not_go_together_says_so(method, settings, says):
+    with pytest.raises(BadInput, match=says):
+        Progressive(build(method, linear()), **settings)
+
+
+def test_averages_of_weights_do_not_follow():
+    with pytest.raises(BadInput, match="cannot grow"):
+        Progressive(MovingAverage(ERM(linear(), task=None, optimizer=descent())), expand="M")
+
+
+def test_an_encoder_without_slots_gets_a_neck_and_one_with_slots_does_not():
+    dataset = texts()
+    assert make_spec(dataset, encoder="bilstm", settings={"method": "progressive(erm)"}).neck == "memory"
+    assert (
+        make_spec(dataset, encoder="bilstm", settings={"method": "progressive(erm)", "method.expand": "F"}).neck
+        == "none"
+    )
+    assert spec_for(dataset).neck == "none"
