@@ -73,6 +73,10 @@ class MovingAverage(Wrapper):
         copy_buffers(self.mean, self.model)
         return metrics
 
+    def end_stage(self, batches: Iterable[DomainBatch]) -> None:
+        super().end_stage(batches)
+        copy_buffers(self.mean, self.model)  # what the rule left there at the end
+
 
 class SWAD(Wrapper):
     """Average densely between the start and the end of the flat valley of the validation loss (Cha et al., 2021)."""

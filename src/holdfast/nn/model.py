@@ -6,7 +6,7 @@ b batch, d width, c classes
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Self
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft import Attaching
 from holdfast.nn.tuning import rest_frozen
+
+
+@runtime_checkable
+class Joint(Protocol):
+    """A neck in which an example may look at the others of its batch."""
+
+    @property
+    def together(self) -> tuple[int, int] | None: ...
 
 
 class Model(nn.Module):
@@ -32,10 +40,15 @@ class Model(nn.Module):
         """The width of the features, which the neck decides."""
         return int(self.neck.width)  # pyright: ignore[reportArgumentType]
 
-    def encode(self, x: Inputs) -> Tensor:
-        """(b, d) what the backbone makes of the inputs."""
+    @property
+    def together(self) -> tuple[int, int] | None:
+        """Where others change a prediction: how many to predict at once and the seed to shuffle by; else None."""
+        return self.neck.together if isinstance(self.neck, Joint) else None
+
+    def encode(self, x: Inputs, *, by: nn.Module | None = None) -> Tensor:
+        """(b, d) what the backbone, or another one in its place, makes of the inputs."""
         with self._precision():
-            return self.backbone(x)
+            return (self.backbone if by is None else by)(x)
 
     def through(self, z: Tensor) -> Tensor:
         """(b, d) what the neck makes of the backbone's features, in full precision for the head."""
@@ -52,7 +65,7 @@ class Model(nn.Module):
     def _precision(self) -> AbstractContextManager[object]:
         if self.precision == "fp32":
             return nullcontext()
-        return torch.autocast(next(self.head.parameters()).device.type, dtype=torch.bfloat16)
+        return torch.autocast(next(self.parameters()).device.type, dtype=torch.bfloat16)
 
     def learning(self) -> list[nn.Parameter]:
         """The parameters that an optimizer may touch."""

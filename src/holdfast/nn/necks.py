@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.block import Block
 from holdfast.nn.graft import lengthen
 
 
@@ -61,4 +62,28 @@ class ExtraLayer(nn.Module):
             self.attached = True
 
     def forward(self, z: Tensor) -> Tensor:
+        return z
+
+
+class Alone(nn.Module):
+    """The two attention blocks of a heterogeneous memory with nothing to look at: each example sees itself alone."""
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int = 4,
+        residual: str = "identity",
+        scale: str = "head",
+        project: bool = False,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        options = {"heads": heads, "residual": residual, "scale": scale, "project": project, "dropout": dropout}
+        self.first, self.second = Block(width, **options), Block(width, **options)
+
+    def forward(self, z: Tensor) -> Tensor:
+        for block in (self.first, self.second):
+            z, _ = block(z, None, own=True)
         return z

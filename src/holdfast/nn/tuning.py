@@ -6,6 +6,7 @@ from torch import nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.prompts import prompts_of
 
 MODES = "full, frozen, last:N (N blocks from the end) or head+cls"
 
@@ -25,6 +26,8 @@ def tune(backbone: Backbone, mode: str) -> None:
         backbone.requires_grad_(True)
         return
     backbone.requires_grad_(False)
+    if mode != "head+cls" and prompts_of(backbone):
+        raise BadInput(f"prompts are there to learn, and tuning {mode} freezes them: use --tune head+cls or full")
     if mode == "frozen":
         return
     if mode == "head+cls":

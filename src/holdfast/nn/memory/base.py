@@ -5,7 +5,7 @@ b batch, h heads, m slots, k slots chosen, d width
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -22,6 +22,13 @@ class Memory(Protocol):
     """Reading is pure: it changes nothing and keeps nothing."""
 
     def read(self, query: Tensor) -> Read: ...
+
+
+@runtime_checkable
+class Writable(Protocol):
+    """A memory that is written, explicitly and without gradient; a forward pass never does."""
+
+    def write(self, key: Tensor, value: Tensor) -> None: ...
 
 
 class Growable(Memory, Protocol):

@@ -1,0 +1,156 @@
+"""Every heterogeneous memory of the catalog keeps its promises on every kind of backbone and under every rule."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.core import inputs
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import seeded
+from holdfast.core.tape import tape
+from holdfast.methods.base import StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.tasks.classify import Classify
+from tests.contract.conftest import LIGHT, small
+
+MADE = {name: catalog.make_neck(name, 8, 3, given=small(name)) for name in catalog.NECKS}
+NAMES = [name for name, neck in MADE.items() if isinstance(neck, Heterogeneous)]
+INFO = StageInfo(0, ("d0", "d1", "d2"))
+
+
+def test_the_ablations_are_there():
+    assert set(NAMES) == {"heterogeneous", "rma", "abd", "abd-rma", "abd-syn"}
+
+
+@pytest.fixture(params=NAMES)
+def neck(request):
+    return request.param
+
+
+def written(bench, neck):
+    """A model whose queue and support set hold examples, where it has them."""
+    model, batch = bench.model(neck), bench.batch()
+    with torch.no_grad():
+        z = model.encode(batch.x)
+        model.neck.write(z, batch.y)
+        model.neck.keep(model.neck.recall(z))
+    return model
+
+
+def states(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_reading_is_pure(bench, neck, training):
+    model = written(bench, neck)
+    model.eval()
+    model.neck.train(training)
+    before, known = states(model), {name: set(vars(part)) for name, part in model.named_modules()}
+    torch.manual_seed(0)
+    first = model(bench.batch().x)
+    torch.manual_seed(0)
+    assert torch.equal(first, model(bench.batch().x))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert {name: set(vars(part)) for name, part in model.named_modules()} == known
+
+
+def test_each_example_is_predicted_by_itself_unless_it_asks_for_the_batch(bench, neck):
+    model, x = written(bench, neck).eval(), bench.batch().x
+    for context in ("support", "self"):
+        model.neck.context = context
+        with torch.no_grad():
+            together = model(x)
+            alone = torch.cat([model(inputs.take(x, [i])) for i in range(inputs.size(x))])
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    model.neck.context = "batch"
+    assert torch.allclose(model(x), together, atol=1e-4) == (not model.neck.across)
+
+
+def test_weights_sum_to_one_and_are_told_only_to_a_tape(bench, neck):
+    model, x = written(bench, neck).eval(), bench.batch().x
+    with tape() as side:
+        with_tape = model(x)
+    told = [name for name in ("heterogeneous/real", "heterogeneous/across") if side[name]]
+    assert told
+    for name in told:
+        for each in (side[name][0], side[f"{name}/mass"][0]):
+            torch.testing.assert_close(each.sum(-1), torch.ones(each.shape[:-1]))
+            assert float(each.min()) >= 0
+    assert torch.equal(with_tape, model(x))
+
+
+def test_the_gradient_reaches_every_parameter_of_it(bench, neck):
+    model, batch = written(bench, neck), bench.batch()
+    torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
+    for name, parameter in model.neck.named_parameters():
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.any()), name
+
+
+def test_a_copy_shares_nothing(bench, neck):
+    model, batch = written(bench, neck).eval(), bench.batch()
+    before, other = model(batch.x), copy.deepcopy(model)
+    with torch.no_grad():
+        for tensor in (*other.parameters(), *other.buffers()):
+            tensor.zero_()
+    assert torch.equal(model(batch.x), before)
+
+
+@pytest.fixture(params=catalog.examples("methods"))
+def rule(request, benches):
+    """Any rule of the catalog on a heterogeneous memory."""
+    bench, name = benches["mlp"], request.param
+    if catalog.misfit(name, bench.encoder):
+        pytest.skip("this method is for another kind of example")
+
+    def made():
+        with seeded(0, "init"):
+            model, optimizer = bench.model("heterogeneous"), partial(Descent, Recipe(lr=3e-3))
+            given = LIGHT.get(name, {})
+            method = catalog.make("methods", name, model, given=given, task=Classify(), optimizer=optimizer)
+            method.begin_stage(INFO)
+            method.begin_phase(method.phases[0])
+        return method
+
+    if catalog.layers("methods", name)[-1][1].necks and "hma" not in name:
+        with pytest.raises(BadInput, match="neck=memory"):
+            made()
+        pytest.skip("this method needs another memory, and says so")
+    return made
+
+
+def tensors(method):
+    return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
+
+
+def test_every_rule_trains_it_predicts_purely_and_goes_on_from_its_state(rule, benches):
+    bench, method = benches["mlp"], rule()
+    batch = bench.batch()
+    method.train()
+    torch.manual_seed(5)
+    for _ in range(2):
+        assert all(bool(torch.isfinite(value)) for value in method.step(batch).values())
+    other = rule()
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    for each in (method, other):
+        torch.manual_seed(6)
+        each.train().step(batch)
+    for (name, a), b in zip(tensors(method).items(), tensors(other).values(), strict=True):
+        assert torch.equal(a, b), name
+    method.end_stage([batch])
+    method.eval()
+    before = copy.deepcopy(tensors(method))
+    with torch.no_grad():
+        together = method.predict(batch.x)
+        alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(len(batch.y))])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    for name, value in tensors(method).items():
+        assert torch.equal(value, before[name]), name
+    seen = bool(method.deployed.neck.queue.seen.any())
+    assert seen == (type(method).__name__ == "HMA")  # a forward pass of another rule writes nothing

@@ -1,0 +1,298 @@
+"""HMA: in which order things move, what the momentum encoder is, what is written, and what travels with the model."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from holdfast import DomainClassifier
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
+from holdfast.data.worlds import world
+from holdfast.methods.averaging import SWAD, MovingAverage
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.hma import HMA
+from holdfast.nn.backbones.resnet import ResNet
+from holdfast.nn.backbones.small import MLP, Features
+from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.model import Model
+from holdfast.nn.necks import Alone, NoNeck
+from holdfast.nn.tuning import tune
+from holdfast.tasks.classify import Classify
+
+CLASSES = 3
+SMALL = {"real": 10, "slots": 2, "label_width": 4, "heads": 2, "support": 6}
+CHANCE = torch.Generator().manual_seed(0)
+X, Y = torch.randn(8, 5, generator=CHANCE), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=CHANCE).to(torch.uint8)
+
+
+def batch(x=X, y=Y) -> DomainBatch:
+    half = len(y) // 2
+    return DomainBatch(x, y, (0, 1), (half, len(y) - half))
+
+
+def hma(backbone=None, *, neck=None, recipe=None, **options) -> HMA:
+    torch.manual_seed(0)
+    body = backbone or MLP(inputs=5, hidden=(8,), dropout=0.3)
+    made = Heterogeneous(body.width, CLASSES, **{**SMALL, **(neck or {})})
+    model = Model(body, made, nn.Linear(made.width, CLASSES))
+    return HMA(model, task=Classify(), optimizer=partial(Descent, recipe or Recipe(lr=0.01)), **options).train()
+
+
+def parameters(module):
+    return {name: p.detach().clone() for name, p in module.named_parameters()}
+
+
+def logits_of_a_step(method, this):
+    """What the head gave in one step."""
+    given = []
+    hook = method.model.head.register_forward_hook(lambda *args: given.append(args[2].detach()))
+    torch.manual_seed(4)
+    method.step(this)
+    hook.remove()
+    (logits,) = given
+    return logits
+
+
+def test_labels_of_the_batch_do_not_reach_its_own_outputs():
+    first, second = hma(), hma()
+    for method in (first, second):
+        torch.manual_seed(1)
+        method.step(batch())
+    a = logits_of_a_step(first, batch())
+    b = logits_of_a_step(second, batch(y=Y[torch.randperm(8, generator=torch.Generator().manual_seed(5))]))
+    assert torch.equal(a, b)
+    assert not torch.equal(logits_of_a_step(first, batch()), logits_of_a_step(second, batch()))  # but the next ones
+
+
+def test_a_step_reads_then_steps_then_moves_the_momentum_encoder_then_writes():
+    method = hma(momentum=0.5, recipe=Recipe(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
+    before = copy.deepcopy(method)
+    torch.manual_seed(1)
+    risk = method.step(batch())["risk"]
+
+    torch.manual_seed(1)
+    plain = before.task.loss(before.model(X), Y)  # read with the queue as it was: empty
+    assert_close(risk, plain.detach())
+    plain.backward()
+    for (name, p), old in zip(method.model.named_parameters(), before.model.parameters(), strict=True):
+        moved = old.detach() if old.grad is None else old.detach() - 0.1 * old.grad
+        assert_close(p.detach(), moved, msg=name)
+    for mine, old, new in zip(
+        method.follower.parameters(), before.follower.parameters(), method.model.backbone.parameters(), strict=True
+    ):
+        assert_close(mine, 0.5 * old + 0.5 * new.detach())
+    queue = method.model.neck.queue
+    assert torch.equal(queue.features[:8], method.follower(X))  # by the encoder as it is now, without dropout
+    assert torch.equal(queue.labels[:8], Y)
+    assert queue.seen.tolist() == [True] * 8 + [False] * 2
+
+
+def test_the_momentum_is_exact_over_steps():
+    method = hma(momentum=0.9)
+    expected = parameters(method.follower)
+    for _ in range(4):
+        method.step(batch())
+        now = parameters(method.model.backbone)
+        expected = {name: 0.9 * e + 0.1 * now[name] for name, e in expected.items()}
+        for name, p in method.follower.named_parameters():
+            assert_close(p, expected[name], msg=name)
+
+
+def test_the_momentum_encoder_moves_when_the_encoder_does():
+    method = hma(recipe=Recipe(lr=0.01, accumulate=2), momentum=0.5)
+    before = parameters(method.follower)
+    method.step(batch())
+    assert all(torch.equal(p, before[name]) for name, p in method.follower.named_parameters())
+    method.step(batch())
+    assert not any(torch.equal(p, before[name]) for name, p in method.follower.named_parameters())
+    assert int(method.model.neck.queue.at) == 16 % 10  # but every batch is written
+
+
+@pytest.mark.parametrize("statistics", ["copied", "averaged", "own"])
+def test_batch_statistics_are_as_chosen(statistics):
+    torch.manual_seed(0)
+    method = hma(ResNet(size=16), momentum=0.75, statistics=statistics)
+    begun = {name: b.clone() for name, b in method.follower.named_buffers()}
+    method.step(batch(IMAGES, Y[:6]))
+    theirs = dict(method.model.backbone.named_buffers())
+    checked = 0
+    for name, mine in method.follower.named_buffers():
+        if not name.endswith(("running_mean", "running_var")):
+            continue
+        checked += 1
+        if statistics == "copied":
+            assert torch.equal(mine, theirs[name])
+        elif statistics == "averaged":
+            assert_close(mine, 0.75 * begun[name] + 0.25 * theirs[name])
+        else:
+            assert not torch.equal(mine, begun[name])
+            assert not torch.equal(mine, theirs[name])
+    assert checked > 10
+    assert method.follower.training == (statistics == "own")
+    method.eval()
+    assert not method.follower.training
+
+
+def test_the_momentum_encoder_is_in_no_optimizer_and_not_deployed():
+    method = hma()
+    inside = {id(p) for p in method.follower.parameters()}
+    assert inside
+    assert not inside & {id(p) for p in method.optimizer.parameters}
+    assert not inside & {id(p) for p in method.deployed.parameters()}
+    assert not any(p.requires_grad for p in method.follower.parameters())
+    method.step(batch())
+    assert all(p.grad is None for p in method.follower.parameters())
+
+
+def frozen_mlp():
+    body = MLP(inputs=5, hidden=(8,), dropout=0.3)
+    tune(body, "frozen")
+    return body
+
+
+@pytest.mark.parametrize("body", [frozen_mlp, lambda: Features(inputs=5)], ids=["frozen", "features"])
+def test_a_frozen_encoder_has_no_momentum_copy_and_its_features_are_written(body):
+    method = hma(body(), neck={"heads": 1})
+    assert method.follower is None
+    method.model.train()
+    method.step(batch())
+    assert torch.equal(method.model.neck.queue.features[:8], method.model.encode(X))
+    assert hma(momentum=0.0).follower is None
+
+
+@pytest.mark.parametrize("prompt", ["none", "deep"])
+def test_where_only_tokens_learn_there_is_no_momentum_copy(prompt):
+    options = {"name": "vit-tiny", "size": 16, "prompt": prompt}
+    for mode, copied in (("head+cls", False), ("full", True)):
+        body = VisionTransformer.build(list, **options)
+        tune(body, mode)
+        method = hma(body)
+        assert (method.follower is not None) == copied
+        del method
+
+
+@pytest.mark.parametrize(
+    "neck", [{"real": 0}, {"written": False}, {"real": 0, "slots": 0}], ids=["no queue", "noise", "batch alone"]
+)
+def test_without_a_queue_to_write_nothing_is_written_or_followed(neck):
+    method = hma(neck=neck)
+    assert method.follower is None
+    before = copy.deepcopy(dict(method.model.neck.named_buffers()))
+    metrics = method.step(batch())
+    for name, value in method.model.neck.named_buffers():
+        assert torch.equal(value, before[name]) or name.startswith("support"), name
+    assert set(metrics) == {"risk"}
+
+
+def test_metrics_say_how_full_the_queue_is():
+    method = hma()
+    assert [round(float(method.step(batch())["held"]), 2) for _ in range(3)] == [0.8, 1.0, 1.0]
+
+
+def test_predicting_writes_nothing():
+    method = hma()
+    method.step(batch())
+    method.eval()
+    before = {k: v.clone() for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
+    method.predict(X)
+    assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items() if isinstance(v, torch.Tensor))
+
+
+def test_the_support_set_is_balanced_and_as_the_network_recalls():
+    method = hma(recipe=Recipe(lr=1e-9))
+    method.step(batch())
+    support = method.model.neck.support
+    assert int(support.seen.sum()) == 4  # every second row of the batch, until the stage has ended
+    method.end_stage([batch(), batch(X + 1)])
+    assert bool(support.seen.all())
+    method.eval()
+    with torch.no_grad():
+        rows = method.model.neck.recall(method.model.encode(torch.cat([X, X + 1])))
+    apart = torch.cdist(support.rows, rows)
+    assert float(apart.min(1).values.max()) < 1e-4
+    assert torch.cat([Y, Y])[apart.argmin(1)].bincount().tolist() == [2, 2, 2]
+    assert method.train().training
+
+
+def test_the_parameters_alone_are_trained_as_by_the_risk():
+    torch.manual_seed(0)
+    model = Model(MLP(inputs=5, hidden=(8,)), Alone(8, heads=2), nn.Linear(8, CLASSES))
+    method = HMA(model, task=Classify(), optimizer=partial(Descent, Recipe())).train()
+    assert method.follower is None
+    assert set(method.step(batch())) == {"risk"}
+    method.end_stage([batch()])
+
+
+def test_state_goes_on_where_it_was():
+    method, other = hma(), hma()
+    for _ in range(3):
+        method.step(batch())
+    method.end_stage([batch()])
+    state = copy.deepcopy(method.state_dict())
+    other.load_state_dict(state)
+    names = {name for name in state if "neck" in name}
+    for wanted in ("queue.features", "queue.labels", "queue.seen", "queue.at", "support.rows", "support.seen"):
+        assert f"model.neck.{wanted}" in names
+        assert torch.equal(other.state_dict()[f"model.neck.{wanted}"], state[f"model.neck.{wanted}"])
+    for each in (method, other):
+        torch.manual_seed(1)
+        each.step(batch())
+    for name, value in method.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, other.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("wrapper", [MovingAverage, SWAD])
+def test_an_average_predicts_with_the_queue_and_the_support_set(wrapper):
+    method = wrapper(hma())
+    for step in range(3):
+        method.step(batch())
+        method.on_valid(step, {"a": 0.5}, {"a": 1.0})
+    method.end_stage([batch()])
+    for name, value in method.model.neck.named_buffers():
+        assert torch.equal(value, dict(method.deployed.neck.named_buffers())[name]), name
+    assert bool(method.deployed.neck.support.seen.all())
+
+
+@pytest.mark.parametrize("context", ["support", "batch"])
+def test_a_model_folder_holds_queue_and_support_set(context, tmp_path):
+    data = world("vector", "none", domains=2, size=30, classes=3, seed=0)
+    x = data.raw.take(np.arange(len(data))).numpy()
+    settings = {"encoder.hidden": [8], "neck.context": context, **{f"neck.{k}": v for k, v in SMALL.items()}}
+    made = DomainClassifier("hma", steps=6, batch=6, settings=settings).fit(x, data.y, domains=data.domain)
+    again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "model"))
+    neck = again._saved.model.neck
+    assert bool(neck.queue.seen.all())
+    assert bool(neck.support.seen.all())
+    assert not [name for name in again._saved.model.state_dict() if "follower" in name]
+    np.testing.assert_array_equal(again.predict_proba(x), made.predict_proba(x))
+    order = np.random.default_rng(0).permutation(len(x))
+    shuffled = again.predict_proba(x[order])
+    if context == "support":
+        np.testing.assert_allclose(shuffled, made.predict_proba(x)[order], atol=1e-6)
+    else:
+        assert np.abs(shuffled - made.predict_proba(x)[order]).max() > 1e-6  # other batch-mates
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"momentum": 1.0}, "below 1, not 1.0"), ({"statistics": "none"}, "statistics of the momentum encoder 'none'")],
+)
+def test_wrong_options_get_one_sentence(options, told):
+    with pytest.raises(BadInput, match=told):
+        hma(**options)
+
+
+def test_another_neck_gets_one_sentence():
+    model = Model(MLP(inputs=5), NoNeck(256), nn.Linear(256, CLASSES))
+    with pytest.raises(BadInput, match="neck=heterogeneous"):
+        HMA(model, task=Classify(), optimizer=partial(Descent, Recipe()))

@@ -1,0 +1,86 @@
+"""The ring of examples: the newest are there in any cut of the batches, and only what was written is seen."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.memory.base import Writable
+from holdfast.nn.memory.queue import Queue
+
+
+def examples(start: int, count: int):
+    """Numbered rows, so that each can be told from the others, and labels by their number."""
+    number = torch.arange(start, start + count)
+    return torch.stack([number, -number], dim=1).float(), number % 5
+
+
+@given(rows=st.integers(1, 9), sizes=st.lists(st.integers(0, 25), max_size=8))
+def test_it_holds_the_newest_whatever_the_sizes(rows, sizes):
+    queue, newest, start = Queue(rows, 2, 5), deque(maxlen=rows), 0
+    for size in sizes:
+        features, labels = examples(start, size)
+        queue.write(features, labels)
+        newest.extend(range(start, start + size))
+        start += size
+    held = sorted(int(row[0]) for row, seen in zip(queue.features, queue.seen, strict=True) if seen)
+    assert held == sorted(newest)
+    assert int(queue.seen.sum()) == min(start, rows)
+    assert int(queue.at) == start % rows
+    for row, label, seen in zip(queue.features, queue.labels, queue.seen, strict=True):
+        assert not seen or int(label) == int(row[0]) % 5
+    assert queue.hidden().eq(0).equal(queue.seen)
+    assert queue.hidden()[~queue.seen].eq(-torch.inf).all()
+
+
+def test_it_wraps_around_at_the_oldest():
+    queue = Queue(5, 2, 5)
+    for start in (0, 3, 6):
+        queue.write(*examples(start, 3))
+    assert queue.features[:, 0].tolist() == [5, 6, 7, 8, 4]
+    assert int(queue.at) == 4
+
+
+def test_what_is_written_is_a_copy_without_gradient():
+    queue = Queue(4, 2, 5)
+    features = torch.ones(2, 2, requires_grad=True)
+    queue.write(features * 2, torch.tensor([1, 2]))
+    assert not queue.features.requires_grad
+    with torch.no_grad():
+        features.fill_(7.0)
+    assert queue.features[:2].eq(2).all()
+    assert isinstance(queue, Writable)
+
+
+def test_state_goes_on_where_it_was():
+    queue, other = Queue(5, 2, 5), Queue(5, 2, 5)
+    queue.write(*examples(0, 3))
+    other.load_state_dict(queue.state_dict())
+    for each in (queue, other):
+        each.write(*examples(3, 4))
+    for name, value in queue.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    assert set(queue.state_dict()) == {"features", "labels", "seen", "at"}
+
+
+def test_noise_is_drawn_seen_and_never_written():
+    torch.manual_seed(0)
+    queue = Queue(50, 2, 3, noise=True)
+    assert bool(queue.seen.all())
+    assert_close(queue.features.norm(dim=-1), torch.ones(50))
+    assert queue.labels.unique().tolist() == [0, 1, 2]
+    before = queue.features.clone()
+    queue.write(*examples(0, 4))
+    assert torch.equal(queue.features, before)
+    assert int(queue.at) == 0
+
+
+def test_it_needs_a_row():
+    with pytest.raises(BadInput, match="at least one row, not 0"):
+        Queue(0, 2, 3)

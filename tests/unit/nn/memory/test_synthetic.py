@@ -1,0 +1,38 @@
+"""Slots of classes: where they begin, whose they are, and how much alike they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.memory.synthetic import SyntheticMemory
+
+
+def test_slots_are_small_and_know_their_class():
+    torch.manual_seed(0)
+    memory = SyntheticMemory(4, 50, 30)
+    assert memory.values.shape == (200, 30)
+    assert float(memory.values.detach().std()) == pytest.approx(0.02, rel=0.05)
+    assert memory.labels.tolist() == [i // 50 for i in range(200)]
+    assert set(memory.state_dict()) == {"values", "labels"}  # the classes go where the weights go
+    assert not SyntheticMemory(4, 2, 3, start="zeros").values.any()
+
+
+def test_likeness_is_the_mean_cosine_of_pairs():
+    memory = SyntheticMemory(2, 3, 4)
+    expected = []
+    for rows in memory.values.detach().split(3):
+        pairs = [torch.cosine_similarity(rows[i], rows[j], dim=0) for i in range(3) for j in range(3) if i != j]
+        expected.append(torch.stack(pairs).mean())
+    assert_close(memory.likeness(), torch.stack(expected))
+    with torch.no_grad():
+        memory.values[:3] = torch.tensor([1.0, 2.0, 0.0, -1.0])
+    assert_close(memory.likeness()[0], torch.tensor(1.0))
+
+
+@pytest.mark.parametrize(("options", "told"), [({"slots": 0}, "one slot, not 0"), ({"start": "ones"}, "'ones'")])
+def test_wrong_options_get_one_sentence(options, told):
+    with pytest.raises(BadInput, match=told):
+        SyntheticMemory(2, **{"slots": 2, **options}, width=3)

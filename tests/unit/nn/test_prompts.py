@@ -1,0 +1,116 @@
+"""Prompts of a vision transformer: where they join, what sees them, what learns and what is kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.prompts import Prompted, prompts_of, put_prompts
+from holdfast.nn.tuning import tune
+from tests.unit.nn.transformers import transformer
+
+FAMILIES = ["vit", "deit", "dinov2"]
+
+
+class Mean(nn.Module):
+    """Adds to every token the mean of all, so that who is there can be seen; some families return a tuple."""
+
+    def __init__(self, *, tuples: bool) -> None:
+        super().__init__()
+        self.tuples = tuples
+
+    def forward(self, states: Tensor, extra: int) -> object:
+        out = states + states.mean(1, keepdim=True)
+        return (out, extra) if self.tuples else out
+
+
+@pytest.mark.parametrize("tuples", [True, False])
+@pytest.mark.parametrize("stay", [True, False])
+def test_tokens_join_after_the_first_and_stay_or_go(tuples, stay):
+    layer, states = Prompted(Mean(tuples=tuples), 2, 3, stay=stay), torch.arange(24.0).view(2, 4, 3)
+    out = layer(states, 7)
+    if tuples:
+        out, extra = out
+        assert extra == 7
+    prompts = layer.prompts.detach().expand(2, 2, 3)
+    among = torch.cat([states[:, :1], prompts, states[:, 1:]], dim=1)
+    among = among + among.mean(1, keepdim=True)
+    assert_close(out, among if stay else among[:, [0, 3, 4, 5]])
+
+
+def test_they_are_drawn_small():
+    torch.manual_seed(0)
+    made = Prompted(nn.Identity(), 50, 200, stay=True)
+    assert float(made.prompts.detach().std()) == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shallow_prompts_are_carried_and_deep_ones_are_fresh_at_every_layer(family, pooling, tmp_path):
+    plain, x = transformer(family, tmp_path, pooling=pooling)
+    patches = plain.patches
+    lengths: list[int] = []
+    for prompt, count in (("shallow", 1), ("deep", 3)):
+        net, _ = transformer(family, tmp_path, pooling=pooling, prompt=prompt, prompts=4)
+        assert [isinstance(layer, Prompted) for layer in net.stack()] == [i < count for i in range(3)]
+        assert sum(p.numel() for p in prompts_of(net)) == count * 4 * 32
+        assert sum(p.numel() for p in net.parameters()) == sum(p.numel() for p in plain.parameters()) + count * 4 * 32
+        lengths.clear()
+        for layer in net.stack():
+            inner = layer.layer if isinstance(layer, Prompted) else layer
+            inner.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+        features = net(x)
+        assert features.shape == plain(x).shape
+        special = lengths[0] - patches - 4
+        assert lengths == [patches + special + 4] * 3  # every layer sees as many
+        features.square().sum().backward()
+        assert all(bool(p.grad.any()) for p in prompts_of(net))
+        assert float((features - plain(x)).detach().abs().max()) > 1e-5
+
+
+def test_without_prompts_it_is_the_plain_network(tmp_path):
+    net, _ = transformer("vit", tmp_path)
+    assert not prompts_of(net)
+    layers = nn.ModuleList([nn.Identity()])
+    put_prompts(layers, 3, place="none", prompts=5)
+    assert isinstance(layers[0], nn.Identity)
+
+
+def test_they_learn_with_the_class_token_or_with_everything(tmp_path):
+    net, _ = transformer("vit", tmp_path, prompt="deep")
+    tune(net, "head+cls")
+    learning = [name for name, p in net.named_parameters() if p.requires_grad]
+    assert len(learning) == 4
+    assert all(name.endswith(("cls_token", "prompts")) for name in learning)
+    tune(net, "full")
+    assert all(p.requires_grad for p in net.parameters())
+    for mode in ("frozen", "last:1"):
+        with pytest.raises(BadInput, match=f"tuning {mode} freezes them: use --tune head\\+cls or full"):
+            tune(net, mode)
+
+
+def test_they_are_drawn_by_the_seed_and_come_back_from_a_folder(tmp_path):
+    def made(seed):
+        torch.manual_seed(seed)
+        return transformer("vit", tmp_path / "net", prompt="shallow", prompts=3)
+
+    (net, x), (same, _), (other, _) = made(0), made(0), made(1)
+    assert torch.equal(prompts_of(net)[0], prompts_of(same)[0])
+    assert not torch.equal(prompts_of(net)[0], prompts_of(other)[0])
+    place = tmp_path / "saved"
+    place.mkdir()
+    again = VisionTransformer.load(place, net.save(place)).eval()
+    again.load_state_dict(net.state_dict())
+    assert torch.equal(again(x), net(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"), [({"prompt": "wide"}, "'wide'"), ({"prompt": "deep", "prompts": 0}, "at least 1, not 0")]
+)
+def test_wrong_options_get_one_sentence(options, told):
+    with pytest.raises(BadInput, match=told):
+        VisionTransformer.build(list, name="vit-tiny", size=16, **options)
