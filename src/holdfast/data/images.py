@@ -47,7 +47,7 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
     folder = Path(folder)
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder")
-    every = sorted(_files(folder))
+    every = sorted(files_below(folder))
     found = [path for path in every if path.suffix.lower() in SUFFIXES]
     if not found:
         raise BadInput(f"{folder} holds no images ({', '.join(SUFFIXES)}): {_LAYOUT}")
@@ -74,7 +74,7 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
     )
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     """All files below, through links too, without hidden ones and without going in circles."""
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):

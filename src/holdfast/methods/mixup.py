@@ -1,4 +1,4 @@
-"""Inter-domain mixup: examples of two domains blended, and their targets with them."""
+"""Mixup: examples of two domains blended, or features of any two, and their targets with them."""
 
 from __future__ import annotations
 
@@ -47,5 +47,25 @@ class Mixup(Method):
             own, other = ys[i][: least[i]], ys[partner[i]][: least[i]]
             risks.append(share[i] * self.task.loss(o, own) + (1 - share[i]) * self.task.loss(o, other))
         risk, extra = torch.stack(risks).mean(), auxiliary(side)
+        self.optimizer.descend(risk if extra is None else risk + extra)
+        return {"risk": risk.detach()}
+
+
+class ManifoldMixup(Method):
+    """Train on l*z_i + (1-l)*z_j of the features of any two examples, l ~ Beta(a, a) (Verma et al., 2019)."""
+
+    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.model, self.task, self.alpha = model, task, alpha
+        self.optimizer = optimizer(model.learning())
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        share = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
+        with tape() as side:
+            z = self.model.features(batch.x)  # (b, d)
+        other = torch.randperm(len(z)).to(z.device)
+        output = self.model.head(share * z + (1 - share) * z[other])
+        risk = share * self.task.loss(output, batch.y) + (1 - share) * self.task.loss(output, batch.y[other])
+        extra = auxiliary(side)
         self.optimizer.descend(risk if extra is None else risk + extra)
         return {"risk": risk.detach()}

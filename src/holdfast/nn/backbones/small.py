@@ -1,4 +1,4 @@
-"""Small backbones: vectors as they are, a perceptron on vectors, a convolutional net for small images.
+"""Small backbones: vectors as they are, perceptrons on vectors or pixels, a convolutional net for small images.
 
 n examples, b batch, d width, s pixels a side
 """
@@ -112,6 +112,48 @@ class MLP(Backbone):
 
     def preparation(self) -> str:
         return _vector_preparation(len(self.mean))
+
+
+class PixelMLP(Backbone):
+    """The pixels of a small image in one row through two layers, as IRM has it for coloured digits.
+
+    Weights begin as Glorot's, biases at zero (Arjovsky et al., 2019).
+    """
+
+    takes: ClassVar[str] = "image"
+
+    def __init__(self, *, size: int = 14, hidden: int = 256) -> None:
+        super().__init__()
+        if size < 1 or hidden < 1:
+            raise BadInput(f"size and hidden must be at least 1, not {size} and {hidden}")
+        self.width, self.size = hidden, size
+        self.settings = {"size": size, "hidden": hidden}
+        shapes = [(3 * size * size, hidden), (hidden, hidden)]
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in shapes)
+        for part in self.modules():
+            if isinstance(part, nn.Linear):
+                nn.init.xavier_uniform_(part.weight)
+                nn.init.zeros_(part.bias)
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], *, size: int = 14, hidden: int = 256) -> Self:
+        return cls(size=size, hidden=hidden)
+
+    def prepare(self, examples: Any) -> TensorStore:
+        return image_store(examples, self.settings["size"])
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        out = (x if x.is_floating_point() else x.float() / 255).flatten(1)  # (b, 3 s s)
+        for layer in self.layers:
+            out = layer(out)
+        return out  # (b, d)
+
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    def preparation(self) -> str:
+        return image_preparation(self.settings["size"])
 
 
 class CNN(Backbone):

@@ -1,0 +1,141 @@
+"""Molecules written as SMILES to graphs: atoms with nine and bonds with three categories, those of OGB.
+
+v atoms, e bonds counted both ways
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs
+from holdfast.data import formats
+from holdfast.data.columns import find
+from holdfast.data.domain import Dataset
+from holdfast.data.raw import GraphList
+from holdfast.data.table import read_table
+
+NAMES = ("smiles", "canonical_smiles", "mol")
+
+# values of each feature in the order of their codes; what is not listed has the code after the last (Hu et al., 2020)
+ATOM = {
+    "number": tuple(range(1, 119)),
+    "chirality": ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER"),
+    "degree": tuple(range(11)),
+    "charge": tuple(range(-5, 6)),
+    "hydrogens": tuple(range(9)),
+    "radicals": tuple(range(5)),
+    "hybridization": ("SP", "SP2", "SP3", "SP3D", "SP3D2"),
+    "aromatic": (False, True),
+    "ring": (False, True),
+}
+BOND = {
+    "type": ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC"),
+    "stereo": ("STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY"),
+    "conjugated": (False, True),
+}
+_ATOM_CODES = [{value: i for i, value in enumerate(values)} for values in ATOM.values()]
+_BOND_CODES = [{value: i for i, value in enumerate(values)} for values in BOND.values()]
+
+
+def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
+    """The column of a table that holds SMILES: named by the user, or called so where no input is named."""
+    given = dict(columns or {})
+    if "smiles" in given:
+        return given["smiles"]
+    if path.suffix.lower() not in formats.SUFFIXES or {"text", "premise", "features"} & set(given):
+        return None
+    if not path.is_file() or not path.stat().st_size:
+        return None  # the reader of tables says what is wrong
+    return find(formats.peek(path, formats.BLOCK).names, NAMES)
+
+
+def read_molecules(
+    path: Path, column: str, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
+) -> Dataset:
+    """A table with a column of SMILES as a data set of graphs; the other columns are those of any table."""
+    others = {key: name for key, name in (columns or {}).items() if key != "smiles"}
+    table = read_table(path, columns={**others, "text": column}, need=need)
+    return as_molecules(table, np.arange(len(table)), str(path))
+
+
+def as_molecules(table: Dataset, rows: np.ndarray, where: str) -> Dataset:
+    """These rows of a data set of SMILES, as graphs."""
+    return replace(table.subset(rows), raw=GraphList(molecules(table.raw.take(rows), where, rows=rows + 1)))
+
+
+def molecules(texts: Sequence[str], where: str = "these SMILES", *, rows: Iterable[int] | None = None) -> list[Graphs]:
+    """One graph a molecule, hydrogens left implicit; `rows` are the numbers by which one that is wrong is named."""
+    chemistry = _rdkit()
+    found = []
+    with chemistry.rdBase.BlockLogs():  # what cannot be read is told below
+        for row, text in zip(rows if rows is not None else range(1, len(texts) + 1), texts, strict=True):
+            molecule = _parsed(chemistry.Chem, text)
+            if molecule is None or not molecule.GetNumAtoms():
+                raise BadInput(f"{where}, row {row}: '{text[:60]}' is no molecule in SMILES: mend it or take it out")
+            found.append(_graph(molecule))
+    return found
+
+
+def _parsed(chem: Any, text: str) -> Any:
+    """The molecule; where only its valences are unusual, as of metals in older sets, without the check of those."""
+    molecule = chem.MolFromSmiles(text)
+    if molecule is not None:
+        return molecule
+    molecule = chem.MolFromSmiles(text, sanitize=False)
+    if molecule is None:
+        return None
+    try:
+        molecule.UpdatePropertyCache(strict=False)
+        chem.SanitizeMol(molecule, chem.SANITIZE_ALL ^ chem.SANITIZE_PROPERTIES)
+    except ValueError:  # rings that cannot be aromatic, say
+        return None
+    return molecule
+
+
+def _graph(molecule: Any) -> Graphs:
+    atoms = [
+        (
+            atom.GetAtomicNum(),
+            atom.GetChiralTag().name,
+            atom.GetTotalDegree(),
+            atom.GetFormalCharge(),
+            atom.GetTotalNumHs(),
+            atom.GetNumRadicalElectrons(),
+            atom.GetHybridization().name,
+            atom.GetIsAromatic(),
+            atom.IsInRing(),
+        )
+        for atom in molecule.GetAtoms()
+    ]
+    bonds = [(bond.GetBondType().name, bond.GetStereo().name, bond.GetIsConjugated()) for bond in molecule.GetBonds()]
+    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
+    edges = torch.tensor(ends, dtype=torch.long).reshape(-1, 2).T  # (2, e / 2)
+    kinds = _coded(bonds, _BOND_CODES)
+    return Graphs(
+        nodes=_coded(atoms, _ATOM_CODES),
+        edges=torch.cat([edges, edges.flip(0)], dim=1),
+        owner=torch.zeros(len(atoms), dtype=torch.long),
+        count=1,
+        weights=torch.cat([kinds, kinds]),
+    )
+
+
+def _coded(rows: Sequence[tuple[Any, ...]], codes: Sequence[Mapping[Any, int]]) -> torch.Tensor:
+    found = [[table.get(value, len(table)) for value, table in zip(row, codes, strict=True)] for row in rows]
+    return torch.tensor(found, dtype=torch.long).reshape(len(rows), len(codes))
+
+
+def _rdkit() -> Any:
+    try:
+        import rdkit
+        from rdkit import Chem, rdBase  # noqa: F401
+    except ImportError as error:
+        raise BadInput("reading SMILES needs RDKit: pip install 'holdfast[molecules]'") from error
+    return rdkit

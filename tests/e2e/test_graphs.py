@@ -1,0 +1,56 @@
+"""Graphs as a user brings them: compared over a shift or over files, fitted, predicted; wrong ones refused."""
+
+import csv
+
+import pytest
+
+from tests.graphs import rings_and_stars, write_zip
+
+pytestmark = pytest.mark.graph
+SMALL = ["--set", "encoder.hidden=8", "--set", "encoder.layers=2", "--batch", 8]
+
+
+def targets(ran) -> set[str]:
+    return {cell["target"] for cell in ran.json["table"]} - {"average", "worst"}
+
+
+def test_a_shift_of_size_with_an_augmentation(holdfast, tmp_path):
+    write_zip(tmp_path / "shapes.zip", rings_and_stars(80))
+    words = ["--plan", "given", "--metric", "mcc", "--methods", "erm,irm,g-mixup", "--seeds", 1, "--steps", 6]
+    ran = holdfast("compare", "shapes.zip@shift=size", *words, *SMALL, "--set", "augment=drop-edge", "--json")
+    assert ran.code == 0, ran.err
+    assert targets(ran) == {"large"}
+    assert {record["spec"]["data"] for record in ran.json["records"]} == {"shapes@shift=size"}
+    assert any("graphs between the parts of the shift left out" in note for note in ran.json["notes"])
+
+
+def test_one_domain_a_file_then_a_model_that_takes_larger_graphs(holdfast, tmp_path):
+    folder = tmp_path / "shapes"
+    folder.mkdir()
+    write_zip(folder / "near.zip", rings_and_stars(24))
+    write_zip(folder / "far.zip", rings_and_stars(24, first=9))
+    ran = holdfast("compare", folder, "--methods", "erm", "--seeds", 1, "--steps", 6, *SMALL, "--json")
+    assert ran.code == 0, ran.err
+    assert targets(ran) == {"near", "far"}
+    assert holdfast("fit", folder, "--steps", 6, *SMALL, "--out", "model").code == 0
+    write_zip(tmp_path / "new.zip", rings_and_stars(10, first=40))  # degrees that no training graph had
+    done = holdfast("predict", "model", "new.zip", "--out", "found.csv")
+    assert done.code == 0, done.err
+    assert len(list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))) == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["shapes.zip", "--methods", "erm"], "needs at least 2 domains"),
+        (["shapes.zip@shift=sise", "--plan", "given"], "did you mean 'size'"),
+        (["shapes.zip", "--plan", "given", "--methods", "ciga-v2"], "--encoder gin-subgraph"),
+        (["shapes.zip", "--plan", "given", "--methods", "erm", "--set", "augment=true"], "name one of drop-edge"),
+        (["nci1", "--plan", "given"], "chrsmrrs.github.io"),
+    ],
+)
+def test_one_sentence_and_exit_code_2(holdfast, tmp_path, words, said):
+    write_zip(tmp_path / "shapes.zip", rings_and_stars(40))
+    ran = holdfast("compare", *words, "--seeds", 1, "--steps", 2, *SMALL)
+    assert ran.code == 2
+    assert said in " ".join(ran.err.split())
