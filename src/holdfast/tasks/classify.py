@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from sklearn import metrics as sk
 from torch import Tensor
 
 from holdfast.core.errors import unknown
+from holdfast.core.inputs import Inputs
+from holdfast.nn.model import Model
 from holdfast.record import Scores
 
 LOWER = ("nll", "ece")
@@ -22,14 +25,25 @@ class Classify:
     """Cross-entropy on the outputs; accuracy and its relatives."""
 
     metrics = ("accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece")
+    needs = ("label", "domain")
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y)
+
+    def look(self, model: Model, x: Inputs) -> Tensor:
+        return model(x)
 
     def scores(self, output: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         probability = output.double().softmax(dim=-1).numpy()  # (b, c)
         truth = y.numpy()
         return {name: _score(name, probability, truth) for name in names}
+
+    def validated(self, metric: str) -> str:
+        return metric
+
+    def draw(self, output: Tensor, y: Tensor) -> Tensor:
+        """(b,) a label for each row (b, c), drawn with the probabilities that the outputs mean."""
+        return torch.multinomial(output.softmax(-1), 1)[:, 0]
 
     def better(self, metric: str, value: float) -> float:
         if metric not in self.metrics:

@@ -22,6 +22,7 @@ from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.pixels import HALF, IMAGENET, Colours, Normalise, image_preparation, image_store
 from holdfast.nn.backbones.pretrained import bare_module, blocks_of, layers_of, load_config, load_module
+from holdfast.nn.prompts import prompts_of, put_prompts
 
 PRESETS = {
     "vit-tiny": (192, 12, 3),
@@ -46,6 +47,8 @@ class VisionTransformer(Backbone):
         pooling: str = "cls",
         mean: Sequence[float] = HALF[0],
         std: Sequence[float] = HALF[1],
+        prompt: str = "none",
+        prompts: int = 5,
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -55,10 +58,12 @@ class VisionTransformer(Backbone):
             raise BadInput(f"size {size} of '{name}' must be a multiple of its patch size {patch}")
         self.width, self.size = int(module.config.hidden_size), size
         self.settings = {"name": name, "size": size, "pooling": pooling, "mean": list(mean), "std": list(std)}
+        self.settings |= {"prompt": prompt, "prompts": prompts}
         self.pooling, self.patches = pooling, (size // patch) ** 2
         self.normalise = Normalise(mean, std)
         self.module = module.train()
         can = "interpolate_pos_encoding" in inspect.signature(module.forward).parameters
+        put_prompts(self.stack(), self.width, place=prompt, prompts=prompts)
         self._stretch = {"interpolate_pos_encoding": True} if can and size != module.config.image_size else {}
 
     @classmethod
@@ -70,16 +75,20 @@ class VisionTransformer(Backbone):
         size: int | None = None,
         pooling: str = "cls",
         patch: int | None = None,
+        prompt: str = "none",
+        prompts: int = 5,
     ) -> Self:
-        """A preset with fresh weights, or the weights of a folder or a hub name."""
+        """A preset with fresh weights, or the weights of a folder or a hub name; `prompt` adds learned tokens."""
         if name in PRESETS:
             module = bare_module(_preset(name, size or 224, patch or 16))
-            return cls(module, name=name, size=size or 224, pooling=pooling)
+            return cls(module, name=name, size=size or 224, pooling=pooling, prompt=prompt, prompts=prompts)
         if patch is not None:
             raise BadInput(f"'{name}' is pretrained and has its own patch size: leave patch out, or use a preset")
         module, (mean, std) = _pretrained(name)
         trained = int(module.config.image_size)
-        return cls(module, name=name, size=size or trained, pooling=pooling, mean=mean, std=std)._checked()
+        colours = {"mean": mean, "std": std}
+        made = cls(module, name=name, size=size or trained, pooling=pooling, **colours, prompt=prompt, prompts=prompts)
+        return made._checked()
 
     def _checked(self) -> Self:
         """Itself, if an image goes in and a state per patch comes out."""
@@ -113,7 +122,8 @@ class VisionTransformer(Backbone):
         return blocks_of(self.module)
 
     def class_token(self) -> list[nn.Parameter]:
-        return self._tokens() or super().class_token()
+        """The class token, and prompts where there are any."""
+        return [*self._tokens(), *prompts_of(self)] or super().class_token()
 
     def _tokens(self) -> list[nn.Parameter]:
         return [p for name, p in self.module.named_parameters() if name.endswith("cls_token")]

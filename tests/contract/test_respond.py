@@ -1,0 +1,120 @@
+"""Every method that says it serves dialogue keeps its promises on a network that answers, and no other is let in."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.core import inputs
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import generator, seeded
+from holdfast.data.batches import Batches
+from holdfast.data.examples import Examples, prepare
+from holdfast.data.splits import Part
+from holdfast.methods.base import StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.heads import NoHead
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.protocols.evaluate import outputs, score
+from holdfast.settings import make_spec
+from holdfast.tasks.respond import Respond
+from tests.talks import talks
+
+SMALL = {"embedding": 8, "hidden": 12, "slots": 4, "longest": 6}
+
+
+def serve(name: str) -> bool:
+    return all("respond" in layer.tasks for _, layer in catalog.layers("methods", name))
+
+
+NAMES = [name for name in catalog.examples("methods") if serve(name)]
+OTHERS = [name for name in catalog.examples("methods") if not serve(name)]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return talks(12)
+
+
+def encoder(dataset, name: str = "dialogue-gru"):
+    return catalog.make("encoders", name, partial(dataset.raw.take, np.arange(len(dataset))), given=SMALL)
+
+
+@pytest.fixture(scope="module")
+def examples(dataset):
+    store = prepare(dataset.raw, encoder(dataset).prepare)
+    return Examples(store, torch.from_numpy(dataset.y), dataset.domains)
+
+
+@pytest.fixture(params=NAMES)
+def make(request, dataset):
+    def made():
+        with seeded(0, "init"):
+            model = Model(encoder(dataset), NoNeck(2), NoHead(2))
+            optimizer = partial(Descent, Recipe(lr=3e-3))
+            method = catalog.make("methods", request.param, model, given={}, task=Respond(), optimizer=optimizer)
+            method.begin_stage(StageInfo(0, dataset.domains))
+            method.begin_phase(method.phases[0])
+        return method
+
+    return made
+
+
+@pytest.fixture
+def batches(dataset, examples):
+    parts = [Part(domain, dataset.rows_of(domain)) for domain in dataset.domains]
+    return Batches(examples, parts, 4, generator=generator(0, "batches"))
+
+
+def test_which_methods_serve():
+    assert {"erm", "vrex", "ewc", "online-ewc", "si", "replay", "agem", "swad(erm)", "progressive(erm)"} <= set(NAMES)
+    assert {"irm", "coral", "cdann", "mixup", "fishr", "lwf", "mil", "pda", "m-scl"} <= set(OTHERS)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_others_are_refused_in_one_sentence(name, dataset):
+    with pytest.raises(BadInput, match="is for the task classify, not for respond: use one of erm"):
+        make_spec(dataset, method=name, settings={"task": "respond"})
+
+
+def test_learns_predicts_example_by_example_and_goes_on_from_its_state(make, batches, examples):
+    method, batch = make().train(), next(batches)
+    torch.manual_seed(0)
+    risks = [float(method.step(batch)["risk"]) for _ in range(25)]
+    assert np.mean(risks[-5:]) < np.mean(risks[:5]) - 0.1
+    method.end_stage([batch])
+    method.eval()
+    with torch.no_grad():
+        together = method.predict(batch.x)
+        assert together.shape == (12, 2)
+        alone = torch.cat([method.predict(inputs.take(batch.x, [i])) for i in range(12)])
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+        assert torch.equal(together, method.predict(batch.x))
+
+    other = make().train()
+    other.load_state_dict(copy.deepcopy(method.state_dict()))
+    for each in (method, other):
+        torch.manual_seed(1)
+        each.train().step(batch)
+    for (name, a), b in zip(method.model.state_dict().items(), other.model.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_scores_change_nothing_and_are_all_there(make, dataset, examples):
+    method = make().train()
+    before, chance = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
+    rows = np.arange(len(dataset))
+    found = score(method, examples, [Part("all", rows)], Respond(), Respond.metrics)["all"]
+    plain = Respond().scores(outputs(method, examples, rows), torch.from_numpy(dataset.y), ["nll"])
+    assert found["nll"] == pytest.approx(plain["nll"], rel=1e-5)
+    assert set(found) == set(Respond.metrics)
+    assert method.training
+    assert torch.equal(chance, torch.get_rng_state())
+    for name, value in method.model.state_dict().items():
+        assert torch.equal(value, before[name]), name

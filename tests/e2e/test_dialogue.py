@@ -1,0 +1,142 @@
+"""A responder from a table of pairs to answers in a file, and the published table of dialogue in small."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+
+from holdfast.saved import load_model
+from tests.published import write_published
+from tests.talks import pairs, write_talks
+
+SMALL = ["--set", "encoder.hidden=24", "--set", "encoder.embedding=12", "--set", "encoder.slots=6",
+         "--batch", "8", "--lr", "0.02"]  # fmt: skip
+
+
+def test_fit_and_predict(holdfast, tmp_path):
+    table = write_talks(tmp_path / "talks.csv")
+    vectors = tmp_path / "vectors.npz"
+    np.savez(vectors, words=np.array(["yes", "tea", "milk", "rope"]), vectors=np.eye(4))
+    ran = holdfast(
+        "fit", table, "--task", "respond", "--steps", 120, "--out", "model", "--json", *SMALL,
+        "--set", f"encoder.vectors={vectors}", "--set", "encoder.directions=2",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out
+    assert ran.json["metric"] == "nll"
+    assert ran.json["record"]["spec"]["encoder"] == "dialogue-gru"
+    valid = ran.json["record"]["stages"][-1]["valid"]["home"]
+    assert set(valid) == {"nll", "perplexity", "bleu2", "w2v_similarity", "distinct2"}
+    assert valid["bleu2"] > 0.8  # one answer to all messages would have about 0.6
+    assert valid["w2v_similarity"] > 0.5
+    assert "A model that answers messages" in (tmp_path / "model" / "README.md").read_text()
+
+    vectors.unlink()  # what only scores is not needed to answer
+    asked = sorted({message for message, _ in pairs("home")})
+    (tmp_path / "asked.csv").write_text("id,message\n" + "".join(f'q{i},"{text}"\n' for i, text in enumerate(asked)))
+    ran = holdfast("predict", "model", "asked.csv", "--out", "said.csv", "--json")
+    assert ran.code == 0, ran.out
+    assert ran.json["predictions"] == len(asked)
+    with (tmp_path / "said.csv").open() as file:
+        said = list(csv.DictReader(file))
+    assert [row["id"] for row in said] == [f"q{i}" for i in range(len(asked))]
+    right = dict(pairs("home"))
+    assert sum(row["response"] == right[text] for row, text in zip(said, asked, strict=True)) >= len(asked) - 1
+    person = holdfast("predict", "model", "talks.csv", "--out", "said.jsonl")
+    assert "responses: 72" in person.err
+    first = json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])
+    assert first["response"]
+    saved = load_model(tmp_path / "model")
+    assert saved.answers
+    assert saved.classes == ()
+
+
+def test_compare_over_a_stream_tells_what_is_asked_for(holdfast, tmp_path):
+    table = write_talks(tmp_path / "talks.csv")
+    ran = holdfast(
+        "compare", table, "--set", "task=respond", "--plan", "stream", "--methods", "erm,progressive(ewc)",
+        "--seeds", 1,
+        "--steps", 12, "--metric", "bleu2", "--json", "--set", "method.expand=MV", "--set", "method.slots=3", *SMALL,
+    )  # fmt: skip
+    assert ran.code == 2, "erm has no setting expand"
+    ran = holdfast(
+        "compare", table, "--set", "task=respond", "--plan", "stream", "--methods", "progressive(ewc)", "--seeds", 1,
+        "--steps", 12, "--metric", "bleu2", "--json", "--set", "method.expand=MV", "--set", "method.slots=3", *SMALL,
+    )  # fmt: skip
+    assert ran.code == 0, ran.out
+    (record,) = ran.json["records"]
+    assert {cell["metric"] for cell in ran.json["table"]} == {"bleu2"}
+    first, _, last = record["stages"]
+    assert all(check["valid"]["home"] < 0 for check in first["history"])  # chosen by the likelihood
+    assert all(0 <= scores["bleu2"] <= 1 for scores in last["test"].values())
+    assert last["test"]["farm"]["w2v_similarity"] is None
+
+
+def test_the_published_table_in_small(holdfast, tmp_path):
+    write_published(tmp_path / "data", "dialogue", size=40)
+    np.savez(tmp_path / "v.npz", words=np.array(["yes", "it", "is"]), vectors=np.eye(3))
+    ran = holdfast(
+        "reproduce", "pmb/table5", "--rows", "rnn-s,f,f+m+v,f+h+v,ewc", "--seeds", 1, "--steps", 6, "--json",
+        "--data-dir", "data", "--set", f"encoder.vectors={tmp_path / 'v.npz'}", "--set", "method.slots=4",
+        "--set", "encoder.slots=4",
+        "--set", "encoder.hidden=8", "--set", "encoder.embedding=8", "--set", "encoder.slot_width=8",
+    )  # fmt: skip
+    assert ran.code == 0, ran.out
+    cells = {(cell["row"], cell["column"]): cell for cell in ran.json["table"]}
+    assert len(cells) == 20
+    for cell in cells.values():
+        assert cell["n"] == 1
+        assert cell["mean"] is not None
+        assert -1 <= cell["mean"] <= (100 if cell["metric"] == "bleu2" else 1)
+    assert cells["f+m+v", "bleu-t"]["published"] == 1.652
+    stages = {record["spec"]["method_args"]["expand"]: record["cost"]["parameters"] for record in ran.json["records"]}
+    assert stages["MV"] > stages["F"]
+    assert stages["HV"] > stages["F"]
+
+
+HEAD = "message,response,domain\n"
+FINE = "".join(f"hi {i},ho {i},{domain}\n" for domain in "ab" for i in range(6))
+BAD = {
+    "blank message": (HEAD + FINE + ",hello,a\n", [], r"row 13, column 'message' has no text"),
+    "blank response": (HEAD + FINE + "hello,,a\n", [], r"row 13, column 'response' has no text"),
+    "no responses": ("message,domain\n" + "hi,a\nho,b\n" * 4, [], r"pairs of texts: give the columns message"),
+    "no domain": ("message,response\nhi,ho\n", [], r"no domain column"),
+    "a method of labels": (HEAD + FINE, ["--methods", "cdann"], r"'cdann' is for the task classify, not for respond"),
+    "an encoder of features": (HEAD + FINE, ["--encoder", "bilstm"], r"'bilstm' is for the task classify"),
+    "a neck": (HEAD + FINE, ["--set", "neck=memory"], r"neck 'memory' is for the task classify"),
+    "a head of classes": (HEAD + FINE, ["--set", "head=linear"], r"head 'linear' is for the task classify"),
+    "a metric of labels": (HEAD + FINE, ["--metric", "accuracy"], r"unknown metric 'accuracy'"),
+    "unknown task": (HEAD + FINE, ["--task", "respnd"], r"unknown task 'respnd': did you mean 'respond'"),
+    "half a pair": (HEAD + FINE, ["--column", "response=response"], r"both --column message=NAME"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(holdfast, tmp_path, case):
+    text, words, said = BAD[case]
+    (tmp_path / "data.csv").write_text(text)
+    task = [] if "--task" in words else ["--task", "respond"]
+    ran = holdfast("compare", "data.csv", "--seeds", 1, "--steps", 1, "--json", *task, *words)
+    assert ran.code == 2
+    assert list(ran.json) == ["error"]
+    assert re.search(said, ran.json["error"]), ran.json["error"]
+
+
+def test_a_responder_has_no_classes_and_a_classifier_no_responses(holdfast, tmp_path, reviews, quick):
+    write_talks(tmp_path / "talks.csv", size=4)
+    assert (
+        holdfast("compare", "talks.csv", "--methods", "erm", "--json")
+        .json["error"]
+        .startswith("talks.csv has no label")
+    )
+    assert holdfast("fit", reviews, "--steps", 2, "--out", "plain", *quick).code == 0
+    classifier = load_model(tmp_path / "plain")
+    assert not classifier.answers
+    with pytest.raises(ValueError, match="this model classifies"):
+        classifier.responses(None)
+    assert holdfast("fit", "talks.csv", "--task", "respond", "--steps", 1, "--out", "talker", *SMALL).code == 0
+    with pytest.raises(ValueError, match="answers messages"):
+        load_model(tmp_path / "talker").probabilities(None)

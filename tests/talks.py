@@ -1,0 +1,36 @@
+"""Small dialogues with a known answer, for the real reading and training code."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.data.domain import Dataset
+from holdfast.data.raw import Texts
+
+THINGS = {"home": ("tea", "milk", "soup"), "ship": ("rope", "sail", "deck"), "farm": ("corn", "hay", "seed")}
+
+
+def pairs(domain: str, size: int = 24) -> list[tuple[str, str]]:
+    """Questions about things of a domain, answered with the thing."""
+    chance = random.Random(domain)
+    asked = [(chance.choice(THINGS[domain]), chance.choice(("one", "two"))) for _ in range(size)]
+    return [(f"do you have {count} {thing}?", f"yes, {count} {thing}.") for thing, count in asked]
+
+
+def talks(size: int = 24) -> Dataset:
+    """All domains as a data set without labels."""
+    said = [pair for domain in THINGS for pair in pairs(domain, size)]
+    where = np.repeat(np.arange(len(THINGS)), size)
+    return Dataset("talks", Texts.of(said), np.full(len(said), -1), (), where, tuple(THINGS))
+
+
+def write_talks(path: Path, size: int = 24) -> Path:
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["message", "response", "domain"])
+        table.writerows([*pair, domain] for domain in THINGS for pair in pairs(domain, size))
+    return path
