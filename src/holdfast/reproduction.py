@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.assembly import Workshop
-from holdfast.comparison import load_data
+from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.files import cache_folder
 from holdfast.data.domain import SPLITS, Dataset
@@ -90,7 +90,7 @@ def reproduce(
         raise BadInput(f"the rows of {table.name} say what their encoder is: leave --encoder out")
     where, folder = choose_device(device), cache_folder() if cache else None
     names = dict.fromkeys(name for job in jobs for name in job.sets)
-    sets = {name: load_data(name, data_dir=data_dir).checked() for name in names}
+    sets = {name: training_data(name, task=table.settings.get("task"), data_dir=data_dir) for name in names}
     first = {job.sets: job for job in jobs}  # any of the jobs on these data sets
     shops = {key: Workshop(dataset_of(job, sets, examples), device=where, cache=folder) for key, job in first.items()}
     maker = Maker(table, jobs, encoder=encoder, steps=steps, given=given)

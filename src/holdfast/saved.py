@@ -6,13 +6,16 @@ n examples, c classes
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from holdfast import catalog
 from holdfast.card import card
@@ -22,6 +25,7 @@ from holdfast.core.files import cannot_write, write_text
 from holdfast.data.examples import Examples, prepare
 from holdfast.data.raw import Raw
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.decoding import Answering
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 
@@ -38,18 +42,37 @@ class SavedModel:
     classes: tuple[str, ...]
     record: RunRecord
 
+    @property
+    def answers(self) -> bool:
+        """Whether it answers messages; else it classifies."""
+        return self.record.spec["task"] == "respond"
+
+    def responses(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[str]:
+        """An answer to each message; of pairs the first text is the message."""
+        if not self.answers or not isinstance(self.encoder, Answering):
+            raise BadInput("this model classifies: it has probabilities of classes and no responses")
+        answers = self._over(raw, self.encoder.answer, device)
+        return [] if answers is None else self.encoder.texts(answers.long())
+
     def probabilities(self, raw: Raw, *, device: torch.device | str = "cpu") -> np.ndarray:
         """(n, c) the probability of each class."""
+        if self.answers:
+            raise BadInput("this model answers messages: it has responses and no probabilities of classes")
+        found = self._over(raw, self.model, device)
+        return np.zeros((0, len(self.classes))) if found is None else found.double().softmax(dim=-1).numpy()
+
+    def _over(self, raw: Raw, function: Callable[[Any], Tensor], device: torch.device | str) -> Tensor | None:
+        """A function of the network over raw examples, (n, ..); None where there are none."""
         if raw.kind != self.encoder.takes:
             raise BadInput(f"this model takes {self.encoder.takes}s but the data holds {raw.kind}s")
         if not len(raw):
-            return np.zeros((0, len(self.classes)))
+            return None
         store = prepare(raw, self.encoder.prepare, size=self.encoder.size)
         examples = Examples(store, torch.zeros(len(raw), dtype=torch.long), (), device=device)
         self.model.to(device).eval()
         # bf16 is for the GPU it was trained on; elsewhere the same weights run in fp32
         self.model.precision = self.record.spec["precision"] if torch.device(device).type == "cuda" else "fp32"
-        return examples.map(self.model, np.arange(len(raw))).double().softmax(dim=-1).numpy()
+        return examples.map(function, np.arange(len(raw)), together=self.model.together)
 
     def save(self, folder: Path) -> Path:
         """Write the folder; config.json comes last, so a folder that has it is whole."""
@@ -93,7 +116,7 @@ def load_model(folder: Path) -> SavedModel:
         family = catalog.entry("encoders", config["encoder"]["name"]).load().__self__
         encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
         weights = load_file(folder / "model.safetensors")
-        neck = catalog.make("necks", spec["neck"], encoder.width, given=spec["neck_args"])
+        neck = catalog.make_neck(spec["neck"], encoder.width, len(classes), given=spec["neck_args"])
         head = catalog.entry("heads", config["head"]["name"]).load().__self__.load(config["head"]["settings"])
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)

@@ -48,11 +48,16 @@ def make_spec(
     """A Spec with every default resolved; `settings` holds fields of a Spec or dotted names of a part."""
     settings = dict(settings or {})
     encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
-    name = catalog.encoder_for(dataset.raw.kind, encoder)
+    kind = settings.get("task", given.get("task")) or Spec.task
+    task = catalog.make("tasks", kind, given={})
+    name = catalog.encoder_for(dataset.raw.kind, encoder, kind)
     entry = catalog.entry("encoders", name)
     if tune == "auto":
         tune = "frozen" if entry.pretrained else "full"
     chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
+    chosen |= {"metric": task.metrics[0]} | {
+        key: value for key, value in catalog.entry("tasks", kind).defaults.items() if key != "encoder"
+    }
     chosen |= {key: value for key, value in given.items() if value is not None}
     known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint"}
     for key, value in settings.items():
@@ -75,7 +80,8 @@ def make_spec(
     catalog.check("protocols", spec.plan, spec.plan_args)
     catalog.entry("selections", spec.select)
     check_mode(spec.tune)
-    task = catalog.make("tasks", spec.task, given={})
+    for section, part in (("methods", spec.method), ("encoders", name), ("necks", spec.neck), ("heads", spec.head)):
+        catalog.serves(section, part, spec.task)
     if spec.metric not in task.metrics:
         raise unknown("metric", spec.metric, task.metrics)
     return spec
@@ -87,7 +93,7 @@ def with_method(spec: Spec, name: str) -> Spec:
     if plus:
         catalog.entry("necks", neck)
         return replace(spec, method=method, neck=neck)
-    needed = catalog.layers("methods", method)[-1][1].necks
+    needed = necks_for(method, spec)
     if needed and spec.neck == "none":
         return replace(spec, method=method, neck=needed[0])
     if needed and spec.neck not in needed:
@@ -96,6 +102,15 @@ def with_method(spec: Spec, name: str) -> Spec:
             f"{needed[0]}+{method}"
         )
     return replace(spec, method=method)
+
+
+def necks_for(method: str, spec: Spec) -> tuple[str, ...]:
+    """The necks that a method needs one of, the usual one first; slots that grow may be the encoder's own."""
+    own = catalog.entry("encoders", spec.encoder).slots or "M" not in str(spec.method_args.get("expand", "M")).upper()
+    for _, layer in reversed(catalog.layers("methods", method)):
+        if layer.necks and not (layer.acts_on == "stream" and own):
+            return layer.necks
+    return ()
 
 
 def with_methods(spec: Spec, names: Iterable[str], neck_args: Mapping[str, Any]) -> list[Spec]:
@@ -142,7 +157,9 @@ def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list
     wanted = list(dict.fromkeys(names))
     if wanted != ["all"]:
         for name in wanted:
-            with_method(spec, name)
+            catalog.serves("methods", with_method(spec, name).method, spec.task)
+            if reason := catalog.misfit(with_method(spec, name).method, spec.encoder):
+                raise BadInput(f"method {name} cannot be trained with the encoder {spec.encoder}: {reason}")
         return wanted, []
     chosen, left = [], []
     for name in catalog.examples("methods"):
@@ -157,10 +174,14 @@ def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list
 def unfit(name: str, spec: Spec, sources: int) -> str:
     """Why a method lacks domains or a neck, or would train exactly as ERM here; empty where it would not."""
     found = catalog.layers("methods", name)
+    if any(spec.task not in layer.tasks for _, layer in found):
+        return f"it is not for the task {spec.task}"
+    if reason := catalog.misfit(name, spec.encoder):
+        return reason
     least = max(layer.load().min_domains for _, layer in found)
     if least > sources:
         return f"it needs {least} training domains, here are {sources}"
-    needed = found[-1][1].necks
+    needed = necks_for(name, spec)
     if needed and spec.neck not in ("none", *needed):
         return f"it needs a neck such as {needed[0]}, not {spec.neck}"
     for _, layer in found:

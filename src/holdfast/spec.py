@@ -39,7 +39,7 @@ class Spec:
     clip: float = 0.0
     accumulate: int = 1
     precision: str = "fp32"
-    augment: bool = False
+    augment: bool | str = False  # the name of an augmentation; true is the usual one of images
     method_args: dict[str, Any] = field(default_factory=dict)
     encoder_args: dict[str, Any] = field(default_factory=dict)
     neck_args: dict[str, Any] = field(default_factory=dict)
@@ -53,6 +53,8 @@ class Spec:
                 object.__setattr__(self, each.name, float(value))  # 1 and 1.0 are one setting, so one run
             elif each.type in KINDS and type(value) is not KINDS[each.type]:
                 raise BadInput(f"{each.name} takes a value of kind {each.type}, not {value!r}")
+        if not isinstance(self.augment, bool | str):
+            raise BadInput(f"augment takes true, false or a name, not {self.augment!r}")
         for name in ("steps", "every", "batch"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")

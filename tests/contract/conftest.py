@@ -25,13 +25,13 @@ from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
 from tests.tiny import tiny_bert
 
-NECK = {"slots": 9, "heads": 2, "key_width": 4}
+NECK = {"slots": 9, "heads": 2, "key_width": 4, "real": 10, "label_width": 4, "support": 6}
 FEWER = {"product-memory": {"top": 3}}
 # the published weight of the bottleneck is for the small features of a tuned ResNet; here it would flatten them
 LIGHT = {"ib-erm": {"weight": 0.1}, "ib-irm": {"weight": 1.0, "bottleneck": 0.1}}
-BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "gin-virtual": "graph"}
+BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "gin-virtual": "graph", "gin-subgraph": "graph"}
 OPTIONS = {"image": {"size": 8}, "text": {"length": 12}, "graph": {"layers": 2, "hidden": 8, "dropout": 0.1}}
-MARKS = {"gin-virtual": pytest.mark.graph}
+MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
 
 def small(neck: str) -> dict:
@@ -52,7 +52,8 @@ class Bench:
     def model(self, neck: str = "none", **options) -> Model:
         with seeded(0, "init"):
             backbone = self.backbone()
-            made = catalog.make("necks", neck, backbone.width, given={**small(neck), **options})
+            count = len(self.dataset.classes)
+            made = catalog.make_neck(neck, backbone.width, count, given={**small(neck), **options})
             return Model(backbone, made, Linear(made.width, len(self.dataset.classes)))
 
     def backbone(self):

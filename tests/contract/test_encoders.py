@@ -10,9 +10,14 @@ from holdfast import catalog
 from holdfast.core import inputs
 from holdfast.core.seeds import seeded
 from holdfast.data.worlds import world
+from tests.talks import talks
 from tests.tiny import tiny_bert, tiny_vit
 
-SMALL = {"vit-tiny": {"size": 32, "patch": 16}, "vit-s/16": {"size": 32}, "vit-b/16": {"size": 32}}
+_TALK = {"embedding": 12, "hidden": 16, "slots": 8}
+SMALL = {
+    "vit-tiny": {"size": 32, "patch": 16}, "vit-s/16": {"size": 32}, "vit-b/16": {"size": 32},
+    "dialogue-gru": _TALK, "dialogue-lstm": _TALK,
+}  # fmt: skip
 
 
 def marked(name):
@@ -30,6 +35,8 @@ def case(request, tmp_path_factory):
     if name.startswith("vit:"):
         name = f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}"
     dataset = world(entry.takes, "none", domains=2, size=4, classes=2, seed=0)
+    if "respond" in entry.tasks:
+        dataset = talks(4)
 
     def make():
         with seeded(0, "init"):

@@ -20,7 +20,7 @@ from tests.contract.conftest import small
 
 def memories():
     """The necks that hold a memory, as the catalog builds them."""
-    made = {name: catalog.make("necks", name, 8, given=small(name)) for name in catalog.NECKS}
+    made = {name: catalog.make_neck(name, 8, 3, given=small(name)) for name in catalog.NECKS}
     return [name for name, neck in made.items() if any(isinstance(part, Fused) for part in neck.modules())]
 
 

@@ -22,6 +22,7 @@ from holdfast.data.columns import PAIRS, SYNONYMS
 from tests.arch.test_layers import MAY, TOP
 from tests.e2e.conftest import write_reviews
 from tests.published import write_published
+from tests.talks import write_talks
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
@@ -50,7 +51,7 @@ PYTHON = {
     "docs/prompting.md": 1,
     "docs/theory.md": 1,
 }
-LINES = {"README.md": 15, "docs/adding-an-encoder.md": 2, "docs/prompting.md": 2}
+LINES = {"README.md": 15, "docs/adding-an-encoder.md": 2, "docs/prompting.md": 2, "docs/dialogue.md": 3}
 
 
 def blocks(name: str, language: str) -> list[tuple[int, str]]:
@@ -81,6 +82,8 @@ def place(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_reviews(tmp_path / "reviews.csv")
     write_published(tmp_path / "data", "amazon")
+    write_talks(tmp_path / "talks.csv")
+    (tmp_path / "asked.csv").write_text("id,message\na,do you have two tea?\nb,do you have one rope?\n")
     (tmp_path / "new.csv").write_text("id,text\nx1,great superb thing\nx2,dreadful broken dull\n")
     said = [(topic, a, b) for topic in ("law", "art", "sea") for a in ("old", "new") for b in ("old", "new") * 4]
     columns = {

@@ -6,6 +6,8 @@ import torch
 
 from holdfast.assembly import Workshop, assemble
 from holdfast.core.errors import BadInput
+from holdfast.data.augment import augment
+from holdfast.data.augment_graphs import drop_node
 from holdfast.data.cache import weights_digest
 from holdfast.data.domain import Dataset
 from holdfast.data.raw import Texts, Vectors
@@ -132,3 +134,31 @@ def test_bf16_on_a_cpu_is_refused(texts, bert):
     workshop = Workshop(texts)
     with pytest.raises(BadInput, match="needs a GPU"):
         assemble(spec, next(episodes(spec, workshop)), workshop)
+
+
+def transform(kind, **settings):
+    dataset = world(kind, "none", domains=2, size=6, classes=2, seed=0)
+    spec = make_spec(dataset, encoder={"image": "cnn", "graph": "gin", "vector": "mlp"}[kind], settings=settings)
+    workshop = Workshop(dataset)
+    return assemble(spec, next(episodes(spec, workshop)), workshop).transform
+
+
+def test_an_augmentation_is_a_name_that_fits_the_examples():
+    assert transform("image") is None
+    assert transform("image", augment=True) is transform("image", augment="domainbed") is augment
+    for asked, said in (("drop-edge", "is for graphs, the data holds images"), ("drop", "unknown augmentation 'drop'")):
+        with pytest.raises(BadInput, match=said):
+            transform("image", augment=asked)
+    with pytest.raises(BadInput, match="no augmentation for vectors"):
+        transform("vector", augment=True)
+    with pytest.raises(BadInput, match="frozen encoder never sees"):
+        transform("image", augment=True, tune="frozen")
+    with pytest.raises(BadInput, match="augment takes true, false or a name, not 3"):
+        transform("image", augment=3)
+
+
+@pytest.mark.graph
+def test_graphs_name_theirs():
+    assert transform("graph", augment="drop-node") is drop_node
+    with pytest.raises(BadInput, match="means nothing for graphs: name one of drop-edge, drop-node, subgraph"):
+        transform("graph", augment=True)

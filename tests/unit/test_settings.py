@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.comparison import compare
+from holdfast import catalog
+from holdfast.comparison import compare, training_data
 from holdfast.core.errors import BadInput
 from holdfast.data.worlds import world
 from holdfast.settings import choose_methods, make_spec
+from tests.talks import talks
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 QUICK = {"encoder.hidden": [8], "plan.targets": ["domain-0"]}
@@ -38,3 +40,42 @@ def test_a_neck_that_a_method_cannot_take_is_told_and_not_replaced(tmp_path):
     chosen, left = choose_methods(["all"], make_spec(DATA, settings={**QUICK, "neck": "projection"}), 2)
     assert "mil" not in chosen
     assert "mil left out: it needs a neck such as memory, not projection" in left
+
+
+def test_a_task_has_its_own_defaults():
+    data = talks(4)
+    spec = make_spec(data, settings={"task": "respond"})
+    assert (spec.encoder, spec.head, spec.metric, spec.tune) == ("dialogue-gru", "none", "nll", "full")
+    assert make_spec(data, settings={"task": "respond"}, metric="bleu2").metric == "bleu2"
+    plain = make_spec(DATA)
+    assert (plain.task, plain.encoder, plain.head, plain.metric) == ("classify", "mlp", "linear", "accuracy")
+    chosen, left = choose_methods(["all"], spec, 2)
+    assert "erm" in chosen
+    assert "coral left out: it is not for the task respond" in left
+    with pytest.raises(BadInput, match="did you mean 'respond'"):
+        make_spec(data, settings={"task": "respnd"})
+    with pytest.raises(BadInput, match="encoder 'dialogue-gru' is for the task respond, not for classify"):
+        make_spec(data, encoder="dialogue-gru")
+    with pytest.raises(BadInput, match="method 'lwf' is for the task classify, not for respond"):
+        choose_methods(["erm", "lwf"], spec, 2)
+
+
+def test_what_data_must_have_depends_on_the_task():
+    data = talks(4)
+    assert training_data(data, task="respond") is data
+    with pytest.raises(BadInput, match=r"has no labels: .* --task respond does not"):
+        training_data(data)
+
+
+def test_methods_for_other_examples_or_encoders_are_refused_and_left_out():
+    dataset = world("vector", "none", domains=3, size=10)
+    spec = make_spec(dataset)
+    for name, said in (("g-mixup", "not for vectors"), ("swad(ciga-v1)", "not for vectors")):
+        with pytest.raises(BadInput, match=said):
+            choose_methods([name], spec, 2)
+    chosen, left = choose_methods(["all"], spec, 2)
+    assert "erm" in chosen
+    assert not {"g-mixup", "ciga-v1", "ciga-v2", "dir"} & set(chosen)
+    assert "g-mixup left out: it is not for vectors" in left
+    assert catalog.misfit("ciga-v1", "gin") == "it needs an encoder such as gin-subgraph (--encoder gin-subgraph)"
+    assert catalog.misfit("ciga-v1", "gcn-subgraph") == catalog.misfit("g-mixup", "gin") == ""

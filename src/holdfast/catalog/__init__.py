@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
+from holdfast.catalog.datasets import MORE_DATASETS
 from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS, NECKS
 from holdfast.catalog.entry import Entry
 from holdfast.catalog.heads import HEADS
@@ -32,7 +34,12 @@ DATASETS = {
         "holdfast.data.published:MULTINLI.read", "inference in five genres, all that train (Williams et al., 2018)"
     ),
     "snli": Entry("holdfast.data.published:SNLI.read", "inference on captions of pictures (Bowman et al., 2015)"),
+    "dialogue": Entry(
+        "holdfast.data.dialogue:read_dialogue",
+        "answers in films (Danescu-Niculescu-Mizil & Lee, 2011), then Ubuntu (Lowe et al., 2015)",
+    ),
     "sick": Entry("holdfast.data.published:SICK.read", "inference on simple sentences (Marelli et al., 2014)"),
+    **MORE_DATASETS,
 }
 BENCHES = {
     "methods": Entry("holdfast.bench.methods:run", "a training step of each rule against a step of ERM"),
@@ -40,6 +47,7 @@ BENCHES = {
     "cache": Entry("holdfast.bench.cache:run", "cached features of a frozen encoder against computing them"),
     "read": Entry("holdfast.bench.read:run", "reads of memories against a feed-forward layer"),
     "mil": Entry("holdfast.bench.mil:run", "a meta step of MIL and a prediction with its memory against ERM's"),
+    "hma": Entry("holdfast.bench.hma:run", "a read of HMA's real memory and a step of HMA against the plain ways"),
     "recurrent": Entry("holdfast.bench.recurrent:run", "an LSTM that reads a bank of slots against torch's LSTM"),
 }
 ANALYSES = {
@@ -54,10 +62,14 @@ ANALYSES = {
         "holdfast.analysis.projection:panels", "the same by t-SNE, on fewer points", fixed={"how": "tsne"}
     ),
     "memory-use": Entry("holdfast.analysis.memory_use:memory_use", "which slots of a memory are used, by domain"),
+    "segment-mass": Entry(
+        "holdfast.analysis.forgetting:segment_mass", "how much each domain reads of each segment of a memory that grew"
+    ),
 }
 
 SECTIONS: dict[str, dict[str, Entry]] = {
     "datasets": DATASETS,
+    "augmentations": AUGMENTATIONS,
     "encoders": ENCODERS,
     "necks": NECKS,
     "heads": HEADS,
@@ -129,19 +141,63 @@ def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: 
     return made
 
 
-def encoder_for(kind: str, name: str) -> str:
-    """The encoder's name, `auto` resolved by the kind of example; one sentence where the two do not fit."""
+def make_neck(name: str, width: int, classes: int, *, given: Mapping[str, Any]) -> Any:
+    """A neck for features of this width; one that keeps a memory by class is told how many there are."""
+    told = {"classes": classes} if entry("necks", name).asks("classes") else {}
+    return make("necks", name, width, given=given, **told)
+
+
+def serves(section: str, name: str, task: str) -> None:
+    """One sentence where a part, or one that it wraps, is not for this kind of task."""
+    for own, layer in layers(section, name):
+        if task not in layer.tasks:
+            fitting = [n for n, e in SECTIONS[section].items() if task in e.tasks]
+            raise BadInput(
+                f"{section.removesuffix('s')} '{own}' is for the task {' or '.join(layer.tasks)}, not for {task}: "
+                f"use one of {', '.join(fitting)}"
+            )
+
+
+def encoder_for(kind: str, name: str, task: str = "classify") -> str:
+    """The encoder's name, `auto` resolved by task and kind of example; one sentence where they do not fit."""
+    if name == "auto":
+        name = str(entry("tasks", task).defaults.get("encoder", name))
     if name == "auto":
         if kind not in DEFAULT_ENCODER:
             raise BadInput(f"there is no default encoder for {kind}s: name one with --encoder")
         return DEFAULT_ENCODER[kind]
     takes = entry("encoders", name).takes
     if takes != kind:
-        fitting = [n for n, e in ENCODERS.items() if e.takes == kind]
+        fitting = [n for n, e in ENCODERS.items() if e.takes == kind and task in e.tasks]
         raise BadInput(
             f"encoder '{name}' takes {takes}s but the data holds {kind}s: use one of {', '.join(fitting) or 'none'}"
         )
     return name
+
+
+def augmentation_for(kind: str, asked: bool | str) -> str:
+    """The augmentation's name, `true` resolved by the kind of example; one sentence where the two do not fit."""
+    fitting = [name for name, each in AUGMENTATIONS.items() if each.takes == kind]
+    if not fitting:
+        raise BadInput(f"there is no augmentation for {kind}s: leave augment out")
+    if asked is True and kind not in DEFAULT_AUGMENTATION:
+        raise BadInput(f"augment=true means nothing for {kind}s: name one of {', '.join(fitting)}")
+    name = DEFAULT_AUGMENTATION[kind] if asked is True else str(asked)
+    takes = entry("augmentations", name).takes
+    if takes != kind:
+        raise BadInput(f"augmentation '{name}' is for {takes}s, the data holds {kind}s: use {' or '.join(fitting)}")
+    return name
+
+
+def misfit(method: str, encoder: str) -> str:
+    """Why a method cannot train with an encoder; empty where it can."""
+    takes = entry("encoders", encoder).takes
+    for _, layer in layers("methods", method):
+        if layer.takes not in ("", takes):
+            return f"it is not for {takes}s"
+        if layer.encoders and encoder not in layer.encoders:
+            return f"it needs an encoder such as {layer.encoders[0]} (--encoder {layer.encoders[0]})"
+    return ""
 
 
 def examples(section: str) -> list[str]:

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from holdfast.catalog.entry import Entry, choice
+from holdfast.catalog.entry import EVERY_TASK, Entry, choice
 
 _FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
 _MEMORY_RNN = "holdfast.nn.backbones.memory_rnn:MemoryRNN.build"
+_DIALOGUE = "holdfast.nn.backbones.dialogue:Dialogue.build"
 _GRAPH = "holdfast.nn.backbones.graph:GraphNetwork.build"
+_SUBGRAPH = "holdfast.nn.backbones.subgraph:SubgraphNetwork.build"
+_ASAP = "holdfast.nn.backbones.asap:PooledNetwork.build"
 
 ENCODERS = {
     "features": Entry("holdfast.nn.backbones.small:Features.build", "vectors as they are", takes="vector"),
     "mlp": Entry("holdfast.nn.backbones.small:MLP.build", "standardised vectors through hidden layers", takes="vector"),
     "cnn": Entry("holdfast.nn.backbones.small:CNN.build", "four convolutions for small images", takes="image"),
+    "pixel-mlp": Entry(
+        "holdfast.nn.backbones.small:PixelMLP.build", "pixels through two layers (Arjovsky et al., 2019)", takes="image"
+    ),
     "resnet18": Entry("holdfast.nn.backbones.resnet:ResNet.build", "ResNet-18 from nothing", takes="image"),
     "bilstm": Entry("holdfast.nn.backbones.rnn:BiLSTM.build", "bidirectional LSTM from nothing", takes="text"),
     "memory-lstm": Entry(
         _MEMORY_RNN, "LSTM that reads a bank of slots at every step, over words (Asghar et al., 2020)",
-        fixed={"cell": "lstm"}, takes="text",
+        fixed={"cell": "lstm"}, takes="text", slots=True,
     ),
     "memory-gru": Entry(
         _MEMORY_RNN, "GRU that reads a bank of slots at every step, over words (Asghar et al., 2020)",
-        fixed={"cell": "gru"}, takes="text",
+        fixed={"cell": "gru"}, takes="text", slots=True,
+    ),
+    "dialogue-gru": Entry(
+        _DIALOGUE, "GRUs that answer: encoder, decoder with attention, a bank of slots in each (Asghar et al., 2020)",
+        fixed={"cell": "gru"}, takes="text", tasks=("respond",), slots=True,
+    ),
+    "dialogue-lstm": Entry(
+        _DIALOGUE, "LSTMs that answer: encoder, decoder with attention, a bank of slots in each",
+        fixed={"cell": "lstm"}, takes="text", tasks=("respond",), slots=True,
     ),
     "minilm": Entry(
         "holdfast.nn.backbones.text:TextEncoder.minilm",
@@ -56,6 +70,16 @@ ENCODERS = {
         _GRAPH, "GIN with a virtual node that all nodes hear",
         fixed={"kind": "gin", "virtual": True}, takes="graph",
     ),
+    "gcn-subgraph": Entry(
+        _SUBGRAPH, "GCN on the edges of a graph that score best (Chen et al., 2022)",
+        fixed={"kind": "gcn"}, takes="graph",
+    ),
+    "gin-subgraph": Entry(
+        _SUBGRAPH, "GIN on the edges of a graph that score best (Chen et al., 2022)",
+        fixed={"kind": "gin"}, takes="graph",
+    ),
+    "gcn-asap": Entry(_ASAP, "GCN with clusters of nodes (Ranjan et al., 2020)", fixed={"kind": "gcn"}, takes="graph"),
+    "gin-asap": Entry(_ASAP, "GIN with clusters of nodes (Ranjan et al., 2020)", fixed={"kind": "gin"}, takes="graph"),
     "hf:NAME_OR_PATH": Entry(
         "holdfast.nn.backbones.text:TextEncoder.build",
         "any text encoder that transformers loads",
@@ -70,9 +94,11 @@ ENCODERS = {
     ),
 }  # fmt: skip
 _KEY_VALUE = "holdfast.nn.memory.neck:key_value"
+_HMA = "holdfast.nn.memory.heterogeneous:Heterogeneous"
+_REAL, _SLOTS = choice(64, 128, 256, 512), choice(4, 8, 16, 32)
 _MEMORY_SPACE = {"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(128, 256, 512, 1024, 2048)}
 NECKS = {
-    "none": Entry("holdfast.nn.necks:NoNeck", "the plain backbone"),
+    "none": Entry("holdfast.nn.necks:NoNeck", "the plain backbone", tasks=EVERY_TASK),
     "projection": Entry("holdfast.nn.necks:Projection", "a learned layer on the features, also of a frozen backbone"),
     "ffn": Entry("holdfast.nn.necks:FeedForward", "one more feed-forward sub-layer: parameters without memory"),
     "layer": Entry("holdfast.nn.necks:ExtraLayer", "one more transformer layer: parameters without memory"),
@@ -81,6 +107,17 @@ NECKS = {
         _KEY_VALUE, "the same in the layout whose size is the published one: shared keys, values by head, projected",
         preset={"keys_per_head": False, "values_per_head": True, "project": True}, space=_MEMORY_SPACE,
     ),
+    "heterogeneous": Entry(
+        _HMA, "a queue of real examples, the batch and learned slots of the classes (Qiu et al., 2023)",
+        space={"real": _REAL, "slots": _SLOTS},
+    ),
+    "rma": Entry(
+        _HMA, "HMA's queue of real examples alone", fixed={"slots": 0, "across": False}, space={"real": _REAL},
+    ),
+    "abd": Entry(_HMA, "HMA's attention between the examples of a batch alone", fixed={"real": 0, "slots": 0}),
+    "abd-rma": Entry(_HMA, "HMA without slots: its queue and its batch", fixed={"slots": 0}, space={"real": _REAL}),
+    "abd-syn": Entry(_HMA, "HMA without a queue: its batch and its slots", fixed={"real": 0}, space={"slots": _SLOTS}),
+    "param": Entry("holdfast.nn.necks:Alone", "HMA's two attention blocks with nothing to look at: parameters alone"),
     "product-memory": Entry(
         "holdfast.nn.memory.neck:product_key", "a memory of very many slots with product keys (Lample et al., 2019)",
         space={"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(16_384, 65_536, 262_144)},

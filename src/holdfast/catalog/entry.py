@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+EVERY_TASK = ("classify", "respond")
 # what the catalog hands to a part
 FROM_THE_LIBRARY = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
 
@@ -23,9 +24,12 @@ class Entry:
     space: Mapping[str, Any] = field(default_factory=dict)  # settings worth a search: log, even or choice
     acts_on: str = ""  # methods: features, backbone or stream where without it they would be ERM
     necks: tuple[str, ...] = ()  # methods: the necks it needs one of, the usual one first
-    takes: str = ""  # encoders: the kind of raw example
+    encoders: tuple[str, ...] = ()  # methods: the encoders it needs one of
+    takes: str = ""  # encoders, augmentations, methods for one alone: the kind of raw example
+    slots: bool = False  # encoders: there is a memory inside whose slots can grow
     pretrained: bool = False  # encoders: weights that come from elsewhere, the same for every seed and training set
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it gives to a run, such as a learning rate
+    tasks: tuple[str, ...] = ("classify",)  # encoders, necks, heads, methods: the kinds of tasks that it serves
 
     def load(self) -> Any:
         module, _, name = self.target.partition(":")
@@ -38,6 +42,10 @@ class Entry:
         """What a user may set."""
         names = inspect.signature(self.load()).parameters
         return [name for name in names if name not in FROM_THE_LIBRARY and name not in self.fixed]
+
+    def asks(self, name: str) -> bool:
+        """Whether the part takes something of this name, from the library or from a user."""
+        return name in inspect.signature(self.load()).parameters
 
     def build(self, *parts: Any, **named: Any) -> Any:
         return self.load()(*parts, **{**self.preset, **self.fixed, **named})

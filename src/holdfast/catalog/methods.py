@@ -5,20 +5,34 @@ Published numbers of steps (500 or 1,500 of 5,000) are given as shares, so that 
 
 from __future__ import annotations
 
-from holdfast.catalog.entry import Entry, choice, even, log, whole
+from holdfast.catalog.entry import EVERY_TASK, Entry, choice, even, log, whole
 
+_CIGA = "holdfast.methods.invariant_graph:CIGA"
+_SUBGRAPHS = ("gin-subgraph", "gcn-subgraph")
 _PENALIZED = "holdfast.methods.penalized:Penalized"
 METHODS = {
-    "erm": Entry("holdfast.methods.erm:ERM", "the mean risk over all source domains (Vapnik, 1998)"),
+    "erm": Entry("holdfast.methods.erm:ERM", "the mean risk over all source domains (Vapnik, 1998)", tasks=EVERY_TASK),
     "group-dro": Entry(
         "holdfast.methods.reweighted:GroupDRO",
         "more weight to the domain with the higher risk (Sagawa et al., 2020)",
         space={"eta": log(1e-3, 1e-1)},
+        tasks=EVERY_TASK,
     ),
     "mixup": Entry(
         "holdfast.methods.mixup:Mixup",
         "examples of two domains blended (Zhang et al., 2018; Yan et al., 2020)",
         space={"alpha": log(0.1, 10)},
+    ),
+    "manifold-mixup": Entry(
+        "holdfast.methods.mixup:ManifoldMixup",
+        "features of any two examples blended (Verma et al., 2019)",
+        space={"alpha": log(0.1, 10)},
+    ),
+    "g-mixup": Entry(
+        "holdfast.methods.graph_mixup:GMixup",
+        "graphs drawn between the graphons of two classes (Han et al., 2022)",
+        takes="graph",
+        space={"share": choice(0.1, 0.15, 0.2, 0.25)},
     ),
     "coral": Entry(
         _PENALIZED,
@@ -47,6 +61,7 @@ METHODS = {
         fixed={"penalty": "vrex"},
         preset={"weight": 10.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)},
+        tasks=EVERY_TASK,
     ),
     "ib-erm": Entry(
         _PENALIZED,
@@ -81,11 +96,13 @@ METHODS = {
         "holdfast.methods.meta:MLDG",
         "steps that also help on a domain left out, first or second order (Li et al., 2018)",
         space={"beta": log(0.1, 10), "inner_lr": log(1e-3, 1e-1)},
+        tasks=EVERY_TASK,
     ),
     "fish": Entry(
         "holdfast.methods.fish:Fish",
         "gradients of the domains that agree, by walking through them (Shi et al., 2021)",
         space={"meta_lr": choice(0.05, 0.1, 0.5)},
+        tasks=EVERY_TASK,
     ),
     "fishr": Entry(
         "holdfast.methods.fishr:Fishr",
@@ -115,12 +132,41 @@ METHODS = {
         necks=("memory", "memory-4.8m", "product-memory"),
         space={"memory_lr": log(1e-5, 1e-2), "iterations": whole(1, 64), "critic_steps": whole(1, 4)},
     ),
+    "hma": Entry(
+        "holdfast.methods.hma:HMA",
+        "a queue of real examples that a momentum encoder writes, read with slots of the classes (Qiu et al., 2023)",
+        necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param"),
+        space={"momentum": choice(0.9, 0.99, 0.999)},
+    ),
+    "ciga-v1": Entry(
+        _CIGA,
+        "a part of each graph that decides, alike within a class (Chen et al., 2022)",
+        fixed={"hinge": 0.0},
+        takes="graph",
+        encoders=_SUBGRAPHS,
+        space={"contrast": choice(0.5, 1.0, 2.0, 4.0, 8.0)},
+    ),
+    "ciga-v2": Entry(
+        _CIGA,
+        "CIGA that also lets the rest of a graph tell what it can (Chen et al., 2022)",
+        takes="graph",
+        encoders=_SUBGRAPHS,
+        space={"contrast": choice(0.5, 1.0, 2.0, 4.0, 8.0), "hinge": choice(0.5, 1.0, 2.0, 4.0)},
+    ),
+    "dir": Entry(
+        "holdfast.methods.invariant_graph:DIR",
+        "a part of each graph whose risk stays the same beside any other rest (Wu et al., 2022)",
+        takes="graph",
+        encoders=_SUBGRAPHS,
+        space={"weight": log(1e-2, 10.0)},
+    ),
     "ewc": Entry(
         "holdfast.methods.ewc:EWC",
         "holds the parameters that mattered in earlier domains (Kirkpatrick et al., 2017)",
         acts_on="stream",
         fixed={"online": False},
         space={"weight": log(1.0, 1e5)},
+        tasks=EVERY_TASK,
     ),
     "online-ewc": Entry(
         "holdfast.methods.ewc:EWC",
@@ -128,12 +174,14 @@ METHODS = {
         acts_on="stream",
         fixed={"online": True},
         space={"weight": log(1.0, 1e5), "decay": choice(0.8, 0.9, 0.95, 1.0)},
+        tasks=EVERY_TASK,
     ),
     "si": Entry(
         "holdfast.methods.si:SynapticIntelligence",
         "holds the parameters that brought earlier risks down (Zenke et al., 2017)",
         acts_on="stream",
         space={"strength": log(0.01, 100.0), "xi": log(1e-3, 1.0)},
+        tasks=EVERY_TASK,
     ),
     "lwf": Entry(
         "holdfast.methods.distil:Distillation",
@@ -146,21 +194,34 @@ METHODS = {
         "trains again on a sample kept of the earlier domains (Rolnick et al., 2019)",
         acts_on="stream",
         space={"capacity": whole(50, 2000)},
+        tasks=EVERY_TASK,
     ),
     "agem": Entry(
         "holdfast.methods.agem:AGEM",
         "no step against the gradient on kept examples (Chaudhry et al., 2019)",
         acts_on="stream",
         space={"capacity": whole(50, 2000)},
+        tasks=EVERY_TASK,
+    ),
+    "progressive(METHOD)": Entry(
+        "holdfast.methods.progressive:Progressive",
+        "more slots, words, hidden units or a column for every domain, around any method (Asghar et al., 2020)",
+        acts_on="stream",
+        necks=("memory", "memory-4.8m"),
+        tasks=EVERY_TASK,
+        preset={"expand": "M"},
+        space={"slots": choice(50, 100, 200, 500, 1000)},
     ),
     "moving-average(METHOD)": Entry(
         "holdfast.methods.averaging:MovingAverage",
         "the mean of the weights over training, around any method (Arpit et al., 2022)",
         space={"start": whole(1, 1000)},
+        tasks=EVERY_TASK,
     ),
     "swad(METHOD)": Entry(
         "holdfast.methods.averaging:SWAD",
         "the mean of the weights over the flat valley, around any method (Cha et al., 2021)",
         space={"ratio": choice(1.2, 1.3)},
+        tasks=EVERY_TASK,
     ),
 }

@@ -16,6 +16,9 @@ PLANS = {
     "single-source": Entry(
         "holdfast.protocols.single_source:SingleSource", "train on one domain, score on every other, for each"
     ),
+    "given": Entry(
+        "holdfast.protocols.given:Given", "the data's own split: rows marked train, valid and test in any domain"
+    ),
     "in-domain": Entry("holdfast.protocols.in_domain:InDomain", "train and score inside each domain: the reference"),
     "stream": Entry("holdfast.protocols.stream:Stream", "domain after domain; every domain is scored after each"),
     "joint": Entry(
@@ -33,4 +36,10 @@ SELECTIONS = {
     "current-domain": Entry("holdfast.protocols.select:current_domain", "held-out rows of the stage's own domains"),
     "last": Entry("holdfast.protocols.select:last", "the last step"),
 }
-TASKS = {"classify": Entry("holdfast.tasks.classify:Classify", "one label an example")}
+TASKS = {
+    "classify": Entry("holdfast.tasks.classify:Classify", "one label an example"),
+    "respond": Entry(
+        "holdfast.tasks.respond:Respond", "an answer to each message, learned from pairs of message and response",
+        defaults={"encoder": "dialogue-gru", "head": "none"},
+    ),
+}  # fmt: skip

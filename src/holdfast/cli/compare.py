@@ -27,12 +27,13 @@ def compare(
     context: typer.Context,
     data: options.Data,
     methods: options.Methods = "all",
+    task: options.Task = None,
     seeds: options.Seeds = "3",
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
     plan: options.Plan = "leave-one-out",
     select: options.Select = "train-validation",
-    metric: options.Metric = "accuracy",
+    metric: options.Metric = None,
     steps: options.Steps = None,
     batch: options.Batch = None,
     lr: options.Rate = None,
@@ -71,7 +72,7 @@ def compare(
     """
     from holdfast.comparison import compare as run
 
-    settings = settle(context, config, set_)
+    settings = options.with_task(settle(context, config, set_), task)
     with watching(json) as watch:
         done = run(
             data,

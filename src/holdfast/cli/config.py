@@ -18,7 +18,7 @@ Config = Annotated[
         show_default=False,
     ),
 ]
-WORDS = ("method", "encoder", "tune", "neck", "head", "metric", "plan", "select", "optimizer", "schedule")
+WORDS = ("method", "task", "encoder", "tune", "neck", "head", "metric", "plan", "select", "optimizer", "schedule")
 
 
 def settle(context: typer.Context, config: Path | None, set_: list[str] | None) -> dict[str, Any]:

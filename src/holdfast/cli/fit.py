@@ -17,9 +17,10 @@ def fit(
     context: typer.Context,
     data: options.Data,
     method: Annotated[str, typer.Option(help="See `holdfast list methods`.")] = "erm",
+    task: options.Task = None,
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
-    metric: options.Metric = "accuracy",
+    metric: options.Metric = None,
     steps: options.Steps = None,
     batch: options.Batch = None,
     lr: options.Rate = None,
@@ -41,18 +42,20 @@ def fit(
 
     - `holdfast fit reviews.csv --method erm --encoder minilm --tune full --steps 500`
 
+    - `holdfast fit talks.csv --task respond --steps 5000 --out models/talks`
+
     - `holdfast fit reviews.csv --config runs/sweep/best-erm.json`
 
     Stopped, it goes on where it was when the same command runs again.
     """
-    from holdfast.comparison import load_data
+    from holdfast.comparison import training_data
     from holdfast.estimator import DomainClassifier
     from holdfast.saved import check_folder
 
-    settings = settle(context, config, set_)
+    settings = options.with_task(settle(context, config, set_), task)
     metric = settings.pop("metric", metric)
     check_folder(out)
-    dataset = load_data(data, columns=options.pairs(column), data_dir=data_dir).checked()
+    dataset = training_data(data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
     classifier = DomainClassifier(
@@ -62,6 +65,7 @@ def fit(
     with watching(json) as watch:
         classifier.fit_dataset(dataset, folder=out, watch=watch)
     record = classifier.record_
+    metric = str(record.spec["metric"])
     valid = {domain: scores[metric] for domain, scores in record.stages[-1]["valid"].items()}
     if json:
         give_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})

@@ -19,7 +19,8 @@ def listing(
     what: Annotated[
         str,
         typer.Argument(
-            help="methods, encoders, necks, heads, datasets, protocols, selections, tasks, benches, analyses, recipes.",
+            help="methods, encoders, necks, heads, datasets, augmentations, protocols, selections, tasks, benches, "
+            "analyses, recipes.",
             show_default=False,
         ),
     ],

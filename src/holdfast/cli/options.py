@@ -12,7 +12,8 @@ from holdfast.core.errors import BadInput
 Data = Annotated[
     str,
     typer.Argument(
-        help="A csv, tsv, jsonl or parquet table, an .npz of arrays, a folder domain/class/image, or a known name.",
+        help="A csv, tsv, jsonl or parquet table, an .npz of arrays, a folder domain/class/image, a zip or folder of "
+        "graphs, or a known name; settings of the data follow an @, as in nci1@shift=size.",
         show_default=False,
     ),
 ]
@@ -37,18 +38,21 @@ Rate = Annotated[
 ]
 Plan = Annotated[str, typer.Option(help="The protocol; see `holdfast list protocols`.")]
 Select = Annotated[str, typer.Option(help="How the kept step is chosen; see `holdfast list selections`.")]
+Task = Annotated[str | None, typer.Option(help="See `holdfast list tasks`. [default: classify]", show_default=False)]
 Metric = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="What to select by and to show: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, nll, ece."
+        help="What to select by and to show: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, nll, ece; "
+        "of answers nll, perplexity, bleu2, w2v_similarity, distinct2. [default: the first]",
+        show_default=False,
     ),
 ]
 Column = Annotated[
     list[str] | None,
     typer.Option(
         "--column",
-        help="Name a column: KEY=NAME with KEY text, premise, hypothesis, label, domain, split, time, id, features. "
-        "Repeatable.",
+        help="Name a column: KEY=NAME with KEY text, premise, hypothesis, message, response, label, domain, split, "
+        "time, id, features. Repeatable.",
         show_default=False,
     ),
 ]
@@ -88,6 +92,11 @@ def pairs(given: list[str] | None) -> dict[str, str]:
 def words(text: str) -> list[str]:
     """Comma separated words."""
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def with_task(settings: dict[str, Any], task: str | None) -> dict[str, Any]:
+    """The settings with the task that an option names, if one does."""
+    return settings if task is None else {**settings, "task": task}
 
 
 def seed_numbers(text: str) -> int | list[int]:

@@ -1,4 +1,4 @@
-"""holdfast predict: labels and probabilities from a model folder."""
+"""holdfast predict: labels and probabilities, or responses, from a model folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def predict(
     column: options.Column = None,
     json: options.Json = False,
 ) -> None:
-    """Label new examples: id, label and one probability a class. No domain or label column is needed.
+    """Label new examples: id, label and one probability a class; or answer messages: id and response.
+
+    No domain, label or response column is needed.
 
     Examples:
 
@@ -35,7 +37,7 @@ def predict(
     if json:
         give_json(
             {
-                "predictions": sum(done.counts.values()),
+                "predictions": done.examples,
                 "counts": done.counts,
                 "accuracy": done.accuracy,
                 "scored": done.scored,
@@ -43,7 +45,8 @@ def predict(
             }
         )
         return
-    say(", ".join(f"{label}: {count}" for label, count in done.counts.items()))
+    told = ", ".join(f"{label}: {count}" for label, count in done.counts.items())
+    say(told or f"responses: {done.examples}")
     if done.accuracy is not None:
         say(f"accuracy {done.accuracy:.3f} on the {done.scored} examples whose label the model knows")
     say(f"predictions: {done.path}")

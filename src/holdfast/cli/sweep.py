@@ -14,6 +14,7 @@ from holdfast.cli.console import give_json, say, show_records, watching
 def sweep(
     data: options.Data,
     methods: options.Methods = "all",
+    task: options.Task = None,
     trials: Annotated[int, typer.Option(help="Configurations of each method; the first is its defaults.")] = 20,
     seeds: options.Seeds = "3",
     sampler: Annotated[str, typer.Option(help="random, or optuna (needs the package).")] = "random",
@@ -21,7 +22,7 @@ def sweep(
     tune: options.Tune = "auto",
     plan: options.Plan = "leave-one-out",
     select: options.Select = "train-validation",
-    metric: options.Metric = "accuracy",
+    metric: options.Metric = None,
     steps: options.Steps = None,
     batch: options.Batch = None,
     lr: options.Rate = None,
@@ -75,7 +76,7 @@ def sweep(
             columns=options.pairs(column),
             examples=examples,
             data_dir=data_dir,
-            settings=parse(set_ or []),
+            settings=options.with_task(parse(set_ or []), task),
             watch=watch,
         )
     best = {name: str(path) for name, path in done.best.items()}

@@ -193,3 +193,16 @@ def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
         count=sum(p.count for p in parts),
         weights=torch.cat(weights) if weights else None,
     )
+
+
+def keep_nodes(x: Graphs, kept: Tensor) -> Graphs:
+    """The graphs with these nodes (v,) alone and the edges between them."""
+    place = torch.cumsum(kept, 0) - 1
+    stays = kept[x.edges[0]] & kept[x.edges[1]]
+    return Graphs(
+        nodes=x.nodes[kept],
+        edges=place[x.edges[:, stays]],
+        owner=x.owner[kept],
+        count=x.count,
+        weights=None if x.weights is None else x.weights[stays],
+    )

@@ -13,6 +13,7 @@ PAIRS = (
     ("question1", "question2"),
     ("text_a", "text_b"),
     ("text1", "text2"),
+    ("message", "response"),
 )
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "text": ("text", "sentence", "review", "content", "body", "comment", "tweet", "document", "message",
@@ -25,7 +26,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "time": ("time", "date", "timestamp", "datetime", "year"),
     "id": ("id", "idx", "guid", "uid", "uuid", "key", "index", "", "unnamed: 0", "__index_level_0__"),
 }  # fmt: skip
-KEYS = ("text", "premise", "hypothesis", "label", "domain", "split", "time", "id", "features")
+KEYS = ("text", "premise", "hypothesis", "message", "response", "label", "domain", "split", "time", "id", "features")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,14 @@ def assign(
 def _texts(finder: Finder) -> tuple[str, ...]:
     """The text column or the two of a pair; none where features are the input."""
     columns = finder.columns
-    first, second = (finder.named_for(key) for key in ("premise", "hypothesis"))
-    if first and second:
-        return first, second
-    if first or second:
-        raise BadInput(f"{finder.where}: a pair needs both --column premise=NAME and --column hypothesis=NAME")
+    for one, other in (("premise", "hypothesis"), ("message", "response")):
+        first, second = finder.named_for(one), finder.named_for(other)
+        if first and second:
+            return first, second
+        if first and one == "message":  # to be answered
+            return (first,)
+        if first or second:
+            raise BadInput(f"{finder.where}: a pair needs both --column {one}=NAME and --column {other}=NAME")
     if "features" in columns:
         return ()
     if "text" in columns:

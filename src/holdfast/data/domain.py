@@ -56,11 +56,13 @@ class Dataset:
         found.update("|".join([*self.classes, "", *self.domains]).encode())
         return found.hexdigest()[:16]
 
-    def checked(self) -> Dataset:
-        """Itself, if a classifier can be trained on it; else one sentence that says why not."""
+    def checked(self, *, labels: bool = True) -> Dataset:
+        """Itself, if a model, with labels a classifier, can be trained on it; else one sentence that says why not."""
         if len(self) == 0:
             raise BadInput(f"{self.name} has no examples")
-        if len(self.classes) < 2:
+        if labels and not self.classes:
+            raise BadInput(f"{self.name} has no labels: a classifier needs them, and --task respond does not")
+        if labels and len(self.classes) < 2:
             raise BadInput(f"{self.name} has a single label {list(self.classes)}: a classifier needs at least two")
         for name in self.domains:
             if not len(self.rows_of(name)):

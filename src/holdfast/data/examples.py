@@ -14,11 +14,13 @@ from torch import Tensor
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
+from holdfast.core.seeds import generator
 from holdfast.core.store import Store, TensorStore, join
 from holdfast.data.raw import Raw
 from holdfast.data.splits import Part
 
-BUDGET = 16384  # tokens (or nodes) in one batch of texts (or graphs) when nothing is trained
+# tokens (or nodes) in one batch of texts (or graphs) when nothing is trained: a GPU should have more to do than to wait
+BUDGET = {"cpu": 16384, "cuda": 65536}
 ROWS = 1024  # rows in such a batch of features
 IMAGES = 256  # rows in such a batch of images
 
@@ -58,11 +60,17 @@ class Examples:
         function: Callable[[Inputs], Tensor],
         rows: np.ndarray,
         tick: Callable[[int], None] | None = None,
+        *,
+        together: tuple[int, int] | None = None,
     ) -> Tensor:
-        """A function of inputs over many rows in large even batches; (n, ...) on the CPU, in the rows' order."""
+        """A function of inputs over many rows in large even batches; (n, ...) on the CPU, in the rows' order.
+
+        Where rows change each other's value, `together` says how many make a batch and the seed to shuffle them by.
+        """
         wanted = torch.from_numpy(np.ascontiguousarray(rows))
+        even = together is None
         found, order = [], []
-        for at in even_chunks(self.store, wanted):
+        for at in even_chunks(self.store, wanted, self.device) if even else shuffled_chunks(len(wanted), *together):
             found.append(function(self.inputs(wanted[at])).float())
             order.append(at)
             if tick is not None:
@@ -70,8 +78,9 @@ class Examples:
         return torch.cat([f.cpu() for f in found])[torch.cat(order).argsort()]
 
 
-def even_chunks(store: Store, rows: Tensor) -> Iterator[Tensor]:
+def even_chunks(store: Store, rows: Tensor, device: torch.device) -> Iterator[Tensor]:
     """Positions in `rows`, in chunks of like length and bounded cost, so that little is spent on padding."""
+    budget = BUDGET.get(device.type, BUDGET["cpu"])
     lengths = store.lengths()
     if lengths is None:
         first = store.take(rows[:1])
@@ -82,9 +91,15 @@ def even_chunks(store: Store, rows: Tensor) -> Iterator[Tensor]:
     longest = lengths[rows][order].tolist()
     start = 0
     for end in range(1, len(rows) + 1):
-        if end == len(rows) or (end + 1 - start) * longest[end] > BUDGET:
+        if end == len(rows) or (end + 1 - start) * longest[end] > budget:
             yield order[start:end]
             start = end
+
+
+def shuffled_chunks(count: int, size: int, seed: int) -> Iterator[Tensor]:
+    """Positions in an order drawn by seed, in chunks of about `size`, none of them much smaller than the others."""
+    order = torch.randperm(count, generator=generator(seed, "together"))
+    yield from order.tensor_split(max(1, round(count / size)))
 
 
 def prepare(

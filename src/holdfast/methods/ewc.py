@@ -40,12 +40,14 @@ class EWC(Method):
     """risk + weight / 2 * sum over earlier domains of sum_i F_i (theta_i - theta*_i)^2 (Kirkpatrick et al., 2017).
 
     F is the diagonal Fisher information at theta*, the mean over `samples` single examples of the squared gradient
-    of log p(y | x), with y drawn from the model's own prediction, or the true label if `empirical`.  The weight of
+    of log p(y | x), with y drawn from the model's own prediction, or the true label if `empirical`.  Of a response,
+    which the outputs do not tell how to draw, it is always the true one, and the mean over its words.  The weight of
     400 is the paper's for Atari; it names none for MNIST.  `online` keeps one anchor, the newest, and one running
     F <- decay * F + F_new (Schwarz et al., 2018; their factor before the penalty is left to `weight`).
     """
 
     kept = ("optimizer", "learned")
+    follows_growth = "added"
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class EWC(Method):
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             for one in chosen.singles(total.device):
                 output = self.model(one.x)
-                y = one.y if self.empirical else _drawn(output.detach())
+                y = one.y if self.empirical else self.task.draw(output.detach(), one.y)
                 grads = torch.autograd.grad(self.task.loss(output, y), parameters, allow_unused=True)
                 pairs = zip(grads, parameters, strict=True)
                 total += torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in pairs]) ** 2
@@ -129,8 +131,3 @@ class EWC(Method):
 
     def _theta(self) -> Tensor:
         return torch.cat([p.flatten() for p in self.optimizer.parameters])
-
-
-def _drawn(output: Tensor) -> Tensor:
-    """(b,) a label for each row (b, c), drawn with the probabilities that the outputs mean."""
-    return torch.multinomial(output.softmax(-1), 1)[:, 0]

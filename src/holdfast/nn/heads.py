@@ -51,6 +51,29 @@ class Verbal(Protocol):
         ...
 
 
+class NoHead(nn.Module):
+    """Features as they are, where the backbone's are the outputs already."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.outputs = width
+        self.settings = {"width": width}
+
+    @classmethod
+    def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
+        return cls(width)
+
+    @classmethod
+    def load(cls, settings: dict[str, Any]) -> Self:
+        return cls(**settings)
+
+    def last(self) -> nn.Linear:
+        raise BadInput("the head none has no layer: use linear or dense")
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z
+
+
 class Linear(nn.Linear):
     """W z + b."""
 
@@ -58,6 +81,15 @@ class Linear(nn.Linear):
         super().__init__(width, outputs)
         self.outputs = outputs
         self.settings = {"width": width, "outputs": outputs}
+
+    def widened(self, at: Tensor, width: int, *, fresh: bool = False) -> Linear:
+        """The same for wider features, of which those of before lie `at` (d,); `fresh` forgets what it knew."""
+        made = Linear(width, self.outputs).to(self.weight)
+        if not fresh:
+            with torch.no_grad():
+                made.weight[:, at] = self.weight
+                made.bias.copy_(self.bias)
+        return made
 
     @classmethod
     def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:

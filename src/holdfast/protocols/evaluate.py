@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.core.inputs import Inputs
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
@@ -15,21 +17,27 @@ from holdfast.record import Scores
 from holdfast.tasks.base import Task
 
 
-def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
-    """(n, c) on the CPU, in the order of `rows`; the method is left in the mode it was in."""
+def _kept(method: Method, examples: Examples, rows: np.ndarray, function: Callable[[Inputs], Tensor]) -> Tensor:
+    """A function over rows, on the CPU in the order of `rows`; the method is left in the mode it was in."""
     training = method.training
     method.eval()
-    found = examples.map(method.predict, rows)
+    found = examples.map(function, rows, together=method.deployed.together)
     method.train(training)
     return found
+
+
+def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
+    """(n, c) plain predictions."""
+    return _kept(method, examples, rows, method.predict)
 
 
 def score(
     method: Method, examples: Examples, parts: Sequence[Part], task: Task, names: Sequence[str]
 ) -> dict[str, Scores]:
-    """The named metrics of each part, by domain."""
+    """The named metrics of each part, by domain; the task looks for itself, so that it may do more than predict."""
     found = {}
     for part in parts:
         y = examples.targets(torch.from_numpy(part.rows)).cpu()
-        found[part.domain] = task.scores(outputs(method, examples, part.rows), y, names)
+        seen = _kept(method, examples, part.rows, partial(task.look, method.deployed))
+        found[part.domain] = task.scores(seen, y, names)
     return found

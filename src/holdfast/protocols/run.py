@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -39,6 +40,18 @@ class Settings:
     transform: Transform | None = None
 
 
+class Following(Protocol):
+    """How the data follow a network that learns new words."""
+
+    def words(self, parts: Sequence[Part]) -> Sequence[str]:
+        """The words of these parts' examples, and of no others."""
+        ...
+
+    def examples(self, method: Method) -> Examples:
+        """All examples as the method's network takes them now."""
+        ...
+
+
 def run(
     episode: Episode,
     make: Callable[[], Method],
@@ -46,6 +59,7 @@ def run(
     task: Task,
     settings: Settings,
     *,
+    following: Following | None = None,
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
@@ -57,9 +71,11 @@ def run(
     method = make()
     for index, stage in enumerate(episode.stages):
         _check_stage(method, stage)
-        method.begin_stage(StageInfo(index, tuple(p.domain for p in stage.train)))
+        words = tuple if following is None else partial(following.words, stage.train)
+        method.begin_stage(StageInfo(index, tuple(p.domain for p in stage.train), words))
         if index < begun:
             continue  # the saved state holds what this stage left
+        examples = examples if following is None else following.examples(method)
         saver.done = done
         going_on = saved["fit"] if saved and index == begun else None
         steps, choose = settings.steps, settings.selection.choose
@@ -87,6 +103,8 @@ def _train(
     if not parts:
         raise BadInput(f"nothing to select on: this protocol gives no rows for looking at '{looks_at}'")
 
+    metric = task.validated(settings.metric)
+
     def validate() -> tuple[dict[str, float], dict[str, float]]:
         scores, losses = {}, {}
         for part in parts:
@@ -94,8 +112,8 @@ def _train(
             losses[part.domain] = float(task.loss(output, y))
             if not math.isfinite(losses[part.domain]):
                 return scores, losses  # the loop says that training diverged
-            value = task.scores(output, y, [settings.metric])[settings.metric]
-            scores[part.domain] = task.better(settings.metric, 0.0 if value is None else value)
+            value = task.scores(output, y, [metric])[metric]
+            scores[part.domain] = task.better(metric, 0.0 if value is None else value)
         return scores, losses
 
     chance = generator(settings.seed, "batches", index, parallel.rank())

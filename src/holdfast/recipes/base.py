@@ -40,6 +40,7 @@ class Column:
     scores: str = "test"  # valid: the validation rows of the sources instead
     metric: str = "macro_f1"  # or parameters, in millions
     digits: int = 1  # decimals in print
+    percent: bool = True  # whether it is printed in percent
 
     def text(self, value: float | None) -> str:
         """A number as this column prints it; a dash where there is none."""

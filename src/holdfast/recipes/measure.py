@@ -84,13 +84,13 @@ def _values(cell: Cell, records: Sequence[RunRecord]) -> BySeed:
 
 
 def _score(cell: Cell, target: str, stage: dict[str, Any]) -> float | None:
-    """In percent: the target's test score, or the mean validation score of the sources of that run."""
-    metric = cell.column.metric
+    """As it is printed: the target's test score, or the mean validation score of the sources of that run."""
+    metric, scale = cell.column.metric, 100 if cell.column.percent else 1
     if cell.column.scores == "test":
         value = stage["test"][target][metric]
-        return None if value is None else 100 * value
+        return None if value is None else scale * value
     scores = [found[metric] for found in stage["valid"].values() if found[metric] is not None]
-    return 100 * math.fsum(scores) / len(scores) if scores else None
+    return scale * math.fsum(scores) / len(scores) if scores else None
 
 
 def remarks(recipe: Recipe, made: Sequence[Measured]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.assembly import Workshop
-from holdfast.comparison import load_data
+from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, write_text
 from holdfast.data.domain import Dataset
@@ -84,7 +84,7 @@ def sweep(
     tune: str = "auto",
     plan: str = "leave-one-out",
     select: str = "train-validation",
-    metric: str = "accuracy",
+    metric: str | None = None,
     steps: int | None = None,
     batch: int | None = None,
     lr: float | None = None,
@@ -100,7 +100,7 @@ def sweep(
     if trials < 1:
         raise BadInput(f"--trials must be at least 1, not {trials}: trial 0 is the published defaults")
     make_sampler(sampler, {})  # a wrong name or a missing package is said before anything is read
-    dataset = load_data(data, columns=columns, data_dir=data_dir).checked()
+    dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
     where = choose_device(device)

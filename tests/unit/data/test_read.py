@@ -9,6 +9,7 @@ from PIL import Image
 from holdfast.core.errors import BadInput
 from holdfast.data.read import read
 from holdfast.data.worlds import world
+from tests.graphs import rings_and_stars, text_form, write_zip
 
 CSV = "words,label,domain\na,x,d\nb,y,e\n"
 
@@ -56,3 +57,47 @@ def test_what_is_not_there(tmp_path):
     (tmp_path / "data.xlsx").write_text("x")
     with pytest.raises(BadInput, match=r"suffix '\.xlsx'.*\.csv.*\.npz"):
         read(tmp_path / "data.xlsx", known={})
+
+
+def test_graphs_by_their_files(tmp_path):
+    path = write_zip(tmp_path / "shapes.zip", rings_and_stars(40), folds=True)
+    assert read(path, known={}).raw.kind == "graph"
+    assert read(tmp_path, known={}).domains == ("shapes",)  # a folder with one file
+    with pytest.raises(BadInput, match="holds graphs, which have no columns"):
+        read(path, columns={"text": "a"}, known={})
+
+
+def test_settings_follow_an_at(tmp_path):
+    path = write_zip(tmp_path / "shapes.zip", rings_and_stars(40), folds=True)
+    found = read(f"{path}@shift=size,environments=3", known={})
+    assert found.name == "shapes@shift=size,environments=3"
+    assert found.domains == ("small-1", "small-2", "small-3", "large")
+    assert read(f"{path}@fold=1", known={}).split is not None
+    odd = tmp_path / "odd@shift=size.txt"  # a name with an @ is that file
+    odd.write_text(text_form(rings_and_stars(4)))
+    assert len(read(str(odd), known={})) == 4
+
+
+def test_a_known_set_takes_its_own_settings():
+    def toy(*, data_dir=None, size=5):
+        return world("vector", "none", size=size)
+
+    assert len(read("toy@size=7", known={"toy": toy})) == 28
+    with pytest.raises(BadInput, match="unknown setting of toy 'sise': did you mean 'size'"):
+        read("toy@sise=7", known={"toy": toy})
+    with pytest.raises(BadInput, match="unknown setting of toy 'data_dir'"):
+        read("toy@data_dir=7", known={"toy": toy})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("shift", "settings KEY=VALUE, such as nci1@shift=size, not 'shift'"),
+        ("environments=3", "names none: add shift=size"),
+        ("folds=3", "did you mean 'fold'"),
+    ],
+)
+def test_settings_that_are_not(tmp_path, text, said):
+    path = write_zip(tmp_path / "shapes.zip", rings_and_stars(20))
+    with pytest.raises(BadInput, match=said):
+        read(f"{path}@{text}", known={})

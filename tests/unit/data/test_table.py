@@ -124,6 +124,19 @@ def test_columns_named_by_the_user(tmp_path):
         read_table(path, columns={"lable": "mark"})
 
 
+def test_messages_and_responses(tmp_path):
+    path = tmp_path / "talks.csv"
+    path.write_text("message,response,asked,domain\nhi,ho,who,a\nyes,no,why,b\n")
+    rows = np.arange(2)
+    assert read_table(path, need=("domain",)).raw.take(rows) == [("hi", "ho"), ("yes", "no")]
+    named = {"message": "asked", "response": "response"}
+    assert read_table(path, columns=named, need=()).raw.take(rows) == [("who", "ho"), ("why", "no")]
+    assert read_table(path, columns={"message": "asked"}, need=()).raw.take(rows) == ["who", "why"]
+    assert "both --column message=NAME" in refusal(path, columns={"response": "response"}, need=())
+    path.write_text("message,domain\nhi,a\nyes,b\n")
+    assert read_table(path, need=()).raw.take(rows) == ["hi", "yes"]
+
+
 def test_labels_and_domains_may_be_absent_when_not_needed(tmp_path):
     path = put(tmp_path, "text\na\nb\n")
     found = read_table(path, need=())

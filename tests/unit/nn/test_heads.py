@@ -30,6 +30,7 @@ from tests.tiny import VOCABULARY, tiny_masked
 CLASSES = ("no", "yes", "maybe")
 WORDS = {"no": ["bad", "not"], "yes": "good", "maybe": "very"}
 INFO = StageInfo(0, ("a", "b"))
+CLASSIFIERS = [name for name, entry in catalog.HEADS.items() if "classify" in entry.tasks]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,15 @@ def test_the_default_draws_and_computes_what_torch_does(encoder):
     assert torch.equal(head(z), plain(z))
 
 
+def test_no_head_gives_what_it_gets_and_has_no_layer(encoder):
+    head, z = make("none", encoder), torch.randn(5, 32)
+    assert head(z) is z
+    assert (head.outputs, list(head.parameters())) == (32, [])
+    assert type(head).load(head.settings).outputs == 32
+    with pytest.raises(BadInput, match="has no layer"):
+        head.last()
+
+
 def test_dense_by_hand():
     torch.manual_seed(0)
     head = Dense(4, 3, dropout=0.5).eval()
@@ -66,7 +76,7 @@ def test_dense_by_hand():
         Dense(4, 3, dropout=1.0)
 
 
-@pytest.mark.parametrize("name", catalog.HEADS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_it_says_its_outputs_and_is_built_bare_again(encoder, name):
     head = make(name, encoder).eval()
     again = catalog.entry("heads", name).load().__self__.load(head.settings).eval()
@@ -77,7 +87,7 @@ def test_it_says_its_outputs_and_is_built_bare_again(encoder, name):
     assert any(head.last() is part for part in head.modules())
 
 
-@pytest.mark.parametrize("name", catalog.HEADS)
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_rules_that_look_into_the_head(encoder, name):
     torch.manual_seed(0)
     batch = DomainBatch(torch.randn(12, 32), torch.arange(12) % 3, (0, 1), (6, 6))

@@ -12,13 +12,16 @@ from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.nn.backbones.graph import GraphNetwork
+from holdfast.nn.backbones.graph_inputs import GraphForm
 
 pytestmark = pytest.mark.graph
 
 SIZES = (4, 1, 6)
+NUMBERS = GraphForm(inputs=5)
 CASES = [
     ("gcn", False, 0, "mean"),
     ("gcn", True, 1, "sum"),
+    ("gcn", False, 2, "mean"),
     ("gin", False, 0, "max"),
     ("gin", True, 0, "mean"),
     ("gin", True, 3, "sum"),
@@ -63,7 +66,13 @@ def by_hand(network: GraphNetwork, one: Graphs, pooling: str) -> Tensor:
             h = h + state
             if i < 2:
                 state = network.hub.turns[i]((h.sum(0) + state)[None])[0]
-        if network.kind == "gcn":
+        if network.kind == "gcn" and one.weights is not None and one.weights.shape[1] > 1:
+            own, degree = layer.conv.lin(h), 1 + torch.bincount(one.edges[1], minlength=v)
+            sent = (own + layer.conv.root).relu() / degree[:, None]
+            for k, (a, b) in enumerate(one.edges.T):
+                said = (own[a] + layer.conv.bond(one.weights[k])).relu() / (degree[a] * degree[b]).sqrt()
+                sent[b] = sent[b] + said
+        elif network.kind == "gcn":
             looped = linked + torch.eye(v)
             scale = looped.sum(1).rsqrt()
             sent = scale[:, None] * looped * scale @ (h @ layer.conv.lin.weight.T) + layer.conv.bias
@@ -120,8 +129,8 @@ def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(
     again.load_state_dict(network.state_dict())
     x = network.prepare(graphs).take(torch.arange(3))
     assert torch.equal(again.eval()(x), network(x))
-    wider = GraphNetwork(inputs=5, edges=3, hidden=8, layers=1)
-    assert wider.preparation() == network.preparation() != GraphNetwork(inputs=5, hidden=8).preparation()
+    wider = GraphNetwork(form=GraphForm(inputs=5, edges=3), hidden=8, layers=1)
+    assert wider.preparation() == network.preparation() != GraphNetwork(form=NUMBERS, hidden=8).preparation()
 
 
 @pytest.mark.parametrize(
@@ -131,16 +140,16 @@ def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(
         ({"pooling": "min"}, "unknown pooling 'min'"),
         ({"layers": 0}, "not 0 of 300"),
         ({"hidden": 0}, "not 5 of 0"),
-        ({"kind": "gcn", "edges": 2}, "one weight an edge, and these edges have 2 features: use gin"),
     ],
 )
 def test_options_that_are_not(options, said):
     with pytest.raises(BadInput, match=said):
-        GraphNetwork(inputs=5, **options)
+        GraphNetwork(form=NUMBERS, **options)
 
 
 def test_graphs_that_do_not_fit():
-    network, good = GraphNetwork(inputs=5, edges=1, kind="gcn", layers=1, hidden=4), graph(3, edges=1)
+    form, good = GraphForm(inputs=5, edges=1), graph(3, edges=1)
+    network = GraphNetwork(form=form, kind="gcn", layers=1, hidden=4)
     owner = good.owner
     wrong = {
         "of one graph, not a Graphs of 2": inputs.cat([good, good]),
@@ -156,7 +165,7 @@ def test_graphs_that_do_not_fit():
         with pytest.raises(BadInput, match=said):
             network.prepare([good, one])
     with pytest.raises(BadInput, match="takes none"):
-        GraphNetwork(inputs=5, layers=1, hidden=4).prepare([good])
+        GraphNetwork(form=NUMBERS, layers=1, hidden=4).prepare([good])
     for nothing in (list, lambda: ["a text"]):
         with pytest.raises(BadInput, match="needs training graphs"):
             GraphNetwork.build(nothing)
@@ -174,4 +183,4 @@ def test_a_batch_too_small_to_train_on_says_so(virtual, rows):
 def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     with pytest.raises(BadInput, match=r"pip install 'holdfast\[graph\]'"):
-        GraphNetwork(inputs=5)
+        GraphNetwork(form=NUMBERS)

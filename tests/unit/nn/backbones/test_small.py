@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.pixels import IMAGENET, Normalise, image_store
-from holdfast.nn.backbones.small import CNN, MLP, Features
+from holdfast.nn.backbones.small import CNN, MLP, Features, PixelMLP
 
 VECTORS = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
 IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
@@ -99,3 +99,16 @@ def test_bad_images() -> None:
     with pytest.raises(BadInput, match="uint8"):
         image_store(IMAGES.long(), 16)
     assert len(image_store(IMAGES[:0], 16)) == 0
+
+
+def test_pixels_in_a_row_by_hand() -> None:
+    network = PixelMLP(size=16, hidden=4)
+    x = network.prepare(IMAGES).take(torch.arange(6))
+    first, second = (layer[0] for layer in network.layers)
+    wanted = second(first(IMAGES.flatten(1).float() / 255).relu()).relu()
+    assert_close(network(x), wanted)
+    assert not first.bias.any()
+    limit = (6 / (3 * 256 + 4)) ** 0.5  # Glorot's
+    assert 0.9 * limit < float(first.weight.detach().abs().max()) <= limit
+    with pytest.raises(BadInput, match="must be at least 1"):
+        PixelMLP(hidden=0)

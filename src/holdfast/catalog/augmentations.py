@@ -1,0 +1,25 @@
+"""Chance changes to training examples, by the kind of example that they take."""
+
+from __future__ import annotations
+
+from holdfast.catalog.entry import Entry
+
+AUGMENTATIONS = {
+    "domainbed": Entry(
+        "holdfast.data.augment:augment",
+        "images cropped, flipped, jittered, at times grey (Gulrajani & Lopez-Paz, 2021)",
+        takes="image",
+    ),
+    "drop-edge": Entry(
+        "holdfast.data.augment_graphs:drop_edge", "a fifth of the edges left out (Rong et al., 2020)", takes="graph"
+    ),
+    "drop-node": Entry(
+        "holdfast.data.augment_graphs:drop_node", "a fifth of the nodes left out (You et al., 2020)", takes="graph"
+    ),
+    "subgraph": Entry(
+        "holdfast.data.augment_graphs:subgraph",
+        "a connected part with four fifths of the nodes (You et al., 2020)",
+        takes="graph",
+    ),
+}
+DEFAULT_AUGMENTATION = {"image": "domainbed"}  # what augment=true means

@@ -1,0 +1,85 @@
+"""Changed graphs are parts of the graphs they were, each its own, and drawn anew."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from holdfast.core import inputs
+from holdfast.core.inputs import Graphs, keep_nodes
+from holdfast.data.augment_graphs import drop_edge, drop_node, subgraph
+
+CHANGES = [drop_edge, drop_node, subgraph]
+
+
+def ring(v: int, name: int) -> Graphs:
+    """A ring whose nodes carry their name and place and whose edges carry both ends."""
+    a = torch.arange(v)
+    ends = torch.stack([a, (a + 1) % v])
+    edges = torch.cat([ends, ends.flip(0)], dim=1)
+    nodes = torch.stack([torch.full((v,), name), a], dim=1).float()
+    return Graphs(nodes, edges, torch.zeros(v, dtype=torch.long), 1, nodes[edges[0]] * 100 + nodes[edges[1]])
+
+
+@pytest.fixture
+def x():
+    return inputs.cat([ring(40, 1), ring(1, 2), ring(3, 3), ring(60, 4)])
+
+
+def changed(change, x, seed=0, **how):
+    return change(x, torch.Generator().manual_seed(seed), **how)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_left_was_there_and_belongs_to_the_same_graph(change, x):
+    found = changed(change, x)
+    assert found.count == 4
+    assert len(found.nodes) + found.edges.shape[1] < len(x.nodes) + x.edges.shape[1]
+    assert torch.bincount(found.owner, minlength=4).min() >= 1
+    assert torch.equal(found.nodes[:, 0], found.owner + 1.0)
+    assert found.weights is not None
+    ends = found.nodes[found.edges[0]] * 100 + found.nodes[found.edges[1]]
+    assert torch.equal(found.weights, ends)  # every edge is still between its own nodes
+    forth = {tuple(pair) for pair in found.edges.T.tolist()}
+    assert forth == {(b, a) for a, b in forth}  # both ways or none
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_it_is_chance_and_its_seed_decides(change, x):
+    first, again, other = (changed(change, x, seed) for seed in (0, 0, 1))
+    assert torch.equal(first.edges, again.edges)
+    assert first.edges.shape != other.edges.shape or not torch.equal(first.nodes[first.edges], other.nodes[other.edges])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_share_of_nothing_changes_nothing(change, x):
+    found = changed(change, x, share=0.0)
+    assert torch.equal(found.nodes, x.nodes)
+    assert torch.equal(found.edges, x.edges)
+
+
+@pytest.mark.parametrize(("change", "left"), [(drop_edge, 0.7), (drop_node, 0.7)])
+def test_about_the_share_is_left_out(change, left):
+    large = inputs.cat([ring(500, 1)] * 8)
+    found = changed(change, large, share=0.3)
+    size = found.edges.shape[1] / large.edges.shape[1] if change is drop_edge else len(found.nodes) / len(large.nodes)
+    assert size == pytest.approx(left, abs=0.03)
+
+
+def test_a_subgraph_is_connected_and_has_its_share():
+    x = inputs.cat([ring(40, 1), ring(60, 2)])
+    found = changed(subgraph, x, share=0.25)
+    assert torch.bincount(found.owner).tolist() == [30, 45]
+    # a connected part of a ring is a path: as many edges as nodes less one, both ways
+    assert torch.bincount(found.owner[found.edges[0]]).tolist() == [2 * 29, 2 * 44]
+
+
+def test_a_graph_in_pieces_keeps_the_piece_it_began_in():
+    lonely = Graphs(torch.zeros(5, 1), torch.zeros(2, 0, dtype=torch.long), torch.zeros(5, dtype=torch.long), 1)
+    assert len(changed(subgraph, lonely).nodes) == 1
+
+
+def test_kept_nodes_by_hand():
+    found = keep_nodes(ring(4, 1), torch.tensor([True, False, True, True]))
+    assert found.nodes[:, 1].tolist() == [0, 2, 3]
+    assert sorted(map(tuple, found.edges.T.tolist())) == [(0, 2), (1, 2), (2, 0), (2, 1)]

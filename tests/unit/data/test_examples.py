@@ -1,0 +1,43 @@
+"""A function over many rows: in the rows' order, whatever the batches, and shuffled by seed where rows meet."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from holdfast.core.store import TensorStore
+from holdfast.data.examples import Examples, shuffled_chunks
+
+ROWS = np.array([7, 3, 11, 0, 19, 4, 5, 16])
+
+
+def examples() -> Examples:
+    return Examples(TensorStore(torch.arange(20.0)[:, None]), torch.zeros(20, dtype=torch.long), ())
+
+
+def test_a_function_is_mapped_in_the_rows_order():
+    for together in (None, (3, 0), (100, 4)):
+        found = examples().map(lambda x: x * 2, ROWS, together=together)
+        assert found[:, 0].tolist() == [2.0 * row for row in ROWS]
+
+
+def test_chunks_are_a_shuffle_by_seed_and_none_is_much_smaller():
+    for count, size in ((10, 4), (9, 4), (257, 128), (3, 128), (1, 1)):
+        chunks = list(shuffled_chunks(count, size, 0))
+        assert sorted(torch.cat(chunks).tolist()) == list(range(count))
+        sizes = [len(chunk) for chunk in chunks]
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= 1.5 * size
+    first, again, other = (torch.cat(list(shuffled_chunks(100, 10, seed))) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, first.sort().values)
+
+
+def test_rows_that_meet_are_those_of_the_seed():
+    def mean(x):
+        return x - x.mean(0)
+
+    first, again, other = (examples().map(mean, ROWS, together=(3, seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)

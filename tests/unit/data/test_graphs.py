@@ -1,0 +1,189 @@
+"""Files of graphs: every form gives the same graphs, and what is wrong is told with its line."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.data.graphs import from_data_list, holds_graphs, read_graphs
+from holdfast.nn.backbones.graph_layers import geometric
+from tests.graphs import ring, rings_and_stars, star, text_form, write_layout, write_zip
+
+SMALL = rings_and_stars(6)
+
+
+def pairs(graph) -> set[tuple[int, int]]:
+    return {(int(a), int(b)) for a, b in graph.edges.T}
+
+
+def graphs_of(dataset):
+    return dataset.raw.take(np.arange(len(dataset)))
+
+
+def both(edges) -> set[tuple[int, int]]:
+    return {pair for a, b in edges for pair in ((a, b), (b, a))}
+
+
+@pytest.fixture(params=["txt", "zip", "layout", "zip in a folder", "txt in a folder"])
+def path(request, tmp_path):
+    """The same six graphs in every form."""
+    match request.param:
+        case "txt":
+            (tmp_path / "small.txt").write_text(text_form(SMALL))
+            return tmp_path / "small.txt"
+        case "zip":
+            return write_zip(tmp_path / "small.zip", SMALL, folds=True)
+        case "layout":
+            return write_layout(tmp_path / "small", "small", SMALL)
+        case "zip in a folder":
+            (tmp_path / "all").mkdir()
+            write_zip(tmp_path / "all" / "small.zip", SMALL)
+        case _:
+            (tmp_path / "all").mkdir()
+            (tmp_path / "all" / "small.txt").write_text(text_form(SMALL))
+    return tmp_path / "all"
+
+
+def test_every_form_gives_the_same_graphs(path):
+    assert holds_graphs(path)
+    found = read_graphs(path)
+    assert (found.domains, found.classes) == (("small",), ("0", "1"))
+    assert found.y.tolist() == [0, 1, 0, 1, 0, 1]
+    for graph, (v, edges, _) in zip(graphs_of(found), SMALL, strict=True):
+        assert graph.nodes.shape == (v, 0)  # one tag for all says nothing, so there are no features
+        assert pairs(graph) == both(edges)
+        assert graph.edges.shape[1] == len(both(edges))  # none twice
+
+
+def test_tags_are_categories_and_attributes_numbers(tmp_path):
+    def tags(g, node):
+        return (g + node) % 3
+
+    found = graphs_of(read_graphs(write_zip(tmp_path / "a.zip", SMALL, tags=tags)))
+    assert found[1].nodes.tolist() == [[1], [2], [0]]
+    assert not found[1].nodes.is_floating_point()
+    same = graphs_of(read_graphs(write_layout(tmp_path / "b", "b", SMALL, tags=tags)))
+    assert all(torch.equal(a.nodes, b.nodes) for a, b in zip(found, same, strict=True))
+    more = write_zip(tmp_path / "c.zip", SMALL, tags=tags, attributes=lambda g, node: (g / 2, -node))
+    assert graphs_of(read_graphs(more))[1].nodes[1].tolist() == [0.0, 0.0, 1.0, 0.5, -1.0]
+
+
+def test_a_folder_of_several_sets_has_a_domain_for_each(tmp_path):
+    write_zip(tmp_path / "one.zip", rings_and_stars(4))
+    (tmp_path / "two.txt").write_text(text_form(rings_and_stars(6)))
+    found = read_graphs(tmp_path)
+    assert sorted(zip(found.domains, np.bincount(found.domain).tolist(), strict=True)) == [("one", 4), ("two", 6)]
+    assert found.classes == ("0", "1")
+    assert found.name == tmp_path.name
+
+
+def test_a_fold_marks_its_rows_as_test(tmp_path):
+    path = write_zip(tmp_path / "a.zip", rings_and_stars(20), folds=True)
+    split = read_graphs(path, fold=3).split
+    assert split is not None
+    assert np.flatnonzero(split == 2).tolist() == [2, 12]
+    assert (np.delete(split, [2, 12]) == 0).all()
+    with pytest.raises(BadInput, match=r"test_idx-11\.txt: use fold 1 to 10"):
+        read_graphs(path, fold=11)
+
+
+def test_a_folder_with_images_is_none_of_graphs(tmp_path):
+    (tmp_path / "readme.txt").write_text("pictures")
+    assert holds_graphs(tmp_path)
+    (tmp_path / "a.png").write_bytes(b"")
+    assert not holds_graphs(tmp_path)
+
+
+WRONG = {
+    "2\n1 0\n0 0\n": r"line 4: expected `nodes label` of graph 2, found none",
+    "1\n1 0\n0 0\n0 0\n": r"line 4: more lines than the 1 graphs",
+    "1\n2 0\n0 1 1\n0 1\n": r"line 4: 1 neighbours announced, 0 numbers given",
+    "1\n2 0\n0 1 1\n0 1 2\n": r"line 4: neighbour 2 of a graph whose nodes are 0 to 1",
+    "1\n1 0\nx 0\n": r"line 3: 'x' is not a whole number",
+    "1\n0 0\n": r"line 2: a graph of 0 nodes",
+    "1\n2 0\n0 0 1.5\n0 0\n": r"line 4: 0 attributes where the node before has 1",
+    "1\n1 0\n0 0 a\n": r"line 3: an attribute of this graph is not a number",
+    "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"some graphs have attributes and others not",
+    "many\n": r"line 1: 'many' is not a whole number",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_line_is_named(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(BadInput, match=WRONG[text]):
+        read_graphs(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("A", "1, 2\n1, 9\n", "names node 9, there are 1 to 6"),
+        ("A", "1, 2\n1, 4\n", "line 2 joins nodes of two graphs"),
+        ("A", "1, 2\n1\n", "line 2 has 1 numbers, not 2"),
+        ("graph_indicator", "1\n2\n1\n2\n2\n2\n", "must name graphs 1 to 2 in order"),
+        ("graph_labels", "1\n2\n3\n", "must name graphs 1 to 3 in order"),
+        ("graph_labels", "a\nb\n", "holds what is not a number"),
+        ("node_labels", "1\n2\n", "has 2 lines for 6 nodes"),
+    ],
+)
+def test_a_wrong_file_of_the_layout_is_named(tmp_path, file, text, said):
+    folder = write_layout(tmp_path / "x", "x", [(3, ring(3), 0), (3, star(3), 1)])
+    (folder / f"x_{file}.txt").write_text(text)
+    with pytest.raises(BadInput, match=said):
+        read_graphs(folder)
+
+
+def test_what_holds_no_graphs(tmp_path):
+    folder = write_layout(tmp_path / "x", "x", SMALL)
+    (folder / "x_graph_labels.txt").unlink()
+    with pytest.raises(BadInput, match=r"no file x_graph_labels\.txt: put it beside"):
+        read_graphs(folder)
+    (tmp_path / "broken.zip").write_bytes(b"no zip")
+    with pytest.raises(BadInput, match="broken or not a zip"):
+        read_graphs(tmp_path / "broken.zip")
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadInput, match="is no text file"):
+        read_graphs(tmp_path / "bytes.txt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="holds no graphs"):
+        read_graphs(tmp_path / "empty")
+
+
+def data(v, label, *, x=None, edge_attr=None):
+    """What torch-geometric's Data has of a ring."""
+    edges = torch.tensor(sorted(both(ring(v)))).T
+    return SimpleNamespace(num_nodes=v, x=x, edge_index=edges, edge_attr=edge_attr, y=torch.tensor([label]))
+
+
+def test_a_list_of_data_objects():
+    found = from_data_list([data(3, 1.0), data(4, 0.0), data(5, 1.0)], domains=["a", "b", "a"])
+    assert (found.classes, found.domains) == (("0", "1"), ("a", "b"))
+    assert found.y.tolist() == [1, 0, 1]
+    assert found.domain.tolist() == [0, 1, 0]
+    assert [g.nodes.shape for g in graphs_of(found)] == [(3, 0), (4, 0), (5, 0)]
+    rich = [data(3, 0, x=torch.arange(3), edge_attr=torch.rand(6)), data(3, 1, x=torch.arange(3), edge_attr=None)]
+    first = graphs_of(from_data_list(rich, labels=["x", "y"]))[0]
+    assert first.nodes.tolist() == [[0], [1], [2]]
+    assert first.weights.shape == (6, 1)
+
+
+@pytest.mark.graph
+def test_it_takes_those_of_torch_geometric():
+    geometric()  # the first import warns
+    from torch_geometric.data import Data
+
+    edges = torch.tensor([[0, 1], [1, 0]])
+    found = from_data_list([Data(edge_index=edges, num_nodes=2, y=torch.tensor(k)) for k in (0, 1)])
+    assert pairs(graphs_of(found)[0]) == {(0, 1), (1, 0)}
+
+
+def test_lists_that_do_not_fit():
+    with pytest.raises(BadInput, match="graph 0 has not one label y"):
+        from_data_list([SimpleNamespace(num_nodes=1, x=None, edge_index=None, edge_attr=None, y=None)])
+    with pytest.raises(BadInput, match="1 domains for 2 graphs"):
+        from_data_list([data(3, 0), data(3, 1)], domains=["a"])

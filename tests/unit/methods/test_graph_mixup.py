@@ -1,0 +1,128 @@
+"""G-Mixup: graphons are the means of aligned graphs, drawn graphs follow them, and a step trains on both."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from holdfast.core import inputs
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.graph_mixup import GMixup
+from holdfast.methods.graphons import Graphons, by_degree, drawn
+from holdfast.nn.backbones.graph import GraphNetwork
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.tasks.classify import Classify
+
+
+def graph(v, edges, nodes=None) -> Graphs:
+    ends = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
+    nodes = torch.zeros(v, 0) if nodes is None else nodes
+    return Graphs(nodes, torch.cat([ends, ends.flip(0)], dim=1), torch.zeros(v, dtype=torch.long), 1)
+
+
+PATH = graph(3, [(0, 1), (1, 2)])  # node 1 has the highest degree
+STAR = graph(4, [(2, 0), (2, 1), (2, 3)])
+CLIQUE = graph(3, [(0, 1), (1, 2), (0, 2)])
+
+
+def test_nodes_are_in_the_order_of_their_degree():
+    assert by_degree(inputs.cat([PATH, STAR])).tolist() == [1, 0, 2, 1, 2, 0, 3]
+
+
+def test_a_graphon_is_the_mean_of_aligned_graphs_cut_or_filled_to_the_median_size():
+    graphons = Graphons(2)
+    graphons.see(inputs.cat([PATH, STAR, CLIQUE]), torch.tensor([0, 0, 1]))
+    assert graphons.places == 3
+    path = torch.tensor([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]])  # the star without its last leaf looks the same
+    graphons.estimate(0.0)
+    torch.testing.assert_close(graphons.chances, torch.stack([path, 1 - torch.eye(3)]), atol=1e-5, rtol=0)
+    graphons.see(CLIQUE, torch.tensor([0]))  # two in three are paths, one a clique
+    graphons.estimate(0.0)
+    wanted = torch.tensor([[0.0, 1, 1], [1, 0, 1 / 3], [1, 1 / 3, 0]])
+    torch.testing.assert_close(graphons.chances[0], wanted, atol=1e-5, rtol=0)
+    graphons.estimate(10.0)
+    assert not graphons.chances.any()  # a threshold above every singular value leaves nothing
+
+
+def test_only_classes_seen_are_known_and_the_state_comes_back():
+    graphons = Graphons(3)
+    nodes = torch.tensor([[1.0], [5.0], [3.0]])
+    graphons.see(graph(3, [(0, 1), (1, 2)], nodes), torch.tensor([2]))
+    graphons.estimate(0.2)
+    assert graphons.known.tolist() == [False, False, True]
+    assert graphons.features(2).tolist() == [[5.0], [1.0], [3.0]]
+    other = Graphons(3)
+    other.load_state_dict(graphons.state_dict())
+    assert torch.equal(other.chances, graphons.chances)
+    assert torch.equal(other.nodes, graphons.nodes)
+
+
+def test_drawn_graphs_follow_the_chances():
+    torch.manual_seed(0)
+    chances = torch.tensor([[0.9, 0.8, 0.3], [0.8, 0.9, 0.0], [0.3, 0.0, 0.9]])
+    seen = torch.zeros(3, 3)
+    for _ in range(2000):
+        one = drawn(chances, torch.arange(3.0)[:, None])
+        place = one.nodes[:, 0].long()
+        assert one.edges.shape[1] or len(place) == 1
+        seen[place[one.edges[0]], place[one.edges[1]]] += 1
+    torch.testing.assert_close(seen / 2000, chances.fill_diagonal_(0.0), atol=0.04, rtol=0)
+
+
+def method(graphs, **settings) -> tuple[GMixup, DomainBatch]:
+    torch.manual_seed(0)
+    network = GraphNetwork.build(lambda: graphs, layers=2, hidden=8, dropout=0.0)
+    model = Model(network, NoNeck(8), Linear(8, 2))
+    x = network.prepare(graphs).take(torch.arange(len(graphs)))
+    made = GMixup(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)), **settings)
+    return made, DomainBatch(x, torch.arange(len(graphs)) % 2, (0,), (len(graphs),))
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("numbers", [False, True])
+def test_a_step_trains_on_drawn_graphs_too(numbers, monkeypatch):
+    def featured(one):
+        return Graphs(torch.rand(len(one.nodes), 3), one.edges, one.owner, 1) if numbers else one
+
+    rule, batch = method([featured(one) for one in (PATH, CLIQUE) * 8], share=0.5)
+    sizes = []
+    whole = rule.model.forward
+    monkeypatch.setattr(rule.model, "forward", lambda x: sizes.append(x.count) or whole(x))
+    found = rule.step(batch)
+    assert sizes == [24]
+    assert found["risk"] != found["mixed"]
+
+
+@pytest.mark.graph
+def test_the_target_lies_between_the_two_classes(monkeypatch):
+    rule, batch = method([PATH, CLIQUE] * 8, share=0.5, mix=(0.25, 0.25))
+    logits = torch.zeros(24, 2, requires_grad=True)
+    monkeypatch.setattr(rule.model, "forward", lambda x: logits)
+    losses = []
+    monkeypatch.setattr(rule.optimizer, "descend", losses.append)
+    rule.step(batch)
+    (grad,) = torch.autograd.grad(losses[0], logits)
+    drawn_part = grad[16:] * 24  # softmax less target, for each drawn graph
+    target = 0.5 - drawn_part[0]
+    assert sorted(target.tolist()) == pytest.approx([0.25, 0.75])
+    torch.testing.assert_close(drawn_part, drawn_part[:1].expand(8, 2))
+
+
+@pytest.mark.graph
+def test_what_it_does_not_take():
+    tagged = graph(3, [(0, 1), (1, 2)], torch.tensor([[0], [1], [2]]))
+    with pytest.raises(BadInput, match="without features of edges and categories"):
+        method([tagged, tagged])
+    with pytest.raises(BadInput, match="mix takes two shares"):
+        method([PATH, CLIQUE], mix=(0.5, 0.1))
+    model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
+    with pytest.raises(BadInput, match="g-mixup draws graphs"):
+        GMixup(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)))

@@ -1,0 +1,102 @@
+"""CIGA and DIR: their terms by hand, and what each moves."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.invariant_graph import CIGA, DIR, hinged, interventions
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.backbones.subgraph import SubgraphNetwork
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.tasks.classify import Classify
+
+Y = torch.tensor([0, 1, 1])
+
+
+def test_the_rest_counts_where_it_knows_less():
+    rest = torch.tensor([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])
+    kept = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # better, better, worse
+    wanted = F.cross_entropy(rest[:2], Y[:2])
+    torch.testing.assert_close(hinged(rest, kept, Y), wanted)
+    assert hinged(kept, kept, Y) == 0
+
+
+def test_every_graph_is_seen_with_every_rest():
+    torch.manual_seed(0)
+    output, rest = torch.randn(3, 2), torch.randn(3, 2)
+    wanted = [F.cross_entropy(torch.sigmoid(one) * output, Y) for one in rest]
+    torch.testing.assert_close(interventions(output, rest, Y), torch.stack(wanted))
+    same = interventions(output, rest[:1].expand(3, 2), Y)
+    assert float(same.var()) == pytest.approx(0, abs=1e-12)
+
+
+def rule(make, **settings):
+    torch.manual_seed(0)
+    graphs = []
+    for i in range(6):
+        a = torch.arange(4 + i)
+        ends = torch.stack([a, (a + 1) % (4 + i)])
+        edges = torch.cat([ends, ends.flip(0)], dim=1)
+        graphs.append(Graphs(torch.randn(4 + i, 3), edges, torch.zeros(4 + i, dtype=torch.long), 1))
+    network = SubgraphNetwork.build(lambda: graphs, layers=2, hidden=8, dropout=0.0)
+    model = Model(network, NoNeck(8), Linear(8, 2))
+    made = make(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-2, steps=10)), **settings)
+    return made, DomainBatch(network.prepare(graphs).take(torch.arange(6)), torch.arange(6) % 2, (0,), (6,))
+
+
+@pytest.mark.graph
+def test_without_contrast_and_hinge_ciga_is_the_risk_of_the_deciding_part():
+    made, batch = rule(CIGA, contrast=0.0, hinge=0.0)
+    assert made.rest is None
+    seen = []
+    made.optimizer.descend = seen.append
+    told = made.step(batch)
+    torch.testing.assert_close(seen[0].detach(), told["risk"])
+    assert "rest" not in told
+
+
+@pytest.mark.graph
+def test_the_hinge_moves_the_network_too():
+    """Not only the head of the rest: what the rest knows depends on which edges are left to it."""
+    made, batch = rule(CIGA, contrast=0.0, hinge=1.0)
+    kept, rest = made.model.backbone.both(batch.x)
+    loss = hinged(made.rest(rest), made.model.head(kept).detach() * 100, batch.y)
+    (grad,) = torch.autograd.grad(loss, made.model.backbone.score[0].weight)
+    assert bool(grad.abs().sum() > 0)
+
+
+@pytest.mark.graph
+def test_dirs_weight_grows_and_its_rest_teaches_the_network_nothing():
+    made, batch = rule(DIR, weight=1.0)
+    made.model.train()
+    seen = []
+    made.optimizer.descend = seen.append
+    told = made.step(batch)
+    score = made.model.backbone.score[0].weight
+    alone = torch.autograd.grad(F.cross_entropy(made.model(batch.x), batch.y), score)
+    found = torch.autograd.grad(seen[0], [score, made.rest[0].weight])
+    torch.testing.assert_close(found[0], alone[0])
+    assert bool(found[1].abs().sum() > 0)
+    first = float(seen[0].detach()) - float(told["risk"])  # at step 0 only the rest's own risk is added
+    _, rest = made.model.backbone.both(batch.x)
+    torch.testing.assert_close(first, float(F.cross_entropy(made.rest(rest), batch.y).detach()), rtol=1e-4, atol=1e-4)
+    made.steps = 10
+    more = made.step(batch)
+    assert float(seen[1].detach()) - float(more["risk"]) > first + 0.1
+
+
+@pytest.mark.parametrize("make", [CIGA, DIR])
+def test_another_encoder_is_refused(make):
+    model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
+    with pytest.raises(BadInput, match="use it with --encoder gin-subgraph or gcn-subgraph"):
+        make(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)))

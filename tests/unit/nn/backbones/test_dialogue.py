@@ -1,0 +1,294 @@
+"""The encoder that answers: its likelihood word by word, its answers, growth, and what a folder brings back."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens
+from holdfast.nn.backbones import dialogue, speaker
+from holdfast.nn.backbones.dialogue import Dialogue
+from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
+from holdfast.nn.decoding import Answering
+from holdfast.nn.growth import GrowsSlots, GrowsUnits, GrowsWords
+
+PAIRS = [
+    ("How are you today?", "fine, and you?"),
+    ("where is the tea", "here"),
+    ("fine!", "how is the tea, today and here"),
+    ("you", "the tea is fine. how are you?"),
+]
+SMALL = {"embedding": 6, "hidden": 4, "slots": 5, "slot_width": 3, "joint": 7, "longest": 6}
+ALL = torch.arange(4)
+
+
+def net(**options) -> Dialogue:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = Dialogue.build(lambda: PAIRS, **{**SMALL, **options}).eval()
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter *= 2  # so that words and slots are far from alike
+        return made
+
+
+def taken(encoder: Dialogue, examples=PAIRS) -> Tokens:
+    return encoder.prepare(examples).take(torch.arange(len(examples)))
+
+
+OPTIONS = [{}, {"cell": "lstm"}, {"slots": 0}, {"directions": 2}, {"attention": "general"}, {"first_read": "uniform"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_likelihood_is_that_of_the_words_one_step_at_a_time(options):
+    encoder = net(**options)
+    found = encoder(taken(encoder))
+    for i, (message, response) in enumerate(PAIRS):
+        words = [*dialogue.words_of(response), "<eos>"]
+        heard = torch.tensor([encoder.table.ids(dialogue.words_of(message))])
+        score, state = encoder.net.scorer(heard, torch.tensor([heard.shape[1]]))
+        last, lost = torch.tensor([SEPARATOR]), 0.0
+        for word in words:
+            told, state = score(last, state)
+            last = torch.tensor(encoder.table.ids([word]))
+            lost = lost - told[0, last]
+        assert_close(found[i], torch.cat([lost.detach(), torch.tensor([float(len(words))])]), atol=1e-4, rtol=1e-5)
+
+
+def test_attention_is_the_softmax_over_the_words_that_are_there():
+    encoder = net()
+    states, encoded = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+    found = encoder.net.attention.look(states, encoded, torch.tensor([5, 2]))
+    assert torch.equal(found[..., :4], states)
+    for i, length in enumerate((5, 2)):
+        for step in range(3):
+            raw = [torch.exp(states[i, step] @ encoded[i, s]) for s in range(length)]
+            assert_close(found[i, step, 4:], sum(a / sum(raw) * encoded[i, s] for s, a in enumerate(raw)))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_alone_in_a_batch_and_padded(options):
+    encoder = net(**options, beam=2)
+    store = encoder.prepare(PAIRS)
+    whole, said = encoder(store.take(ALL)), encoder.answer(store.take(ALL))
+    for i in range(4):
+        x = store.take(torch.tensor([i]))
+        wide = [torch.nn.functional.pad(part, (0, 9)) for part in (x.ids, x.mask, x.types)]
+        junk = [wide[0].masked_fill(~wide[1], 7), wide[1], wide[2].masked_fill(~wide[1], 1)]
+        for given in (x, Tokens(*wide), Tokens(*junk)):
+            assert_close(encoder(given)[0], whole[i], atol=1e-5, rtol=1e-5)
+            assert torch.equal(encoder.answer(given)[0], said[i])
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_scores_in_pieces_are_the_same(beam, monkeypatch):
+    encoder = net(beam=beam)
+    x = taken(encoder)
+    wanted, said = encoder(x), encoder.answer(x)
+    monkeypatch.setattr(speaker, "ENTRIES", 2 * len(encoder.table.words()))
+    monkeypatch.setattr(dialogue, "ENTRIES", 2 * len(encoder.table.words()))
+    assert_close(encoder(x), wanted)
+    assert torch.equal(encoder.answer(x), said)
+
+
+def test_an_answer_depends_on_the_message_alone():
+    encoder = net()
+    said = encoder.answer(taken(encoder))
+    assert said.shape == (4, 6)
+    assert torch.equal(encoder.answer(taken(encoder, [message for message, _ in PAIRS])), said)
+    other = [(message, "tea tea") for message, _ in PAIRS]
+    assert torch.equal(encoder.answer(taken(encoder, other)), said)
+    assert not set(said.flatten().tolist()) & {UNKNOWN, SEPARATOR, encoder.table.index["<eos>"]}
+    assert torch.equal(encoder(taken(encoder, [message for message, _ in PAIRS])), torch.zeros(4, 2))
+    words = encoder.table.words()
+    assert encoder.texts(said)[0].replace(" ", "") == "".join(words[i] for i in said[0] if i != PAD)
+
+
+def test_it_learns_to_answer():
+    torch.manual_seed(0)
+    encoder = Dialogue.build(lambda: PAIRS, embedding=16, hidden=24, slots=6, dropout=0.0, longest=12)
+    x, optimizer = taken(encoder), torch.optim.Adam(encoder.parameters(), lr=0.02)
+    for _ in range(80):
+        lost, words = encoder(x).sum(0)
+        optimizer.zero_grad()
+        (lost / words).backward()
+        optimizer.step()
+    assert encoder.texts(encoder.answer(x)) == [
+        "fine, and you?", "here", "how is the tea, today and here", "the tea is fine. how are you?",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_gradient_reaches_all(options):
+    encoder = net(**options)
+    encoder(taken(encoder))[:, 0].sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.any()), name
+    assert {id(p) for b in encoder.blocks() for p in b.parameters()} == {id(p) for p in encoder.parameters()}
+
+
+def test_words_are_cut_and_kept_apart():
+    encoder = net(length=3)
+    index = encoder.table.index
+    found = taken(encoder, [("the zebra", "tea " * 9), ("you", "zebra")])
+    the, tea, you, end = (index[word] for word in ("the", "tea", "you", "<eos>"))
+    assert found.ids.tolist() == [[the, UNKNOWN, tea, tea, tea, end], [you, UNKNOWN, end, PAD, PAD, PAD]]
+    assert found.types.tolist() == [[0, 0, 1, 1, 1, 1], [0, 1, 1, 0, 0, 0]]
+    assert encoder.wanted(found).tolist() == [[tea, tea, tea, PAD], [-1, PAD, PAD, PAD]]
+    assert encoder.similarity(encoder.answer(found), found) is None
+    assert len(encoder.prepare([])) == 0
+
+
+def test_likeness_counts_words_that_the_network_does_not_know(tmp_path):
+    path = tmp_path / "vectors.npz"
+    names = ["tea", "zebra", "fine", "you"]
+    np.savez(path, words=np.array(names), vectors=np.array([[1.0, 0], [0, 1], [1, 1], [-1, 0]]))
+    encoder, plain = net(vectors=str(path)), net()
+    assert encoder.preparation() != plain.preparation()
+    examples = [("you", "tea zebra"), ("you", "here"), ("you", "fine")]
+    x = taken(encoder, examples)
+    assert_close(encoder(x), plain(taken(plain, examples)))
+    tea, fine, here = (encoder.table.index[word] for word in ("tea", "fine", "here"))
+    answers = torch.tensor([[tea, here, PAD], [tea, tea, PAD], [here, PAD, PAD]])
+    # the mean of tea and zebra against tea; a response, then an answer, without a word that has a vector
+    assert_close(encoder.similarity(answers, x), torch.tensor([0.5**0.5, 0.0, 0.0]))
+    assert encoder.similarity(torch.tensor([[fine], [fine], [fine]]), x).tolist() == pytest.approx([1, 0, 1])
+    assert copy.deepcopy(encoder).likeness is encoder.likeness
+    assert not any("likeness" in name for name in encoder.state_dict())
+
+
+def test_it_is_what_growth_asks_for():
+    encoder = net()
+    for kind in (Answering, GrowsSlots, GrowsWords, GrowsUnits):
+        assert isinstance(encoder, kind), kind
+    assert encoder.words_in([("the Zebra", "no tea"), "tea zebra"]) == ["the", "zebra", "no", "tea"]
+
+
+def test_slots_grow_in_both_banks():
+    encoder = net()
+    before = encoder(taken(encoder))
+    new = encoder.grow(3, domain=1)
+    assert [tuple(p.shape) for p in new] == [(1, 3, 4), (1, 3, 3)] * 2
+    assert encoder.slots == 8
+    assert not torch.equal(encoder(taken(encoder)), before)
+    with torch.no_grad():
+        for bank in (encoder.net.encoder.bank, encoder.net.decoder.bank):
+            bank.keys[1].zero_()
+            bank.values[1].zero_()
+        state = encoder.state_dict()
+    fresh = net()
+    fresh.load_state_dict(state)
+    assert torch.equal(fresh(taken(fresh)), encoder(taken(encoder)))
+
+
+def test_a_domain_of_the_published_size_adds_4_194_304_parameters():
+    made = Dialogue(words=["a"], embedding=8, hidden=1024, slots=1)
+    assert sum(p.numel() for p in made.grow(1024, domain=1)) == 2 * 1024 * 2048
+
+
+def test_words_grow_to_be_heard_and_said(tmp_path):
+    (tmp_path / "vectors.txt").write_text("zebra 1 2 3 4 5 6\n")
+    encoder = net()
+    told = [("the zebra", "zebra here")]
+    old = taken(encoder, told)
+    before = encoder(old)
+    heard, said = encoder.grow_words(["zebra", "tea", "yak"], vectors=str(tmp_path / "vectors.txt"))
+    assert heard.shape == (2, 6)
+    assert said.shape == (2, 8)
+    assert heard[0].tolist() == [1, 2, 3, 4, 5, 6]
+    with torch.no_grad():
+        said[:, -1] = -1e4  # never said: then nothing of the old has changed
+        assert_close(encoder(old), before)
+        said[:, -1] = 0.0
+    fresh = taken(encoder, told)
+    assert fresh.ids[0, 1] == encoder.table.index["zebra"] != UNKNOWN
+    encoder(fresh)[:, 0].sum().backward()
+    assert bool(heard.grad[0].any())
+    assert not heard.grad[1].any()
+    assert bool(said.grad.any())
+    with torch.no_grad():
+        said[0, -1] = 1e4
+    assert encoder.texts(encoder.answer(fresh)) == [" ".join(["zebra"] * 6)]
+
+
+@pytest.mark.parametrize("options", [{}, {"cell": "lstm"}, {"attention": "general"}, {"slots": 0}], ids=str)
+def test_hidden_units_grow_around_the_old_ones(options):
+    encoder = net(**options)
+    x, counted = taken(encoder), sum(p.numel() for p in encoder.parameters())
+    before, old = encoder(x), copy.deepcopy(encoder)
+    cost = encoder.net.cost(3)
+    assert encoder.widen(3).tolist() == [0, 1]
+    assert sum(p.numel() for p in encoder.parameters()) == counted + cost
+    assert not torch.allclose(encoder(x), before)
+    with torch.no_grad():  # nothing from what is new to what is old: the old network
+        for name in ("encoder", "decoder"):
+            part = getattr(encoder.net, name)
+            part.by_state[:, 4:] = 0
+            if part.bank is not None:
+                part.bank.keys[0][..., 4:] = 0
+        look = encoder.net.attention
+        look.joint.weight[:, 4:7] = 0
+        look.joint.weight[:, 11:] = 0
+        if look.by_state is None:  # <h, e> over new units must vanish too: their states stay at zero
+            for name in ("encoder", "decoder"):
+                part, blocks = getattr(encoder.net, name), {"gru": 3, "lstm": 4}[encoder.settings["cell"]]
+                part.by_input.view(1, -1, blocks, 7)[..., 4:] = 0
+                part.bias.view(1, 4, 7)[..., 4:] = 0
+                part.by_state.view(1, 7, blocks, 7)[..., 4:] = 0
+                if part.by_content is not None:
+                    part.by_content.view(1, -1, blocks, 7)[..., 4:] = 0
+        else:
+            look.by_state.weight[:, 4:] = 0
+            look.by_state.weight[4:] = 0
+    assert_close(encoder(x), before)
+    assert_close(old(x), before)
+
+
+def test_units_are_worth_their_parameters():
+    encoder = Dialogue(words=["a"], embedding=30, hidden=96, slots=64)
+    units = encoder.units_for(60_000)
+    before = sum(p.numel() for p in encoder.parameters())
+    encoder.widen(units)
+    assert sum(p.numel() for p in encoder.parameters()) - before == pytest.approx(60_000, rel=0.01)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_grown_one_comes_back_from_its_folder(options, tmp_path):
+    encoder = net(**options)
+    if encoder.slots:
+        encoder.grow(4, domain=2)
+    encoder.grow_words(["zebra"])
+    if encoder.settings["directions"] == 1:
+        encoder.widen(2)
+    encoder.grow_words(["yak"])
+    again = Dialogue.load(tmp_path, json.loads(json.dumps(encoder.save(tmp_path)))).eval()
+    again.load_state_dict(encoder.state_dict())
+    asked = [*PAIRS, ("a zebra", "yak here")]
+    assert torch.equal(again(taken(again, asked)), encoder(taken(encoder, asked)))
+    assert torch.equal(again.answer(taken(again, asked)), encoder.answer(taken(encoder, asked)))
+    assert again.preparation() == encoder.preparation()
+    assert again.settings == encoder.settings
+
+
+def test_bad_input():
+    for options, said in [
+        ({"length": 0}, "at least 1"),
+        ({"beam": 0}, "beam and longest"),
+        ({"attention": "dott"}, "did you mean 'dot'"),
+        ({"directions": 2, "hidden": 5}, "even"),
+        ({"min_count": 9}, "min_count"),
+        ({"vectors": "nowhere.npz"}, "no file of word vectors"),
+    ]:
+        with pytest.raises(BadInput, match=said):
+            net(**options)
+    with pytest.raises(BadInput, match="pairs of texts: give the columns message and response"):
+        Dialogue.build(lambda: ["hello"])
+    with pytest.raises(BadInput, match="one direction"):
+        net(directions=2).widen(2)

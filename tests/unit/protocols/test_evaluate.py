@@ -1,0 +1,52 @@
+"""Outputs of a network whose examples look at each other: in a shuffle by seed, whatever the order of a file."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch.testing import assert_close
+
+from holdfast.core.store import TensorStore
+from holdfast.data.examples import Examples
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.erm import ERM
+from holdfast.nn.backbones.small import Features
+from holdfast.nn.heads import Linear
+from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.model import Model
+from holdfast.protocols.evaluate import outputs
+from holdfast.tasks.classify import Classify
+
+
+def method(**options) -> ERM:
+    torch.manual_seed(0)
+    neck = Heterogeneous(6, 2, real=0, slots=2, label_width=2, heads=2, support=8, **options)
+    model = Model(Features(inputs=6), neck, Linear(neck.width, 2))
+    return ERM(model, task=Classify(), optimizer=partial(Descent, Recipe()))
+
+
+def test_examples_of_a_batch_context_meet_in_a_shuffle_of_the_support_sets_size():
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+    examples, rows = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ()), np.arange(32)
+    sizes = []
+    trained = method(context="batch")
+    trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    found = outputs(trained, examples, rows)
+    assert sizes == [8, 8, 8, 8]
+    assert torch.equal(found, outputs(trained, examples, rows))
+    assert not torch.allclose(found, outputs(method(context="batch", shuffle=1), examples, rows), atol=1e-5)
+    with torch.no_grad():
+        in_order = torch.cat([trained.eval().predict(part) for part in x.split(8)])
+    assert not torch.allclose(found, in_order, atol=1e-5)
+
+
+def test_examples_that_see_themselves_alone_are_scored_in_large_batches():
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+    examples = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ())
+    sizes, trained = [], method()
+    trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+    found = outputs(trained, examples, np.arange(32))
+    assert sizes == [32]
+    assert_close(found[5:9], outputs(trained, examples, np.arange(5, 9)))
