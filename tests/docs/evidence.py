@@ -13,17 +13,19 @@ from holdfast.report.stats import interval
 
 RESULTS = Path(__file__).parents[2] / "results" / "mil"
 ROWS = {
-    "ERM": {"method": "erm", "neck": "none", "plan": "leave-one-out"},
+    "ERM": {"method": "erm", "neck": "none", "inside": False},
     "+ memory": {"method": "erm", "frozen": False, "memory": True},
-    "untrained memory": {"method": "erm", "frozen": True, "same": True},
+    "untrained memory": {"method": "erm", "frozen": True, "same": True, "sharp": False},
     "untrained memory, share 0.5": {"method": "erm", "frozen": True, "same": False},
+    "untrained memory, sharper read": {"method": "erm", "frozen": True, "sharp": True},
     "+ FFN": {"method": "erm", "neck": "ffn"},
     "invariance w/o memory": {"method": "dann"},
     "CORAL": {"method": "coral"},
     "IRM": {"method": "irm"},
     "MIL, published settings": {"method": "mil", "chosen": False},
-    "MIL, chosen settings": {"method": "mil", "chosen": True},
-    "oracle": {"plan": "in-domain"},
+    "MIL, chosen settings": {"method": "mil", "chosen": True, "sharp": False},
+    "MIL, sharper read": {"method": "mil", "sharp": True},
+    "oracle": {"inside": True},
 }
 
 
@@ -33,11 +35,12 @@ def _said(spec: dict) -> dict:
     return {
         "method": spec["method"],
         "neck": spec["neck"],
-        "plan": spec["plan"],
+        "inside": spec["plan"] == "in-domain",
         "memory": memory,
         "frozen": memory and spec["neck_args"].get("frozen", False),
         "same": spec["neck_args"].get("share") == 0.2,  # the share of MIL's chosen settings
         "chosen": "critic_lr" in spec["method_args"],
+        "sharp": "temperature" in spec["neck_args"],
     }
 
 
@@ -49,20 +52,21 @@ def runs(folder: str) -> dict[str, dict[tuple[str, int], dict]]:
         record = json.loads(path.read_text(encoding="utf-8"))
         said = _said(record["spec"])
         (row,) = (name for name, asked in ROWS.items() if all(said[k] == v for k, v in asked.items()))
-        found[row][(record["episode"].partition("-")[2], record["spec"]["seed"])] = record
+        tests = record["stages"][-1]["test"]
+        for target in tests:
+            found[row][(target, record["spec"]["seed"])] = record
     return {row: found[row] for row in ROWS if row in found}
 
 
-def _score(record: dict) -> float:
-    (scores,) = record["stages"][-1]["test"].values()
-    return 100 * scores["macro_f1"]
+def _score(records: dict, target: str, seed: int) -> float:
+    return 100 * records[(target, seed)]["stages"][-1]["test"][target]["macro_f1"]
 
 
 def _against(mine: dict, other: dict) -> str:
     """The mean difference over targets with its 95% interval over seeds, and the paired p."""
     assert mine.keys() == other.keys()
     seeds, targets = sorted({s for _, s in mine}), sorted({t for t, _ in mine})
-    a, b = ([fmean(_score(each[(t, s)]) for t in targets) for s in seeds] for each in (mine, other))
+    a, b = ([fmean(_score(each, t, s) for t in targets) for s in seeds] for each in (mine, other))
     told = interval([x - y for x, y in zip(a, b, strict=True)])
     test = paired_t(a, b)
     if told is None or test.p is None:
@@ -79,7 +83,7 @@ def scores(folder: str) -> list[str]:
         f"|---|{'---|' * (len(targets) + 3)}",
     ]
     for row, records in found.items():
-        cells = [fmean(_score(records[(t, s)]) for s in range(5)) for t in targets]
+        cells = [fmean(_score(records, t, s) for s in range(5)) for t in targets]
         pair = [
             "-" if row in (base, "oracle") else _against(records, found[base]) for base in ("ERM", "untrained memory")
         ]

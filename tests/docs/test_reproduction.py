@@ -10,6 +10,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encodi
 TABLES = {
     "amazon": lambda: evidence.scores("amazon"),
     "mnli": lambda: evidence.scores("mnli"),
+    "amazon to others": lambda: evidence.scores("amazon-cross"),
+    "mnli to others": lambda: evidence.scores("mnli-cross"),
     "distances": evidence.distances,
     "search on amazon": lambda: evidence.searched("search-amazon", 4),
     "search on mnli": lambda: evidence.searched("search-mnli", 5),
@@ -25,6 +27,6 @@ def test_a_table_is_what_the_records_give(name):
 
 
 def test_every_row_has_five_seeds_on_every_target():
-    for folder, targets in (("amazon", 4), ("mnli", 5)):
+    for folder, targets in (("amazon", 4), ("mnli", 5), ("amazon-cross", 2), ("mnli-cross", 2)):
         for row, records in evidence.runs(folder).items():
             assert len(records) == 5 * targets, (folder, row)
