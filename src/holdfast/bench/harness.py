@@ -15,19 +15,21 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case: its ratio to the reference and the bar it must keep (at most, or at least)."""
+    """One case: its ratio to the reference and the bar it must keep (at most, or at least); None is only told."""
 
     case: str
     ratio: float
-    bar: float
+    bar: float | None
     at_least: bool = False
 
     @property
     def ok(self) -> bool:
+        if self.bar is None:
+            return True
         return self.ratio >= self.bar if self.at_least else self.ratio <= self.bar
 
     def bar_text(self) -> str:
-        return f"{'at least' if self.at_least else 'at most'} {self.bar}"
+        return "-" if self.bar is None else f"{'at least' if self.at_least else 'at most'} {self.bar}"
 
     def json(self) -> dict[str, Any]:
         return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
