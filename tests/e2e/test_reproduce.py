@@ -176,10 +176,7 @@ BAD = {
         ["mil/table1", "--data-dir", "data", "--set", "neck.slotts=3"],
         r"unknown setting of a neck of mil/table1 'slotts': did you mean 'slots'",
     ),
-    "a table of rows that cannot be run": (
-        ["pmb/table5", "--rows", "progressive"],
-        r"nothing of pmb/table5.*\(a column beside[^;]*\)",
-    ),
+    "a row that is quoted": (["pmb/table1", "--rows", "yu"], r"nothing of pmb/table1.*quoted from Yu"),
     "another encoder": (["pmb/table1", "--encoder", "minilm"], r"the rows of pmb/table1 say what their encoder is"),
     "unknown encoder setting": (
         ["pmb/table1", "--data-dir", "data", "--set", "encoder.hiden=3"],

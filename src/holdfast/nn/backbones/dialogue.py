@@ -5,9 +5,11 @@ b batch, n tokens of a kind, t words of a response
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -56,6 +58,7 @@ class Dialogue(Backbone):
         beam: int = 1,
         longest: int = 30,
         length_power: float = 1.0,
+        columns: Sequence[int] = (),
     ) -> None:
         super().__init__()
         if min(length, embedding, hidden) < 1 or directions not in (1, 2) or hidden % directions:
@@ -66,6 +69,7 @@ class Dialogue(Backbone):
             "cell": cell, "embedding": embedding, "hidden": hidden, "slots": slots, "slot_width": slot_width,
             "directions": directions, "attention": attention, "joint": joint, "first_read": first_read,
             "dropout": dropout, "length": length, "beam": beam, "longest": longest, "length_power": length_power,
+            "columns": [],
         }  # fmt: skip
         self.length, self.beam, self.longest, self.length_power, self.width = length, beam, longest, length_power, 2
         self.likeness: Likeness | None = None
@@ -74,6 +78,8 @@ class Dialogue(Backbone):
             words, embedding=embedding, hidden=hidden, directions=directions, attention=attention, joint=joint,
             dropout=dropout, recurrent=recurrent,
         )  # fmt: skip
+        for units in columns:
+            self.add_column(units)
 
     @classmethod
     def build(
@@ -137,14 +143,22 @@ class Dialogue(Backbone):
         """Words that are new, to be heard and to be said, at random or heard as a file of vectors has them."""
         return self.net.grow_words(words, vectors=vectors)
 
-    def units_for(self, parameters: int) -> int:
-        """How many hidden units cost nearest to so many parameters."""
-        return units_worth(parameters, self.net.cost)
+    def units_for(self, parameters: int, *, column: bool = False) -> int:
+        """How many hidden units cost nearest to so many parameters, in `widen` or as a column of their own."""
+        return units_worth(parameters, partial(self.net.cost, column=column))
+
+    def add_column(self, units: int) -> Tensor:
+        """All that is there rests from now on; a new encoder and decoder read it, and what says words is made anew."""
+        if units < 1 or units % self.settings["directions"]:
+            raise BadInput(f"a column needs at least one unit in each direction of the encoder, not {units} in all")
+        self.net.add_column(units)
+        self.settings["columns"].append(units)
+        return torch.arange(self.width)
 
     def widen(self, units: int) -> Tensor:
         """More hidden units in encoder and decoder, joined both ways; the features stay the same two."""
-        if self.net.encoder.directions > 1:
-            raise BadInput("hidden units are added where the encoder has one direction: set encoder.directions=1")
+        if self.net.encoder.directions > 1 or self.net.later:
+            raise BadInput("hidden units are added where the encoder has one direction and there are no columns")
         self.net.widen(units)
         self.settings["hidden"] += units
         return torch.arange(self.width)
@@ -212,12 +226,12 @@ class Dialogue(Backbone):
         return [[names[i] for i in row if i != PAD] for row in answers.tolist()]
 
     def blocks(self) -> list[nn.Module]:
-        return [self.net.table, self.net.encoder, self.net.decoder, self.net.attention, self.net.out]
+        return [self.net.table, self.net.encoder, self.net.decoder, self.net.later, self.net.attention, self.net.out]
 
     def save(self, folder: Path) -> dict[str, Any]:
         """The words, those that came later group by group, beside the settings."""
         (folder / WORDS).write_text(json.dumps(self.table.groups, ensure_ascii=False), encoding="utf-8")
-        return dict(self.settings)
+        return copy.deepcopy(self.settings)
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:

@@ -16,6 +16,7 @@ from holdfast.nn.backbones.attention import Attention
 from holdfast.nn.backbones.word_table import WordTable
 from holdfast.nn.backbones.word_vectors import read_vectors
 from holdfast.nn.backbones.words import SEPARATOR
+from holdfast.nn.columns import cost_of_next, next_column, reach, run_columns
 from holdfast.nn.decoding import Score, State
 from holdfast.nn.plain_loop import Start
 from holdfast.nn.recurrent import Recurrent
@@ -47,19 +48,47 @@ class Speaker(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.encoder = Recurrent(embedding, hidden // directions, directions=directions, **recurrent)
         self.decoder = Recurrent(embedding, hidden, directions=1, **recurrent)
+        self.later = nn.ModuleList()  # pairs of columns that came after them
         self.attention = Attention(hidden, joint, kind=attention)
         self.out = WordTable(words, joint + 1, spread=(3 * joint) ** -0.5)  # the last column is the bias
 
-    def listen(self, message: Tensor, heard: Tensor) -> tuple[Tensor, Start]:
-        """(b, s, h) the encoder's states for messages (b, s), of which rows have `heard`, and the decoder's start."""
-        states = self.encoder(self.dropout(self.table(message)), heard)
-        return states.padded(), Start(states.last()[None])
+    @property
+    def encoders(self) -> list[Recurrent]:
+        return [self.encoder, *(pair[0] for pair in self.later)]  # pyright: ignore[reportReturnType, reportIndexIssue]
+
+    @property
+    def decoders(self) -> list[Recurrent]:
+        return [self.decoder, *(pair[1] for pair in self.later)]  # pyright: ignore[reportReturnType, reportIndexIssue]
+
+    def listen(self, message: Tensor, heard: Tensor) -> tuple[Tensor, list[Start]]:
+        """(b, s, h) the states of all encoders for messages (b, s), of which rows have `heard`; decoders' starts."""
+        found = run_columns(self.encoders, self.table(message), heard, dropout=self.dropout)
+        return torch.cat([states.padded() for states in found], -1), [Start(states.last()[None]) for states in found]
+
+    def say(self, words: Tensor, said: Tensor, starts: Sequence[Start]) -> Tensor:
+        """(b, t, h) the states of all decoders for words (b, t) before those of the response."""
+        heard, seen = self.table(words), []
+        for decoder, start in zip(self.decoders, starts, strict=True):
+            own = self.dropout(heard) if decoder is self.decoders[-1] else heard
+            seen.append(decoder(torch.cat([own, *seen], -1), said, start=start).padded())
+        return torch.cat(seen, -1)
+
+    def step(self, words: Tensor, state: State) -> State:
+        """One step of all decoders for words (b,), as `say` makes it; a state is that of all, side by side."""
+        sizes, given = [decoder.hidden for decoder in self.decoders], [self.table(words)]
+        inners = []
+        for decoder, *before in zip(self.decoders, *(part.split(sizes, -1) for part in state), strict=True):
+            hidden, inner = decoder.step(torch.cat(given, -1), Start(*(part[None] for part in before)))
+            assert inner is not None
+            given.append(hidden[0])
+            inners.append(inner[0])
+        return torch.cat(given[1:], -1), torch.cat(inners, -1)
 
     def forward(self, message: Tensor, heard: Tensor, response: Tensor, said: Tensor) -> Tensor:
         """(b,) the summed negative log-likelihood of responses (b, t), each word after the true words before it."""
-        encoded, start = self.listen(message, heard)
+        encoded, starts = self.listen(message, heard)
         before = torch.cat([torch.full_like(response[:, :1], SEPARATOR), response[:, :-1]], 1)
-        states = self.decoder(self.dropout(self.table(before)), said.clamp(min=1), start=start).padded()  # (b, t, h)
+        states = self.say(before, said.clamp(min=1), starts)
         there = torch.arange(response.shape[1], device=said.device) < said[:, None]
         at = there.flatten().nonzero().squeeze(1)  # (p,)
         looked = self.attention.look(states, encoded, heard).flatten(0, 1).index_select(0, at)
@@ -68,16 +97,16 @@ class Speaker(nn.Module):
 
     def scorer(self, message: Tensor, heard: Tensor) -> tuple[Score, State]:
         """For messages (b, s): what scores each next word, for one answer a message or several, and its first state."""
-        encoded, start = self.listen(message, heard)
+        encoded, starts = self.listen(message, heard)
 
         def score(last: Tensor, state: State) -> tuple[Tensor, State]:
-            hidden, inner = self.decoder.step(self.table(last), Start(*(part[None] for part in state)))
-            assert inner is not None
-            states = hidden[0].unflatten(0, (len(encoded), -1))  # (b, answers, h)
+            state = self.step(last, state)
+            states = state[0].unflatten(0, (len(encoded), -1))  # (b, answers, h)
             mixed = self.attention.mix(self.attention.look(states, encoded, heard).flatten(0, 1))
-            return _scores(mixed, self.out.rows()).float().log_softmax(-1), (hidden[0], inner[0])
+            return _scores(mixed, self.out.rows()).float().log_softmax(-1), state
 
-        return score, (start.hidden[0], torch.zeros_like(start.hidden[0]))
+        first = torch.cat([start.hidden[0] for start in starts], -1)
+        return score, (first, torch.zeros_like(first))
 
     def _lost(self, mixed: Tensor, target: Tensor) -> Tensor:
         """(p,) the negative log-likelihood of each word, not too many scores at a time."""
@@ -102,9 +131,27 @@ class Speaker(nn.Module):
         for part in (self.encoder, self.decoder, self.attention):
             part.widen(units)
 
-    def cost(self, units: int) -> int:
-        """How many parameters `widen` would add."""
-        return self.encoder.cost(units) + self.decoder.cost(units) + self.attention.cost(units)
+    def cost(self, units: int, *, column: bool = False) -> int:
+        """How many parameters `widen` would add, or `add_column`."""
+        if column:
+            own = cost_of_next(self.encoders, units // self.encoder.directions) + cost_of_next(self.decoders, units)
+        else:
+            own = self.encoder.cost(units) + self.decoder.cost(units)
+        return own + self.attention.cost(units)
+
+    def add_column(self, units: int) -> None:
+        """All rests from now on; a new encoder and decoder read the old ones, and what says words is made anew."""
+        self.requires_grad_(False)
+        made = [next_column(self.encoders, units // self.encoder.directions), next_column(self.decoders, units)]
+        self.later.append(nn.ModuleList(made).to(self.decoder.bias).train(self.training))
+        kind = "dot" if self.attention.by_state is None else "general"
+        attention = Attention(reach(self.decoders), self.attention.joint.out_features, kind=kind)
+        self.attention = attention.to(self.decoder.bias).train(self.training)
+        first, *later = self.out.groups
+        out = WordTable(first, self.out.width, spread=self.out.spread).to(self.decoder.bias)
+        for words in later:
+            out.grow(words)
+        self.out = out
 
 
 def _scores(mixed: Tensor, rows: Tensor) -> Tensor:

@@ -28,10 +28,12 @@ SMALL = {"embedding": 6, "hidden": 4, "slots": 5, "slot_width": 3, "joint": 7, "
 ALL = torch.arange(4)
 
 
-def net(**options) -> Dialogue:
+def net(*, columns=(), **options) -> Dialogue:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made = Dialogue.build(lambda: PAIRS, **{**SMALL, **options}).eval()
+        for units in columns:
+            made.add_column(units)
         with torch.no_grad():
             for parameter in made.parameters():
                 parameter *= 2  # so that words and slots are far from alike
@@ -43,9 +45,14 @@ def taken(encoder: Dialogue, examples=PAIRS) -> Tokens:
 
 
 OPTIONS = [{}, {"cell": "lstm"}, {"slots": 0}, {"directions": 2}, {"attention": "general"}, {"first_read": "uniform"}]
+COLUMNS = [
+    {"columns": [3]},
+    {"columns": [2, 4], "directions": 2, "cell": "lstm"},
+    {"columns": [2], "attention": "general"},
+]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS, *COLUMNS], ids=str)
 def test_the_likelihood_is_that_of_the_words_one_step_at_a_time(options):
     encoder = net(**options)
     found = encoder(taken(encoder))
@@ -72,7 +79,7 @@ def test_attention_is_the_softmax_over_the_words_that_are_there():
             assert_close(found[i, step, 4:], sum(a / sum(raw) * encoded[i, s] for s, a in enumerate(raw)))
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS, *COLUMNS], ids=str)
 def test_alone_in_a_batch_and_padded(options):
     encoder = net(**options, beam=2)
     store = encoder.prepare(PAIRS)
@@ -259,13 +266,40 @@ def test_units_are_worth_their_parameters():
     assert sum(p.numel() for p in encoder.parameters()) - before == pytest.approx(60_000, rel=0.01)
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", COLUMNS, ids=str)
+def test_a_column_learns_while_the_rest_is_still(options):
+    columns = options["columns"]
+    encoder = net(**{**options, "columns": columns[:-1]})
+    old = list(encoder.net.encoders), list(encoder.net.decoders), encoder.net.table
+    before = encoder(taken(encoder))
+    cost = encoder.net.cost(columns[-1], column=True)
+    counted = sum(p.numel() for p in encoder.parameters())
+    assert encoder.add_column(columns[-1]).tolist() == [0, 1]
+    assert sum(p.numel() for p in encoder.parameters()) == counted + cost
+    assert not torch.allclose(encoder(taken(encoder)), before)  # what says words is made anew
+    encoder(taken(encoder))[:, 0].sum().backward()
+    resting = [p for part in (*old[0], *old[1], old[2]) for p in part.parameters()]
+    assert all(p.grad is None for p in resting)
+    learning = [p for p in encoder.parameters() if p.requires_grad]
+    assert all(p.grad is not None and bool(p.grad.any()) for p in learning)
+    assert {id(p) for p in learning} | {id(p) for p in resting} == {id(p) for p in encoder.parameters()}
+
+
+def test_a_column_is_worth_its_parameters():
+    encoder = Dialogue(words=["a"], embedding=30, hidden=96, slots=64)
+    units = encoder.units_for(60_000, column=True)
+    before = sum(p.numel() for p in encoder.parameters())
+    encoder.add_column(units)
+    assert sum(p.numel() for p in encoder.parameters()) - before == pytest.approx(60_000, rel=0.01)
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, *COLUMNS], ids=str)
 def test_a_grown_one_comes_back_from_its_folder(options, tmp_path):
     encoder = net(**options)
-    if encoder.slots:
+    if encoder.slots and not encoder.settings["columns"]:
         encoder.grow(4, domain=2)
     encoder.grow_words(["zebra"])
-    if encoder.settings["directions"] == 1:
+    if encoder.settings["directions"] == 1 and not encoder.settings["columns"]:
         encoder.widen(2)
     encoder.grow_words(["yak"])
     again = Dialogue.load(tmp_path, json.loads(json.dumps(encoder.save(tmp_path)))).eval()
@@ -292,3 +326,7 @@ def test_bad_input():
         Dialogue.build(lambda: ["hello"])
     with pytest.raises(BadInput, match="one direction"):
         net(directions=2).widen(2)
+    with pytest.raises(BadInput, match="no columns"):
+        net(columns=[2]).widen(2)
+    with pytest.raises(BadInput, match="at least one unit in each direction"):
+        net(directions=2).add_column(3)
