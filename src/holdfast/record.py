@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,22 @@ def run_id(spec: dict[str, Any], episode: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def packed(right: Iterable[bool]) -> str:
+    """Which examples were right, four to a letter; a one before them all keeps the wrong ones at the front."""
+    return f"{int('1' + ''.join('01'[each] for each in right), 2):x}"
+
+
+def unpacked(text: str) -> list[bool]:
+    return [each == "1" for each in f"{int(text, 16):b}"[1:]]
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """One episode of one spec, from what decided it to what it scored and cost.
 
     A stage is {"train": [domain], "step": kept step, "valid": {domain: Scores}, "test": {domain: Scores},
-    "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"}}.
+    "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"},
+    "right": {domain: `packed` test examples in order}}, the last where a task judges example by example.
     An analysis is what was asked of the trained run afterwards, by name; None where it does not apply to it.
     """
 

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from holdfast.record import read
+import pytest
+
+from holdfast.record import packed, read, unpacked
 from tests.unit.report.made import record
 
 
@@ -31,3 +33,9 @@ def test_a_record_from_before_there_were_analyses_still_reads(tmp_path):
     fields.pop("analysis", None)
     path.write_text(json.dumps(fields))
     assert read(path).analysis == {}
+
+
+@pytest.mark.parametrize("right", [[], [True], [False], [False] * 9, [False, True, True, False, True], [True] * 64])
+def test_what_was_right_comes_back_in_order(right):
+    assert unpacked(packed(right)) == right
+    assert len(packed(right)) == len(right) // 4 + 1

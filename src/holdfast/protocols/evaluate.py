@@ -34,10 +34,11 @@ def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
 def score(
     method: Method, examples: Examples, parts: Sequence[Part], task: Task, names: Sequence[str]
 ) -> dict[str, Scores]:
-    """The named metrics of each part, by domain; the task looks for itself, so that it may do more than predict."""
-    found = {}
-    for part in parts:
-        y = examples.targets(torch.from_numpy(part.rows)).cpu()
-        seen = _kept(method, examples, part.rows, partial(task.look, method.deployed))
-        found[part.domain] = task.scores(seen, y, names)
-    return found
+    """The named metrics of each part, by domain."""
+    return {part.domain: task.scores(*look(method, examples, part, task), names) for part in parts}
+
+
+def look(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
+    """What the task keeps of a part's examples, and their targets; it looks itself, so as to do more than predict."""
+    y = examples.targets(torch.from_numpy(part.rows)).cpu()
+    return _kept(method, examples, part.rows, partial(task.look, method.deployed)), y

@@ -18,11 +18,12 @@ from holdfast.data.batches import Batches, Transform
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.protocols.evaluate import outputs, score
+from holdfast.protocols.evaluate import look, outputs, score
 from holdfast.protocols.fit import Fit, fit
 from holdfast.protocols.plan import Episode, Stage, rows_of
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
+from holdfast.record import packed
 from holdfast.tasks.base import Task
 
 
@@ -145,11 +146,19 @@ def _steps_by_folds(
 
 
 def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task: Task) -> dict[str, Any]:
+    test, right = {}, {}
+    for part in stage.test:
+        seen, y = look(method, examples, part, task)
+        test[part.domain] = task.scores(seen, y, task.metrics)
+        judged = task.right(seen, y)
+        if judged is not None:
+            right[part.domain] = packed(judged.tolist())
     return {
         "train": [p.domain for p in stage.train],
         "step": fitted.step,
         "valid": score(method, examples, stage.valid, task, task.metrics),
-        "test": score(method, examples, stage.test, task, task.metrics),
+        "test": test,
+        "right": right,
         "history": fitted.history,
         "sizes": {
             kind: {p.domain: len(p) for p in parts}

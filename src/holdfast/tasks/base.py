@@ -37,6 +37,10 @@ class Task(Protocol):
         """The named metrics over all examples, of what `look` kept; those that `validated` names, of plain outputs."""
         ...
 
+    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+        """(n,) bool, example by example, of what `look` kept; None where answers are not right or wrong."""
+        ...
+
     def validated(self, metric: str) -> str:
         """The metric that validations look at where this one is told: it needs no more than plain outputs."""
         ...

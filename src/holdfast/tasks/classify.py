@@ -38,6 +38,9 @@ class Classify:
         truth = y.numpy()
         return {name: _score(name, probability, truth) for name in names}
 
+    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+        return seen.argmax(dim=-1) == y
+
     def validated(self, metric: str) -> str:
         return metric
 

@@ -24,6 +24,7 @@ from holdfast.protocols.fit import fit
 from holdfast.protocols.leave_one_out import LeaveOneOut
 from holdfast.protocols.run import Settings, run
 from holdfast.protocols.stream import Stream
+from holdfast.record import unpacked
 from holdfast.tasks.classify import Classify
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
@@ -79,6 +80,12 @@ def settings(**more):
 def test_hooks_come_in_order_over_a_stream():
     (episode,) = Stream().episodes(shares(DATA), 0)
     method, done = run(episode, Diary, EXAMPLES, TASK, settings(steps=2))
+    for stage in done:
+        assert stage["right"].keys() == stage["test"].keys()
+        for domain, scores in stage["test"].items():
+            judged = unpacked(stage["right"][domain])
+            assert len(judged) == stage["sizes"]["test"][domain]
+            assert np.mean(judged) == pytest.approx(scores["accuracy"])
     a = DATA.domains[0]
     assert method.seen[:9] == [
         f"stage 0 ('{a}',)", "phase first", "step (0,)", "step (0,)", f"valid 2 ['{a}']",
