@@ -38,12 +38,14 @@ def show(thing: Any) -> None:
 
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
     """The table of these records, and which methods differ from the baseline by more than chance."""
+    from holdfast.report import by_example
     from holdfast.report.against import against_baseline, note
     from holdfast.report.console import rich_table
     from holdfast.report.table import rows
 
     show(rich_table(rows(records, metric), metric))
-    if (tested := note(against_baseline(records, metric), metric)) is not None:
+    tested = note(against_baseline(records, metric), metric) or by_example.note(by_example.by_example(records))
+    if tested is not None:
         say(tested)
 
 

@@ -59,7 +59,7 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
     for name, group in groups.items():
         if group[0].spec["method"] == BASELINE:
             continue
-        rival = _rival(group[0], groups)
+        rival = rival_of(group[0], groups)
         if rival is None:
             continue
         seeds = {r.spec.get("seed") for r in group} & {r.spec.get("seed") for r in groups[rival]}
@@ -121,7 +121,7 @@ def _scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str
     return found
 
 
-def _rival(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
+def rival_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
     """The baseline to compare with: the only one on this data and plan, or the one that agrees in all else."""
     near = {
         name: group[0]
