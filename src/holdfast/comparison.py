@@ -93,8 +93,8 @@ def compare(
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or not methods:
         raise BadInput("nothing to run: give at least one seed and one method")
-    necks = {key: value for key, value in (settings or {}).items() if key.startswith("neck.")}
-    others = {key: value for key, value in (settings or {}).items() if key not in necks}
+    shared = {key: value for key, value in (settings or {}).items() if key.startswith(("method.", "neck."))}
+    others = {key: value for key, value in (settings or {}).items() if key not in shared}
     base = make_spec(
         dataset, encoder=encoder, tune=tune, settings=others, device=where, seed=numbers[0],
         method=None if methods[0] == "all" else methods[0], plan=plan, select=select,
@@ -103,7 +103,11 @@ def compare(
     base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
-    each = with_methods(base, chosen, {key.removeprefix("neck."): value for key, value in necks.items()})
+    args = {
+        f"{part}_args": {key.partition(".")[2]: value for key, value in shared.items() if key.startswith(f"{part}.")}
+        for part in ("method", "neck")
+    }
+    each = with_methods(base, chosen, **args)
     specs = [replace(spec, seed=seed) for spec in each for seed in numbers]
     for spec in specs:
         catalog.check("methods", spec.method, spec.method_args)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -113,14 +113,31 @@ def necks_for(method: str, spec: Spec) -> tuple[str, ...]:
     return ()
 
 
-def with_methods(spec: Spec, names: Iterable[str], neck_args: Mapping[str, Any]) -> list[Spec]:
-    """One spec a method; each neck takes those of the settings that it has, and one of them must have each."""
-    specs = [with_method(spec, name) for name in names]
-    free = {each.neck: catalog.entry("necks", each.neck).settings() for each in specs}
-    for key in neck_args:
-        if not any(key in known for known in free.values()):
-            raise unknown("setting of a neck", key, sorted({each for known in free.values() for each in known}))
-    return [replace(s, neck_args={k: v for k, v in neck_args.items() if k in free[s.neck]}) for s in specs]
+def with_methods(
+    spec: Spec, names: Sequence[str], *, method_args: Mapping[str, Any], neck_args: Mapping[str, Any]
+) -> list[Spec]:
+    """One spec a method; methods and necks take those of the settings that they have, and one must have each."""
+    own = [_shared("methods", name.rpartition("+")[2], method_args) for name in names]
+    _all_taken("method", method_args, own, [name.rpartition("+")[2] for name in names])
+    specs = [with_method(replace(spec, method_args=args), name) for name, args in zip(names, own, strict=True)]
+    necks = [_shared("necks", each.neck, neck_args) for each in specs]
+    _all_taken("neck", neck_args, necks, [each.neck for each in specs])
+    return [replace(each, neck_args=args) for each, args in zip(specs, necks, strict=True)]
+
+
+def _shared(section: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that a part, or one that it wraps, has."""
+    free = {key for _, layer in catalog.layers(section, name) for key in layer.settings()}
+    return {key: value for key, value in given.items() if key in free}
+
+
+def _all_taken(kind: str, given: Mapping[str, Any], taken: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    for key in given:
+        if not any(key in args for args in taken):
+            free = {n for name in names for _, layer in catalog.layers(f"{kind}s", name) for n in layer.settings()}
+            if not free:
+                raise BadInput(f"{' and '.join(dict.fromkeys(names))} have no settings, so '{key}' cannot be set")
+            raise unknown(f"setting of a {kind}", key, sorted(free))
 
 
 def _target(group: str, name: str, value: Any) -> Any:

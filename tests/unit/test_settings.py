@@ -8,7 +8,7 @@ from holdfast import catalog
 from holdfast.comparison import compare, training_data
 from holdfast.core.errors import BadInput
 from holdfast.data.worlds import world
-from holdfast.settings import choose_methods, make_spec
+from holdfast.settings import choose_methods, make_spec, with_methods
 from tests.talks import talks
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
@@ -79,3 +79,17 @@ def test_methods_for_other_examples_or_encoders_are_refused_and_left_out():
     assert "g-mixup left out: it is not for vectors" in left
     assert catalog.misfit("ciga-v1", "gin") == "it needs an encoder such as gin-subgraph (--encoder gin-subgraph)"
     assert catalog.misfit("ciga-v1", "gcn-subgraph") == catalog.misfit("g-mixup", "gin") == ""
+
+
+def test_methods_take_the_settings_that_they_have_and_one_must_have_each():
+    spec = make_spec(DATA, encoder="mlp")
+    args = {"method_args": {"weight": 2.0}, "neck_args": {"share": 0.3}}
+    erm, coral, mil = with_methods(spec, ["erm", "coral", "memory+mil"], **args)
+    assert (erm.method_args, coral.method_args, mil.method_args) == ({}, {"weight": 2.0}, {})
+    assert (erm.neck_args, mil.neck_args) == ({}, {"share": 0.3})
+    (inner,) = with_methods(spec, ["swad(coral)"], method_args={"weight": 2.0, "ratio": 1.2}, neck_args={})
+    assert inner.method_args == {"weight": 2.0, "ratio": 1.2}
+    with pytest.raises(BadInput, match="did you mean 'weight'"):
+        with_methods(spec, ["erm", "coral"], method_args={"weigt": 2.0}, neck_args={})
+    with pytest.raises(BadInput, match="erm have no settings"):
+        with_methods(spec, ["erm"], method_args={"weight": 2.0}, neck_args={})
