@@ -15,7 +15,7 @@ from holdfast.analysis.views import View, Views
 
 
 def segment_mass(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """A table of domains by segments; None where no memory that can grow was read. Nothing here is left to chance.
+    """A table of domains by segments; None where no memory that grew was read. Nothing here is left to chance.
 
     A segment is what came at once, for one domain, whose number is its owner.
     """
@@ -24,6 +24,8 @@ def segment_mass(views: Views, *, seed: int) -> dict[str, Any] | None:
     if not any(found.values()):
         return None
     segments = next(view.segments for view in views if view.segments)
+    if len(segments) == 1:
+        return None
     return {"sizes": [size for size, _ in segments], "owners": [owner for _, owner in segments], **found}
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Made = Sequence[Any]  # tensors and, where there is none, None
-KEPT = 32  # shapes; each holds what its way back needs
+KEPT = 16  # shapes; each holds what its way back needs, some hundred megabytes for large banks
 
 
 class Way(NamedTuple):

@@ -59,6 +59,8 @@ def test_by_hand():
     }
     assert found["targets"]["b"] == {"mass": [0.25, 0.75], "effective": 4.0, "entropy": 1.3863, "evenness": 1.0}
     json.dumps(found, allow_nan=False)
+    whole = view("a", [0.5, 0.25, 0.25, 0.0], segments=((4, 0),))
+    assert segment_mass(Views((whole,), ()), seed=0) is None  # a memory that did not grow
 
 
 @pytest.mark.parametrize("examples", [TEXTS, list(zip(TEXTS, TEXTS[::-1], strict=True))], ids=["texts", "pairs"])
