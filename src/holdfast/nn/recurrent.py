@@ -58,6 +58,10 @@ class Recurrent(nn.Module):
             nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
         self.bank = Bank(slots, directions=directions, hidden=hidden, width=width) if slots else None
 
+    @property
+    def tells(self) -> str:
+        return "" if self.bank is None else "memory/weights"
+
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
         """More slots for every direction; the new parameters, for an optimizer to adopt."""
         if self.bank is None:

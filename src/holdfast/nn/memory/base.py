@@ -25,6 +25,14 @@ class Memory(Protocol):
 
 
 @runtime_checkable
+class Telling(Protocol):
+    """A part with a memory: which name every read of it leaves on a tape; empty where it is not to be read."""
+
+    @property
+    def tells(self) -> str: ...
+
+
+@runtime_checkable
 class Writable(Protocol):
     """A memory that is written, explicitly and without gradient; a forward pass never does."""
 

@@ -95,6 +95,10 @@ class Heterogeneous(nn.Module):
         """Where others change a prediction: how many examples to predict at once, and the seed to shuffle them by."""
         return (len(self.support), self.shuffle) if self.support is not None and self.context == "batch" else None
 
+    @property
+    def tells(self) -> str:
+        return "heterogeneous/recalled"
+
     def forward(self, z: Tensor) -> Tensor:
         looks_at, tell = self._looks_at(self.training), listening() and not self.training
         real, rest = self._real(), self._rest(looks_at)

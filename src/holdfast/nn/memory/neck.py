@@ -29,6 +29,10 @@ class Fused(nn.Module):
         super().__init__()
         self.memory, self.share = memory, share
 
+    @property
+    def tells(self) -> str:
+        return "memory/weights" if self.share else ""
+
     def forward(self, z: Tensor) -> Tensor:
         if self.share == 0:
             return z
