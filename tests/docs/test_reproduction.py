@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import evidence
+from tests.docs import evidence, evidence_streams
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
 TABLES = {
@@ -15,6 +15,7 @@ TABLES = {
     "distances": evidence.distances,
     "search on amazon": lambda: evidence.searched("search-amazon", 4),
     "search on mnli": lambda: evidence.searched("search-mnli", 5),
+    "amazon as a stream": evidence_streams.amazon,
 }
 
 

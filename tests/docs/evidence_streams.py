@@ -1,0 +1,91 @@
+"""The tables of streams in docs/reproduction.md, made from the records in results/pmb."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+from holdfast.report.significance import paired_t
+from holdfast.report.stats import interval
+from holdfast.report.transfer import backward_transfer
+
+RESULTS = Path(__file__).parents[2] / "results" / "pmb"
+SEEDS = 5
+AMAZON = {  # row -> what its records say
+    "fine-tuning (F)": {"method": "progressive(erm)", "neck": "none"},
+    "memory, not grown (F)": {"method": "progressive(erm)", "expand": "F", "sharp": True},
+    "memory that grows (F+M)": {"method": "progressive(erm)", "expand": "M", "sharp": False},
+    "the same, sharper read": {"method": "progressive(erm)", "expand": "M", "sharp": True, "freeze": "none"},
+    "new slots random and frozen": {"method": "progressive(erm)", "freeze": "new"},
+    "parameters alone (+ FFN, F)": {"neck": "ffn"},
+    "EWC": {"method": "progressive(ewc)"},
+    "LwF": {"method": "lwf"},
+    "replay": {"method": "progressive(replay)", "neck": "none"},
+    "replay, memory that grows": {"method": "progressive(replay)", "neck": "memory"},
+    "joint": {"plan": "joint"},
+}
+
+
+def _said(spec: dict) -> dict:
+    return {
+        "method": spec["method"],
+        "neck": spec["neck"],
+        "plan": spec["plan"],
+        "expand": spec["method_args"].get("expand", ""),
+        "freeze": spec["method_args"].get("freeze", "none"),
+        "sharp": "temperature" in spec["neck_args"],
+    }
+
+
+@cache
+def runs(folder: str) -> dict[str, dict[int, dict]]:
+    """row -> seed -> record, of rows with every seed."""
+    found: dict[str, dict[int, dict]] = defaultdict(dict)
+    for path in sorted((RESULTS / folder / "records").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        said = _said(record["spec"])
+        (row,) = (name for name, asked in AMAZON.items() if all(said[k] == v for k, v in asked.items()))
+        found[row][record["spec"]["seed"]] = record
+    return {row: found[row] for row in AMAZON if len(found[row]) == SEEDS}
+
+
+def matrix(record: dict, metric: str) -> list[list[float]]:
+    """Scores after each stage, in the order in which domains were learnt."""
+    order = [stage["train"][0] for stage in record["stages"]]
+    return [[100 * stage["test"][domain][metric] for domain in order] for stage in record["stages"]]
+
+
+def last(record: dict, metric: str) -> float:
+    return fmean(100 * scores[metric] for scores in record["stages"][-1]["test"].values())
+
+
+def against(mine: dict[int, dict], other: dict[int, dict], metric: str) -> str:
+    """The mean difference at the end with its 95% interval over seeds, and the paired p."""
+    a, b = ([last(each[seed], metric) for seed in range(SEEDS)] for each in (mine, other))
+    told, test = interval([x - y for x, y in zip(a, b, strict=True)]), paired_t(a, b)
+    assert told is not None
+    assert test.p is not None
+    return f"{test.difference:+.2f} ({told[0]:+.2f} to {told[1]:+.2f}), p {test.p:.2f}"
+
+
+def amazon(metric: str = "macro_f1") -> list[str]:
+    """One line a row: each domain after the last, their mean, backward transfer, and differences at the end."""
+    found = runs("amazon")
+    base, null = "fine-tuning (F)", "new slots random and frozen"
+    domains = [stage["train"][0] for stage in found[base][0]["stages"]]
+    lines = [
+        f"| row | {' | '.join(domains)} | mean | backward transfer | against F | against random slots |",
+        f"|---|{'---|' * (len(domains) + 4)}",
+    ]
+    for row, records in found.items():
+        ends = [fmean(100 * r["stages"][-1]["test"][d][metric] for r in records.values()) for d in domains]
+        stream = all(len(r["stages"]) > 1 for r in records.values())
+        back = [backward_transfer(matrix(r, metric)) for r in records.values()] if stream else []
+        shown = " | ".join(f"{value:.1f}" for value in [*ends, fmean(ends)])
+        told = f"{fmean(value for value in back if value is not None):+.2f}" if back else "-"
+        pair = ["-" if row == name else against(records, found[name], metric) for name in (base, null)]
+        lines.append(f"| {row} | {shown} | {told} | {pair[0]} | {pair[1]} |")
+    return lines
