@@ -10,7 +10,6 @@ from typing import Any
 from holdfast.core.errors import unknown
 
 Key = tuple[str, str, str]  # row, data set that trains, plan
-ROUNDED = 0.1  # with one decimal, a printed mean and the mean of printed cells each miss the true one by 0.05 at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +77,22 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long a run was trained: epochs, examples of all domains in a batch, steps of warm-up."""
+    """How long a run was trained: epochs or steps, examples of all domains in a batch, steps of warm-up."""
 
-    epochs: int
+    epochs: int = 0
+    steps: int = 0  # where steps were published and not epochs
     batch: int
-    warmup: int
+    warmup: int = 0
+    every: int = 0  # steps between validations; 0 is an epoch, or a tenth where there are none
 
     def settings(self, *, domains: int, examples: int, steps: int | None = None) -> dict[str, Any]:
         """For so many training domains with so many examples in all; another number of steps scales the rest."""
-        full = math.ceil(self.epochs * examples / self.batch)
+        assert bool(self.epochs) != bool(self.steps), self
+        full = self.steps or math.ceil(self.epochs * examples / self.batch)
         length = full if steps is None else steps
         share = min(0.5, self.warmup / full)
         warmup = float(self.warmup) if length == full and share < 0.5 else share  # below 1 it is a share of the steps
-        every = length // self.epochs if steps is None else length // 10
+        every = self.every or length // (self.epochs or 10) if steps is None else length // 10
         batch = max(1, round(self.batch / domains))
         return {"steps": length, "warmup": warmup, "every": max(1, every), "batch": batch}
 
@@ -109,6 +111,9 @@ class Recipe:
     encoder_settings: Mapping[str, Mapping[str, Any]]  # by the data set that trains; another encoder has its own
     settings: Mapping[str, Any]
     budget: Budget
+    budgets: Mapping[str, Budget] = field(default_factory=dict)  # by the data set that trains, where it has its own
+    # by the data set that trains; one of a part, such as neck.real, goes to the rows whose part has it
+    data_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     claim: str = ""  # what a figure shows, in words
     notes: tuple[str, ...] = ()  # what a reader of the numbers must know
 
@@ -179,5 +184,7 @@ def mismatches(recipe: Recipe) -> Iterator[tuple[Cell, float]]:
         if not known or len(known) < len(parts) or cell.published is None:
             continue
         mean = math.fsum(known) / len(known)
-        if abs(mean - cell.published) > ROUNDED + 1e-9:
+        # a printed mean and the mean of printed cells each miss the true one by half their last decimal at most
+        decimals = [cell.column.digits, min(recipe.columns[column].digits for column in cell.column.mean_of)]
+        if abs(mean - cell.published) > sum(0.5 * 10**-n for n in decimals) + 1e-9:
             yield cell, mean

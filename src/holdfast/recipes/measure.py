@@ -93,6 +93,18 @@ def _score(cell: Cell, target: str, stage: dict[str, Any]) -> float | None:
     return scale * math.fsum(scores) / len(scores) if scores else None
 
 
+def _closed(made: Sequence[Measured]) -> dict[str, list[str]]:
+    """Reasons for which whole columns were not run, such as data that is not there -> the labels of the columns."""
+    columns: dict[str, set[str]] = {}
+    for one in made:
+        columns.setdefault(one.cell.column.label, set()).add("" if one.values else one.reason)
+    found: dict[str, list[str]] = {}
+    for label, reasons in columns.items():
+        if len(reasons) == 1 and "" not in reasons:
+            found.setdefault(reasons.pop(), []).append(label)
+    return found
+
+
 def remarks(recipe: Recipe, made: Sequence[Measured]) -> list[str]:
     """Sentences beside the table: each row, what was not run and why, and printed means that do not add up."""
     told = [f"{recipe.name} shows that {recipe.claim}"] if recipe.claim else []
@@ -100,12 +112,15 @@ def remarks(recipe: Recipe, made: Sequence[Measured]) -> list[str]:
     rows: dict[str, list[Measured]] = {}
     for one in made:
         rows.setdefault(one.cell.row.label, []).append(one)
+    closed = _closed(made) if len(rows) > 1 else {}
+    for reason, columns in closed.items():
+        told.append(f"{', '.join(columns)} not run: {reason}")
     for label, line in rows.items():
         numbers = ", ".join(f"{one.cell.column.label} {one.text()}" for one in line)
         told.append(f"{label}, published / measured: {numbers}")
         why: dict[str, list[str]] = {}
         for one in line:
-            if not one.values:
+            if not one.values and one.cell.column.label not in closed.get(one.reason, ()):
                 why.setdefault(one.reason, []).append(one.cell.column.label)
         for reason, columns in why.items():
             where = "" if len(columns) == len(line) else f", {', '.join(columns)}"
@@ -114,7 +129,7 @@ def remarks(recipe: Recipe, made: Sequence[Measured]) -> list[str]:
     for cell, mean in mismatches(recipe):
         if (cell.row.name, cell.column.name) in shown:
             told.append(
-                f"{cell.row.label}, {cell.column.label}: {cell.published:.1f} is printed, but the printed cells "
-                f"average {mean:.1f}"
+                f"{cell.row.label}, {cell.column.label}: {cell.column.text(cell.published)} is printed, but the "
+                f"printed cells average {cell.column.text(mean)}"
             )
     return told

@@ -6,9 +6,10 @@ from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.comparison import load_data
 from holdfast.experiment import check_job, episodes
+from holdfast.recipe_specs import Maker
 from holdfast.recipes.base import mismatches
 from holdfast.recipes.jobs import jobs_for
-from holdfast.reproduction import Maker, dataset_of, lacks
+from holdfast.reproduction import dataset_of, lacks
 from tests.published import write_published
 
 RECIPES = {name: entry.load()() for name, entry in catalog.SECTIONS["recipes"].items() if name.startswith("mil/")}

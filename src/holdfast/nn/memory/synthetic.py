@@ -38,9 +38,10 @@ class SyntheticMemory(nn.Module):
         return len(self.labels)
 
     def likeness(self) -> Tensor:
-        """(c,) the mean cosine between two slots of a class: 1 where m slots are no more than one."""
+        """(c,) the mean cosine between two slots of a class: 1 where m slots are no more than one, zeros too."""
         count = int(self.labels[-1]) + 1
-        near = F.normalize(self.values.detach(), dim=-1).view(count, -1, self.values.shape[1])  # (c, m, d)
-        slots = near.shape[1]
+        values = self.values.detach().view(count, -1, self.values.shape[1])  # (c, m, d)
+        near, slots = F.normalize(values, dim=-1), values.shape[1]
         pairs = near.sum(1).square().sum(-1) - near.square().sum((1, 2))  # both orders of every pair
-        return pairs / max(1, slots * (slots - 1))
+        one = (values == values[:, :1]).flatten(1).all(dim=1)
+        return torch.where(one, 1.0, pairs / max(1, slots * (slots - 1)))
