@@ -1,0 +1,1 @@
+"""Feed-forward networks that share the tokens: a router chooses a few of them for each."""

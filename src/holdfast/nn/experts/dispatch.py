@@ -1,0 +1,148 @@
+"""Tokens to their experts and back: one sort by expert, two grouped matrix products, and a weighted sum.
+
+t tokens, k chosen, s = t k pairs of a token and an expert, e experts, d width, h hidden width
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_grouped_mm = getattr(F, "grouped_mm", None)  # torch from 2.10 on
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where each pair lies when pairs stand expert after expert; pairs are numbered choice after choice."""
+
+    order: Tensor  # (s,) the pair at each place
+    place: Tensor  # (s,) the place of each pair
+    token: Tensor  # (s,) the token at each place
+    expert: Tensor  # (s,) the expert at each place
+    ends: Tensor  # (e,) int32, where each expert's pairs end
+    kept: Tensor | None  # (s,) by place, whether an expert had room; None where all are kept
+
+
+def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, room: int | None = None) -> Places:
+    """Sort the pairs of `chosen` (t, k) by expert: first choices before second ones, tokens in the order `first` (t,).
+
+    With `room` an expert keeps so many pairs, those that come first. Nothing here waits for the device.
+    """
+    t, k = chosen.shape
+    tokens = torch.arange(t, device=chosen.device) if first is None else first
+    expert = chosen[tokens].T.flatten()  # (s,) choice after choice
+    expert, pair = expert.to(torch.int16 if experts < 1 << 15 else torch.int64).sort(stable=True)
+    token, choice = tokens[pair % t], pair // t
+    order = choice * t + token
+    place = torch.empty_like(order)
+    place[order] = torch.arange(t * k, device=chosen.device)
+    expert = expert.long()
+    ends = torch.searchsorted(expert, torch.arange(experts, device=chosen.device), right=True, out_int32=True)
+    kept = None
+    if room is not None:
+        starts = F.pad(ends[:-1], (1, 0))
+        kept = torch.arange(t * k, device=chosen.device) - starts[expert] < room
+    return Places(order, place, token, expert, ends, kept)
+
+
+def room_for(tokens: int, experts: int, *, top: int, factor: float) -> int:
+    """How many pairs an expert takes: k int(factor ceil(t / e)), as in the code of GMoE."""
+    return top * int(factor * math.ceil(tokens / experts))
+
+
+class Spread(torch.autograd.Function):
+    """Rows of tokens (t, ...) to the places of their pairs (s, ...); the way back is `Collect`: both only gather."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, token: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(token, place)
+        ctx.tokens = len(x)
+        return x.index_select(0, token)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
+        token, place = ctx.saved_tensors
+        return Collect.apply(grads[0], token, place, ctx.tokens), None, None  # pyright: ignore[reportReturnType]
+
+
+class Collect(torch.autograd.Function):
+    """Rows at places (s, ...) added up by token (t, ...); the way back is `Spread`."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, token: Tensor, place: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(token, place)
+        if not tokens:
+            return y.new_zeros(0, *y.shape[1:])
+        pairs = y.index_select(0, place).view(-1, tokens, *y.shape[1:])  # (k, t, ...)
+        return pairs[0] if len(pairs) == 1 else pairs.sum(dim=0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:
+        token, place = ctx.saved_tensors
+        return Spread.apply(grads[0].contiguous(), token, place), None, None, None  # pyright: ignore[reportReturnType]
+
+
+def grouped(x: Tensor, weight: Tensor, ends: Tensor, *, loop: bool = False) -> Tensor:
+    """x (s, i) times the transposed weight (e, o, i) of each row's expert, (s, o); rows stand expert after expert."""
+    if not loop and _fits(x, weight):
+        assert _grouped_mm is not None
+        return _grouped_mm(x, weight.transpose(-2, -1), offs=ends)
+    sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
+    pieces = [F.linear(piece, own) for piece, own in zip(x.split(sizes), weight.unbind(0), strict=True)]
+    return torch.cat(pieces)
+
+
+def _fits(x: Tensor, weight: Tensor) -> bool:
+    """Whether torch has this product: bf16 on a GPU that knows it, fp32 on a CPU, rows of whole 16 bytes."""
+    if _grouped_mm is None or not len(x):
+        return False
+    if x.is_cuda:
+        able = x.dtype == torch.bfloat16 and _new_enough(x.device)
+    else:
+        able = x.device.type == "cpu" and x.dtype == torch.float32
+    rows = (weight.shape[-1] * x.element_size(), weight.shape[-2] * x.element_size())
+    return able and not any(size % 16 for size in (*rows, x.data_ptr(), weight.data_ptr()))
+
+
+@functools.cache
+def _new_enough(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def through_experts(
+    u: Tensor,
+    gates: Tensor,
+    at: Places,
+    parts: tuple[Tensor, Tensor | None, Tensor, Tensor | None],
+    between: Callable[[Tensor], Tensor],
+    *,
+    loop: bool = False,
+) -> Tensor:
+    """sum_j gate_j E_j(u) over the chosen experts of each token (t, d), with gates (t, k).
+
+    `parts` are the weights and biases up and down, `between` the activation and what else lies between them. Pairs
+    that were not kept add nothing. `loop` forces the way for shapes and versions without a grouped product.
+    """
+    up, up_bias, down, down_bias = parts
+    x = Spread.apply(u, at.token, at.place)  # (s, d)
+    member = None
+    if up_bias is not None or down_bias is not None:
+        # as a product, the gradient of the biases is one too, and needs no atomics
+        member = (at.expert[:, None] == torch.arange(len(up), device=u.device)).to(u.dtype)  # (s, e)
+    hidden = between(_biased(grouped(x, up, at.ends, loop=loop), member, up_bias))  # (s, h)
+    y = _biased(grouped(hidden, down, at.ends, loop=loop), member, down_bias)  # (s, d)
+    weights = Spread.apply(gates.T.reshape(-1), at.order, at.place)  # (s,) a pair has one place
+    if at.kept is not None:
+        weights = weights * at.kept
+    return Collect.apply(y * weights[:, None].to(y.dtype), at.token, at.place, len(u))
+
+
+def _biased(y: Tensor, member: Tensor | None, bias: Tensor | None) -> Tensor:
+    return y if member is None or bias is None else torch.addmm(y, member, bias)

@@ -1,0 +1,120 @@
+"""Experts in the place of the feed-forward networks of a transformer's layers, and back while they are still copies.
+
+L layers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from torch import nn
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.nn.experts.layer import Options, SparseMoE
+
+# the linear map up, the activation and the linear map down, as the layers of transformers call them
+FEEDS = (
+    ("mlp.fc1", "mlp.activation_fn", "mlp.fc2"),
+    ("mlp.fc1", "mlp.activation", "mlp.fc2"),
+    ("intermediate.dense", "intermediate.intermediate_act_fn", "output.dense"),
+    ("ffn.lin1", "ffn.activation", "ffn.lin2"),
+)
+NAMED = ("last-two", "every-two")
+KEYS = ("at", *(field.name for field in fields(Options)))
+
+
+def settled(given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """All settings of experts from their number or from some settings, `at` included; None for none."""
+    told: dict[str, Any] = {"count": given} if isinstance(given, int) else dict(given or {})
+    if not told or told.get("count") == 0:
+        return None
+    for key in told:
+        if key not in KEYS:
+            raise unknown("setting of experts", key, KEYS)
+    at = told.pop("at", NAMED[0])
+    try:
+        return {"at": at, **asdict(Options(**told))}
+    except TypeError as error:
+        raise BadInput(f"experts cannot be made with {told}: {error}") from error
+
+
+def put_experts(layers: nn.ModuleList, options: Options, *, at: str | int | Sequence[int] = NAMED[0]) -> None:
+    """Let experts stand where the feed-forward networks of these layers stood, each a copy of the one before it.
+
+    With gates that add up to one the network is what it was, noise apart.
+    """
+    for place in places(at, len(layers)):
+        layer = layers[place]
+        up, activation, down = _feed(layer)
+        found = [layer.get_submodule(name) for name in (up, activation, down)]
+        assert isinstance(found[0], nn.Linear)
+        assert isinstance(found[2], nn.Linear)
+        layer.set_submodule(up, SparseMoE.of(found[0], found[2], found[1], options))
+        layer.set_submodule(activation, nn.Identity())
+        layer.set_submodule(down, nn.Identity())
+
+
+def put_settled(layers: nn.ModuleList, given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The same from what a user said; all settings come back, for a model folder."""
+    found = settled(given)
+    if found is not None:
+        put_experts(layers, Options(**{k: v for k, v in found.items() if k != "at"}), at=found["at"])
+    return found
+
+
+def take_out(layers: nn.ModuleList) -> None:
+    """The plain networks again: only while the experts of each layer are alike, for then it is the same function."""
+    for layer in layers:
+        feed = next((f for f in _feeds(layer) if isinstance(layer.get_submodule(f[0]), SparseMoE)), None)
+        if feed is not None:
+            experts = layer.get_submodule(feed[0])
+            assert isinstance(experts, SparseMoE)
+            up, down = experts.single()
+            for name, part in zip(feed, (up, experts.act_fn, down), strict=True):
+                layer.set_submodule(name, part)
+
+
+def experts_in(module: nn.Module) -> list[SparseMoE]:
+    """The layers of experts of a network, from input to output."""
+    return [part for part in module.modules() if isinstance(part, SparseMoE)]
+
+
+def places(at: str | int | Sequence[int], layers: int) -> list[int]:
+    """`last-two`: every second of the last four, 8 and 10 of 12; `every-two`: 0, 2, 4 and so on; else as listed."""
+    if at == "last-two":
+        return [i for i in (layers - 4, layers - 2) if i >= 0] or [0]
+    if at == "every-two":
+        return list(range(0, layers, 2))
+    if isinstance(at, str):
+        raise unknown("place of experts", at, NAMED)
+    found = [at] if isinstance(at, int) else list(at)
+    if not found or any(type(i) is not int or not -layers <= i < layers for i in found):
+        raise BadInput(f"experts.at names layers from 0 to {layers - 1}, or {' or '.join(NAMED)}, not {found}")
+    return sorted({i % layers for i in found})
+
+
+def _feeds(layer: nn.Module) -> list[tuple[str, str, str]]:
+    """The feed-forward networks that the layer, or one that it wraps, has by the names of transformers."""
+    names = [name for name, _ in layer.named_modules()]
+    found = []
+    for feed in FEEDS:
+        for name in names:
+            inner = name.removesuffix(feed[0])
+            if name.endswith(feed[0]) and inner in ("", *(f"{n}." for n in names)):
+                all_three = (inner + feed[0], inner + feed[1], inner + feed[2])
+                if all(each in names for each in all_three):
+                    found.append(all_three)
+    return found
+
+
+def _feed(layer: nn.Module) -> tuple[str, str, str]:
+    for up, activation, down in _feeds(layer):
+        pair = layer.get_submodule(up), layer.get_submodule(down)
+        if all(isinstance(part, nn.Linear) for part in pair):
+            return up, activation, down
+    raise BadInput(
+        f"{type(layer).__name__} has no feed-forward network of two linear maps that experts could take the place of: "
+        "use a ViT, a DeiT, a DINOv2 or a text encoder such as BERT"
+    )

@@ -1,0 +1,177 @@
+"""SparseMoE: a feed-forward layer of several experts, each token going to the few that a router chooses for it.
+
+t tokens, k chosen, e experts, d width, h hidden width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.core.tape import listening, record
+from holdfast.nn.experts.balance import FORMS, balance
+from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_experts
+from holdfast.nn.experts.router import Routing, make_router, route
+
+_real: ContextVar[Tensor | None] = ContextVar("real", default=None)
+
+
+@contextmanager
+def only_these_count(mask: Tensor) -> Iterator[None]:
+    """Tokens that are padding (b, t) go through experts as others do, but no loss and no statistic sees them."""
+    token = _real.set(mask)
+    try:
+        yield
+    finally:
+        _real.reset(token)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How experts are chosen and kept in balance; the defaults make a copied layer what it was (Li et al., 2023)."""
+
+    count: int = 6
+    top: int = 2  # experts a token goes to
+    renormalise: bool | None = None  # gates of a token add up to one; None: where it goes to several
+    router: str = "cosine"
+    inner: int = 256  # width in which the cosine is taken
+    temperature: float = 0.5
+    temperature_learned: bool = True
+    noise: float = 1.0  # of the scores in training, in units of 1 / count
+    balance: float = 0.01  # weight of half the sum of the importance and the load loss
+    form: str = "logit"  # or tutel: the load loss as that library has it
+    threshold_learns: bool = True  # whether the load loss moves the score that an expert has to reach
+    capacity: float = 0.0  # in training an expert takes so many times its even share; 0: all that come
+    eval_capacity: float = 0.0  # the same in evaluation, where it lets a batch change predictions
+    dropout: float = 0.0  # inside the experts
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top <= self.count:
+            raise BadInput(
+                f"experts: a token goes to at least 1 and at most all experts, not {self.top} of {self.count}"
+            )
+        if min(self.noise, self.balance, self.capacity, self.eval_capacity) < 0 or not 0 <= self.dropout < 1:
+            raise BadInput("experts: noise, balance, capacity and eval_capacity are not negative, dropout lies below 1")
+        if self.form not in FORMS:
+            raise unknown("form of the balance loss", self.form, FORMS)
+
+    @property
+    def sums_to_one(self) -> bool:
+        return self.top > 1 if self.renormalise is None else self.renormalise
+
+
+class SparseMoE(nn.Module):
+    """sum over the k best of g_i(u) E_i(u), E_i(u) = W2_i act(W1_i u + b1_i) + b2_i, for states of any shape (..., d).
+
+    The experts' weights are named and laid out as transformers does it, (e, out, in).
+    """
+
+    def __init__(
+        self, width: int, hidden: int, activation: nn.Module, *, options: Options | None = None, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.options = options = options or Options()
+        self.up_proj = nn.Parameter(torch.empty(options.count, hidden, width).normal_(std=0.02))
+        self.up_proj_bias = nn.Parameter(torch.zeros(options.count, hidden)) if bias else None
+        self.down_proj = nn.Parameter(torch.empty(options.count, width, hidden).normal_(std=0.02))
+        self.down_proj_bias = nn.Parameter(torch.zeros(options.count, width)) if bias else None
+        self.router = make_router(
+            options.router, width, options.count,
+            inner=options.inner, temperature=options.temperature, learned=options.temperature_learned,
+        )  # fmt: skip
+        self.act_fn = activation
+
+    @property
+    def together(self) -> tuple[int, int] | None:
+        """With a capacity in evaluation others change a prediction: 64 at once, as published, and a seed."""
+        return (64, 0) if self.options.eval_capacity else None
+
+    @classmethod
+    def of(cls, up: nn.Linear, down: nn.Linear, activation: nn.Module, options: Options) -> Self:
+        """All experts copies of one feed-forward network, and a random router."""
+        made = cls(up.in_features, up.out_features, activation, options=options, bias=up.bias is not None)
+        with torch.no_grad():
+            for mine, theirs in zip(made._parts(), (up.weight, up.bias, down.weight, down.bias), strict=True):
+                if mine is not None:
+                    mine.copy_(theirs.expand_as(mine))
+        return made.to(up.weight.device)
+
+    @torch.no_grad()
+    def single(self) -> tuple[nn.Linear, nn.Linear]:
+        """The network that all experts are, while they are still alike."""
+        parts = [p for p in self._parts() if p is not None]
+        if not self.options.sums_to_one or not all(torch.equal(p, p[:1].expand_as(p)) for p in parts):
+            raise BadInput("these experts differ or their gates do not add up to one: no single network is all of them")
+        _, hidden, width = self.up_proj.shape
+        up = nn.Linear(width, hidden, bias=self.up_proj_bias is not None)
+        down = nn.Linear(hidden, width, bias=self.up_proj_bias is not None)
+        plain = [p for p in (up.weight, up.bias, down.weight, down.bias) if p is not None]
+        for mine, part in zip(plain, parts, strict=True):
+            mine.copy_(part[0])
+        return up.to(parts[0].device), down.to(parts[0].device)
+
+    def _parts(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+        return self.up_proj, self.up_proj_bias, self.down_proj, self.down_proj_bias
+
+    def forward(self, states: Tensor) -> Tensor:
+        options, u = self.options, states.reshape(-1, states.shape[-1])  # (t, d)
+        mask = _real.get()
+        real = mask.reshape(-1) if mask is not None and mask.shape == states.shape[:-1] else None
+        noise = options.noise / options.count if self.training else 0.0
+        routing = route(self.router, u, top=options.top, renormalise=options.sums_to_one, noise=noise)
+        factor = options.capacity if self.training else options.eval_capacity
+        first = room = None
+        if factor:
+            first = _by_score(routing, real)
+            room = room_for(len(u), options.count, top=options.top, factor=factor)
+        at = place_pairs(routing.chosen, options.count, first=first, room=room)
+        x, parts = _cast(u, *self._parts())
+        out = through_experts(x, routing.gates, at, parts, self._between)  # pyright: ignore[reportArgumentType]
+        if listening():
+            self._tell(routing, at, states.shape[:-1], real)
+        return out.view_as(states)
+
+    def _between(self, hidden: Tensor) -> Tensor:
+        return F.dropout(self.act_fn(hidden), self.options.dropout, self.training)
+
+    def _tell(self, routing: Routing, at: Places, shape: torch.Size, real: Tensor | None) -> None:
+        options = self.options
+        if self.training and options.balance:
+            sigma = (options.noise or 1.0) / options.count  # without noise the step is smoothed all the same
+            first, second = balance(
+                routing, sigma=sigma, form=options.form, detach=not options.threshold_learns, real=real
+            )
+            record("loss/experts", options.balance * (first + second) / 2)
+            record("experts/importance-loss", first.detach())
+            record("experts/load-loss", second.detach())
+        if at.kept is not None:
+            counted = torch.ones_like(at.kept) if real is None else real[at.token]
+            record("experts/dropped", (~at.kept & counted).sum() / counted.sum())
+        record("experts/chosen", routing.chosen.view(*shape, -1))
+        record("experts/scores", routing.clean.detach().view(*shape, -1))
+        if real is not None:
+            record("experts/real", real.view(shape))
+
+
+def _by_score(routing: Routing, real: Tensor | None) -> Tensor:
+    """(t,) tokens, those with the best first choice first, padding last: whoever comes late may find no room."""
+    best = routing.noisy.detach().softmax(dim=-1).amax(dim=-1)
+    if real is not None:
+        best = best.masked_fill(~real, -1.0)
+    return best.argsort(descending=True, stable=True)
+
+
+def _cast(u: Tensor, *parts: Tensor | None) -> tuple[Tensor, tuple[Any, ...]]:
+    """As autocast would have it, which does not know grouped products; without it, in the type of the weights."""
+    kind = u.device.type
+    assert parts[0] is not None
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parts[0].dtype
+    return u.to(dtype), tuple(p if p is None else p.to(dtype) for p in parts)

@@ -1,0 +1,72 @@
+"""Every rule of the catalog adds the balance loss of experts to what it goes down, and averages keep their routers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.core.seeds import seeded
+from holdfast.methods.base import StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.experts.graft import experts_in
+from holdfast.tasks.classify import Classify
+from tests.contract.conftest import LIGHT
+
+INFO = StageInfo(0, ("d0", "d1", "d2"))
+
+
+@pytest.fixture(params=catalog.examples("methods"))
+def rule(request, benches):
+    bench, name = benches["tiny-vit-experts"], request.param
+    if catalog.misfit(name, bench.encoder):
+        pytest.skip("this method is for another kind of example")
+    needed = catalog.layers("methods", name)[-1][1].necks
+
+    def made(weight: float):
+        with seeded(0, "init"):
+            bench.options = {"experts": {**bench.options["experts"], "balance": weight}}
+            model, given = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
+            optimizer = partial(Descent, Recipe(optimizer="sgd", lr=0.05))
+            method = catalog.make("methods", name, model, given=given, task=Classify(), optimizer=optimizer)
+            method.begin_stage(INFO)
+            method.begin_phase(method.phases[0])
+        return method.train()
+
+    return made
+
+
+def routers(model) -> torch.Tensor:
+    return torch.cat([layer.router.directions.detach().flatten() for layer in experts_in(model)])
+
+
+def test_the_balance_loss_moves_the_routers_under_every_rule(rule, benches):
+    batch, found = benches["tiny-vit-experts"].batch(), {}
+    for weight in (0.0, 5.0):
+        method = rule(weight)
+        before = routers(method.model)
+        torch.manual_seed(5)
+        method.step(batch)
+        found[weight] = routers(method.model) - before
+    assert bool(found[5.0].any())
+    assert float((found[5.0] - found[0.0]).norm()) > 0.5 * float(found[0.0].norm())
+
+
+@pytest.mark.parametrize("name", ["swad(erm)", "moving-average(erm)"])
+def test_averaged_weights_hold_experts_and_routers(name, benches):
+    bench = benches["tiny-vit-experts"]
+    method = bench.method(name).train()
+    method.begin_stage(INFO)
+    method.begin_phase("train")
+    batch = bench.batch()
+    for _ in range(3):
+        method.step(batch)
+    method.on_valid(3, {"d0": 0.5}, {"d0": 1.0})
+    method.end_stage([batch])
+    deployed = method.deployed
+    assert deployed is not method.model
+    assert len(experts_in(deployed)) == len(experts_in(method.model)) == 2
+    fresh = bench.method(name).model
+    assert not torch.allclose(routers(deployed), routers(fresh))

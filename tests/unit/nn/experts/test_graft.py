@@ -1,0 +1,153 @@
+"""Experts in transformers of every family: the plain network at the start, a folder of them, and the way back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.core.tape import tape
+from holdfast.nn.backbones.resnet import ResNet
+from holdfast.nn.experts.graft import experts_in, places, put_experts, settled, take_out
+from holdfast.nn.experts.layer import Options
+from holdfast.nn.experts.neck import experts
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.nn.tuning import tune
+from tests.unit.nn.memory.test_neck import check_folder
+from tests.unit.nn.transformers import FAMILIES, transformer
+
+ALL = {"count": 4, "at": [0, 1, 2], "inner": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_at_the_start_it_is_the_plain_network_and_comes_out_again(family, folder):
+    plain, x = transformer(family, folder)
+    net, _ = transformer(family, folder, experts=ALL)
+    assert len(experts_in(net)) == 3
+    assert_close(net(x), plain(x), rtol=1e-4, atol=1e-5)
+    raw, _ = transformer(family, folder, experts={**ALL, "top": 1})
+    assert float((raw(x) - plain(x)).detach().abs().max()) > 1e-3
+    take_out(net.stack())
+    assert not experts_in(net)
+    assert list(net.state_dict()) == list(plain.state_dict())
+    assert torch.equal(net(x), plain(x))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_expert_layer_is_used_and_learns(family, folder):
+    torch.manual_seed(0)
+    net, x = transformer(family, folder, experts={**ALL, "top": 4})
+    net.train()
+    with tape() as side:
+        loss = net(x).square().sum()
+    assert len(side["loss/experts"]) == 3
+    (loss + sum(side["loss/experts"])).backward()
+    for layer in experts_in(net):
+        assert bool(layer.up_proj.grad.any())
+        assert bool(layer.router.directions.grad.any())
+    with torch.no_grad():
+        experts_in(net)[1].down_proj[2] += 1
+    with pytest.raises(BadInput, match="no single network is all of them"):
+        take_out(net.stack())
+
+
+def test_places():
+    assert places("last-two", 12) == [8, 10]
+    assert places("every-two", 12) == [0, 2, 4, 6, 8, 10]
+    assert places("last-two", 3) == [1]
+    assert places([-1, 2, 11], 12) == [2, 11]
+    for wrong in ([12], [], ["1"]):
+        with pytest.raises(BadInput, match="layers from 0 to 11"):
+            places(wrong, 12)
+    with pytest.raises(BadInput, match="did you mean 'last-two'"):
+        places("last-too", 12)
+
+
+def test_settings_are_a_number_or_names():
+    assert settled(None) is settled(0) is settled({"count": 0}) is None
+    assert settled(4) == settled({"count": 4, "at": "last-two"})
+    assert settled(settled({"count": 4, "top": 1})) == settled({"count": 4, "top": 1})
+    with pytest.raises(BadInput, match="did you mean 'temperature'"):
+        settled({"temprature": 1})
+
+
+def test_padding_changes_no_loss(folder):
+    net, x = transformer("bert", folder, experts=ALL)
+    net.train()
+    for layer in net.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.0
+    for layer in experts_in(net):
+        layer.options = Options(count=4, inner=8, noise=0.0)
+    losses = []
+    for extra in (0, 5):
+        ids = torch.nn.functional.pad(x.ids, (0, extra), value=1)
+        wider = type(x)(ids, torch.nn.functional.pad(x.mask, (0, extra)))
+        with tape() as side:
+            net(wider)
+        losses.append(torch.stack(side["loss/experts"]))
+    assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["vit", "dinov2"])
+def test_they_go_with_prompts_and_with_what_follows_a_layer(family, folder):
+    net, x = transformer(family, folder, experts=ALL, prompt="deep", prompts=2)
+    plain, _ = transformer(family, folder, prompt="deep", prompts=2)
+    plain.load_state_dict({k: v for k, v in net.state_dict().items() if k in plain.state_dict()}, strict=False)
+    assert_close(net(x), plain(x), rtol=1e-4, atol=1e-5)
+    late, _ = transformer(family, folder, prompt="deep", prompts=2)
+    made = Model(late, experts(32, count=4, at=[0, 1, 2], inner=8), Linear(32, 2))
+    assert len(experts_in(made)) == 3
+
+
+def test_tuning_that_freezes_all_of_them_is_refused(folder):
+    net, _ = transformer("vit", folder, experts={"count": 3, "inner": 4})
+    for mode in ("frozen", "head+cls", "last:1"):
+        with pytest.raises(BadInput, match=f"tuning {mode.replace('+', '.')} freezes them"):
+            tune(net, mode)
+    tune(net, "last:2")
+    assert all(p.requires_grad for p in experts_in(net)[0].parameters())
+
+
+@pytest.mark.parametrize("settings", [
+    {"neck": "experts", "neck.count": 3, "neck.inner": 4, "neck.top": 1},
+    {"encoder.experts.count": 3, "encoder.experts.inner": 4, "encoder.experts.top": 1},
+    {"encoder.experts": 3, "neck": "memory", "neck.slots": 6, "neck.key_width": 4},
+], ids=["neck", "encoder", "with a memory"])  # fmt: skip
+@pytest.mark.parametrize("family", ["bert", "vit"])
+def test_a_model_folder_gives_the_same_predictions(family, settings, tmp_path):
+    check_folder(family, tmp_path, settings)
+
+
+def test_as_a_neck_it_is_put_once_and_a_copy_shares_nothing(folder):
+    net, x = transformer("vit", folder)
+    made = Model(net, experts(32, count=3, inner=4), Linear(32, 2)).eval()
+    assert len(experts_in(made)) == 1
+    assert made.together is None
+    assert Model(net, experts(32, eval_capacity=1.5, at=[0]), Linear(32, 2)).together == (64, 0)
+    tight, _ = transformer("vit", folder, experts={"count": 3, "eval_capacity": 1.5})
+    assert Model(tight, NoNeck(32), Linear(32, 2)).together == (64, 0)
+    again = Model(made.backbone, made.neck, made.head).eval()
+    assert torch.equal(again(x), made(x))
+    other, before = copy.deepcopy(made), made(x)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert torch.equal(made(x), before)
+
+
+def test_networks_without_such_layers_say_so(folder):
+    with pytest.raises(BadInput, match="ResNet has no stack of layers"):
+        Model(ResNet(size=16), experts(512), Linear(512, 2))
+    with pytest.raises(BadInput, match=r"Identity has no feed-forward network .* use a ViT"):
+        put_experts(torch.nn.ModuleList([torch.nn.Identity()]), Options())

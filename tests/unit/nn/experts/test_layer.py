@@ -1,0 +1,200 @@
+"""The layer: what equal experts give, what it tells a tape, when it drops, and its type under autocast."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.core.tape import tape
+from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.experts.router import route
+
+U = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
+
+
+def feed(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
+    torch.manual_seed(1)
+    return nn.Linear(8, 12, bias=bias), nn.Linear(12, 8, bias=bias)
+
+
+def copied(bias: bool = True, **options) -> SparseMoE:
+    up, down = feed(bias)
+    return SparseMoE.of(up, down, nn.GELU(), Options(**{"count": 4, "inner": 5, **options}))
+
+
+def plain(bias: bool = True) -> torch.Tensor:
+    up, down = feed(bias)
+    return down(F.gelu(up(U)))
+
+
+def differing(**options) -> SparseMoE:
+    made = copied(**options)
+    with torch.no_grad():
+        for p in (made.up_proj, made.up_proj_bias, made.down_proj, made.down_proj_bias):
+            p += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
+    return made
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("top", [2, 3, 4])
+def test_copies_with_renormalised_gates_are_the_network_they_were_copied_from(top, bias):
+    assert_close(copied(bias, top=top).eval()(U), plain(bias), rtol=1e-5, atol=1e-5)
+    assert_close(copied(bias, top=top).train()(U), plain(bias), rtol=1e-5, atol=1e-5)  # noise moves nothing yet
+
+
+def test_one_expert_or_the_literal_equation_scales_by_the_gates():
+    for options in ({"top": 1}, {"top": 2, "renormalise": False}):
+        made = copied(**options).eval()
+        gates = route(made.router, U.view(-1, 8), top=options["top"], renormalise=False, noise=0.0).gates
+        assert_close(made(U), plain() * gates.sum(-1).view(3, 7, 1), rtol=1e-5, atol=1e-5)
+        assert float(gates.detach().sum(-1).max()) < 0.95
+    assert_close(copied(top=1, renormalise=True).eval()(U), plain(), rtol=1e-5, atol=1e-5)
+
+
+def test_it_is_every_expert_on_every_token_weighted():
+    made = differing().eval()
+    found = route(made.router, U.view(-1, 8), top=2, renormalise=True, noise=0.0)
+    dense = torch.zeros(21, 4).scatter(1, found.chosen, found.gates.detach())
+    hidden = F.gelu(torch.einsum("td,ehd->teh", U.view(-1, 8), made.up_proj) + made.up_proj_bias)
+    each = torch.einsum("teh,edh->ted", hidden, made.down_proj) + made.down_proj_bias
+    assert_close(made(U), (dense[..., None] * each).sum(1).view(3, 7, 8), rtol=1e-5, atol=1e-5)
+
+
+def test_in_evaluation_no_noise_and_no_other_token_matters():
+    made = differing(capacity=0.5).eval()
+    first = made(U)
+    torch.manual_seed(9)
+    assert torch.equal(made(U), first)
+    alone = torch.cat([made(U[i : i + 1]) for i in range(3)])
+    assert_close(alone, first, rtol=1e-5, atol=1e-6)
+
+
+def test_noise_moves_the_choice_in_training_by_the_seed():
+    made = differing(noise=4.0).train()
+    outputs = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        outputs.append(made(U))
+    assert torch.equal(outputs[0], outputs[1])
+    assert not torch.allclose(outputs[0], outputs[2])
+    assert not torch.allclose(outputs[0], made.eval()(U))
+
+
+def test_noise_is_one_over_the_number_of_experts_wide_in_training_alone(monkeypatch):
+    asked = []
+
+    def listening(*args, noise, **named):
+        asked.append(noise)
+        return route(*args, noise=noise, **named)
+
+    monkeypatch.setattr("holdfast.nn.experts.layer.route", listening)
+    for made in (copied().train(), copied(noise=2.0).train(), copied().eval()):
+        made(U)
+    assert asked == [0.25, 0.5, 0.0]
+
+
+def test_the_tape_hears_losses_in_training_and_choices_always():
+    made = differing(balance=0.5).train()
+    with tape() as side:
+        made(U)
+    first, second = side["experts/importance-loss"][0], side["experts/load-loss"][0]
+    assert_close(side["loss/experts"][0].detach(), 0.25 * (first + second))
+    assert side["loss/experts"][0].requires_grad
+    assert side["experts/chosen"][0].shape == (3, 7, 2)
+    assert side["experts/scores"][0].shape == (3, 7, 4)
+    with tape() as side:
+        made.eval()(U)
+    assert set(side) == {"experts/chosen", "experts/scores"}
+    with tape() as side:
+        differing(balance=0.0).train()(U)
+    assert "loss/experts" not in side
+
+
+def test_gradients_reach_experts_router_and_temperature():
+    made = differing().train()
+    with tape() as side:
+        out = made(U)
+    (out.square().sum() + side["loss/experts"][0]).backward()
+    for name, parameter in made.named_parameters():
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.any()), name
+
+
+def test_capacity_drops_the_least_sure_and_says_how_many():
+    made = differing(count=2, top=1, capacity=0.5, noise=0.0).train()
+    with tape() as side:
+        out = made(U).view(-1, 8)
+    found = route(made.router, U.view(-1, 8), top=1, renormalise=False, noise=0.0)
+    room = int(0.5 * 11)
+    gone = []
+    for e in range(2):
+        mine = [t for t in range(21) if int(found.chosen[t, 0]) == e]
+        gone += sorted(mine, key=lambda t: -float(found.gates.detach()[t, 0]))[room:]
+    assert gone
+    empty = [t for t in range(21) if not bool(out[t].detach().any())]
+    assert sorted(gone) == empty
+    assert float(side["experts/dropped"][0]) == pytest.approx(len(gone) / 21)
+    with tape() as side:
+        roomy = differing(count=2, top=1, capacity=9.0, noise=0.0).train()(U)
+    assert float(side["experts/dropped"][0]) == 0
+    assert_close(roomy, differing(count=2, top=1, noise=0.0)(U))
+    parity = differing(count=2, top=1, eval_capacity=0.5).eval()(U).view(-1, 8)
+    assert sum(not bool(row.any()) for row in parity.detach()) == len(gone)
+
+
+def test_padding_is_computed_but_not_counted():
+    made, mask = differing().train(), torch.ones(3, 7, dtype=torch.bool)
+    mask[:, 4:] = False
+    torch.manual_seed(0)
+    with tape() as side, only_these_count(mask):
+        out = made(U)
+    garbage = U.clone()
+    garbage[:, 4:] = 50.0
+    torch.manual_seed(0)
+    with tape() as other, only_these_count(mask):
+        same = made(garbage)
+    assert torch.equal(side["experts/real"][0], mask)
+    assert_close(side["loss/experts"][0], other["loss/experts"][0])
+    assert_close(out[:, :4], same[:, :4])
+    with tape() as all_count:
+        made(garbage)
+    assert not torch.allclose(all_count["loss/experts"][0], other["loss/experts"][0])
+
+
+def test_under_autocast_experts_are_narrow_and_scores_are_not():
+    made = differing().eval()
+    with tape() as side:
+        wide = made(U)
+    with tape() as under, torch.autocast("cpu", dtype=torch.bfloat16):
+        narrow = made(U)
+    assert narrow.dtype == torch.bfloat16
+    assert torch.equal(side["experts/scores"][0], under["experts/scores"][0])
+    assert_close(narrow.float(), wide, rtol=0.05, atol=0.1)
+
+
+def test_names_and_shapes_are_those_of_transformers():
+    made = copied()
+    shapes = {name: tuple(p.shape) for name, p in made.named_parameters() if "router" not in name}
+    assert shapes == {
+        "up_proj": (4, 12, 8), "up_proj_bias": (4, 12), "down_proj": (4, 8, 12), "down_proj_bias": (4, 8),
+    }  # fmt: skip
+
+
+def test_dropout_lies_inside_the_experts_in_training_alone():
+    made = copied(dropout=0.5)
+    assert_close(made.eval()(U), plain(), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(made.train()(U), plain(), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({"top": 5}, "at most all experts, not 5 of 4"), ({"noise": -1.0}, "not negative"), ({"form": "x"}, "form"),
+     ({"dropout": 1.0}, "below 1"), ({"router": "x"}, "router 'x'")],
+)  # fmt: skip
+def test_wrong_settings_get_one_sentence(options, told):
+    with pytest.raises(BadInput, match=told):
+        copied(**options)

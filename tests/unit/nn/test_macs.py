@@ -1,0 +1,44 @@
+"""Counts of multiplications against counting by hand and against published ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.nn.backbones.resnet import ResNet
+from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.macs import macs
+
+
+def test_by_hand():
+    net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Dropout(0.9), nn.Linear(5, 2)).train()
+    chance = torch.get_rng_state()
+    assert macs(net, torch.zeros(7, 3)) == 3 * 5 + 5 * 2
+    assert net.training
+    assert torch.equal(chance, torch.get_rng_state())
+    assert macs(nn.Conv2d(3, 4, 3, padding=1), torch.zeros(2, 3, 8, 8)) == 8 * 8 * 4 * 27
+
+
+@pytest.mark.parametrize("width", [8, 7])  # with and without the grouped product
+def test_experts_count_as_often_as_they_are_chosen(width):
+    found = [
+        macs(SparseMoE(width, 16, nn.GELU(), options=Options(count=4, top=k, inner=4)), torch.randn(10, width))
+        for k in (1, 2, 3)
+    ]
+    each = 2 * width * 16 + 4 * (16 + width)  # two maps, and the biases as a product
+    assert found[1] - found[0] == found[2] - found[1] == each
+    assert found[0] == each + width * 4 + 4 * 4  # the router
+
+
+def test_published_counts():
+    x = torch.zeros(1, 3, 224, 224, dtype=torch.uint8)
+    found = {}
+    for top in (0, 1, 2):
+        experts = {"count": 6 if top else 0, "top": top or 1}
+        found[top] = macs(VisionTransformer.build(list, name="vit-s/16", experts=experts), x) / 1e9
+    assert found[0] == pytest.approx(4.6, abs=0.05)
+    assert found[1] == pytest.approx(4.64, abs=0.06)
+    assert found[2] == pytest.approx(5.1, abs=0.06)
+    assert macs(ResNet(stem="large", size=224), x) / 1e9 == pytest.approx(1.81, abs=0.02)
