@@ -1,0 +1,120 @@
+"""G-MAP: a domain's text encoder that reads a general one, and what it is compared with (Wan et al., 2022).
+
+d width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.nn.backbones.pretrained import load_module, load_tokenizer
+from holdfast.nn.backbones.second import WHAT, Second
+from holdfast.nn.backbones.text import TextEncoder, minilm_folder
+from holdfast.nn.backbones.text_check import check_text_encoder, room_of
+from holdfast.nn.fusion import Beside
+from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, plan_reads
+
+WAYS = (*STRATEGIES, "beside", "none")
+TRIALS = ("the good, the bad: 12 of them", "Émile's naïve test_case, twice!")
+
+
+class GMap:
+    """Makes text encoders with a companion; what comes out is a TextEncoder, so every head and rule takes it."""
+
+    @classmethod
+    def build(
+        cls,
+        training: Callable[[], Any],
+        *,
+        domain: str = "minilm",
+        general: str | None = None,
+        strategy: str = "chunk-gated",
+        layers: int | Sequence[int] | None = None,
+        source: int | None = None,
+        attention: str = "memory",
+        frozen: bool = True,
+        cache: int = 0,
+        gate: str = "normal",
+        share: float = 0.0,
+        mix: float = 0.0,
+        pooling: str | None = None,
+        length: int | None = None,
+        template: str | None = None,
+    ) -> TextEncoder:
+        """`domain` and `general` are `minilm`, a folder or a hub name; without `general` it is the domain's own copy.
+
+        `layers`, from 1, read the memory that `strategy` makes by `attention`; `beside` lays the features of both side
+        by side for the head `fusion`, `none` leaves the general model out. `mix` is the general model's share in the
+        weights that the domain's network begins with.
+        """
+        if strategy not in WAYS:
+            raise unknown("strategy", strategy, WAYS)
+        if not 0 <= mix <= 1:
+            raise BadInput(f"encoder.mix, the general model's share in the first weights, is from 0 to 1, not {mix}")
+        common: dict[str, Any] = {"pooling": pooling, "template": template}
+        if domain == "minilm":
+            encoder = TextEncoder.minilm(training, **common, length=length or 128)
+        else:
+            encoder = TextEncoder.build(training, name=domain, length=length, **common)
+        place = encoder.place if general is None else str(minilm_folder()) if general == "minilm" else general
+        if place != encoder.place:
+            _same_words(encoder.tokenizer, load_tokenizer(place, what=WHAT), domain, place)
+        if mix:
+            _interpolate(encoder.module, load_module(place, what=WHAT), mix)
+        if strategy == "none":
+            return encoder
+        second = Second.build(place, frozen=frozen, cache=cache)
+        if strategy == "beside":
+            encoder.accompany(Beside(encoder.width, second))
+        else:
+            depth = {"depth": len(encoder.stack()), "general": second.depth}
+            reads = plan_reads(strategy, **depth, layers=layers, source=source)
+            made = GeneralMemory(encoder.module, second, reads, attention=attention, gate=gate, share=share)
+            encoder.accompany(made)
+        rooms = [room_of(module, encoder.tokenizer) for module in (encoder.module, second.module)]
+        check_text_encoder(encoder, encoder.states, min(rooms))
+        return encoder
+
+    @classmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> TextEncoder:
+        """From a model folder, which holds both networks."""
+        told = dict(settings)
+        companion = told.pop("companion", None)
+        encoder = TextEncoder.load(folder, told)
+        if companion is None:
+            return encoder
+        second = Second.load(folder, frozen=companion["frozen"])
+        if second.digest != companion["digest"]:
+            raise BadInput(f"the general model in {folder} is not the one that this model was trained with")
+        if "reads" not in companion:
+            encoder.accompany(Beside(encoder.width, second))
+            return encoder
+        reads = {place: tuple(sources) for place, sources in companion["reads"]}
+        encoder.accompany(GeneralMemory(encoder.module, second, reads, attention=companion["attention"]))
+        return encoder
+
+
+def _same_words(mine: Any, other: Any, domain: str, general: str) -> None:
+    """Both networks see the same numbers, so these must mean the same words."""
+    same = mine.get_vocab() == other.get_vocab() and mine.pad_token_id == other.pad_token_id
+    if not same or any(mine(text)["input_ids"] != other(text)["input_ids"] for text in TRIALS):
+        raise BadInput(
+            f"'{domain}' and '{general}' cut texts into different tokens: a general memory needs one tokenizer"
+        )
+
+
+@torch.no_grad()
+def _interpolate(module: nn.Module, other: nn.Module, share: float) -> None:
+    """(1 - share) of the weights, and share of the other's."""
+    theirs = other.state_dict()
+    for name, mine in module.state_dict().items():
+        if name not in theirs or theirs[name].shape != mine.shape:
+            raise BadInput(f"encoder.mix needs two networks of one shape, and the general model has no such '{name}'")
+        if mine.is_floating_point():
+            mine.lerp_(theirs[name], share)

@@ -1,0 +1,156 @@
+"""General memory: chosen layers of a domain's network read the states of a frozen general one (Wan et al., 2022).
+
+b batch, t tokens, l layers, h heads, d width
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.core.inputs import Tokens
+from holdfast.core.tape import listening, record
+from holdfast.nn.attention_graft import Recall, graft, is_causal, reading
+from holdfast.nn.backbones.pretrained import layers_of
+from holdfast.nn.backbones.second import Second
+
+STRATEGIES = ("single", "multi", "gated", "chunk-gated")
+PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 layers; `multi` is all of them
+GATES = ("normal", "zero")
+Reads = dict[int, tuple[int, ...]]  # a layer of the domain's network, from 0: the layers of the general one, from 1
+
+
+def plan_reads(
+    strategy: str, *, depth: int, general: int, layers: int | Sequence[int] | None = None, source: int | None = None
+) -> Reads:
+    """Which layers of `depth` read which of the `general` network's; layers are counted from 1.
+
+    single: one layer of the general network, by default its last. multi: the layer at the same height. gated: all.
+    chunk-gated: as many even chunks of all as there are layers that read, the lowest for the lowest.
+    """
+    if strategy not in STRATEGIES:
+        raise unknown("strategy of a general memory", strategy, STRATEGIES)
+    if source is not None and strategy != "single":
+        raise BadInput(f"encoder.source names the layer that strategy single reads; {strategy} has no such setting")
+    chosen = _layers(layers, depth) if layers is not None else _published(strategy, depth)
+    source = general if source is None else source
+    if not 1 <= source <= general:
+        raise BadInput(f"encoder.source is a layer of the general model, from 1 to {general}, not {source}")
+    if strategy == "single":
+        return {i - 1: (source,) for i in chosen}
+    if strategy == "multi":
+        return {i - 1: (_height(i / depth, general),) for i in chosen}
+    if strategy == "gated":
+        return {i - 1: tuple(range(1, general + 1)) for i in chosen}
+    if len(chosen) > general:
+        raise BadInput(f"{len(chosen)} layers cannot read a chunk each of {general} layers: name fewer encoder.layers")
+    ends = [general * k // len(chosen) for k in range(len(chosen) + 1)]
+    return {i - 1: tuple(range(ends[k] + 1, ends[k + 1] + 1)) for k, i in enumerate(chosen)}
+
+
+def _layers(asked: int | Sequence[int], depth: int) -> list[int]:
+    layers = [asked] if isinstance(asked, int) else [int(i) if str(i).isdigit() else i for i in asked]
+    for i in layers:
+        if isinstance(i, bool) or not isinstance(i, int) or not 1 <= i <= depth:
+            raise BadInput(f"encoder.layers names layers that read the memory, from 1 to {depth}, not {i!r}")
+    if not layers or len(set(layers)) < len(layers):
+        raise BadInput(f"encoder.layers needs at least one layer, and each once, not {layers}")
+    return sorted(layers)
+
+
+def _published(strategy: str, depth: int) -> list[int]:
+    if strategy == "multi":
+        return list(range(1, depth + 1))
+    return sorted({_height(i / 12, depth) for i in PUBLISHED[strategy]})
+
+
+def _height(share: float, depth: int) -> int:
+    """The layer at this share of the way up, a half rounded up."""
+    return max(1, int(share * depth + 0.5))
+
+
+class Gate(nn.Module):
+    """sum_l a_l m_l, a = softmax over layers of w m_l, token by token; a bias would cancel."""
+
+    def __init__(self, width: int, *, init: str = "normal") -> None:
+        super().__init__()
+        if init not in GATES:
+            raise unknown("start of a gate", init, GATES)
+        self.weight = nn.Parameter(torch.zeros(width))
+        if init == "normal":
+            nn.init.normal_(self.weight, std=0.02)
+
+    def shares(self, states: Sequence[Tensor]) -> Tensor:
+        """(b, t, l) how much each layer gives to each token."""
+        return torch.stack([m @ self.weight.to(m.dtype) for m in states], dim=-1).float().softmax(-1)
+
+    def forward(self, states: Sequence[Tensor]) -> Tensor:
+        shares = self.shares(states)
+        if listening() and not self.training:
+            record("general/gate", shares.detach())
+        mixed = torch.zeros_like(states[0])
+        for m, share in zip(states, shares.to(mixed.dtype).unbind(-1), strict=True):
+            mixed = torch.addcmul(mixed, share[..., None], m)
+        return mixed  # (b, t, d)
+
+
+class GeneralMemory(nn.Module):
+    """Grafts a network so that it reads a general one; its own are the gates over layers and the shares of `gate`."""
+
+    def __init__(
+        self,
+        network: Any,
+        second: Second,
+        reads: Reads,
+        *,
+        attention: str = "memory",
+        gate: str = "normal",
+        share: float = 0.0,
+    ) -> None:
+        super().__init__()
+        layers, config = layers_of(network), network.config
+        self.width = int(config.hidden_size)
+        if second.width != self.width:
+            raise BadInput(
+                f"the general model is {second.width} wide and the domain's {self.width}: "
+                "the same projections serve both, so take two of one width"
+            )
+        if is_causal(layers) and not is_causal(layers_of(second.module)):
+            raise BadInput("through this general model a causal network would see what comes later: take a causal one")
+        graft(layers, reads, attention=attention)
+        self.second, self.reads, self.attention = second, reads, attention
+        gated = [place for place, sources in reads.items() if len(sources) > 1]
+        self.gates = nn.ModuleDict({str(i): Gate(self.width, init=gate) for i in gated})
+        asked = reads if attention == "gate" else ()
+        self.shares = nn.ParameterDict({str(i): torch.full((int(config.num_attention_heads),), share) for i in asked})
+        self.settings: dict[str, Any] = {
+            "reads": [[place, list(sources)] for place, sources in reads.items()],
+            "attention": attention,
+            "frozen": second.held is not None,
+            "digest": second.digest,
+        }
+
+    def recall(self, x: Tokens) -> Recall:
+        """What each of the layers reads of these tokens."""
+        needed = sorted({i for sources in self.reads.values() for i in sources})
+        states = dict(zip(needed, self.second.states(x, needed), strict=True))
+        memory: dict[int, Tensor] = {}
+        for place, sources in self.reads.items():
+            found = [states[i] for i in sources]
+            memory[place] = found[0] if len(found) == 1 else self.gates[str(place)](found)
+        return Recall(memory, share={int(place): share for place, share in self.shares.items()})
+
+    def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
+        with reading(self.recall(x)):
+            return run()  # (b, t, d)
+
+    def learned(self) -> nn.Module:
+        return nn.ModuleList([self.gates, self.shares])
+
+    def save(self, folder: Path) -> None:
+        self.second.save(folder)

@@ -1,0 +1,329 @@
+"""Layers that read a memory: the plain layer inside, the equations, what is refused, and that graft has an inverse."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from transformers import (
+    CamembertConfig,
+    Data2VecTextConfig,
+    ErnieConfig,
+    GPT2Config,
+    GPT2Model,
+    XLMRobertaConfig,
+)
+from transformers.models.bert.modeling_bert import BertSelfAttention
+
+from holdfast.core.errors import BadInput
+from holdfast.core.tape import tape
+from holdfast.nn.attention_graft import ATTENTIONS, Recall, Remembering, graft, reading, reading_again, ungraft
+from holdfast.nn.backbones.pretrained import bare_module, layers_of, load_module
+from tests import tiny
+
+KIN = {
+    "xlm-roberta": XLMRobertaConfig, "camembert": CamembertConfig, "ernie": ErnieConfig, "data2vec": Data2VecTextConfig,
+}  # fmt: skip
+FAMILIES = ["bert", "roberta", "mpnet", "distilbert", "electra", "gpt2", *KIN]
+PLACE = 1
+REAL = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+IDS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 2, 1, 1]])
+
+
+def tiny_gpt2(words: int = 99, seed: int = 0) -> GPT2Model:
+    torch.manual_seed(seed)
+    config = GPT2Config(vocab_size=words, n_positions=16, n_embd=32, n_layer=3, n_head=2, initializer_range=0.2)
+    return GPT2Model(config)
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    found = {"gpt2": tiny_gpt2()}
+    for family, config in KIN.items():
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+        found[family] = bare_module(config(vocab_size=99, pad_token_id=1, initializer_range=0.2, **sizes))
+    for family in FAMILIES[:5]:
+        found[family] = load_module(str(getattr(tiny, f"tiny_{family}")(tmp_path_factory.mktemp(family))), what="it")
+    return found
+
+
+@pytest.fixture(params=FAMILIES)
+def net(request, networks):
+    return copy.deepcopy(networks[request.param]).eval()
+
+
+def states(net, ids=IDS, mask=REAL):
+    return net(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
+def below(net, ids=IDS, mask=REAL):
+    """What the layer at PLACE takes in."""
+    seen = []
+    hook = layers_of(net)[PLACE].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    states(net, ids, mask)
+    hook.remove()
+    return seen[0].detach()
+
+
+def test_a_memory_that_is_hidden_leaves_the_plain_network(net):
+    hidden = Recall({PLACE: torch.randn(2, 5, 32)}, keep=torch.zeros(2, 5, dtype=torch.bool))
+    for mask in (REAL, torch.ones_like(REAL)):
+        before = states(net, mask=mask)
+        graft(layers_of(net), [PLACE])
+        with reading(hidden):
+            assert_close(states(net, mask=mask), before, rtol=0, atol=1e-6)
+        ungraft(layers_of(net))
+
+
+def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothing(net):
+    for mask in (REAL, torch.ones_like(REAL)):
+        before, own = states(net, mask=mask), below(net, mask=mask)
+        graft(layers_of(net), [PLACE])
+        with reading(Recall({PLACE: own})), tape() as side:
+            after = states(net, mask=mask)
+        ungraft(layers_of(net))
+        assert_close(after, before, rtol=0, atol=2e-6)
+        (mass,) = side["general/mass"]
+        assert_close(mass, torch.full((2, 2, 5), 0.5), rtol=0, atol=1e-6)
+
+
+def test_a_memory_is_read_and_learns_nothing_but_the_layer_does(net):
+    before = states(net)
+    graft(layers_of(net), [PLACE])
+    memory = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
+    with reading(Recall({PLACE: memory})):
+        after = states(net)
+    assert float((after - before).detach().abs()[REAL.bool()].max()) > 1e-3
+    after.square().sum().backward()
+    inside = next(part for part in net.modules() if isinstance(part, Remembering))
+    assert all(bool(p.grad.any()) for p in inside.parameters())
+
+
+def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
+    before, names = states(net), list(net.state_dict())
+    parts = dict(net.named_modules())
+    for attention in ATTENTIONS:
+        graft(layers_of(net), [0, 2], attention=attention)
+        assert list(net.state_dict()) == names  # a checkpoint goes in and out as ever
+        assert sum(isinstance(part, Remembering) for part in net.modules()) == 2
+        ungraft(layers_of(net))
+        now = dict(net.named_modules())
+        assert list(now) == list(parts)
+        assert all(now[name] is parts[name] for name in parts)
+        assert torch.equal(states(net), before)
+
+
+def test_weights_trained_while_grafted_are_those_of_the_plain_network_and_modes_follow(net):
+    other = copy.deepcopy(net)
+    graft(layers_of(net), [PLACE])
+    net.train()
+    with torch.no_grad():
+        for p in net.parameters():
+            p += 0.01
+    other.load_state_dict(net.state_dict())  # strict
+    ungraft(layers_of(net))
+    assert all(part.training for part in net.modules())
+    assert torch.equal(states(net.eval()), states(other.eval()))
+
+
+def test_a_copy_has_parts_of_its_own(net):
+    graft(layers_of(net), [PLACE])
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.zero_()
+    recall = Recall({PLACE: torch.randn(2, 5, 32)})
+    with reading(recall):
+        assert bool(states(net).any())
+        assert not bool(states(other).any())
+    ungraft(layers_of(other))
+    mine = {id(p) for p in net.parameters()}
+    assert not any(id(p) in mine for p in other.parameters())
+
+
+def naive(plain: BertSelfAttention, h, m, real, attention, share):
+    """Head by head and token by token."""
+    found = torch.zeros_like(h)
+    w = 16
+    for i in range(len(h)):
+        there = real[i].bool()
+        q, k, v = plain.query(h[i]), plain.key(h[i][there]), plain.value(h[i][there])
+        mk, mv = plain.key(m[i][there]), plain.value(m[i][there])
+        rows = []
+        for head in range(2):
+            a = slice(head * w, head * w + w)
+
+            def look(query, keys, values):
+                return (query @ keys.T / w**0.5).softmax(-1) @ values
+
+            own = look(q[:, a], k[:, a], v[:, a])
+            if attention == "memory":
+                rows.append(look(q[:, a], torch.cat([k, mk])[:, a], torch.cat([v, mv])[:, a]))
+            elif attention == "cross":
+                rows.append(look(own, mk[:, a], mv[:, a]))
+            else:
+                s = torch.sigmoid(share[head])
+                rows.append((1 - s) * own + s * look(q[:, a], mk[:, a], mv[:, a]))
+        found[i] = torch.cat(rows, -1)
+    return found
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_it_is_the_equation_in_values_and_gradients(attention, networks):
+    net = copy.deepcopy(networks["bert"]).double().eval()
+    plain = layers_of(net)[PLACE].attention.self
+    graft(layers_of(net), [PLACE], attention=attention)
+    made = layers_of(net)[PLACE].attention.self
+    torch.manual_seed(0)
+    h, m = (torch.randn(2, 5, 32, dtype=torch.double, requires_grad=True) for _ in range(2))
+    share = torch.tensor([0.3, -1.0], dtype=torch.double, requires_grad=True)
+    mask = REAL.bool()[:, None, None]
+    learned = [h, m, *plain.parameters(), *([share] if attention == "gate" else [])]
+    with reading(Recall({PLACE: m}, share={PLACE: share})):
+        fast, _ = made(h, attention_mask=mask)
+    slow = naive(plain, h, m, REAL, attention, share)
+    assert_close(fast, slow)
+    weights = torch.randn_like(fast)
+    for a, b in zip(
+        torch.autograd.grad((fast * weights).sum(), learned),
+        torch.autograd.grad((slow * weights).sum(), learned),
+        strict=True,
+    ):
+        assert_close(a, b)
+
+
+def test_a_share_of_nothing_is_the_plain_layer(networks):
+    net = copy.deepcopy(networks["roberta"]).eval()
+    before = states(net)
+    graft(layers_of(net), [PLACE], attention="gate")
+    with reading(Recall({PLACE: torch.randn(2, 5, 32)}, share={PLACE: torch.full((2,), -torch.inf)})):
+        assert_close(states(net), before, rtol=0, atol=1e-6)
+
+
+def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
+    graft(layers_of(net), range(3))
+    memory = torch.randn(2, 5, 32)
+    with reading(Recall(dict.fromkeys(range(3), memory))):
+        together = states(net)
+    with reading(Recall(dict.fromkeys(range(3), memory[1:, :3]))):
+        alone = states(net, IDS[1:, :3], REAL[1:, :3])
+    assert_close(together[1:, :3], alone, rtol=1e-4, atol=1e-5)
+    with reading(Recall(dict.fromkeys(range(3), torch.where(REAL[..., None].bool(), memory, 1e3)))):
+        assert_close(states(net)[1, :3], together[1, :3], rtol=1e-4, atol=1e-5)  # what lies at padding is not seen
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_causal_network_sees_no_later_memory(attention):
+    net = tiny_gpt2().eval()
+    graft(layers_of(net), range(3), attention=attention)
+    memory, share = torch.randn(1, 5, 32), dict.fromkeys(range(3), torch.zeros(2))
+    for mask in (torch.ones(1, 5, dtype=torch.long), torch.tensor([[1, 1, 1, 1, 0]])):
+        with reading(Recall(dict.fromkeys(range(3), memory), share=share)):
+            before = states(net, IDS[:1], mask)
+        for t in range(1, 5):
+            ids, other = IDS[:1].clone(), memory.clone()
+            ids[:, t:], other[:, t:] = 9, torch.randn(1, 5 - t, 32)
+            with reading(Recall(dict.fromkeys(range(3), other), share=share)):
+                after = states(net, ids, mask)
+            assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-6)
+            if int(mask[0, t]):
+                assert float((after - before)[:, t].detach().abs().max()) > 1e-3
+
+
+def test_a_causal_network_cannot_go_on_from_kept_keys():
+    net = tiny_gpt2().eval()
+    kept = net(input_ids=IDS[:1], use_cache=True).past_key_values
+    graft(layers_of(net), [PLACE])
+    with reading(Recall({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="word by word"):
+        net(input_ids=IDS[:1, :1], past_key_values=kept)
+
+
+def test_without_a_memory_it_says_so(net):
+    graft(layers_of(net), [PLACE])
+    with pytest.raises(BadInput, match="was given none"):
+        states(net)
+    with reading(Recall({PLACE: torch.randn(2, 5, 32)})):
+        states(net)
+    with pytest.raises(BadInput, match="was given none"):
+        states(net)  # nothing was left behind
+
+
+def test_two_threads_read_their_own(networks):
+    net = copy.deepcopy(networks["bert"]).eval()
+    graft(layers_of(net), range(3))
+    memories = [torch.full((2, 5, 32), float(i)) for i in range(4)]
+
+    def run(memory):
+        with torch.no_grad(), reading(Recall(dict.fromkeys(range(3), memory))):
+            return states(net)
+
+    wanted, found = [run(memory) for memory in memories], [[] for _ in memories]
+    gate = threading.Barrier(len(memories))
+
+    def work(i):
+        gate.wait()
+        found[i] = [run(memories[i]) for _ in range(10)]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(memories))]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    for one, many in zip(wanted, found, strict=True):
+        assert len(many) == 10
+        assert all(torch.equal(one, each) for each in many)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
+def test_gradient_checkpointing_reads_the_same_again(family, networks):
+    net = copy.deepcopy(networks[family])
+    graft(layers_of(net), range(3))
+    for part in net.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    memory = torch.randn(2, 5, 32, requires_grad=True)
+
+    def grads():
+        with reading(Recall(dict.fromkeys(range(3), memory))):
+            out = states(net.train())
+        return torch.autograd.grad(out.square().sum(), [memory, *layers_of(net).parameters()])
+
+    plain = grads()
+    net.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": reading_again})
+    calls = []
+    hook = layers_of(net)[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    again = grads()
+    hook.remove()
+    assert len(calls) == 2  # it was computed again
+    for a, b in zip(plain, again, strict=True):
+        assert_close(a, b)
+
+
+def test_other_makes_are_refused():
+    with pytest.raises(BadInput, match=r"TransformerEncoderLayer has no self-attention of a known make \(Bert"):
+        graft(nn.ModuleList([nn.TransformerEncoderLayer(8, 2)]), [0])
+    with pytest.raises(BadInput, match="unknown attention to a memory 'crossed'"):
+        graft(nn.ModuleList(), [], attention="crossed")
+
+
+def test_a_known_name_with_another_function_is_refused(networks):
+    class Sharper(BertSelfAttention):
+        def forward(self, hidden_states, *args, **named):
+            out, weights = super().forward(hidden_states * 2, *args, **named)
+            return out, weights
+
+    net = copy.deepcopy(networks["bert"])
+    layers_of(net)[0].attention.self.__class__ = Sharper
+    with pytest.raises(BadInput, match="Sharper attends in a way that is not known"):
+        graft(layers_of(net), [0])
+    assert layers_of(net)[0].attention.self.training == net.training
+
+
+def test_a_layer_is_grafted_once(networks):
+    net = copy.deepcopy(networks["bert"])
+    graft(layers_of(net), [0])
+    with pytest.raises(BadInput, match="reads a memory already"):
+        graft(layers_of(net), [0])
