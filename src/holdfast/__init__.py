@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.data.worlds import world
     from holdfast.estimator import DomainClassifier
     from holdfast.experiment import launch
+    from holdfast.pretraining import Pretraining, pretrain
     from holdfast.record import RunRecord
     from holdfast.reproduction import Reproduction, reproduce
     from holdfast.search.sweep import Sweep, sweep
@@ -24,6 +25,7 @@ _HOME = {
     "Dataset": "data.domain",
     "DomainClassifier": "estimator",
     "Graphs": "core.inputs",
+    "Pretraining": "pretraining",
     "Reproduction": "reproduction",
     "RunRecord": "record",
     "Spec": "spec",
@@ -31,6 +33,7 @@ _HOME = {
     "compare": "comparison",
     "launch": "experiment",
     "load_data": "comparison",
+    "pretrain": "pretraining",
     "reproduce": "reproduction",
     "sweep": "search.sweep",
     "world": "data.worlds",
@@ -42,6 +45,7 @@ __all__ = [
     "Dataset",
     "DomainClassifier",
     "Graphs",
+    "Pretraining",
     "Reproduction",
     "RunRecord",
     "Spec",
@@ -49,6 +53,7 @@ __all__ = [
     "compare",
     "launch",
     "load_data",
+    "pretrain",
     "reproduce",
     "sweep",
     "world",

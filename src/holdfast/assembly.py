@@ -36,7 +36,7 @@ from holdfast.nn.tuning import tune
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.protocols.resume import stop_if_asked
 from holdfast.spec import Spec
-from holdfast.tasks.base import Task
+from holdfast.tasks.base import Prepared, Structured, Task
 
 Encoding = Callable[[int, int], None]  # (examples done, of how many)
 
@@ -52,17 +52,28 @@ class Workshop:
     stores: dict[str, Store] = field(default_factory=dict)
     features: dict[Backbone, Tensor] = field(default_factory=dict)
     encoders: dict[str, Backbone] = field(default_factory=dict)
+    structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
 
     def store(self, encoder: Backbone) -> Store:
         """The data set's examples, prepared for this encoder."""
         key = encoder.preparation()
         if key not in self.stores:
-            self.stores[key] = prepare(self.dataset.raw, encoder.prepare, size=encoder.size)
+            self.stores[key] = prepare(
+                self.dataset.raw, encoder.prepare, size=encoder.size, tick=lambda _: stop_if_asked(), cache=self.cache
+            )
         return self.stores[key]
 
     def examples(self, store: Store) -> Examples:
         y = torch.from_numpy(np.ascontiguousarray(self.dataset.y))
         return Examples(store, y, self.dataset.domains, device=self.device)
+
+    def asked(self, name: str, task: Structured, encoder: Backbone) -> tuple[Examples, Task]:
+        """The examples with the places that a task of this name asks for, and the task that knows them."""
+        key = (name, encoder.preparation())
+        if key not in self.structured:
+            self.structured[key] = task.prepare(encoder, self.dataset.raw, self.dataset.classes)
+        made = self.structured[key]
+        return Examples(made.store, made.y, self.dataset.domains, device=self.device, starts=made.starts), made.task
 
     def pristine(self, spec: Spec, make: Callable[[], Backbone]) -> Backbone:
         """The spec's encoder; where it is frozen and came pretrained, one serves all runs."""
@@ -160,7 +171,9 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
         return made
 
     encoder = workshop.pristine(spec, new_encoder)
-    cached = spec.tune == "frozen" and workshop.cache is not None and not isinstance(encoder, Features)
+    task: Task = catalog.make("tasks", spec.task, given={})
+    plain = not isinstance(task, Structured)  # one feature an example, which can be kept
+    cached = spec.tune == "frozen" and workshop.cache is not None and plain and not isinstance(encoder, Features)
 
     def new_ends() -> tuple[nn.Module, nn.Module]:
         neck = catalog.make_neck(spec.neck, encoder.width, len(dataset.classes), given=spec.neck_args)
@@ -171,9 +184,10 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
             # what is wrong with them is told before all examples are encoded
             Model(Features(inputs=encoder.width), *new_ends())
         examples = workshop.examples(TensorStore(workshop.frozen(encoder)))
+    elif isinstance(task, Structured):
+        examples, task = workshop.asked(spec.task, task, encoder)
     else:
         examples = workshop.examples(workshop.store(encoder))
-    task: Task = catalog.make("tasks", spec.task, given={})
 
     def make() -> Method:
         backbone = Features(inputs=encoder.width) if cached else new_encoder()

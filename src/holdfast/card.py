@@ -17,7 +17,13 @@ def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
         if scores[metric] is not None
     ]
     labels = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
-    kind = f"A classifier of {len(classes)} labels ({labels})" if classes else "A model that answers messages"
+    kind = {
+        "classify": f"A classifier of {len(classes)} labels ({labels})",
+        "respond": "A model that answers messages",
+        "tag": f"A tagger of words ({labels})",
+        "span": "A model that finds the answer to a question in a text",
+        "masked": "A model that guesses hidden words",
+    }[spec.get("task", "classify")]
     return f"""# {name}
 
 {kind}, trained by Holdfast {record.code["version"]} with method

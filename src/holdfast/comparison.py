@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.assembly import Workshop
+from holdfast.catalog.entry import AT_PLACES
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.domain import Dataset
@@ -42,12 +43,13 @@ def load_data(
     columns: Mapping[str, str] | None = None,
     need: Sequence[str] = ("label", "domain"),
     data_dir: Path | None = None,
+    form: str = "table",
 ) -> Dataset:
-    """A data set from a path, a known name, or as it is."""
+    """A data set from a path, a known name, or as it is; `form` is what a task reads."""
     if isinstance(data, Dataset):
         return data
     known = {name: entry.load() for name, entry in catalog.DATASETS.items()}
-    return read(data, columns=columns, need=need, data_dir=data_dir, known=known)
+    return read(data, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
 
 
 def training_data(
@@ -58,8 +60,9 @@ def training_data(
     data_dir: Path | None = None,
 ) -> Dataset:
     """A data set that a task can be trained on, or one sentence that says what it lacks."""
-    needs = catalog.make("tasks", task or "classify", given={}).needs
-    return load_data(data, columns=columns, need=needs, data_dir=data_dir).checked(labels="label" in needs)
+    asked = catalog.make("tasks", task or "classify", given={})
+    found = load_data(data, columns=columns, need=asked.needs, data_dir=data_dir, form=asked.reads)
+    return found.checked(labels="label" in asked.needs)
 
 
 def compare(
@@ -100,6 +103,8 @@ def compare(
         method=None if methods[0] == "all" else methods[0], plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
     )  # fmt: skip
+    if wanted and base.task in AT_PLACES:
+        raise BadInput(f"an analysis looks at one feature an example, and the task {base.task} has many: leave it out")
     base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
@@ -113,13 +118,13 @@ def compare(
         catalog.check("methods", spec.method, spec.method_args)
     out = Path(out)
     records = run_all(specs, workshop, out, watch=watch, analyse=wanted)
-    notes = (*dataset.notes, *left, *_not_analysed(records, wanted))
+    notes = (*dataset.notes, *left, *not_analysed(records, wanted))
     told = specs[0].metric
     page = write_page(records, out / "report.html", title=f"Holdfast: {dataset.name}", metric=told, notes=notes)
     return Comparison(records, told, page, notes)
 
 
-def _not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[str]:
+def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[str]:
     """A sentence for each analysis that records of an earlier comparison lack: their networks are gone."""
     found = []
     for name in wanted:

@@ -144,12 +144,14 @@ def train(
     }
     record = RunRecord(
         spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), cost,
-        analysis=_analyses(analyse, built, episode, spec.seed),
+        analysis=_analyses(analyse, built, episode, spec.seed, workshop.dataset.classes),
     )  # fmt: skip
     return record, built
 
 
-def _analyses(names: Sequence[str], built: Assembled, episode: Episode, seed: int) -> dict[str, Any]:
+def _analyses(
+    names: Sequence[str], built: Assembled, episode: Episode, seed: int, classes: Sequence[str]
+) -> dict[str, Any]:
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:
         return {}
@@ -158,7 +160,8 @@ def _analyses(names: Sequence[str], built: Assembled, episode: Episode, seed: in
     sources = [part for part in (*stage.train, *stage.valid) if part.domain in trained]
     unseen = [part for part in stage.test if part.domain not in trained]
     assert built.method is not None
-    views = view_domains(built.method.deployed, built.examples, sources, unseen or stage.test, seed=seed)
+    model, targets = built.method.deployed, unseen or stage.test
+    views = view_domains(model, built.examples, sources, targets, seed=seed, classes=classes)
     return {name: catalog.entry("analyses", name).build(views, seed=seed) for name in names}
 
 

@@ -28,6 +28,7 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Answering
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
+from holdfast.tasks.base import Structured, Telling
 
 FORMAT = 1
 BEGUN = ("checkpoints", "preparation", "model.safetensors", "record.json", "README.md")  # a model not yet whole
@@ -43,9 +44,13 @@ class SavedModel:
     record: RunRecord
 
     @property
+    def task(self) -> str:
+        return self.record.spec["task"]
+
+    @property
     def answers(self) -> bool:
-        """Whether it answers messages; else it classifies."""
-        return self.record.spec["task"] == "respond"
+        """Whether it answers messages."""
+        return self.task == "respond"
 
     def responses(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[str]:
         """An answer to each message; of pairs the first text is the message."""
@@ -58,8 +63,26 @@ class SavedModel:
         """(n, c) the probability of each class."""
         if self.answers:
             raise BadInput("this model answers messages: it has responses and no probabilities of classes")
+        if self.task != "classify":
+            raise BadInput(f"this model is for the task {self.task}: it has no probabilities of classes")
         found = self._over(raw, self.model, device)
         return np.zeros((0, len(self.classes))) if found is None else found.double().softmax(dim=-1).numpy()
+
+    def told(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
+        """What it says of each example, by column: tokens and tags, or an answer and its score."""
+        task = catalog.make("tasks", self.task, given={})
+        if not isinstance(task, Structured) or not isinstance(task, Telling):
+            raise BadInput(f"a model for the task {self.task} says nothing of single examples: {_use(self.task)}")
+        made = task.prepare(self.encoder, raw, self.classes)
+        examples = Examples(made.store, made.y, (), device=device, starts=made.starts)
+        self._ready(device)
+        found: list[Any] = [None] * len(made.store)
+        with torch.no_grad():
+            for at, x, _ in examples.over(np.arange(len(made.store)), together=self.model.together):
+                for place, output in zip(at.tolist(), self.model(x).float().cpu(), strict=True):
+                    found[place] = output
+        assert isinstance(made.task, Telling)
+        return made.task.tell(raw, found, made.y)
 
     def _over(self, raw: Raw, function: Callable[[Any], Tensor], device: torch.device | str) -> Tensor | None:
         """A function of the network over raw examples, (n, ..); None where there are none."""
@@ -69,10 +92,13 @@ class SavedModel:
             return None
         store = prepare(raw, self.encoder.prepare, size=self.encoder.size)
         examples = Examples(store, torch.zeros(len(raw), dtype=torch.long), (), device=device)
+        self._ready(device)
+        return examples.map(function, np.arange(len(raw)), together=self.model.together)
+
+    def _ready(self, device: torch.device | str) -> None:
         self.model.to(device).eval()
         # bf16 is for the GPU it was trained on; elsewhere the same weights run in fp32
         self.model.precision = self.record.spec["precision"] if torch.device(device).type == "cuda" else "fp32"
-        return examples.map(function, np.arange(len(raw)), together=self.model.together)
 
     def save(self, folder: Path) -> Path:
         """Write the folder; config.json comes last, so a folder that has it is whole."""
@@ -92,6 +118,12 @@ class SavedModel:
         write_text(folder / "record.json", self.record.text())
         write_text(folder / "README.md", card(folder.name, self.classes, self.record))
         return write_text(folder / "config.json", json.dumps(config, indent=1) + "\n").parent
+
+
+def _use(task: str) -> str:
+    if task == "masked":
+        return "its encoder is what is used, which `holdfast pretrain` writes so that hf:FOLDER takes it"
+    return "see probabilities and responses"
 
 
 def check_folder(folder: Path) -> None:

@@ -53,17 +53,17 @@ def make_spec(
     name = catalog.encoder_for(dataset.raw.kind, encoder, kind)
     entry = catalog.entry("encoders", name)
     if tune == "auto":
-        tune = "frozen" if entry.pretrained else "full"
+        tune = str(catalog.entry("tasks", kind).defaults.get("tune", "frozen" if entry.pretrained else "full"))
     chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
     chosen |= {"metric": task.metrics[0]} | {
-        key: value for key, value in catalog.entry("tasks", kind).defaults.items() if key != "encoder"
+        key: value for key, value in catalog.entry("tasks", kind).defaults.items() if key not in ("encoder", "tune")
     }
     chosen |= {key: value for key, value in given.items() if value is not None}
     known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint"}
     for key, value in settings.items():
         group, dot, inner = key.partition(".")
         if dot and group in GROUPS:
-            chosen[f"{group}_args"] = {**chosen.get(f"{group}_args", {}), inner: _target(group, inner, value)}
+            chosen[f"{group}_args"] = _with(chosen.get(f"{group}_args", {}), inner, _target(group, inner, value))
         elif key in known:
             chosen[key] = value
         else:
@@ -138,6 +138,17 @@ def _all_taken(kind: str, given: Mapping[str, Any], taken: Sequence[Mapping[str,
             if not free:
                 raise BadInput(f"{' and '.join(dict.fromkeys(names))} have no settings, so '{key}' cannot be set")
             raise unknown(f"setting of a {kind}", key, sorted(free))
+
+
+def _with(args: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """The settings of a part with one more; `experts.top` is one inside the setting `experts`."""
+    outer, dot, inner = name.partition(".")
+    if not dot:
+        return {**args, name: value}
+    held = args.get(outer, {})
+    if not isinstance(held, Mapping):
+        raise BadInput(f"{outer}={held} and {name} cannot be set together: set all of {outer} by names with a dot")
+    return {**args, outer: {**held, inner: value}}
 
 
 def _target(group: str, name: str, value: Any) -> Any:

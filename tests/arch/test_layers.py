@@ -33,14 +33,18 @@ MAY = {
     "search": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "protocols", "record", "report"}
     | {"settings", "spec"},
+    "pretraining": CORE
+    | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "nn", "protocols", "record", "report"}
+    | {"settings"},
     "recipes": CORE | {"record", "report"},
+    "recipe_specs": CORE | {"catalog", "assembly", "experiment", "recipes", "settings", "spec"},
     "reproduction": CORE
-    | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "recipes", "record", "report"}
-    | {"settings", "spec"},
+    | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "recipe_specs", "recipes", "record"}
+    | {"report", "settings", "spec"},
     "card": {"record"},
-    "saved": CORE | {"card", "catalog", "data", "nn", "record"},
+    "saved": CORE | {"card", "catalog", "data", "nn", "record", "tasks"},
     "estimator": CORE | {"assembly", "data", "engines", "experiment", "protocols", "record", "saved", "settings"},
-    "prediction": CORE | {"comparison", "data", "saved", "settings"},
+    "prediction": CORE | {"catalog", "comparison", "data", "saved", "settings"},
 }
 TOP = {"cli", "bench", "__init__"}  # may import anything
 

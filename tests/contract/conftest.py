@@ -23,14 +23,20 @@ from holdfast.methods.descent import Descent, Recipe
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
-from tests.tiny import tiny_bert
+from tests.tiny import tiny_bert, tiny_vit
 
 NECK = {"slots": 9, "heads": 2, "key_width": 4, "real": 10, "label_width": 4, "support": 6}
 FEWER = {"product-memory": {"top": 3}}
 # the published weight of the bottleneck is for the small features of a tuned ResNet; here it would flatten them
 LIGHT = {"ib-erm": {"weight": 0.1}, "ib-irm": {"weight": 1.0, "bottleneck": 0.1}}
-BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "gin-virtual": "graph", "gin-subgraph": "graph"}
-OPTIONS = {"image": {"size": 8}, "text": {"length": 12}, "graph": {"layers": 2, "hidden": 8, "dropout": 0.1}}
+BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "tiny-vit-experts": "image",
+          "gin-virtual": "graph", "gin-subgraph": "graph"}  # fmt: skip
+EXPERTS = {"count": 3, "at": [0, 2], "inner": 8}
+GRAPHS = {"layers": 2, "hidden": 8, "dropout": 0.1}
+OPTIONS = {
+    "cnn": {"size": 8}, "tiny-bert": {"length": 12}, "tiny-vit-experts": {"experts": EXPERTS},
+    "gin-virtual": GRAPHS, "gin-subgraph": GRAPHS,
+}  # fmt: skip
 MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
 
@@ -77,14 +83,16 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def benches(tmp_path_factory):
-    folder = tiny_bert(tmp_path_factory.mktemp("bert"))
+    named = {
+        "tiny-bert": f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}",
+        "tiny-vit-experts": f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}",
+    }
     made = {}
     for body, kind in BODIES.items():
         if kind == "graph" and find_spec("torch_geometric") is None:
             continue  # its tests are skipped
         dataset = world(kind, "none", domains=4, size=60, classes=3, seed=0)
-        encoder = f"hf:{folder}" if body == "tiny-bert" else body
-        bench = Bench(dataset, None, encoder, OPTIONS.get(kind, {}))
+        bench = Bench(dataset, None, named.get(body, body), OPTIONS.get(body, {}))
         backbone = bench.backbone()
         store = prepare(dataset.raw, backbone.prepare, size=backbone.size)
         bench.examples = Examples(store, torch.from_numpy(dataset.y), dataset.domains)

@@ -34,6 +34,9 @@ def case(request, tmp_path_factory):
         name = f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}"
     if name.startswith("vit:"):
         name = f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}"
+    given = SMALL.get(name, {"size": 16} if name in ("cnn", "resnet18") else {})
+    if name == "gmap":
+        given = {"domain": str(tiny_bert(tmp_path_factory.mktemp("bert")))}
     dataset = world(entry.takes, "none", domains=2, size=4, classes=2, seed=0)
     if "respond" in entry.tasks:
         dataset = talks(4)
@@ -44,7 +47,7 @@ def case(request, tmp_path_factory):
                 "encoders",
                 name,
                 partial(dataset.raw.take, np.arange(8)),
-                given=SMALL.get(name, {"size": 16} if name in ("cnn", "resnet18") else {}),
+                given=given,
             )
 
     return dataset, make, name

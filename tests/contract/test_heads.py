@@ -27,13 +27,15 @@ RULES = {"erm": {}, "cdann": {"weight": 0.1}, "fishr": {}, "mldg": {}, "mixup": 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     dataset = world("text", "none", domains=3, size=40, classes=3, seed=0)
-    name = f"hf:{tiny_masked(tmp_path_factory.mktemp('bert'))}"
+    folder = str(tiny_masked(tmp_path_factory.mktemp("bert")))
     given = {"length": 16, "template": "sentiment-0"}
 
-    def encoder():
-        return catalog.make("encoders", name, list, given=given)
+    def encoder(head):
+        if head == "fusion":
+            return catalog.make("encoders", "gmap", list, given={**given, "domain": folder, "strategy": "beside"})
+        return catalog.make("encoders", f"hf:{folder}", list, given=given)
 
-    store = prepare(dataset.raw, encoder().prepare, size=None)
+    store = prepare(dataset.raw, encoder("linear").prepare, size=None)
     return dataset, Examples(store, torch.from_numpy(dataset.y), dataset.domains), encoder
 
 
@@ -41,17 +43,18 @@ def bench(tmp_path_factory):
 def head(request, bench):
     dataset, _, _ = bench
     words = dict(zip(dataset.classes, [["bad", "not"], ["good"], ["film"]], strict=True))
-    return partial(catalog.make, "heads", request.param, given={"words": words} if request.param == "words" else {})
+    given = {"words": {"words": words}, "fusion": {"shared": False}}.get(request.param, {})
+    return request.param, partial(catalog.make, "heads", request.param, given=given)
 
 
 @pytest.fixture(params=RULES)
 def make(request, bench, head):
-    dataset, _, encoder = bench
+    (dataset, _, encoder), (name, make_head) = bench, head
 
     def made():
         with seeded(0, "init"):
-            body = encoder()
-            model = Model(body, NoNeck(body.width), head(body.width, dataset.classes, body))
+            body = encoder(name)
+            model = Model(body, NoNeck(body.width), make_head(body.width, dataset.classes, body))
             optimizer = partial(Descent, Recipe(lr=3e-3))
             given = RULES[request.param]
             method = catalog.make("methods", request.param, model, given=given, task=Classify(), optimizer=optimizer)

@@ -19,10 +19,12 @@ from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS
 from holdfast.cli import ClickException, app, main
 from holdfast.data.columns import PAIRS, SYNONYMS
+from tests.annotated import tagged, write_conll, write_corpus, write_names, write_questions
 from tests.arch.test_layers import MAY, TOP
 from tests.e2e.conftest import write_reviews
 from tests.published import write_published
 from tests.talks import write_talks
+from tests.tiny import tiny_bert
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
@@ -39,6 +41,7 @@ SHORTER = {
     "compare": {"--methods": "erm,coral", "--steps": "8", "--seeds": "1"},
     "sweep": {"--steps": "8", "--seeds": "1"},
     "fit": {"--steps": "40"},
+    "pretrain": {"--steps": "2", "--batch": "4"},
     "reproduce": {"--steps": "2", "--seeds": "1", "--tune": "frozen"},
 }
 # these let MiniLM encode, as a user's first command does
@@ -51,7 +54,13 @@ PYTHON = {
     "docs/prompting.md": 1,
     "docs/theory.md": 1,
 }
-LINES = {"README.md": 15, "docs/adding-an-encoder.md": 2, "docs/prompting.md": 2, "docs/dialogue.md": 3}
+LINES = {
+    "README.md": 16,
+    "docs/adding-an-encoder.md": 2,
+    "docs/prompting.md": 2,
+    "docs/dialogue.md": 3,
+    "docs/tasks.md": 7,
+}
 
 
 def blocks(name: str, language: str) -> list[tuple[int, str]]:
@@ -83,6 +92,11 @@ def place(tmp_path, monkeypatch) -> Path:
     write_reviews(tmp_path / "reviews.csv")
     write_published(tmp_path / "data", "amazon")
     write_talks(tmp_path / "talks.csv")
+    write_names(tmp_path / "names", 8)
+    write_conll(tmp_path / "new.conll", tagged("sea", 3))
+    write_questions(tmp_path / "questions.jsonl", 8)
+    write_corpus(tmp_path / "texts.txt", 40)
+    tiny_bert(tmp_path / "encoder")
     (tmp_path / "asked.csv").write_text("id,message\na,do you have two tea?\nb,do you have one rope?\n")
     (tmp_path / "new.csv").write_text("id,text\nx1,great superb thing\nx2,dreadful broken dull\n")
     said = [(topic, a, b) for topic in ("law", "art", "sea") for a in ("old", "new") for b in ("old", "new") * 4]

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.e2e.test_bad_input import check
+from tests.graphs import rings_and_stars, write_zip
 from tests.published import write_published
 from tests.tiny import tiny_bert
 
@@ -157,6 +158,29 @@ def test_rows_of_a_stream_are_read_after_their_stage_from_one_training(holdfast,
     person = holdfast(*words)
     assert re.search(r"RNN, S +65\.01 / \d+\.\d\d +61\.23 / \d", person.out)
     assert "scores are accuracy (%)" in person.out
+
+
+def test_a_table_goes_on_without_the_data_that_was_not_brought(holdfast, tmp_path):
+    pytest.importorskip("torch_geometric", reason="graphs need the extra graph")
+    write_zip(tmp_path / "PROTEINS.zip", rings_and_stars(80))
+    words = ["reproduce", "hma/table6", "--data-dir", ".", "--rows", "erm,hma", "--columns", "proteins,dd,average"]
+    words += ["--seeds", 1, "--steps", 3, "--set", "encoder.hidden=8", "--set", "neck.real=16"]
+    words += ["--analyse", "slot-attention,slot-diversity"]
+    ran = holdfast(*words, "--json")
+    assert ran.code == 0, ran.err
+    cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
+    (there,) = [r for r in ran.json["records"] if r["spec"]["method"] == "hma"]
+    assert there["spec"]["data"] == "proteins@shift=size"
+    score = there["stages"][0]["test"]["large"]["mcc"]
+    assert cells["hma", "proteins"]["mean"] == pytest.approx(score)  # not in percent
+    for column in ("dd", "average"):
+        assert cells["hma", column]["mean"] is None
+    (note,) = [note for note in ran.json["notes"] if "DD.zip" in note]  # told once, not in every row
+    assert note.startswith("DD not run: the data set dd is not downloaded by itself")
+    assert there["analysis"]["slot-diversity"]["slots"] == 32
+    page = (tmp_path / "runs" / "reproduce" / "report.html").read_text()
+    assert "Who looks at whom" in page
+    assert re.search(r"HMA +0\.34 / -?\d\.\d\d +0\.32 / –", holdfast(*words).out)
 
 
 BAD = {

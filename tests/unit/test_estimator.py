@@ -1,4 +1,5 @@
 import pickle
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from sklearn.metrics import accuracy_score
 import holdfast
 from holdfast import BadInput, DomainClassifier
 from holdfast.data.worlds import world
+from tests.tiny import tiny_bert, tiny_masked
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +115,19 @@ def test_graphs_are_learnt_saved_and_predicted(tmp_path):
         again.predict(["a text"])
     with pytest.raises(BadInput, match="each must be a Graphs of one graph"):
         made.fit([X[0], "a text"], [0, 1], domains=[0, 1])
+
+
+def test_a_model_with_a_general_memory_predicts_from_its_folder_alone(tmp_path):
+    domain, general = tiny_masked(tmp_path / "domain"), tiny_bert(tmp_path / "general")
+    texts = ["good good film", "the bad phone", "very good", "bad food", "a good phone", "bad bad bad"] * 4
+    settings = {"encoder.domain": str(domain), "encoder.general": str(general), "encoder.length": 12}
+    made = DomainClassifier(encoder="gmap", steps=12, batch=4, lr=1e-3, settings=settings)
+    made.fit(texts, ["+", "-"] * 12, domains=["a"] * 12 + ["b"] * 12)
+    wanted = made.predict_proba(texts)
+    folder = made.save_pretrained(tmp_path / "model")
+    shutil.rmtree(domain)
+    shutil.rmtree(general)
+    again = DomainClassifier.from_pretrained(folder)
+    assert np.array_equal(again.predict_proba(texts), wanted)
+    third = DomainClassifier.from_pretrained(again.save_pretrained(tmp_path / "third"))
+    assert np.array_equal(third.predict_proba(texts), wanted)

@@ -93,3 +93,14 @@ def test_methods_take_the_settings_that_they_have_and_one_must_have_each():
         with_methods(spec, ["erm", "coral"], method_args={"weigt": 2.0}, neck_args={})
     with pytest.raises(BadInput, match="erm have no settings"):
         with_methods(spec, ["erm"], method_args={"weight": 2.0}, neck_args={})
+
+
+def test_settings_inside_a_setting_have_a_second_dot():
+    data = world("image", "none", domains=2, size=4, classes=2, seed=0)
+    given = {"encoder.size": 32, "encoder.experts.count": 4, "encoder.experts.top": 1}
+    spec = make_spec(data, encoder="vit-tiny", settings=given)
+    assert spec.encoder_args == {"size": 32, "experts": {"count": 4, "top": 1}}
+    with pytest.raises(BadInput, match=r"experts=4 and experts\.top cannot be set together"):
+        make_spec(data, encoder="vit-tiny", settings={"encoder.experts": 4, "encoder.experts.top": 1})
+    with pytest.raises(BadInput, match="setting of encoder 'vit-tiny'"):
+        make_spec(data, encoder="vit-tiny", settings={"encoder.expert.top": 1})

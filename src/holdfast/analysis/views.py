@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.analysis.class_views import ClassView, view_classes
+from holdfast.analysis.routing_views import Routed, view_routing
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
@@ -34,6 +36,7 @@ class View:
     usage: np.ndarray | None = None  # (m,) the mean weight of each slot over rows and heads
     peaks: np.ndarray | None = None  # (m,) the largest weight that each slot had
     segments: tuple[tuple[int, int], ...] | None = None  # slots and domain of each segment of a memory that can grow
+    routing: Routed | None = None  # where tokens go in a network with experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,7 @@ class Views:
 
     sources: tuple[View, ...]
     targets: tuple[View, ...]
+    classes: ClassView | None = None  # what a heterogeneous memory makes of rows of the sources, class by class
 
     def __iter__(self) -> Iterator[View]:
         return iter((*self.sources, *self.targets))
@@ -74,6 +78,7 @@ def view_domains(
     *,
     seed: int,
     most: int = MOST,
+    classes: Sequence[str] = (),
 ) -> Views:
     """At most `most` rows a side, shared evenly by its domains and drawn by seed; the model is left as it was."""
     training = model.training
@@ -91,8 +96,9 @@ def view_domains(
             if len(rows):
                 found.append(_view(model, examples, domain, rows))
         sides.append(tuple(found))
+    by_class = view_classes(model, examples, sources, seed=seed, classes=classes)
     model.train(training)
-    return Views(*sides)
+    return Views(sides[0], sides[1], by_class)
 
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:
@@ -103,7 +109,9 @@ def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> Vi
     if listener.usage is not None and listener.peaks is not None:
         usage, peaks = (listener.usage / listener.reads).numpy(), listener.peaks.numpy()
     content = pieces[2] if len(pieces) > 2 else None
-    return View(domain, pieces[0], pieces[1], content, usage, peaks, None if usage is None else _segments(model, usage))
+    segments = None if usage is None else _segments(model, usage)
+    routed = view_routing(model, examples, rows)
+    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routed)
 
 
 def _segments(model: Model, usage: np.ndarray) -> tuple[tuple[int, int], ...] | None:

@@ -48,6 +48,8 @@ BENCHES = {
     "read": Entry("holdfast.bench.read:run", "reads of memories against a feed-forward layer"),
     "mil": Entry("holdfast.bench.mil:run", "a meta step of MIL and a prediction with its memory against ERM's"),
     "hma": Entry("holdfast.bench.hma:run", "a read of HMA's real memory and a step of HMA against the plain ways"),
+    "experts": Entry("holdfast.bench.experts:run", "experts against a plain layer of the same work; a step of GMoE"),
+    "gmap": Entry("holdfast.bench.gmap:run", "a layer and a step with a general memory against the plain ones"),
     "recurrent": Entry("holdfast.bench.recurrent:run", "an LSTM that reads a bank of slots against torch's LSTM"),
 }
 ANALYSES = {
@@ -62,8 +64,21 @@ ANALYSES = {
         "holdfast.analysis.projection:panels", "the same by t-SNE, on fewer points", fixed={"how": "tsne"}
     ),
     "memory-use": Entry("holdfast.analysis.memory_use:memory_use", "which slots of a memory are used, by domain"),
+    "routing": Entry(
+        "holdfast.analysis.routing:routing", "how experts share the tokens, and what their choice tells of the domain"
+    ),
     "segment-mass": Entry(
         "holdfast.analysis.forgetting:segment_mass", "how much each domain reads of each segment of a memory that grew"
+    ),
+    "slot-map": Entry(
+        "holdfast.analysis.slots:slot_map", "HMA's slots in the plane, alone and beside training examples, by PCA"
+    ),
+    "slot-map-tsne": Entry("holdfast.analysis.slots:slot_map", "the same by t-SNE", fixed={"how": "tsne"}),
+    "slot-attention": Entry(
+        "holdfast.analysis.slots:slot_attention", "who looks at whom in a batch sorted by class, and at which slots"
+    ),
+    "slot-diversity": Entry(
+        "holdfast.analysis.slots:slot_diversity", "how alike HMA's slots of a class are: 1 where they are one slot"
     ),
 }
 

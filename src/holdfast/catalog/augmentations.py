@@ -10,6 +10,14 @@ AUGMENTATIONS = {
         "images cropped, flipped, jittered, at times grey (Gulrajani & Lopez-Paz, 2021)",
         takes="image",
     ),
+    "crop-flip": Entry(
+        "holdfast.data.augment:crop_flip", "images cropped to 8 to 100 % of their area, and flipped", takes="image"
+    ),
+    "shift-flip": Entry(
+        "holdfast.data.augment:shift_flip",
+        "images shifted by up to an eighth, black around, and flipped",
+        takes="image",
+    ),
     "drop-edge": Entry(
         "holdfast.data.augment_graphs:drop_edge", "a fifth of the edges left out (Rong et al., 2020)", takes="graph"
     ),

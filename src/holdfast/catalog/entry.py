@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-EVERY_TASK = ("classify", "respond")
+AT_PLACES = ("tag", "span", "masked")  # tasks that ask for states at places of a text
+ON_FEATURES = ("classify", *AT_PLACES)
+EVERY_TASK = (*ON_FEATURES, "respond")
 # what the catalog hands to a part
 FROM_THE_LIBRARY = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
 

@@ -42,4 +42,14 @@ TASKS = {
         "holdfast.tasks.respond:Respond", "an answer to each message, learned from pairs of message and response",
         defaults={"encoder": "dialogue-gru", "head": "none"},
     ),
+    "tag": Entry(
+        "holdfast.tasks.tag:Tag", "a tag for each word, scored by the entities they make", defaults={"tune": "full"}
+    ),
+    "span": Entry(
+        "holdfast.tasks.span:Span", "the answer to a question, as a stretch of a text", defaults={"tune": "full"}
+    ),
+    "masked": Entry(
+        "holdfast.tasks.masked:Masked", "the words that were hidden in a text, as in pretraining",
+        defaults={"tune": "full", "head": "vocabulary"},
+    ),
 }  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from holdfast.cli import bench, compare, demo, fit, listing, predict, report, reproduce, sweep
+from holdfast.cli import bench, compare, demo, fit, listing, predict, pretrain, report, reproduce, sweep
 from holdfast.cli.console import fail, say
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("fit")(fit.fit)
 app.command("predict")(predict.predict)
+app.command("pretrain")(pretrain.pretrain)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
 app.command("list")(listing.listing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,14 +13,6 @@ from holdfast.cli.console import give_json, say, show_records, watching
 
 if TYPE_CHECKING:
     from holdfast.comparison import Comparison
-
-Analyse = Annotated[
-    str,
-    typer.Option(
-        help="What to look at in each trained run, comma separated, or all; see `holdfast list analyses`.",
-        show_default=False,
-    ),
-]
 
 
 def compare(
@@ -43,7 +35,7 @@ def compare(
     column: options.Column = None,
     set_: options.Set = None,
     config: Config = None,
-    analyse: Analyse = "",
+    analyse: options.Analyse = "",
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
     json: options.Json = False,

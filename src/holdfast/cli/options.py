@@ -43,7 +43,8 @@ Metric = Annotated[
     str | None,
     typer.Option(
         help="What to select by and to show: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, nll, ece; "
-        "of answers nll, perplexity, bleu2, w2v_similarity, distinct2. [default: the first]",
+        "of answers nll, perplexity, bleu2, w2v_similarity, distinct2; of tags entity_f1, entity_precision, "
+        "entity_recall, accuracy, nll; of stretches answer_f1, exact_match, nll. [default: the first]",
         show_default=False,
     ),
 ]
@@ -52,7 +53,7 @@ Column = Annotated[
     typer.Option(
         "--column",
         help="Name a column: KEY=NAME with KEY text, premise, hypothesis, message, response, label, domain, split, "
-        "time, id, features. Repeatable.",
+        "time, id, features; tokens, tags; context, question, answers, answer_start. Repeatable.",
         show_default=False,
     ),
 ]
@@ -75,6 +76,13 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Compute frozen featur
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder with the files of known data sets; see `holdfast list datasets`.", show_default=False),
+]
+Analyse = Annotated[
+    str,
+    typer.Option(
+        help="What to look at in each trained run, comma separated, or all; see `holdfast list analyses`.",
+        show_default=False,
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""holdfast predict: labels and probabilities, or responses, from a model folder."""
+"""holdfast predict: labels and probabilities, responses, tags or answers, from a model folder."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ def predict(
     column: options.Column = None,
     json: options.Json = False,
 ) -> None:
-    """Label new examples: id, label and one probability a class; or answer messages: id and response.
+    """Label new examples: id, label and one probability a class.
 
-    No domain, label or response column is needed.
+    Other models answer messages (id, response), tag words (id, tokens, tags), or answer questions from a text (id,
+    answer, score). No domain, label, response, tag or answer is needed.
 
     Examples:
 
     - `holdfast predict models/reviews new.csv --out predictions.csv`
 
     - `holdfast predict models/reviews new.parquet --out predictions.parquet --column text=body`
+
+    - `holdfast predict models/names new.conll --out tags.jsonl`
     """
     from holdfast.prediction import predict as run
 
@@ -46,7 +49,7 @@ def predict(
         )
         return
     told = ", ".join(f"{label}: {count}" for label, count in done.counts.items())
-    say(told or f"responses: {done.examples}")
+    say(told or f"{done.what}: {done.examples}")
     if done.accuracy is not None:
         say(f"accuracy {done.accuracy:.3f} on the {done.scored} examples whose label the model knows")
     say(f"predictions: {done.path}")

@@ -45,6 +45,7 @@ def reproduce(
     device: options.Device = "auto",
     examples: options.Examples = None,
     set_: options.Set = None,
+    analyse: options.Analyse = "",
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
     json: options.Json = False,
@@ -68,6 +69,8 @@ def reproduce(
 
     - `holdfast reproduce mil/figure5 --data-dir data --columns amazon --set method.memory_lr=0.01`
 
+    - `holdfast reproduce hma/table4 --data-dir data --rows hma --columns imdb-multi --analyse slot-map,slot-attention`
+
     Run the same command again and it goes on where it was; finished runs are not run twice.
     """
     from holdfast.reproduction import reproduce as run
@@ -90,6 +93,7 @@ def reproduce(
             examples=examples,
             data_dir=data_dir,
             settings=parse(set_ or []),
+            analyse=options.words(analyse),
             watch=watch,
         )
     if json:

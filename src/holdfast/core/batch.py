@@ -14,6 +14,7 @@ from torch import Tensor
 
 from holdfast.core import inputs
 from holdfast.core.inputs import Inputs
+from holdfast.core.ragged import cat_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class DomainBatch:
         """Several batches as one; a domain that comes twice stays two pieces."""
         return DomainBatch(
             x=inputs.cat([p.x for p in parts]),
-            y=torch.cat([p.y for p in parts]),
+            y=cat_targets([p.y for p in parts]),
             domains=tuple(d for p in parts for d in p.domains),
             sizes=tuple(s for p in parts for s in p.sizes),
         )

@@ -10,6 +10,10 @@ class BadInput(ValueError):
     """One clear sentence for the user; the command line prints it and exits with code 2."""
 
 
+class Absent(BadInput):
+    """A data set that the user has to bring is not there; a table goes on without the columns that need it."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     """An error for a name that is not known, with the nearest one suggested."""
     known = sorted(known)

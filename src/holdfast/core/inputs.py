@@ -1,6 +1,6 @@
 """What a backbone takes: a plain tensor, tokens of a text, or graphs; handled alike by single dispatch.
 
-b batch, t tokens, v nodes of all graphs together, e edges, d width
+b batch, t tokens, k places, v nodes of all graphs together, e edges, d width
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.core.ragged import padded
+
 Rows = Any  # a slice, a list of ints or a tensor of ints
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids with the mask of real tokens and, for text pairs, the segment each belongs to."""
+    """Token ids with the mask of real tokens and, for text pairs, the segment each belongs to.
+
+    Where places are given, a state of each is asked for, and not one feature of the whole.
+    """
 
     ids: Tensor  # (b, t) int64
     mask: Tensor  # (b, t) bool
     types: Tensor | None = None  # (b, t) int64
+    at: Tensor | None = None  # (b, k) int64, -1 where a row has fewer places than others
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +124,14 @@ def _(x: Tokens) -> int:
 
 @take.register
 def _(x: Tokens, rows: Rows) -> Tokens:
-    return Tokens(x.ids[rows], x.mask[rows], None if x.types is None else x.types[rows])
+    types, at = (None if part is None else part[rows] for part in (x.types, x.at))
+    return Tokens(x.ids[rows], x.mask[rows], types, at)
 
 
 @to.register
 def _(x: Tokens, device: torch.device | str) -> Tokens:
-    types = None if x.types is None else _moved(x.types, device)
-    return Tokens(_moved(x.ids, device), _moved(x.mask, device), types)
+    types, at = (None if part is None else _moved(part, device) for part in (x.types, x.at))
+    return Tokens(_moved(x.ids, device), _moved(x.mask, device), types, at)
 
 
 def _wide(t: Tensor, width: int) -> Tensor:
@@ -138,8 +145,11 @@ def _(first: Tokens, rest: Sequence[Tokens]) -> Tokens:
     types = None
     if first.types is not None:
         types = torch.cat([_wide(p.types, width) for p in parts if p.types is not None])
+    places = [p.at for p in parts if p.at is not None]
+    most = max((at.shape[1] for at in places), default=0)
+    at = torch.cat([padded(each, most) for each in places]) if places else None
     ids = torch.cat([_wide(p.ids, width) for p in parts])
-    return Tokens(ids, torch.cat([_wide(p.mask, width) for p in parts]), types)
+    return Tokens(ids, torch.cat([_wide(p.mask, width) for p in parts]), types, at)
 
 
 # graphs

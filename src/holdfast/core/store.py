@@ -14,6 +14,9 @@ from torch import Tensor
 
 from holdfast.core import inputs
 from holdfast.core.inputs import Graphs, Inputs, Tokens
+from holdfast.core.ragged import Ragged
+
+SHARE = 0.25  # of the free memory of a GPU that examples may take
 
 
 class Store(ABC):
@@ -48,17 +51,33 @@ class TensorStore(Store):
         return self.data.index_select(0, rows.to(self.data.device))
 
     def to(self, device: torch.device | str) -> TensorStore:
+        """All of it there, unless that would take more than a share of a GPU; then each batch travels."""
+        if torch.device(device).type == "cuda" and not self.data.is_cuda:
+            free, _ = torch.cuda.mem_get_info(device)
+            if self.data.nbytes > SHARE * free:
+                return self
         return TensorStore(self.data.to(device))
 
 
 class TokenStore(Store):
-    """Token ids of all texts laid end to end; a batch is padded to its own longest text only."""
+    """Token ids of all texts laid end to end; a batch is padded to its own longest text only.
 
-    def __init__(self, ids: Tensor, starts: Tensor, *, pad: int, types: Tensor | None = None) -> None:
-        self.ids, self.starts, self.pad, self.types = ids, starts, pad, types  # (all,), (n + 1,)
+    Where a task asks for the states of some tokens, their places lie beside them.
+    """
+
+    def __init__(
+        self, ids: Tensor, starts: Tensor, *, pad: int, types: Tensor | None = None, at: Ragged | None = None
+    ) -> None:
+        self.ids, self.starts, self.pad, self.types, self.at = ids, starts, pad, types, at  # (all,), (n + 1,)
 
     @staticmethod
-    def build(rows: Sequence[Sequence[int]], *, pad: int, types: Sequence[Sequence[int]] | None = None) -> TokenStore:
+    def build(
+        rows: Sequence[Sequence[int]],
+        *,
+        pad: int,
+        types: Sequence[Sequence[int]] | None = None,
+        at: Sequence[Sequence[int]] | None = None,
+    ) -> TokenStore:
         flat = [np.fromiter((i for row in part for i in row), dtype=np.int32) for part in (rows, types or [])]
         sizes = torch.tensor([0, *(len(row) for row in rows)])
         return TokenStore(
@@ -66,6 +85,7 @@ class TokenStore(Store):
             sizes.cumsum(0),
             pad=pad,
             types=None if types is None else torch.from_numpy(flat[1]),
+            at=None if at is None else Ragged.build(at),
         )
 
     def __len__(self) -> int:
@@ -82,7 +102,7 @@ class TokenStore(Store):
         at = (start[:, None] + reach).clamp(max=max(len(self.ids) - 1, 0))
         ids = torch.where(mask, self.ids[at].long(), self.pad)
         types = None if self.types is None else torch.where(mask, self.types[at].long(), 0)
-        return Tokens(ids, mask, types)
+        return Tokens(ids, mask, types, None if self.at is None else self.at.take(rows))
 
     def to(self, device: torch.device | str) -> TokenStore:
         return self  # ragged rows are padded on the CPU; the batch travels
@@ -117,6 +137,7 @@ def join(parts: Sequence[Store]) -> Store:
     tokens = [p for p in parts if isinstance(p, TokenStore)]
     assert len(tokens) == len(parts), "stores of different kinds cannot be joined"
     types = [p.types for p in tokens if p.types is not None]
+    places = [p.at for p in tokens if p.at is not None]
     sizes = torch.cat([p.lengths() for p in tokens])
     starts = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
     return TokenStore(
@@ -124,4 +145,5 @@ def join(parts: Sequence[Store]) -> Store:
         starts,
         pad=tokens[0].pad,
         types=torch.cat(types) if types else None,
+        at=Ragged.join(places) if places else None,
     )

@@ -1,4 +1,4 @@
-"""Chance changes to training images, the recipe of DomainBed (Gulrajani and Lopez-Paz, 2020), batched.
+"""Chance changes to training images, batched: DomainBed's (Gulrajani and Lopez-Paz, 2020), crops and shifts alone.
 
 b images, h height, w width; all pure functions of images (b, 3, h, w) in [0, 1] and one number per image
 """
@@ -17,7 +17,7 @@ _TRIES = 10
 
 def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     """Crop, flip, jitter and grey: uint8 or float in, float32 in [0, 1] out, drawn from a CPU generator."""
-    x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    x = _light(images)
     b, device = len(x), x.device
 
     def draw(low: float, high: float) -> Tensor:
@@ -33,6 +33,35 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
         hue=draw(-0.3, 0.3),
     )
     return grayscale(x, draw(0, 1) < 0.1)
+
+
+def crop_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """A part of 8 to 100 % of the area blown up, and a flip: how networks are trained and tuned on ImageNet."""
+    x = _light(images)
+    boxes = crop_boxes(len(x), x.shape[-2] / x.shape[-1], generator, scale=(0.08, 1.0))
+    return _halved(resized_crop(x, boxes.to(x.device)), generator)
+
+
+def shift_flip(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Shifts by whole pixels, up to an eighth of a side, with black around, and a flip: how CIFAR is trained on."""
+    x = _light(images)
+    (b, _, h, w), most = x.shape, x.shape[-1] // 8
+    down, right = torch.randint(2 * most + 1, (2, b), generator=generator).to(x.device)
+    wide = F.pad(x, (most, most, most, most))
+    rows = down[:, None] + torch.arange(h, device=x.device)  # (b, h)
+    columns = right[:, None] + torch.arange(w, device=x.device)
+    each = torch.arange(b, device=x.device)[:, None, None]
+    moved = wide.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]  # (b, h, w, 3)
+    return _halved(moved.permute(0, 3, 1, 2).contiguous(), generator)
+
+
+def _light(images: Tensor) -> Tensor:
+    return images.float() / 255 if images.dtype == torch.uint8 else images.float()
+
+
+def _halved(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Half of them flipped, by chance."""
+    return flip(x, (torch.rand(len(x), generator=generator) < 0.5).to(x.device))
 
 
 def crop_boxes(

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 
 Transform = Callable[[Any, torch.Generator], Any]
+Redraw = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]
 
 
 class ForbiddenRow(RuntimeError):
@@ -33,9 +35,14 @@ class Batches:
         *,
         generator: torch.Generator,
         transform: Transform | None = None,
+        redraw: Redraw | None = None,
     ) -> None:
-        self.examples, self.size, self.generator, self.transform = examples, size, generator, transform
-        self.rows = [torch.from_numpy(p.rows) for p in parts]
+        self.examples, self.size, self.generator = examples, size, generator
+        self.transform, self.redraw = transform, redraw
+        self.rows = [examples.rows_of(p) for p in parts]
+        for part, rows in zip(parts, self.rows, strict=True):
+            if not len(rows):
+                raise BadInput(f"domain '{part.domain}' has nothing to train on: give it more or leave it out")
         self.domains = tuple(examples.index[p.domain] for p in parts)
         self.sizes = (size,) * len(parts)
         self.allowed = torch.zeros(len(examples), dtype=torch.bool)
@@ -58,6 +65,8 @@ class Batches:
         x, y = self.examples.both(rows)
         if self.transform is not None:
             x = self.transform(x, self.generator)
+        if self.redraw is not None:
+            x, y = self.redraw(x, y, self.generator)
         return DomainBatch(x, y, self.domains, self.sizes)
 
     def _check(self, rows: Tensor) -> None:

@@ -26,7 +26,17 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "time": ("time", "date", "timestamp", "datetime", "year"),
     "id": ("id", "idx", "guid", "uid", "uuid", "key", "index", "", "unnamed: 0", "__index_level_0__"),
 }  # fmt: skip
-KEYS = ("text", "premise", "hypothesis", "message", "response", "label", "domain", "split", "time", "id", "features")
+# of tasks whose targets are no labels
+STRUCTURED: dict[str, tuple[str, ...]] = {
+    "tokens": ("tokens", "words"),
+    "tags": ("tags", "ner_tags", "ner", "bio", "labels"),
+    "context": ("context", "passage", "paragraph"),
+    "question": ("question", "query"),
+    "answers": ("answers", "answer"),
+    "answer_start": ("answer_start", "answer_starts", "start"),
+}
+PLAIN = ("text", "premise", "hypothesis", "message", "response", "label", "domain", "split", "time", "id", "features")
+KEYS = (*PLAIN, *STRUCTURED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,7 @@ class Finder:
 
     def role(self, key: str) -> str | None:
         """The column for this key; an empty name from the user means: none, even if one is called so."""
-        return self.named_for(key) if key in self.columns else self.called(SYNONYMS[key])
+        return self.named_for(key) if key in self.columns else self.called({**SYNONYMS, **STRUCTURED}[key])
 
     def missing(self, key: str) -> BadInput:
         return BadInput(

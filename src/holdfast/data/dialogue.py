@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import Absent, BadInput
 from holdfast.core.seeds import generator
 from holdfast.data import formats
 from holdfast.data.columns import SYNONYMS, find
@@ -75,7 +75,7 @@ def _find(name: str, folder: Path | None) -> Path:
             if path.is_file():
                 return path
     place = "a folder that you name with --data-dir" if folder is None else str(folder)
-    raise BadInput(
+    raise Absent(
         f"the data set dialogue is not downloaded by itself: get {name} from {HOMES[name]}, make pairs of a line and "
         f"the next, and put {STEMS[name][0]}.csv, .jsonl or .parquet into {place}, with the columns message and "
         "response, and split (train, dev, test) where there is one"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import Absent, BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.domain import SPLITS, Dataset
 from holdfast.data.raw import Pixels
@@ -90,7 +90,7 @@ def _load(folder: Path | None) -> list[np.ndarray]:
     path = Path(folder or "").expanduser() / FILE
     if folder is None or not path.is_file():
         place = "a folder that you name with --data-dir" if folder is None else str(folder)
-        raise BadInput(
+        raise Absent(
             f"the data set colored-mnist is not downloaded by itself: get MNIST from {HOME} and put {FILE}, with the "
             f"arrays {', '.join(KEYS)}, into {place}"
         )

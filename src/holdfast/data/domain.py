@@ -60,7 +60,7 @@ class Dataset:
         """Itself, if a model, with labels a classifier, can be trained on it; else one sentence that says why not."""
         if len(self) == 0:
             raise BadInput(f"{self.name} has no examples")
-        if labels and not self.classes:
+        if labels and (not self.classes or bool((self.y < 0).all())):
             raise BadInput(f"{self.name} has no labels: a classifier needs them, and --task respond does not")
         if labels and len(self.classes) < 2:
             raise BadInput(f"{self.name} has a single label {list(self.classes)}: a classifier needs at least two")

@@ -6,6 +6,7 @@ n rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,8 +15,10 @@ from torch import Tensor
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
+from holdfast.core.ragged import Ragged
 from holdfast.core.seeds import generator
 from holdfast.core.store import Store, TensorStore, join
+from holdfast.data.decoded import decoded
 from holdfast.data.raw import Raw
 from holdfast.data.splits import Part
 
@@ -26,11 +29,24 @@ IMAGES = 256  # rows in such a batch of images
 
 
 class Examples:
-    """A store of inputs with the targets and the domains' names."""
+    """A store of inputs with the targets and the domains' names.
 
-    def __init__(self, store: Store, y: Tensor, domains: Sequence[str], *, device: torch.device | str = "cpu") -> None:
+    Targets are one number an example, or rows of numbers. Where a raw example makes several inputs, such as windows of
+    a long text, `starts` says which: those of the i-th lie from starts[i] to starts[i + 1].
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        y: Tensor | Ragged,
+        domains: Sequence[str],
+        *,
+        device: torch.device | str = "cpu",
+        starts: Tensor | None = None,
+    ) -> None:
         assert len(store) == len(y)
-        self.store, self.y, self.device = store.to(device), y.to(device), torch.device(device)
+        self.store, self.device, self.starts = store.to(device), torch.device(device), starts
+        self.y = y if isinstance(y, Ragged) else y.to(device)
         self.index = {name: i for i, name in enumerate(domains)}
 
     def __len__(self) -> int:
@@ -40,7 +56,18 @@ class Examples:
         return inputs.to(self.store.take(rows), self.device)
 
     def targets(self, rows: Tensor) -> Tensor:
+        if isinstance(self.y, Ragged):
+            return inputs.to(self.y.take(rows.cpu()), self.device)
         return self.y.index_select(0, rows.to(self.device))
+
+    def rows_of(self, part: Part) -> Tensor:
+        """The rows here of a part's examples, in its order."""
+        rows = torch.from_numpy(part.rows)
+        if self.starts is None:
+            return rows
+        sizes = self.starts[rows + 1] - self.starts[rows]
+        shift = (self.starts[rows] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
+        return torch.arange(len(shift)) + shift
 
     def both(self, rows: Tensor) -> tuple[Inputs, Tensor]:
         """Inputs and targets; rows of a tensor travel to the device once for both."""
@@ -51,27 +78,35 @@ class Examples:
     def once(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
         """One pass over the parts in order, each batch from one domain."""
         for part in parts:
-            for rows in torch.from_numpy(part.rows).split(size):
+            for rows in self.rows_of(part).split(size):
                 yield DomainBatch(*self.both(rows), (self.index[part.domain],), (len(rows),))
 
-    @torch.no_grad()
-    def map(
-        self,
-        function: Callable[[Inputs], Tensor],
-        rows: np.ndarray,
-        tick: Callable[[int], None] | None = None,
-        *,
-        together: tuple[int, int] | None = None,
-    ) -> Tensor:
-        """A function of inputs over many rows in large even batches; (n, ...) on the CPU, in the rows' order.
+    def over(
+        self, rows: np.ndarray, *, together: tuple[int, int] | None = None
+    ) -> Iterator[tuple[Tensor, Inputs, Tensor]]:
+        """Many rows in large even batches: places among the rows, inputs, targets.
 
         Where rows change each other's value, `together` says how many make a batch and the seed to shuffle them by.
         """
         wanted = torch.from_numpy(np.ascontiguousarray(rows))
         even = together is None
-        found, order = [], []
         for at in even_chunks(self.store, wanted, self.device) if even else shuffled_chunks(len(wanted), *together):
-            found.append(function(self.inputs(wanted[at])).float())
+            yield at, *self.both(wanted[at])
+
+    @torch.no_grad()
+    def map(
+        self,
+        function: Callable[..., Tensor],
+        rows: np.ndarray,
+        tick: Callable[[int], None] | None = None,
+        *,
+        together: tuple[int, int] | None = None,
+        targets: bool = False,
+    ) -> Tensor:
+        """A function of inputs, and of targets if asked, over many rows; (n, ...) on the CPU, in the rows' order."""
+        found, order = [], []
+        for at, x, y in self.over(rows, together=together):
+            found.append((function(x, y) if targets else function(x)).float())
             order.append(at)
             if tick is not None:
                 tick(len(at))
@@ -108,8 +143,12 @@ def prepare(
     *,
     size: int | None = None,
     tick: Callable[[int], None] | None = None,
+    cache: Path | None = None,
 ) -> Store:
-    """Run a backbone's `prepare` over all raw examples, a chunk at a time."""
+    """Run a backbone's `prepare` over all raw examples, a chunk at a time; image files go through the cache folder."""
+    images = decoded(raw, size, cache, tick=tick) if cache is not None and size is not None else None
+    if images is not None:
+        return make(images)
     chunk = 256 if raw.kind == "image" else 4096
     parts = []
     for start in range(0, len(raw), chunk):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import Absent, BadInput
 from holdfast.data import formats
 from holdfast.data.domain import SPLITS, Dataset
 from holdfast.data.graphs import read_graphs
@@ -16,6 +16,8 @@ from holdfast.data.molecules import as_molecules, smiles_column
 from holdfast.data.table import read_table
 
 TU = "https://chrsmrrs.github.io/datasets/"
+DIG = "https://github.com/divelab/DIG"
+PICKLED = "TU's files A, graph_indicator, graph_labels and node_attributes: the published pickles are not opened"
 OGB = "https://ogb.stanford.edu/docs/graphprop/"
 
 
@@ -27,6 +29,7 @@ class GraphSet:
     official: str
     size: int
     home: str = TU
+    holds: str = ""  # what its files must be, where they are not published as TU's
 
     def read(self, *, data_dir: Path | None = None, fold: int | None = None) -> Dataset:
         """The set in a folder, as a zip, a folder or one text file; `fold` marks a test fold of a zip with folds."""
@@ -45,7 +48,7 @@ class GraphSet:
                 path = Path(folder or "").expanduser() / f"{stem}{suffix}"
                 if path.exists():
                     return path
-        raise _absent(self.name, self.home, f"{self.official}.zip", folder)
+        raise _absent(self.name, self.home, f"{self.official}.zip", folder, self.holds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +92,9 @@ class MoleculeSet:
         return [f"{self.name} has not the published number of molecules: {', '.join(told)}"] if told else []
 
 
-def _absent(name: str, home: str, file: str, folder: Path | None, columns: str = "") -> BadInput:
+def _absent(name: str, home: str, file: str, folder: Path | None, columns: str = "") -> Absent:
     place = "a folder that you name with --data-dir" if folder is None else str(folder)
-    return BadInput(
+    return Absent(
         f"the data set {name} is not downloaded by itself: get it from {home} and put {file} into {place}"
         f"{f', with {columns}' if columns else ''}"
     )
@@ -102,6 +105,8 @@ IMDB_MULTI = GraphSet(name="imdb-multi", official="IMDB-MULTI", size=1500)
 REDDIT_BINARY = GraphSet(name="reddit-binary", official="REDDIT-BINARY", size=2000)
 REDDIT_MULTI_5K = GraphSet(name="reddit-multi-5k", official="REDDIT-MULTI-5K", size=4999)
 REDDIT_MULTI_12K = GraphSet(name="reddit-multi-12k", official="REDDIT-MULTI-12K", size=11929)
+GRAPH_SST5 = GraphSet(name="graph-sst5", official="Graph-SST5", size=11_855, home=DIG, holds=PICKLED)
+GRAPH_TWITTER = GraphSet(name="graph-twitter", official="Graph-Twitter", size=6940, home=DIG, holds=PICKLED)
 NCI1 = GraphSet(name="nci1", official="NCI1", size=4110)
 NCI109 = GraphSet(name="nci109", official="NCI109", size=4127)
 PROTEINS = GraphSet(name="proteins", official="PROTEINS", size=1113)

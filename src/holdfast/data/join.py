@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,10 @@ class Joined(Raw):
         runs = [(owner[at[0]], rows[at]) for at in np.split(np.arange(len(rows)), turns) if len(at)]
         parts = [self.pieces[i].digest(own - self.starts[i]) for i, own in runs]
         return parts[0] if len(parts) == 1 else hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+    def files(self) -> list[Path] | None:
+        found = [piece.files() for piece in self.pieces]
+        return None if None in found else [path for each in found if each is not None for path in each]
 
     def _owner(self, rows: np.ndarray) -> np.ndarray:
         """(n,) which piece each row lies in."""

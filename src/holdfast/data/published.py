@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import Absent, BadInput
 from holdfast.data import formats
 from holdfast.data.domain import SPLITS, Dataset
 from holdfast.data.raw import Texts
@@ -59,7 +59,7 @@ class Published:
                 if path.is_file():
                     return path
         place = "a folder that you name with --data-dir" if folder is None else str(folder)
-        raise BadInput(
+        raise Absent(
             f"the data set {self.name} is not downloaded by itself: get it from {self.home} and put {self.name}.csv, "
             f".jsonl or .parquet into {place}, with {self._columns()}"
         )

@@ -35,6 +35,10 @@ class Raw(ABC):
     def digest(self, rows: np.ndarray) -> str:
         """A hash of the content of these rows."""
 
+    def files(self) -> list[Path] | None:
+        """The image file of each example, where that is what they are."""
+        return None
+
 
 class Texts(Raw):
     """Texts, or pairs of texts when `second` is given, as arrow string columns."""
@@ -126,6 +130,7 @@ class Pictures(Raw):
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
+        self._digests: dict[Path, str] = {}  # a data set is asked for them more than once
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -136,7 +141,13 @@ class Pictures(Raw):
         return torch.stack([decode(self.paths[i], size or 224) for i in rows])
 
     def digest(self, rows: np.ndarray) -> str:
-        return hashlib.sha256("".join(file_digest(self.paths[i]) for i in rows).encode()).hexdigest()
+        for path in (self.paths[i] for i in rows):
+            if path not in self._digests:
+                self._digests[path] = file_digest(path)
+        return hashlib.sha256("".join(self._digests[self.paths[i]] for i in rows).encode()).hexdigest()
+
+    def files(self) -> list[Path]:
+        return self.paths
 
 
 class Rows(Raw):
@@ -153,6 +164,10 @@ class Rows(Raw):
 
     def digest(self, rows: np.ndarray) -> str:
         return self.base.digest(self.rows[rows])
+
+    def files(self) -> list[Path] | None:
+        found = self.base.files()
+        return None if found is None else [found[i] for i in self.rows]
 
 
 class GraphList(Raw):

@@ -14,15 +14,19 @@ from typing import Any
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data import formats
 from holdfast.data.arrays import read_arrays
+from holdfast.data.corpus import read_corpus
 from holdfast.data.domain import Dataset
 from holdfast.data.graphs import SUFFIXES as GRAPHS
 from holdfast.data.graphs import holds_graphs, read_graphs
 from holdfast.data.images import read_images
 from holdfast.data.molecules import read_molecules, smiles_column
+from holdfast.data.questions import read_questions
 from holdfast.data.shifts import shifted
 from holdfast.data.table import read_table
+from holdfast.data.tags import read_tags
 
 SHIFT = ("shift", "environments", "group")
+FORMS: dict[str, Callable[..., Dataset]] = {"tags": read_tags, "questions": read_questions, "corpus": read_corpus}
 
 
 def read(
@@ -32,14 +36,15 @@ def read(
     need: Collection[str] = ("label", "domain"),
     data_dir: Path | None = None,
     known: Mapping[str, Callable[..., Dataset]],
+    form: str = "table",
 ) -> Dataset:
-    """The data set of this name in `known`, else the file or folder of this path.
+    """The data set of this name in `known`, else the file or folder of this path, read in the form that a task takes.
 
     `NAME@KEY=VALUE,KEY=VALUE` sets what the set has to set; `shift=size` cuts any graphs by that shift.
     """
     data, text = _asked(data, known)
     given = _settings(text)
-    make = _reader(data, columns=columns, need=need, data_dir=data_dir, known=known)
+    make = _reader(data, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
     free = _free(make)
     for key in given:
         if key not in (*free, *SHIFT):
@@ -60,12 +65,15 @@ def _reader(
     need: Collection[str],
     data_dir: Path | None,
     known: Mapping[str, Callable[..., Dataset]],
+    form: str,
 ) -> Callable[..., Dataset]:
     if isinstance(data, str) and data in known:
         return partial(known[data], data_dir=data_dir)
     path = Path(data).expanduser()
     if not path.exists():
         raise _not_found(str(data), known)
+    if form in FORMS:
+        return partial(FORMS[form], path, columns=columns, need=need)
     if (path.is_dir() or path.suffix.lower() in GRAPHS) and holds_graphs(path):
         if columns:
             raise BadInput(f"{path} holds graphs, which have no columns: leave --column out")

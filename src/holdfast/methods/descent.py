@@ -14,7 +14,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.parallel import average_gradients
 
 OPTIMIZERS = ("adamw", "adam", "sgd")
-SCHEDULES = ("constant", "linear", "cosine")
+SCHEDULES = ("constant", "linear", "cosine", "halving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class Recipe:
                 return 1.0 - done
             case "cosine":
                 return 0.5 * (1.0 + math.cos(math.pi * done))
+            case "halving":  # after every eighth of the steps
+                return 0.5 ** min(7, int(8 * done))
         return 1.0
 
 

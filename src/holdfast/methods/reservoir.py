@@ -16,6 +16,7 @@ from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Inputs, Tokens
+from holdfast.core.ragged import cat_targets, unpadded
 
 _KINDS: dict[str, type[Tokens] | type[Graphs]] = {"tokens": Tokens, "graphs": Graphs}
 
@@ -64,7 +65,7 @@ class Reservoir:
         x = inputs.to(inputs.take(part.x, list(kept.values())), "cpu")
         y = part.y[list(kept.values())].cpu()  # waits for the device, so that x has arrived too
         for i, place in enumerate(kept):
-            new = (_trimmed(inputs.take(x, [i])), y[[i]], domain)
+            new = (_trimmed(inputs.take(x, [i])), unpadded(y[[i]]), domain)
             if place < len(self):
                 self.x[place], self.y[place], self.domain[place] = new
             else:
@@ -77,13 +78,13 @@ class Reservoir:
         domains = tuple(dict.fromkeys(owners))
         return DomainBatch(
             x=inputs.to(inputs.cat([self.x[i] for i in places]), device),
-            y=torch.cat([self.y[i] for i in places]).to(device),
+            y=cat_targets([self.y[i] for i in places]).to(device),
             domains=domains,
             sizes=tuple(owners.count(d) for d in domains),
         )
 
     def state_dict(self) -> dict[str, Any]:
-        held = {"x": _packed(inputs.cat(self.x)), "y": torch.cat(self.y)} if len(self) else {}
+        held = {"x": _packed(inputs.cat(self.x)), "y": cat_targets(self.y)} if len(self) else {}
         return {"seen": self.seen, "domain": list(self.domain), **held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -92,7 +93,7 @@ class Reservoir:
         if self.domain:
             x = _unpacked(state["x"])
             self.x = [_trimmed(inputs.take(x, [i])) for i in range(len(self.domain))]
-            self.y = [state["y"][[i]] for i in range(len(self.domain))]
+            self.y = [unpadded(state["y"][[i]]) for i in range(len(self.domain))]
 
 
 def _trimmed(x: Inputs) -> Inputs:
@@ -101,7 +102,8 @@ def _trimmed(x: Inputs) -> Inputs:
         return x
     length = int(x.mask[0].nonzero().max()) + 1 if bool(x.mask.any()) else 1
     types = None if x.types is None else x.types[:, :length].clone()
-    return Tokens(x.ids[:, :length].clone(), x.mask[:, :length].clone(), types)
+    at = None if x.at is None else unpadded(x.at)
+    return Tokens(x.ids[:, :length].clone(), x.mask[:, :length].clone(), types, at)
 
 
 def _packed(x: Inputs) -> Any:

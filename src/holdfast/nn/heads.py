@@ -104,20 +104,25 @@ class Linear(nn.Linear):
 
 
 class Dense(nn.Module):
-    """W2 drop(tanh(W1 drop(z))): the head that is usual on the first token of a transformer."""
+    """W2 drop(tanh(W1 drop(z))): the head that is usual on the first token of a transformer; W1 may be several."""
 
-    def __init__(self, width: int, outputs: int, *, dropout: float = 0.1) -> None:
+    def __init__(self, width: int, outputs: int, *, dropout: float = 0.1, layers: int = 1) -> None:
         super().__init__()
         if not 0 <= dropout < 1:
             raise BadInput(f"dropout of a head must be at least 0 and below 1, not {dropout}")
+        if layers < 1:
+            raise BadInput(f"a dense head has at least 1 layer before its last one, not {layers}: or use head linear")
         self.outputs = outputs
-        self.settings = {"width": width, "outputs": outputs, "dropout": dropout}
+        self.settings = {"width": width, "outputs": outputs, "dropout": dropout, "layers": layers}
         self.dropout = nn.Dropout(dropout)
         self.dense, self.out = nn.Linear(width, width), nn.Linear(width, outputs)
+        self.more = nn.ModuleList(nn.Linear(width, width) for _ in range(layers - 1))
 
     @classmethod
-    def build(cls, width: int, classes: Sequence[str], encoder: Backbone, *, dropout: float = 0.1) -> Self:
-        return cls(width, len(classes), dropout=dropout)
+    def build(
+        cls, width: int, classes: Sequence[str], encoder: Backbone, *, dropout: float = 0.1, layers: int = 1
+    ) -> Self:
+        return cls(width, len(classes), dropout=dropout, layers=layers)
 
     @classmethod
     def load(cls, settings: dict[str, Any]) -> Self:
@@ -127,5 +132,6 @@ class Dense(nn.Module):
         return self.out
 
     def forward(self, z: Tensor) -> Tensor:
-        hidden = torch.tanh(self.dense(self.dropout(z)))  # (b, d)
-        return self.out(self.dropout(hidden))  # (b, c)
+        for layer in (self.dense, *self.more):
+            z = torch.tanh(layer(self.dropout(z)))  # (b, d)
+        return self.out(self.dropout(z))  # (b, c)

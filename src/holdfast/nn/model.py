@@ -13,16 +13,24 @@ from torch import Tensor, nn
 
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.experts.graft import experts_in
 from holdfast.nn.graft import Attaching
 from holdfast.nn.tuning import rest_frozen
 
 
 @runtime_checkable
 class Joint(Protocol):
-    """A neck in which an example may look at the others of its batch."""
+    """A neck or a layer in which an example may look at the others of its batch."""
 
     @property
     def together(self) -> tuple[int, int] | None: ...
+
+
+@runtime_checkable
+class Tying(Protocol):
+    """A head that shares parameters with the backbone below; a model lets it."""
+
+    def tie(self, backbone: Backbone) -> None: ...
 
 
 class Model(nn.Module):
@@ -32,6 +40,8 @@ class Model(nn.Module):
         super().__init__()
         if isinstance(neck, Attaching) and isinstance(backbone, Backbone):
             neck.attach(backbone)
+        if isinstance(head, Tying) and isinstance(backbone, Backbone):
+            head.tie(backbone)
         self.backbone, self.neck, self.head = backbone, neck, head
         self.precision = precision
 
@@ -43,7 +53,8 @@ class Model(nn.Module):
     @property
     def together(self) -> tuple[int, int] | None:
         """Where others change a prediction: how many to predict at once and the seed to shuffle by; else None."""
-        return self.neck.together if isinstance(self.neck, Joint) else None
+        parts = (self.neck, *experts_in(self.backbone))
+        return next((part.together for part in parts if isinstance(part, Joint) and part.together), None)
 
     def encode(self, x: Inputs, *, by: nn.Module | None = None) -> Tensor:
         """(b, d) what the backbone, or another one in its place, makes of the inputs."""

@@ -6,6 +6,7 @@ from torch import nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.experts.graft import experts_in
 from holdfast.nn.prompts import prompts_of
 
 MODES = "full, frozen, last:N (N blocks from the end) or head+cls"
@@ -22,6 +23,13 @@ def check_mode(mode: str) -> None:
 def tune(backbone: Backbone, mode: str) -> None:
     """Set requires_grad throughout the backbone; necks and heads outside it always learn."""
     check_mode(mode)
+    _set(backbone, mode)
+    experts = [p for layer in experts_in(backbone) for p in layer.parameters()]
+    if experts and not any(p.requires_grad for p in experts):
+        raise BadInput(f"experts are there to learn, and tuning {mode} freezes them: use --tune full or last:N")
+
+
+def _set(backbone: Backbone, mode: str) -> None:
     if mode == "full":
         backbone.requires_grad_(True)
         return

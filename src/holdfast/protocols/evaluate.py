@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from holdfast.core.inputs import Inputs
@@ -16,19 +14,17 @@ from holdfast.methods.base import Method
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
 
-
-def _kept(method: Method, examples: Examples, rows: np.ndarray, function: Callable[[Inputs], Tensor]) -> Tensor:
-    """A function over rows, on the CPU in the order of `rows`; the method is left in the mode it was in."""
-    training = method.training
-    method.eval()
-    found = examples.map(function, rows, together=method.deployed.together)
-    method.train(training)
-    return found
+Function = Callable[[Inputs, Tensor], Tensor]
 
 
 def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
-    """(n, c) plain predictions."""
-    return _kept(method, examples, rows, method.predict)
+    """(n, c) plain predictions, on the CPU in the order of `rows`; the method is left in the mode it was in."""
+    return _over(method, examples, rows, lambda x, y: method.predict(x))
+
+
+def keep(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
+    """What the task keeps of plain predictions of a part's examples, batch by batch, and their targets."""
+    return _both(method, examples, part, lambda x, y: task.keep(method.predict(x), y))
 
 
 def score(
@@ -40,5 +36,17 @@ def score(
 
 def look(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
     """What the task keeps of a part's examples, and their targets; it looks itself, so as to do more than predict."""
-    y = examples.targets(torch.from_numpy(part.rows)).cpu()
-    return _kept(method, examples, part.rows, partial(task.look, method.deployed)), y
+    return _both(method, examples, part, lambda x, y: task.look(method.deployed, x, y))
+
+
+def _both(method: Method, examples: Examples, part: Part, function: Function) -> tuple[Tensor, Tensor]:
+    rows = examples.rows_of(part)
+    return _over(method, examples, rows.numpy(), function), examples.targets(rows).cpu()
+
+
+def _over(method: Method, examples: Examples, rows: np.ndarray, function: Function) -> Tensor:
+    training = method.training
+    method.eval()
+    found = examples.map(function, rows, together=method.deployed.together, targets=True)
+    method.train(training)
+    return found

@@ -25,10 +25,15 @@ class InDomain:
 
 @dataclass(frozen=True)
 class Everything:
-    """One episode on all domains with nothing held out for a test: how a model to be used is fitted."""
+    """One episode on all domains, which holds nothing out for a test unless asked: how a model to be used is fitted."""
 
     valid: float = 0.2
+    test: float = 0.0
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        if self.test:
+            parts = [share.three(self.valid, self.test, seed) for share in shares.values()]
+            yield Episode("all", (Stage(*(tuple(kind) for kind in zip(*parts, strict=True))),))
+            return
         cuts = [share.two(self.valid, seed) for share in shares.values()]
         yield Episode("all", (Stage(tuple(t for t, _ in cuts), tuple(v for _, v in cuts), ()),))

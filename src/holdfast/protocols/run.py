@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
@@ -18,13 +17,14 @@ from holdfast.data.batches import Batches, Transform
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.protocols.evaluate import look, outputs, score
+from holdfast.protocols.evaluate import keep, look, score
 from holdfast.protocols.fit import Fit, fit
+from holdfast.protocols.memory_check import check_memory
 from holdfast.protocols.plan import Episode, Stage, rows_of
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
-from holdfast.tasks.base import Task
+from holdfast.tasks.base import Redrawing, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,7 @@ def run(
             steps=steps, choose=choose, saver=saver, saved=going_on, tick=tick,
         )  # fmt: skip
         method.end_stage(examples.once(stage.train, settings.batch))
+        check_memory(method, examples, stage.train[0])
         done = [*done, _result(method, stage, fitted, examples, task)]
     return method, done
 
@@ -109,16 +110,19 @@ def _train(
     def validate() -> tuple[dict[str, float], dict[str, float]]:
         scores, losses = {}, {}
         for part in parts:
-            output, y = outputs(method, examples, part.rows), examples.targets(torch.from_numpy(part.rows)).cpu()
-            losses[part.domain] = float(task.loss(output, y))
+            kept, y = keep(method, examples, part, task)
+            losses[part.domain] = float(task.risk(kept, y))
             if not math.isfinite(losses[part.domain]):
                 return scores, losses  # the loop says that training diverged
-            value = task.scores(output, y, [metric])[metric]
+            value = task.scores(kept, y, [metric])[metric]
             scores[part.domain] = task.better(metric, 0.0 if value is None else value)
         return scores, losses
 
     chance = generator(settings.seed, "batches", index, parallel.rank())
-    batches = Batches(examples, stage.train, settings.batch, generator=chance, transform=settings.transform)
+    redraw = task.redraw if isinstance(task, Redrawing) else None
+    batches = Batches(
+        examples, stage.train, settings.batch, generator=chance, transform=settings.transform, redraw=redraw
+    )
     return fit(method, batches, validate, every=settings.every, patience=settings.patience, **loop)
 
 

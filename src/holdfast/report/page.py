@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
-from holdfast.report import analyses, pictures, plots, words
+from holdfast.report import analyses, pictures, plots, routing, slot_pictures, words
 from holdfast.report.against import Against, against_baseline, told_difference, told_p
 from holdfast.report.forgetting import panels
 from holdfast.report.labels import grouped
@@ -83,6 +83,12 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
         projections=[_pictured(groups, name, pictures.feature_panels) for name in ("projection", "projection-tsne")],
         slots=_pictured(groups, "memory-use", pictures.slot_bars),
         segments=_pictured(groups, "segment-mass", pictures.segment_map),
+        slot_maps=[_pictured(groups, name, slot_pictures.slot_panels) for name in ("slot-map", "slot-map-tsne")],
+        attentions=_pictured(groups, "slot-attention", slot_pictures.attention_map),
+        likeness=_pictured(groups, "slot-diversity", slot_pictures.likeness_bars),
+        sizes=[(data, Markup(picture)) for data, picture in slot_pictures.size_maps(everything, metric)],
+        routings=routing.lines(groups),
+        routed=_pictured(groups, "routing", routing.panels),
         memories=[_memory(entry) for entry in analyses.memories(groups)],
         costs=[_cost(entry) for entry in costs(everything)],
         facts=_facts(everything),

@@ -1,19 +1,33 @@
-"""What every task is: the loss of a batch, what is kept of a batch for scoring, and the scores of many predictions."""
+"""What every task is: the loss of a batch, what is kept of a batch for scoring, and the scores of many predictions.
+
+b examples of a batch, n of all, k numbers kept of each
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from holdfast.core.inputs import Inputs
+from holdfast.core.ragged import Ragged
+from holdfast.core.store import Store
+from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.model import Model
 from holdfast.record import Scores
 
 
 class Task(Protocol):
     """One kind of question asked of the outputs of a model."""
+
+    @property
+    def reads(self) -> str:
+        """The form of data that it is asked of: table, tags, questions or corpus."""
+        ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -29,12 +43,20 @@ class Task(Protocol):
         """The mean risk of a batch."""
         ...
 
-    def look(self, model: Model, x: Inputs) -> Tensor:
-        """(b, ..) what is kept of a batch to score it by every metric."""
+    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+        """(b, k) what is kept of a batch's outputs for its risk and the scores that `validated` names."""
         ...
 
-    def scores(self, output: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
-        """The named metrics over all examples, of what `look` kept; those that `validated` names, of plain outputs."""
+    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+        """The mean risk of many examples, of what `keep` kept."""
+        ...
+
+    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        """(b, k) what is kept of a batch to score it by every metric; it may do more than predict."""
+        ...
+
+    def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
+        """The named metrics over all examples, of what `look` kept; those `validated` names, of what `keep` did."""
         ...
 
     def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
@@ -51,4 +73,48 @@ class Task(Protocol):
 
     def draw(self, output: Tensor, y: Tensor) -> Tensor:
         """(b,) targets drawn as the outputs mean them; the true ones where outputs do not tell how to draw."""
+        ...
+
+
+class Rows(Protocol):
+    """Raw examples by row."""
+
+    def __len__(self) -> int: ...
+    def take(self, rows: np.ndarray) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set as a network takes it, and the task that knows it."""
+
+    store: Store
+    y: Tensor | Ragged
+    task: Task
+    starts: Tensor | None = None  # where one raw example makes several inputs: the first of each
+
+
+@runtime_checkable
+class Structured(Protocol):
+    """A task whose targets lie in the raw examples, and belong to places in them that the encoder decides."""
+
+    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
+        """Inputs with the places that are asked for, and the targets there."""
+        ...
+
+
+@runtime_checkable
+class Redrawing(Protocol):
+    """A task that shows an example differently each time it is trained on."""
+
+    def redraw(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
+        """A training batch with inputs and targets drawn anew."""
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A task whose answers are no labels: it says what a file of predictions holds."""
+
+    def tell(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+        """Columns with a value for each raw example, of the outputs (k, c) of each input and its targets."""
         ...

@@ -26,15 +26,22 @@ class Classify:
 
     metrics = ("accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece")
     needs = ("label", "domain")
+    reads = "table"
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y)
 
-    def look(self, model: Model, x: Inputs) -> Tensor:
+    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+        return output
+
+    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+        return self.loss(kept, y)
+
+    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         return model(x)
 
-    def scores(self, output: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
-        probability = output.double().softmax(dim=-1).numpy()  # (b, c)
+    def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
+        probability = kept.double().softmax(dim=-1).numpy()  # (b, c)
         truth = y.numpy()
         return {name: _score(name, probability, truth) for name in names}
 

@@ -31,12 +31,19 @@ class Respond:
 
     metrics = ("nll", "perplexity", "bleu2", "w2v_similarity", "distinct2")
     needs = ("domain",)
+    reads = "table"
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         lost, words = output.unbind(1)
         return lost.sum() / words.sum().clamp(min=1)
 
-    def look(self, model: Model, x: Inputs) -> Tensor:
+    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+        return output
+
+    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+        return self.loss(kept, y)
+
+    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, 7 + t) the two outputs, words that answer and response share, their lengths, their likeness, the answer.
 
         A likeness that nothing tells is NaN.
@@ -52,8 +59,8 @@ class Respond:
         counts = [(shared(a, b, 1), shared(a, b, 2), len(a), len(b)) for a, b in pairs]
         return torch.cat([output, torch.tensor(counts).to(output), near[:, None].to(output), answers.to(output)], 1)
 
-    def scores(self, output: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
-        seen = output.double()
+    def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
+        seen = kept.double()
         return {name: _score(name, seen) for name in names}
 
     def right(self, seen: Tensor, y: Tensor) -> Tensor | None:

@@ -127,3 +127,43 @@ def test_augment_greys_a_tenth_and_flips_half():
     assert 0.07 < grey.float().mean() < 0.13
     flipped = found[..., 4:].sum((1, 2, 3)) > found[..., :4].sum((1, 2, 3))
     assert 0.45 < flipped.float().mean() < 0.55
+
+
+def test_shifts_are_whole_pixels_with_black_around():
+    square = torch.rand(64, 3, 16, 16, generator=torch.Generator().manual_seed(1)) + 0.1
+    found = a.shift_flip(square, torch.Generator().manual_seed(0))
+    seen = set()
+    for before, after in zip(square, found, strict=True):
+        wide = torch.nn.functional.pad(before, (2, 2, 2, 2))
+        candidates = {
+            (down, right, turned): piece.flip(-1) if turned else piece
+            for down in range(5)
+            for right in range(5)
+            for turned in (False, True)
+            for piece in [wide[:, down : down + 16, right : right + 16]]
+        }
+        (at,) = [key for key, piece in candidates.items() if torch.equal(piece, after)]
+        seen.add(at)
+    assert {turned for *_, turned in seen} == {False, True}
+    assert {down for down, *_ in seen} == {right for _, right, _ in seen} == set(range(5))
+
+
+@pytest.mark.parametrize("change", [a.crop_flip, a.shift_flip])
+def test_changes_are_drawn_by_the_generator_and_keep_colours(change, images):
+    bytes_ = (255 * images).to(torch.uint8)
+    one, same, other = (change(bytes_, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert one.shape == images.shape
+    assert one.dtype == torch.float32
+    grey = images[:, :1].expand(-1, 3, -1, -1)
+    made = change(grey, torch.Generator().manual_seed(0))
+    assert torch.equal(made[:, 0], made[:, 1])  # no channel is changed by itself
+
+
+def test_a_crop_may_be_a_twelfth_of_an_image():
+    ramp = torch.linspace(0, 1, 40)[None, None, None, :].expand(200, 3, 40, 40)
+    span = a.crop_flip(ramp, torch.Generator().manual_seed(0))[:, 0, 20]
+    widths = (span[:, -1] - span[:, 0]).abs()
+    assert widths.min() < 0.4
+    assert widths.max() > 0.9

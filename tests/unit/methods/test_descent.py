@@ -86,6 +86,8 @@ def test_schedules_warm_up_and_decay():
     assert cosine.factor(0) == 1.0
     assert cosine.factor(5) == pytest.approx(0.5)
     assert cosine.factor(10) == pytest.approx(0.0)
+    halving = Recipe(schedule="halving", steps=800)
+    assert [halving.factor(i) for i in (0, 99, 100, 250, 799, 900)] == [1.0, 1.0, 0.5, 0.25, 0.5**7, 0.5**7]
     assert Recipe(warmup=4).factor(1000) == 1.0
     p = parameter()
     descent = Descent(Recipe(lr=0.1, warmup=10), [p])

@@ -21,6 +21,7 @@ from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.fishr import Fishr
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.fusion import Fusion
 from holdfast.nn.heads import Dense
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -41,6 +42,8 @@ def encoder(tmp_path_factory):
 def make(name, encoder, **given):
     given = {"words": WORDS, **given} if name == "words" else given
     with seeded(0):
+        if name == "fusion":  # its features are those of two networks
+            return Fusion(32, 3, kind="dense", shared=True, add="logits", dropout=0.1)
         return catalog.make("heads", name, 32, CLASSES, encoder, given=given)
 
 
@@ -74,6 +77,17 @@ def test_dense_by_hand():
     assert torch.equal(zero(z), zero(z))
     with pytest.raises(BadInput, match="dropout"):
         Dense(4, 3, dropout=1.0)
+
+
+def test_dense_with_more_layers():
+    torch.manual_seed(0)
+    head, z = Dense(4, 3, dropout=0.0, layers=2), torch.randn(6, 4)
+    assert_close(head(z), head.out(head.more[0](head.dense(z).tanh()).tanh()))
+    assert Dense.load(head.settings).state_dict().keys() == head.state_dict().keys()
+    assert Dense(4, 3).state_dict().keys() == {"dense.weight", "dense.bias", "out.weight", "out.bias"}
+    assert Dense.load({"width": 4, "outputs": 3, "dropout": 0.1}).settings["layers"] == 1  # of an older folder
+    with pytest.raises(BadInput, match="at least 1 layer"):
+        Dense(4, 3, layers=0)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

@@ -95,7 +95,7 @@ def model() -> Model:
 def test_a_look_keeps_what_the_scores_need(model):
     x = model.backbone.prepare(PAIRS).take(torch.arange(4))
     with torch.no_grad():
-        seen, answers = TASK.look(model, x), model.backbone.answer(x).tolist()
+        seen, answers = TASK.look(model, x, torch.zeros(0)), model.backbone.answer(x).tolist()
         assert torch.equal(seen[:, :2], model(x))
     assert seen.shape == (4, 12)
     said = [[word for word in row if word] for row in answers]
@@ -120,6 +120,6 @@ def test_targets_are_the_true_ones_and_other_encoders_are_refused(model):
     assert TASK.draw(torch.zeros(4, 2), NONE) is NONE
     plain = Model(torch.nn.Identity(), NoNeck(2), Linear(2, 2))
     with pytest.raises(BadInput, match="an encoder that answers"):
-        TASK.look(plain, torch.zeros(1, 2))
+        TASK.look(plain, torch.zeros(1, 2), torch.zeros(1))
     with pytest.raises(BadInput, match="no layer"):
         model.head.last()

@@ -69,21 +69,30 @@ def _mend() -> str:
 
 @torch.no_grad()
 def _found(model: Any, name: str, rows: tuple[int, ...] | None) -> MaskedWords:
-    inside = set(model.base_model.modules())
-    decoder = model.get_output_embeddings()
-    own = [part for part in model.modules() if part not in inside and part is not decoder]
-    dense = [part for part in own if isinstance(part, nn.Linear)]
-    norms = [part for part in own if isinstance(part, nn.LayerNorm)]
-    if isinstance(decoder, nn.Linear) and len(dense) == len(norms) == 1:
+    parts = parts_of(model)
+    if parts is not None:
+        dense, norm, decoder = parts
         states, answer = _trial(model)
         for activation in _activations(model.config):
-            transform = _copied(dense[0], norms[0], activation)
+            transform = _copied(dense, norm, activation)
             if torch.allclose(decoder(transform(states)), answer, rtol=1e-4, atol=1e-5):
                 bias = torch.zeros(decoder.out_features) if decoder.bias is None else decoder.bias
                 chosen = slice(None) if rows is None else list(rows)
                 return MaskedWords(transform, decoder.weight[chosen].clone(), bias[chosen].clone(), activation)
     made = type(model).__name__
     raise BadInput(f"the masked-word head of '{name}' ({made}) is of a make that is not known here: {_mend()}")
+
+
+def parts_of(model: Any) -> tuple[nn.Linear, nn.LayerNorm, nn.Linear] | None:
+    """The layer, the norm and the decoder that make a masked-word head; None where it is made otherwise."""
+    inside = set(model.base_model.modules())
+    decoder = model.get_output_embeddings()
+    own = [part for part in model.modules() if part not in inside and part is not decoder]
+    dense = [part for part in own if isinstance(part, nn.Linear)]
+    norms = [part for part in own if isinstance(part, nn.LayerNorm)]
+    if isinstance(decoder, nn.Linear) and len(dense) == len(norms) == 1:
+        return dense[0], norms[0], decoder
+    return None
 
 
 def _trial(model: Any) -> tuple[Tensor, Tensor]:

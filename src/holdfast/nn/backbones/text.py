@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,6 +20,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.places import states_at
 from holdfast.nn.backbones.pretrained import (
     bare_module,
     blocks_of,
@@ -28,7 +29,11 @@ from holdfast.nn.backbones.pretrained import (
     load_module,
     load_tokenizer,
 )
+from holdfast.nn.backbones.second import Companion
 from holdfast.nn.backbones.template import Template, resolve
+from holdfast.nn.backbones.text_check import check_text_encoder, room_of
+from holdfast.nn.experts.graft import put_settled
+from holdfast.nn.experts.layer import only_these_count
 
 POOLINGS = ("mean", "cls", "mask")
 WHAT = "text encoder"
@@ -47,14 +52,23 @@ def minilm_folder() -> Path:
 class TextEncoder(Backbone):
     """A transformer over a text or a pair; its features are the mean, the first or the mask token's state.
 
-    With a `template` the text is set into a sentence with a mask, and the mask's state is the feature.
+    With a `template` the text is set into a sentence with a mask, and the mask's state is the feature. Where inputs
+    ask for places, the states there (b, k, d) are the features.
     """
 
     takes: ClassVar[str] = "text"
     place: str = ""  # where the pretrained weights came from, for a head that takes its own from there
 
     def __init__(
-        self, module: Any, tokenizer: Any, *, name: str, pooling: str, length: int, template: str | None = None
+        self,
+        module: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        pooling: str,
+        length: int,
+        template: str | None = None,
+        experts: int | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -67,11 +81,13 @@ class TextEncoder(Backbone):
         self.settings = {"name": name, "pooling": pooling, "length": length, "template": template}
         self.pooling, self.length = pooling, length
         self.module = module.train()
+        self.companion: Companion | None = None
+        self.settings["experts"] = None if experts is None else put_settled(self.stack(), experts)
         self.tokenizer = tokenizer
         segments = int(module.config.to_dict().get("type_vocab_size", 0))
         takes = inspect.signature(module.forward).parameters
         names = tokenizer.model_input_names
-        self._typed = segments > 1 and "token_type_ids" in takes and "token_type_ids" in names
+        self.typed = segments > 1 and "token_type_ids" in takes and "token_type_ids" in names
         words: nn.Embedding = module.get_input_embeddings()
         self.template = None if template is None else Template(template, tokenizer, vocabulary=words.num_embeddings)
         self.soft = None  # vectors of the template's learned tokens, which begin as those of its words
@@ -87,9 +103,10 @@ class TextEncoder(Backbone):
         pooling: str | None = None,
         length: int | None = None,
         template: str | None = None,
+        experts: int | Mapping[str, Any] | None = None,
     ) -> Self:
         """Load the weights and the tokenizer of a folder or a hub name; 128 tokens a text, or as many as it can."""
-        return cls._from(name, name, pooling, length, template)
+        return cls._from(name, name, pooling, length, template, experts)
 
     @classmethod
     def minilm(
@@ -99,44 +116,27 @@ class TextEncoder(Backbone):
         pooling: str | None = None,
         length: int = 128,
         template: str | None = None,
+        experts: int | Mapping[str, Any] | None = None,
     ) -> Self:
         """all-MiniLM-L6-v2, 384 wide, from the installed package: no hub is needed."""
-        return cls._from(str(minilm_folder()), "all-MiniLM-L6-v2", pooling, length, template)
+        return cls._from(str(minilm_folder()), "all-MiniLM-L6-v2", pooling, length, template, experts)
 
     @classmethod
-    def _from(cls, place: str, name: str, pooling: str | None, length: int | None, template: str | None) -> Self:
+    def _from(
+        cls, place: str, name: str, pooling: str | None, length: int | None, template: str | None, experts: Any
+    ) -> Self:
         template = None if template is None else resolve(template)
         pooling = pooling or ("mask" if template else "mean")
         module = load_module(place, what=WHAT)
         if not isinstance(module.get_input_embeddings(), nn.Embedding):
             raise BadInput(f"'{name}' is not a text encoder: {type(module).__name__} reads no token ids")
         tokenizer = load_tokenizer(place, what=WHAT)
-        room = _room(module, tokenizer)
-        made = cls(module, tokenizer, name=name, pooling=pooling, length=length or min(128, room), template=template)
+        room = room_of(module, tokenizer)
+        settings = {"length": length or min(128, room), "template": template, "experts": experts}
+        made = cls(module, tokenizer, name=name, pooling=pooling, **settings)
         made.place = place
-        made._check(room)
+        check_text_encoder(made, made.states, room)
         return made
-
-    def _check(self, most: int) -> None:
-        """A text goes in and features come out; else one sentence that says why not."""
-        name, words = self.settings["name"], self.module.get_input_embeddings().num_embeddings
-        if len(self.tokenizer) > words:
-            counts = f"{len(self.tokenizer)} words, but the network only {words}"
-            raise BadInput(f"the tokenizer of '{name}' knows {counts}: they do not belong together")
-        least = self.tokenizer.num_special_tokens_to_add(pair=True) + 2
-        trial: Any = f"a {self.tokenizer.mask_token or 'b'}"
-        if self.template is not None:
-            least, trial = self.template.fixed + self.template.texts, ("a", "b")[: self.template.texts]
-        if not least <= self.length <= most:
-            raise BadInput(f"length {self.length} does not suit '{name}': choose from {least} to {most} tokens")
-        try:
-            with torch.no_grad():
-                states = self.eval()._states(self.prepare([trial]).take(torch.tensor([0])))
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise BadInput(f"'{name}' is not a text encoder: {type(self.module).__name__} fails") from error
-        if states.dim() != 3 or states.shape[-1] != self.width:
-            raise BadInput(f"'{name}' is not a text encoder: it gives no state per token")
-        self.train()
 
     def prepare(self, examples: Any) -> TokenStore:
         pad = self.tokenizer.pad_token_id
@@ -146,7 +146,7 @@ class TextEncoder(Backbone):
         if self.template is not None:
             return TokenStore.build(self.template.rows(examples, self.length), pad=pad)
         pairs = not isinstance(examples[0], str)
-        typed = pairs and self._typed
+        typed = pairs and self.typed
         first, second = zip(*examples, strict=True) if pairs else (examples, None)
         found = self.tokenizer(
             list(first),
@@ -170,7 +170,9 @@ class TextEncoder(Backbone):
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Tokens)
-        states = self._states(x).float()  # (b, t, d)
+        if x.at is not None:
+            return states_at(self.states(x), x.at).float()
+        states = self.states(x).float()  # (b, t, d)
         if self.pooling == "cls":
             return states[:, 0]
         if self.pooling == "mean":
@@ -182,12 +184,29 @@ class TextEncoder(Backbone):
         at = masks.int().argmax(1)  # (b,) the first one
         return states[torch.arange(len(at), device=at.device), at]
 
-    def _states(self, x: Tokens) -> Tensor:
+    def states(self, x: Tokens) -> Tensor:
         # some encoders count positions by the padding id, so padding must carry it
         ids = x.ids.masked_fill(~x.mask, self.tokenizer.pad_token_id)
-        types = {"token_type_ids": x.types} if x.types is not None and self._typed else {}
+        types = {"token_type_ids": x.types} if x.types is not None and self.typed else {}
         given = {"input_ids": ids} if self.soft is None else {"inputs_embeds": self._vectors(ids, self.soft)}
-        return self.module(**given, attention_mask=x.mask.long(), **types).last_hidden_state
+
+        def run() -> Tensor:
+            with only_these_count(x.mask):
+                return self.module(**given, attention_mask=x.mask.long(), **types).last_hidden_state
+
+        return run() if self.companion is None else self.companion(run, Tokens(self._words(ids), x.mask, x.types))
+
+    def accompany(self, companion: Companion) -> None:
+        """Let another network see the same tokens; it decides what their states are."""
+        self.companion, self.width = companion, companion.width
+        self.settings["companion"] = companion.settings
+
+    def _words(self, ids: Tensor) -> Tensor:
+        """(b, t) where a learned token stands, the word that it began as."""
+        if self.template is None or not self.template.soft:
+            return ids
+        at = ids - self.module.get_input_embeddings().num_embeddings
+        return torch.where(at >= 0, ids.new_tensor(self.template.soft)[at.clamp(min=0)], ids)
 
     def _vectors(self, ids: Tensor, soft: nn.Embedding) -> Tensor:
         """(b, t, d) word vectors, where ids after the vocabulary are the learned tokens."""
@@ -202,11 +221,15 @@ class TextEncoder(Backbone):
 
     def blocks(self) -> list[nn.Module]:
         first, *rest = blocks_of(self.module)
+        if self.companion is not None:
+            rest[-1] = nn.ModuleList([rest[-1], self.companion.learned()])
         return [first if self.soft is None else nn.ModuleList([first, self.soft]), *rest]
 
     def save(self, folder: Path) -> dict[str, Any]:
         self.module.config.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        if self.companion is not None:
+            self.companion.save(folder)
         return self.settings
 
     @classmethod
@@ -220,16 +243,6 @@ class TextEncoder(Backbone):
         # prepare sets these two anew, and what an earlier call set stays in the tokenizer
         for part in ("truncation", "padding"):
             tokenizer.pop(part, None)
-        parts = [tokenizer, self.tokenizer.pad_token_id, self._typed, self.length, self.settings["template"]]
+        parts = [tokenizer, self.tokenizer.pad_token_id, self.typed, self.length, self.settings["template"]]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _room(module: Any, tokenizer: Any) -> int:
-    """The most tokens the network has positions for."""
-    most = min(tokenizer.model_max_length, 1 << 20)
-    for name, part in module.named_modules():
-        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
-            skipped = 0 if part.padding_idx is None else part.padding_idx + 1
-            most = min(most, part.num_embeddings - skipped)
-    return most

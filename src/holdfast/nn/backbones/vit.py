@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,6 +22,7 @@ from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.pixels import HALF, IMAGENET, Colours, Normalise, image_preparation, image_store
 from holdfast.nn.backbones.pretrained import bare_module, blocks_of, layers_of, load_config, load_module
+from holdfast.nn.experts.graft import put_settled
 from holdfast.nn.prompts import prompts_of, put_prompts
 
 PRESETS = {
@@ -49,6 +50,7 @@ class VisionTransformer(Backbone):
         std: Sequence[float] = HALF[1],
         prompt: str = "none",
         prompts: int = 5,
+        experts: int | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -63,6 +65,7 @@ class VisionTransformer(Backbone):
         self.normalise = Normalise(mean, std)
         self.module = module.train()
         can = "interpolate_pos_encoding" in inspect.signature(module.forward).parameters
+        self.settings["experts"] = put_settled(self.stack(), experts)
         put_prompts(self.stack(), self.width, place=prompt, prompts=prompts)
         self._stretch = {"interpolate_pos_encoding": True} if can and size != module.config.image_size else {}
 
@@ -77,18 +80,22 @@ class VisionTransformer(Backbone):
         patch: int | None = None,
         prompt: str = "none",
         prompts: int = 5,
+        experts: int | Mapping[str, Any] | None = None,
     ) -> Self:
-        """A preset with fresh weights, or the weights of a folder or a hub name; `prompt` adds learned tokens."""
+        """A preset with fresh weights, or the weights of a folder or a hub name.
+
+        `prompt` adds learned tokens, `experts` (a number, or settings) takes the place of some feed-forward networks.
+        """
+        put: dict[str, Any] = {"prompt": prompt, "prompts": prompts, "experts": experts}
         if name in PRESETS:
             module = bare_module(_preset(name, size or 224, patch or 16))
-            return cls(module, name=name, size=size or 224, pooling=pooling, prompt=prompt, prompts=prompts)
+            return cls(module, name=name, size=size or 224, pooling=pooling, **put)
         if patch is not None:
             raise BadInput(f"'{name}' is pretrained and has its own patch size: leave patch out, or use a preset")
         module, (mean, std) = _pretrained(name)
         trained = int(module.config.image_size)
         colours = {"mean": mean, "std": std}
-        made = cls(module, name=name, size=size or trained, pooling=pooling, **colours, prompt=prompt, prompts=prompts)
-        return made._checked()
+        return cls(module, name=name, size=size or trained, pooling=pooling, **colours, **put)._checked()
 
     def _checked(self) -> Self:
         """Itself, if an image goes in and a state per patch comes out."""

@@ -95,7 +95,7 @@ def test_poolings_are_what_they_say(folders) -> None:
     for pooling in ("mean", "cls", "mask"):
         encoder = build(folders["bert"], pooling=pooling).eval()
         x = encoder.prepare(MASKED).take(torch.arange(3))
-        found[pooling], states = encoder(x), encoder._states(x)
+        found[pooling], states = encoder(x), encoder.states(x)
     assert_close(found["cls"], states[:, 0])
     assert_close(found["mean"][1], states[1, :3].mean(0))
     assert_close(found["mask"], torch.stack([states[0, 4], states[1, 1], states[2, 3]]))

@@ -30,6 +30,7 @@ def test_likeness_is_the_mean_cosine_of_pairs():
     with torch.no_grad():
         memory.values[:3] = torch.tensor([1.0, 2.0, 0.0, -1.0])
     assert_close(memory.likeness()[0], torch.tensor(1.0))
+    assert_close(SyntheticMemory(2, 3, 4, start="zeros").likeness(), torch.ones(2))
 
 
 @pytest.mark.parametrize(("options", "told"), [({"slots": 0}, "one slot, not 0"), ({"start": "ones"}, "'ones'")])

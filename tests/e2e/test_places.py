@@ -1,0 +1,102 @@
+"""Taggers, answers and encoders from files to files, as a user calls them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import pytest
+
+from tests.annotated import tagged, write_conll, write_corpus, write_names, write_questions
+from tests.tiny import tiny_bert
+
+FEW = ["--batch", "8", "--lr", "0.003", "--set", "encoder.length=24", "--set", "every=10"]
+
+
+@pytest.fixture
+def bert(tmp_path):
+    return f"hf:{tiny_bert(tmp_path / 'bert')}"
+
+
+def test_tags(holdfast, tmp_path, bert):
+    write_names(tmp_path / "names")
+    ran = holdfast("fit", "names", "--task", "tag", "--encoder", bert, "--steps", 50, "--out", "m", "--json", *FEW)
+    assert ran.code == 0, ran.out
+    assert ran.json["metric"] == "entity_f1"
+    assert min(ran.json["valid"].values()) > 0.9
+    assert "A tagger of words (O, B-THING" in (tmp_path / "m" / "README.md").read_text()
+
+    write_conll(tmp_path / "new.conll", tagged("sea", 5))
+    assert holdfast("predict", "m", "new.conll", "--out", "said.jsonl").code == 0
+    found = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in found] == [words for words, _ in tagged("sea", 5)]
+    assert found[1]["tags"][-3:] == ["B-THING", "I-THING", "B-WORK"]
+    (tmp_path / "new.csv").write_text("id,text\nq,the bad phone\n")
+    assert "sentences: 1" in holdfast("predict", "m", "new.csv", "--out", "said.csv").err
+    with (tmp_path / "said.csv").open() as file:
+        assert list(csv.DictReader(file)) == [{"id": "q", "tokens": "the bad phone", "tags": "O O B-THING"}]
+
+
+def test_compare_tags_over_methods_and_domains(holdfast, tmp_path, bert):
+    write_names(tmp_path / "names", 8)
+    ran = holdfast(
+        "compare", "names", "--task", "tag", "--encoder", bert, "--methods", "erm,memory+vrex", "--seeds", 1,
+        "--steps", 4, "--json", *FEW,
+    )  # fmt: skip
+    assert ran.code == 0, ran.out
+    assert {cell["metric"] for cell in ran.json["table"]} == {"entity_f1"}
+    assert len(ran.json["records"]) == 6
+
+
+def test_answers(holdfast, tmp_path, bert):
+    write_questions(tmp_path / "asked.jsonl", 10)
+    words = ("--task", "span", "--encoder", bert, "--steps", 10, "--out", "m", "--json", *FEW)
+    ran = holdfast("fit", "asked.jsonl", *words)
+    assert ran.code == 0, ran.out
+    assert set(ran.json["record"]["stages"][-1]["valid"]["home"]) == {"answer_f1", "exact_match", "nll"}
+    assert holdfast("predict", "m", "asked.jsonl", "--out", "said.jsonl").code == 0
+    rows = [json.loads(line) for line in (tmp_path / "asked.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    for row, said in zip(rows, found, strict=True):
+        assert said["id"] == row["id"]
+        assert said["answer"]
+        assert said["answer"] in row["context"]
+        assert 0 <= said["score"] <= 1
+
+
+def test_pretrain_and_use_it(holdfast, tmp_path, reviews):
+    write_corpus(tmp_path / "texts.txt", 40)
+    tiny_bert(tmp_path / "bert")
+    words = ("pretrain", "texts.txt", "--from", "./bert", "--steps", 20, "--length", 24, "--batch", 8, "--lr", 0.003)
+    ran = holdfast(*words, "--out", "mine", "--json")
+    assert ran.code == 0, ran.out
+    assert ran.json["after"]["texts"] < ran.json["before"]["texts"]
+    assert (tmp_path / "mine" / "report.html").exists()
+    person = holdfast(*words, "--out", "mine")
+    assert re.search(r"texts: loss of a hidden word \d+\.\d+ before, \d+\.\d+ after", person.err)
+    ran = holdfast("fit", reviews, "--encoder", "hf:mine", "--steps", 2, "--out", "m")
+    assert ran.code == 0, ran.err
+    guess = holdfast("fit", "texts.txt", "--task", "masked", "--encoder", "hf:mine", "--steps", 2, "--out", "g", *FEW)
+    assert guess.code == 0, guess.err
+    refused = holdfast("predict", "g", "texts.txt", "--json")
+    assert "which `holdfast pretrain` writes" in refused.json["error"]
+
+
+BAD = {
+    "an analysis": (["compare", "names", "--analyse", "projection"], "one feature an example"),
+    "an encoder of features": (["compare", "names", "--encoder", "bilstm"], "'bilstm' is for the task classify"),
+    "a metric of labels": (["compare", "names", "--metric", "macro_f1"], "unknown metric 'macro_f1'"),
+    "a column of lines": (["compare", "names", "--column", "tags=x"], "has no columns with names"),
+    "a template": (["compare", "names", "--set", "encoder.template=sentiment-0"], "leave encoder.template out"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence(holdfast, tmp_path, bert, case):
+    write_names(tmp_path / "names", 4)
+    words, said = BAD[case]
+    encoder = [] if "--encoder" in words else ["--encoder", bert]
+    ran = holdfast(*words, "--task", "tag", "--methods", "erm", "--seeds", 1, "--steps", 1, "--json", *encoder)
+    assert ran.code == 2
+    assert re.search(said, ran.json["error"]), ran.json["error"]

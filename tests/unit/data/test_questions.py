@@ -1,0 +1,89 @@
+"""Questions from SQuAD's JSON and from tables: the same ones; an answer must stand where it says."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from holdfast.core.errors import BadInput
+from holdfast.data.questions import read_questions
+from tests.annotated import asked
+
+ROWS = asked("home", 5)
+
+
+def squad(rows):
+    paragraphs = [
+        {
+            "context": row["context"],
+            "qas": [
+                {
+                    "id": row["id"],
+                    "question": row["question"],
+                    "answers": [
+                        {"text": text, "answer_start": start}
+                        for text, start in zip(row["answers"], row["answer_start"], strict=True)
+                    ],
+                }
+            ],
+        }
+        for row in rows
+    ]
+    return json.dumps({"version": "1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+
+
+def test_every_form_gives_the_same_questions(tmp_path):
+    (tmp_path / "a.json").write_text(squad(ROWS))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    pyarrow.parquet.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    lines = [f'"{r["context"]}",{r["question"]},"{r["answers"][0]}",{r["answer_start"][0]}\n' for r in ROWS]
+    (tmp_path / "a.csv").write_text("context,question,answer,answer_start\n" + "".join(lines))
+    found = [read_questions(tmp_path / f"a.{end}") for end in ("json", "jsonl", "parquet", "csv")]
+    first = found[0].raw.take(np.arange(5))
+    for each in found:
+        assert each.raw.take(np.arange(5)) == first
+        assert each.classes == ("start", "end")
+        assert each.raw.digest(np.arange(5)) == found[0].raw.digest(np.arange(5))
+    assert first[2].answers == tuple(ROWS[2]["answers"])
+    assert found[0].ids == [row["id"] for row in ROWS]
+    assert found[1].domains == ("home",)
+
+
+def test_a_question_without_an_answer_is_left_out_with_a_note(tmp_path):
+    rows = [{**ROWS[0], "answers": [], "answer_start": []}, *ROWS[1:]]
+    (tmp_path / "a.json").write_text(squad(rows))
+    found = read_questions(tmp_path / "a.json")
+    assert len(found) == 4
+    assert found.ids == [row["id"] for row in ROWS[1:]]
+    assert found.notes == ("1 questions of a.json have no answer in their text and are left out",)
+    assert len(read_questions(tmp_path / "a.json", need=())) == 5  # to be answered
+
+
+BAD = {
+    "elsewhere": ([{**ROWS[0], "answer_start": [ROWS[0]["answer_start"][0] + 1]}], "mend the start"),
+    "one start too many": ([{**ROWS[0], "answer_start": [0, 1]}], "1 answers but 2 starts"),
+    "no number": ([{**ROWS[0], "answer_start": ["x"]}], "a number of characters from 0"),
+    "no column": ([{"question": "a", "answers": ["b"], "answer_start": [0]}], "no context column"),
+    "blank": ([{**ROWS[0], "question": " "}], "question 1 is blank"),
+    "none at all": ([{**ROWS[0], "answers": [], "answer_start": []}], "nothing to learn from"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files_get_one_sentence(tmp_path, case):
+    rows, said = BAD[case]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(BadInput, match=said):
+        read_questions(tmp_path / "a.jsonl")
+
+
+def test_other_json_and_other_files_are_told(tmp_path):
+    (tmp_path / "a.json").write_text('{"questions": []}')
+    (tmp_path / "a.xml").write_text("<a/>")
+    for name, said in (("a.json", "not JSON of SQuAD's form"), ("a.xml", "holds no questions")):
+        with pytest.raises(BadInput, match=said):
+            read_questions(tmp_path / name)

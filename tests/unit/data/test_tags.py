@@ -1,0 +1,108 @@
+"""Sentences with tags from files of lines and from tables: the same ones, in B- and I-, or one sentence of error."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from holdfast.core.errors import BadInput
+from holdfast.data.read import read
+from holdfast.data.tags import read_tags
+from tests.annotated import DOMAINS, tagged, write_conll, write_names
+
+CLASSES = ("O", "B-THING", "I-THING", "B-WORK", "I-WORK")
+
+
+def sentences(dataset):
+    found = dataset.raw.take(np.arange(len(dataset)))
+    return [(each.words, [dataset.classes[tag] for tag in each.tags]) for each in found]
+
+
+def test_every_form_gives_the_same_sentences(tmp_path):
+    said = tagged("home", 6)
+    lines = write_conll(tmp_path / "a.conll", said)
+    rows = [{"tokens": words, "ner_tags": tags, "domain": "x"} for words, tags in said]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    flat = "".join(f"{' '.join(words)},{' '.join(tags)}\n" for words, tags in said)
+    (tmp_path / "a.csv").write_text("words,tags\n" + flat)
+    found = [read_tags(path) for path in (lines, *(tmp_path / f"a.{end}" for end in ("jsonl", "parquet", "csv")))]
+    for each in found:
+        assert each.classes == CLASSES
+        assert sentences(each) == sentences(found[0])
+        assert (each.y == -1).all()
+    assert sentences(found[0])[1][1][-3:] == ["B-THING", "I-THING", "B-WORK"]
+    assert found[0].notes == ("9 entities of a.conll begin with I-, and are read as if with B-",)
+    assert found[0].raw.digest(np.arange(6)) == found[2].raw.digest(np.arange(6)) != found[0].raw.digest(np.arange(5))
+
+
+def test_tags_of_every_scheme_become_one(tmp_path):
+    schemes = {
+        "old": "I-A B-A I-A O I-B",
+        "new": "B-A B-A I-A O B-B",
+        "ends": "S-A B-A E-A O S-B",
+        "last": "U-A B-A L-A O U-B",
+    }
+    for name, tags in schemes.items():
+        path = write_conll(tmp_path / f"{name}.conll", [(list("vwxyz"), tags.split())])
+        assert sentences(read_tags(path))[0][1] == ["B-A", "B-A", "I-A", "O", "B-B"], name
+
+
+def test_the_column_of_the_tag_can_be_said(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("x B-A 7\ny O 8\n")
+    assert sentences(read(f"{path}@column=2", known={}, form="tags")) == [(["x", "y"], ["B-A", "O"])]
+    with pytest.raises(BadInput, match=r"sentence 1 has the tag '7'.*@column"):
+        read_tags(path)
+
+
+def test_a_folder_has_a_domain_a_file_or_a_split_a_file(tmp_path):
+    found = read_tags(write_names(tmp_path / "names", 4))
+    assert found.domains == tuple(sorted(DOMAINS))
+    assert found.split is None
+    for name in ("train", "dev", "test"):
+        write_conll(tmp_path / "both" / "home" / f"{name}.conll", tagged("home", 4))
+        write_conll(tmp_path / "both" / "shop" / f"{name}.iob2", tagged("shop", 4))
+    found = read_tags(tmp_path / "both")
+    assert found.domains == ("home", "shop")
+    assert np.bincount(found.split).tolist() == [8, 8, 8]
+
+
+def test_to_be_tagged_a_file_needs_words_alone(tmp_path):
+    (tmp_path / "a.txt").write_text("the\nphone\n\nbad\n")
+    (tmp_path / "a.csv").write_text("id,text\nq,the phone\n")
+    for name, words in (("a.txt", [["the", "phone"], ["bad"]]), ("a.csv", [["the", "phone"]])):
+        found = read_tags(tmp_path / name, need=())
+        assert [each.words for each in found.raw.take(np.arange(len(found)))] == words
+        assert found.classes == ()
+    with pytest.raises(BadInput, match="line 1 has no tag beside 'the'"):
+        read_tags(tmp_path / "a.txt")
+
+
+BAD = {
+    "no tags": ("a.csv", "tokens\na b\n", "no tags column"),
+    "fewer tags": ("a.csv", "tokens,tags\na b,O\n", "row 1 has 2 words but 1 tags"),
+    "no entity": ("a.conll", "a O\nb O\n", "only the tag O"),
+    "nothing": ("a.conll", "\n\n", "has no sentences"),
+    "parts of speech": ("a.conll", "a NN\n", "the tag 'NN'"),
+    "numbers": ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', "the tag '3'"),
+    "no words": ("a.jsonl", '{"tokens": [], "tags": []}\n', "row 1, column 'tokens' has no words"),
+    "no json": ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{\n', "row 2 is not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_files_get_one_sentence(tmp_path, case):
+    name, text, said = BAD[case]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match=said):
+        read_tags(tmp_path / name)
+
+
+def test_a_folder_without_a_file_is_told(tmp_path):
+    with pytest.raises(BadInput, match="no file of words and tags"):
+        read_tags(tmp_path)

@@ -1,0 +1,110 @@
+"""Stretches of a text: the best one by brute force, windows of one question together, words as SQuAD counts them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from holdfast.core.annotated import Question
+from holdfast.core.errors import BadInput
+from holdfast.data.questions import Questions
+from holdfast.data.raw import Texts
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.tasks.answers import exact, overlap, words_of
+from holdfast.tasks.span import ANSWER, END, FROM, LOST, SCORE, START, TO, WHICH, WINDOW, Span
+from tests.annotated import asked
+from tests.tiny import tiny_bert
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return TextEncoder.build(list, name=str(tiny_bert(tmp_path_factory.mktemp("bert"))), length=24)
+
+
+@pytest.fixture(scope="module")
+def raw():
+    parts = ("context", "question", "answers", "answer_start")
+    rows = [[row[part] for part in parts] for row in asked("home", 12)]
+    return Questions([Question(context, question, tuple(a), tuple(s)) for context, question, a, s in rows])
+
+
+@pytest.fixture(scope="module")
+def made(encoder, raw):
+    return Span().prepare(encoder, raw, ("start", "end"))
+
+
+def test_the_target_of_a_window_is_where_its_answer_lies(made, raw, encoder):
+    questions = raw.take(np.arange(len(raw)))
+    assert len(made.store) > len(raw)
+    found = set()
+    for i, window in enumerate(made.task.windows):
+        first, last, places, number = made.y[i].tolist()
+        assert number == i
+        assert places == len(window.spans) + 1
+        if first:
+            text = questions[window.owner].context[window.spans[first - 1][0] : window.spans[last - 1][1]]
+            assert text == questions[window.owner].answers[0]
+            found.add(window.owner)
+        else:
+            assert last == 0
+    assert found == set(range(len(raw)))  # windows overlap by more than an answer
+    owners = [w.owner for w in made.task.windows]
+    assert owners == [row for row in range(len(raw)) for _ in range(int(made.starts[row + 1] - made.starts[row]))]
+
+
+def test_the_best_stretch_is_that_of_brute_force(made):
+    x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(0))
+    kept = made.task.keep(x, made.y)
+    for row, output, target in zip(kept.tolist(), x.tolist(), made.y.tolist(), strict=True):
+        n = target[2]
+        tried = {(i, j): output[i][0] + output[j][1] for i in range(1, n) for j in range(i, min(n, i + ANSWER))}
+        (i, j), score = max(tried.items(), key=lambda each: each[1])
+        assert (row[FROM] + 1, row[TO] + 1) == (i, j)
+        assert row[SCORE] == pytest.approx(score, rel=1e-5)
+        assert row[WHICH] == target[WINDOW]
+
+
+def test_the_risk_is_the_mean_over_both_ends_of_real_places(made):
+    x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(1))
+    each = []
+    for output, target in zip(x, made.y, strict=True):
+        real = output[: int(target[2])]
+        each.append((F.cross_entropy(real[:, 0], target[START]) + F.cross_entropy(real[:, 1], target[END])) / 2)
+    wanted = torch.stack(each)
+    torch.testing.assert_close(made.task.loss(x, made.y), wanted.mean())
+    kept = made.task.keep(x, made.y)
+    torch.testing.assert_close(kept[:, LOST], wanted)
+    assert made.task.scores(kept, made.y, ["nll"])["nll"] == pytest.approx(float(wanted.mean()))
+
+
+def test_the_window_that_is_surest_answers(made, raw):
+    output = torch.zeros(len(made.store), 60, 2)
+    for i, (first, last, _, _) in enumerate(made.y.tolist()):
+        output[i, first or 1, START] = output[i, last or 1, END] = 9.0 if first else 4.0
+    kept = made.task.keep(output, made.y)
+    found = made.task.scores(kept, made.y, made.task.metrics)
+    assert found["exact_match"] == found["answer_f1"] == 1.0
+    assert made.task.right(kept, made.y).tolist() == [True] * len(raw)
+    told = made.task.tell(raw, list(output), made.y)
+    assert told["answer"] == [q.answers[0] for q in raw.take(np.arange(len(raw)))]
+    assert all(0.5 < sure <= 1 for sure in told["score"])
+    wrong = made.task.keep(-output, made.y)
+    assert made.task.scores(wrong, made.y, ["exact_match"])["exact_match"] < 0.5
+    assert made.task.draw(output * 9, made.y)[:, 2:].equal(made.y[:, 2:])
+
+
+def test_words_are_counted_as_squad_does():
+    assert words_of("The  Fox, an (old) one!") == ["fox", "old", "one"]
+    assert exact("the U.S.", "US")
+    assert not exact("fox one", "one fox")
+    assert overlap("one fox", "the fox one") == 1.0
+    assert overlap("a red fox", "fox fox") == pytest.approx(2 * 1 / 4)
+    assert overlap("the", "a") == 1.0
+    assert overlap("the", "fox") == 0.0
+
+
+def test_plain_texts_are_refused(encoder):
+    with pytest.raises(BadInput, match="needs questions with a text"):
+        Span().prepare(encoder, Texts.of(["a"]), ())

@@ -1,0 +1,82 @@
+"""pretrain: the loss falls, the folder loads, and a training that was stopped ends with the same weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
+
+from holdfast import pretrain
+from holdfast.core.errors import BadInput
+from holdfast.engines.watch import Watch
+from holdfast.nn.backbones.text import TextEncoder
+from tests.annotated import write_corpus
+from tests.tiny import tiny_bert, tiny_roberta
+
+FEW = {"steps": 12, "batch": 4, "lr": 3e-3, "length": 24}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "texts.txt", 60)
+
+
+def test_the_loss_falls_and_the_folder_loads(tmp_path, corpus):
+    start = tiny_roberta(tmp_path / "start")
+    done = pretrain(corpus, encoder=str(start), out=tmp_path / "out", **{**FEW, "steps": 40})
+    assert done.after["texts"] < done.before["texts"] - 0.5
+    assert "nll" in done.report.read_text()
+    assert len(done.record.stages[0]["history"]) == 10
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(done.folder), AutoTokenizer.from_pretrained(done.folder)
+    with torch.no_grad():
+        model.eval()(**tokenizer("the film was", return_tensors="pt", return_token_type_ids=False))
+    plain, before = AutoModel.from_pretrained(done.folder), AutoModel.from_pretrained(start)
+    assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), before.parameters(), strict=True))
+    encoder = TextEncoder.build(list, name=str(done.folder))
+    assert torch.equal(encoder.module.get_input_embeddings().weight, plain.get_input_embeddings().weight)
+
+    again = pretrain(corpus, encoder=str(start), out=tmp_path / "out", **{**FEW, "steps": 40}, watch=Refusing())
+    assert again.after == done.after  # what is done is not done again
+
+
+class Refusing(Watch):
+    """Stops a training at a step."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.left = at
+
+    def step(self, metrics) -> None:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+
+
+@pytest.mark.parametrize("at", [3, 8])
+def test_a_training_that_was_stopped_ends_with_the_same_weights(tmp_path, corpus, monkeypatch, at):
+    monkeypatch.setenv("HOLDFAST_SAVE_SECONDS", "0")
+    start = str(tiny_bert(tmp_path / "start"))
+    pretrain(corpus, encoder=start, out=tmp_path / "straight", **FEW)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(corpus, encoder=start, out=tmp_path / "stopped", **FEW, watch=Refusing(at))
+    assert not (tmp_path / "stopped" / "config.json").exists()
+    pretrain(corpus, encoder=start, out=tmp_path / "stopped", **FEW)
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("straight", "stopped"))
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def test_bad_input_is_one_sentence(tmp_path, corpus):
+    start = str(tiny_bert(tmp_path / "start"))
+    cases = (
+        ({"encoder": start, "out": tmp_path}, "holds other files"),
+        ({"encoder": start, "out": corpus}, "is a file"),
+        ({"encoder": str(tmp_path / "none"), "out": tmp_path / "o"}, "no folder"),
+        ({"encoder": "bilstm", "out": tmp_path / "o"}, "'bilstm' is for the task classify, not for masked"),
+        ({"encoder": start, "out": tmp_path / "o", "settings": {"neck": "memory"}}, "without a neck"),
+        ({"encoder": start, "out": tmp_path / "o", "settings": {"head": "linear"}}, "head 'linear' is for the task"),
+    )
+    for given, told in cases:
+        with pytest.raises(BadInput, match=told):
+            pretrain(corpus, **{**FEW, **given})
