@@ -118,7 +118,7 @@ def _write(built: Assembled, out: Path) -> list[str]:
     assert isinstance(model.head, Vocabulary)
     if write_checkpoint(model.backbone, model.head, out):
         return []
-    return ["the encoder is written without its masked-word head, which its family makes otherwise"]
+    return ["the encoder is written without its masked-word head: its family makes it otherwise, or it read a memory"]
 
 
 def _told(out: Path, record: RunRecord, notes: tuple[str, ...]) -> Pretraining:

@@ -67,6 +67,16 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(tmp_path, corpus
         assert torch.equal(value, second[name]), name
 
 
+def test_a_domain_encoder_that_read_a_general_one_is_written_alone(tmp_path, corpus):
+    start = str(tiny_bert(tmp_path / "start"))
+    settings = {"encoder.domain": start, "encoder.layers": [1, 3]}
+    done = pretrain(corpus, encoder="gmap", out=tmp_path / "out", **FEW, settings=settings)
+    assert "without its masked-word head" in done.notes[-1]
+    plain, before = AutoModel.from_pretrained(done.folder), AutoModel.from_pretrained(start)
+    assert list(plain.state_dict()) == list(before.state_dict())
+    assert not torch.equal(plain.get_input_embeddings().weight, before.get_input_embeddings().weight)
+
+
 def test_bad_input_is_one_sentence(tmp_path, corpus):
     start = str(tiny_bert(tmp_path / "start"))
     cases = (

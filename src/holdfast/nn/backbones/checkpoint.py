@@ -29,9 +29,12 @@ def write_checkpoint(encoder: TextEncoder, head: Vocabulary, folder: Path) -> bo
 
 @torch.no_grad()
 def _whole(encoder: TextEncoder, head: Vocabulary) -> Any | None:
-    """The family's own masked language model with these weights; None where its head is made otherwise."""
+    """The family's own masked language model with these weights; None where its head is made otherwise.
+
+    A head that learned on states which read a second network would say something else without it.
+    """
     config = encoder.module.config
-    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+    if encoder.companion is not None or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         return None
     with quiet(), torch.random.fork_rng(devices=[]):
         model = AutoModelForMaskedLM.from_config(config, trust_remote_code=False).float().eval()
