@@ -14,6 +14,7 @@ from holdfast.settings import make_spec
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 STEPS = 12
+SMALL = {"slots": 4, "real": 6, "support": 8, "key_width": 4}
 
 
 class Killed(Exception):
@@ -32,8 +33,16 @@ def killer(at):
     return tick
 
 
+def _free(method):
+    """What the neck that a method brings along can be set to."""
+    names = [neck for _, layer in catalog.layers("methods", method) for neck in layer.necks[:1]]
+    return {key for name in names for key in catalog.entry("necks", name).settings()}
+
+
 def spec_for(method, plan):
     settings = {"encoder.hidden": [8], "encoder.dropout": 0.3, "schedule": "cosine", "accumulate": 2}
+    settings |= {f"neck.{key}": value for key, value in SMALL.items() if key in _free(method)}  # saved each step
+    settings |= {"method.slots": 4} if method.startswith("progressive") else {}
     return make_spec(DATA, method=method, plan=plan, steps=STEPS, every=3, batch=4, settings=settings)
 
 
