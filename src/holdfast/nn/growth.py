@@ -12,20 +12,9 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.memory.base import Growable
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-
-
-@runtime_checkable
-class GrowsSlots(Protocol):
-    """A memory, or a network around one."""
-
-    @property
-    def slots(self) -> int: ...
-
-    def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
-        """More slots, which remember their domain; the new parameters."""
-        ...
 
 
 @runtime_checkable
@@ -68,9 +57,9 @@ class Widening(Protocol):
     def widened(self, at: Tensor, width: int, *, fresh: bool = False) -> nn.Module: ...
 
 
-def holders(model: nn.Module) -> Iterator[GrowsSlots]:
+def holders(model: nn.Module) -> Iterator[Growable]:
     """Every part that holds slots, a network around a bank in place of the bank."""
-    if isinstance(model, GrowsSlots) and model.slots:
+    if isinstance(model, Growable) and model.slots:
         yield model
         return
     for part in model.children():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.widening import spread
 
 
 class Head(Protocol):
@@ -86,9 +87,7 @@ class Linear(nn.Linear):
         """The same for wider features, of which those of before lie `at` (d,); `fresh` forgets what it knew."""
         made = Linear(width, self.outputs).to(self.weight)
         if not fresh:
-            with torch.no_grad():
-                made.weight[:, at] = self.weight
-                made.bias.copy_(self.bias)
+            made.load_state_dict(spread(self, at, width).state_dict())
         return made
 
     @classmethod

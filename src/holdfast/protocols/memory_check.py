@@ -9,7 +9,7 @@ from holdfast.core.tape import tape
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
-from holdfast.nn.memory.base import Telling
+from holdfast.nn.memory.base import Remembering
 
 ROWS = 8  # a few are enough: every example reads
 
@@ -21,7 +21,7 @@ class Unused(BadInput):
 @torch.no_grad()
 def check_memory(method: Method, examples: Examples, part: Part) -> None:
     """Let a few examples through the network and listen: every memory must tell of a read, with finite numbers."""
-    expected = {part.tells for part in method.deployed.modules() if isinstance(part, Telling) and part.tells}
+    expected = {part.tells for part in method.deployed.modules() if isinstance(part, Remembering) and part.tells}
     if not expected or not len(part.rows):
         return
     training = method.training

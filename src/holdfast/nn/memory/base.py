@@ -25,7 +25,7 @@ class Memory(Protocol):
 
 
 @runtime_checkable
-class Telling(Protocol):
+class Remembering(Protocol):
     """A part with a memory: which name every read of it leaves on a tape; empty where it is not to be read."""
 
     @property
@@ -39,7 +39,13 @@ class Writable(Protocol):
     def write(self, key: Tensor, value: Tensor) -> None: ...
 
 
-class Growable(Memory, Protocol):
-    """A memory that takes more slots, each of which remembers the domain it came with."""
+@runtime_checkable
+class Growable(Protocol):
+    """A memory, or a network around one, that takes more slots, each of which remembers the domain it came with."""
 
-    def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]: ...
+    @property
+    def slots(self) -> int: ...
+
+    def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
+        """The new parameters, for an optimizer to adopt."""
+        ...

@@ -16,7 +16,8 @@ from holdfast.nn.backbones import dialogue, speaker
 from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
 from holdfast.nn.decoding import Answering
-from holdfast.nn.growth import GrowsSlots, GrowsUnits, GrowsWords
+from holdfast.nn.growth import GrowsUnits, GrowsWords
+from holdfast.nn.memory.base import Growable
 
 PAIRS = [
     ("How are you today?", "fine, and you?"),
@@ -173,7 +174,7 @@ def test_likeness_counts_words_that_the_network_does_not_know(tmp_path):
 
 def test_it_is_what_growth_asks_for():
     encoder = net()
-    for kind in (Answering, GrowsSlots, GrowsWords, GrowsUnits):
+    for kind in (Answering, Growable, GrowsWords, GrowsUnits):
         assert isinstance(encoder, kind), kind
     assert encoder.words_in([("the Zebra", "no tea"), "tea zebra"]) == ["the", "zebra", "no", "tea"]
 
