@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -72,12 +73,27 @@ def can_record(tensor: Tensor) -> bool:
 def record(function: Callable[..., Made], given: Sequence[Tensor]) -> Way:
     """Run once for libraries to set themselves up, which cannot be recorded, and once more for the record."""
     takes = [each.detach().clone() for each in given]
-    side = torch.cuda.Stream(takes[0].device)
-    side.wait_stream(torch.cuda.current_stream(takes[0].device))
+    device = takes[0].device
+    side, now = _aside(device), torch.cuda.current_stream(device)
+    side.wait_stream(now)
     with torch.cuda.stream(side):
         function(*takes)
-    torch.cuda.current_stream(takes[0].device).wait_stream(side)
+    now.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=_room(device)):
         leaves = function(*takes)
     return Way(takes, tuple(leaves), graph)
+
+
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """One stream for all first runs: what is freed on a stream can only be used again on it."""
+    return torch.cuda.Stream(device)
+
+
+@cache
+def _room(device: torch.device) -> Any:
+    """One pool for all recordings: they are replayed one after the other, so what a pass needs only while it runs is
+    shared; what it leaves is held by its `Way`, and no other pass is given that memory."""
+    with torch.cuda.device(device):
+        return torch.cuda.graph_pool_handle()

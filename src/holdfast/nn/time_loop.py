@@ -32,7 +32,9 @@ def unroll(
     assert start is None or not schedule.zero_first, "a state to start from is there to read with"
     hidden, inner = (None, None) if start is None else start
     parts = (x, hidden, inner, *weights)
-    return _Unrolled.apply(cell, schedule, listening(), *parts)  # pyright: ignore[reportReturnType]
+    # inside the function gradients are off, and what an input needs says nothing of whether they were on outside
+    learns = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)
+    return _Unrolled.apply(cell, schedule, learns, listening(), *parts)  # pyright: ignore[reportReturnType]
 
 
 class Trace(NamedTuple):
@@ -53,9 +55,9 @@ class _Unrolled(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, cell: type[Cell], schedule: Schedule, told: bool, *parts: Tensor | None) -> Any:
+    def forward(ctx: Any, cell: type[Cell], schedule: Schedule, learns: bool, told: bool, *parts: Tensor | None) -> Any:
         ctx.cell, ctx.schedule, ctx.passes = cell, schedule, None
-        given, learns = [part for part in parts if part is not None], any(ctx.needs_input_grad)
+        given = [part for part in parts if part is not None]
         if can_record(given[0]) and learns:
             ctx.passes = _passes(parts, cell, schedule)
             states, _, read, *_ = ctx.passes.forward(given)
@@ -84,7 +86,7 @@ class _Unrolled(torch.autograd.Function):
             states, kept, read, contents, *gates = saved
             trace = Trace(states, kept, read, contents, tuple(gates))
             found = run_backward(grads[0], parts, trace, ctx.cell, ctx.schedule, needs)
-        return None, None, None, *found
+        return None, None, None, None, *found
 
 
 _shelf = Shelf()

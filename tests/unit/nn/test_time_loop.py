@@ -120,3 +120,12 @@ def test_only_what_learns_gets_a_gradient():
     assert keys.grad is None
     assert weights.values.grad is not None
     assert bool(weights.values.grad.any())
+
+
+def test_without_gradients_nothing_is_kept_for_a_way_back():
+    x, weights = parts("lstm", slots=3)  # they could learn, and no one asks them to
+    _, read = unroll(x, weights, LSTM, Schedule(ACTIVE))
+    assert read.shape[1] == sum(ACTIVE[1:])
+    with torch.no_grad():
+        _, read = unroll(x, weights, LSTM, Schedule(ACTIVE))
+    assert read.shape[1] == 0
