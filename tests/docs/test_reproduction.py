@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import evidence, evidence_streams
+from tests.docs import evidence, evidence_genres, evidence_streams
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
 TABLES = {
@@ -16,6 +16,9 @@ TABLES = {
     "search on amazon": lambda: evidence.searched("search-amazon", 4),
     "search on mnli": lambda: evidence.searched("search-mnli", 5),
     "amazon as a stream": evidence_streams.amazon,
+    "two genres": evidence_genres.two,
+    "five genres": evidence_genres.five,
+    "genre after genre": evidence_genres.in_turn,
 }
 
 
