@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast import catalog
@@ -44,16 +45,21 @@ class Maker:
         settings = {**self.recipe.settings, **of_data, **job.row.settings, "plan": job.plan}
         if self.encoder is None:
             settings |= self.recipe.encoder_settings.get(job.data, {})
+        settings |= self.recipe.starts.get(job.row.start, {}).get(job.data, {})
         if job.plan == "cross-dataset":
             settings["plan.targets"] = list(job.targets)
         elif job.plan == "leave-one-out" and set(job.targets.values()) != {"test"}:
             (settings["plan.scored"],) = set(job.targets.values())
-        own = {key: value for key, value in self.given.items() if self._applies(key, job)}
+        if job.select:
+            settings["select"] = job.select
+        own = {key: _filled(value, job) for key, value in self.given.items() if self._applies(key, job)}
         name = self._encoder(job)
         first = make_spec(shop.dataset, encoder=name, device=shop.device, settings={**settings, **own})
         trained = [stage.train for episode in episodes(first, shop) for stage in episode.stages]
         domains, examples = max(map(len, trained)), max(sum(map(len, parts)) for parts in trained)
         budget = self.recipe.budgets.get(job.data, self.recipe.budget)
+        if job.row.steps:
+            budget = replace(budget, steps=job.row.steps, epochs=0)
         settings |= budget.settings(domains=domains, examples=examples, steps=self.steps)
         if job.row.turns:
             settings[job.row.turns] = budget.turn(domains=domains, steps=settings["steps"])
@@ -89,3 +95,10 @@ class Maker:
             )
             found.append(f"{spec.data}, {job.plan}: {long}, tuning {spec.tune}")
         return list(dict.fromkeys(found))
+
+
+def _filled(value: Any, job: Job) -> Any:
+    """`models/{start}-{data}` names a folder for each start of a row and each data set."""
+    if not isinstance(value, str):
+        return value
+    return value.replace("{start}", job.row.start).replace("{data}", job.data.partition("@")[0])

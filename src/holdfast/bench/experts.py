@@ -1,10 +1,11 @@
-"""What experts cost: their dispatch beside a plain layer of the same work and beside a loop over masks; a whole step.
+"""What experts cost: their dispatch beside a plain layer of the same work and beside a loop over masks; whole networks.
 
 t tokens, e experts, k chosen, d width
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import ViTConfig
 
-from holdfast.bench.harness import Result, one_thread, ratio
+from holdfast.bench.harness import Result, attempt, one_thread, peak, ratio
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
@@ -31,14 +32,19 @@ from holdfast.tasks.classify import Classify
 
 WIDTH, CLASSES = 384, 65  # of ViT-S/16; as many classes as Office-Home has
 CPU_BARS = (1.6, 1.0, 1.8)
+STEP_BARS = {1: 1.10, 2: 1.20}  # by the experts a token goes to
+PREDICT_BAR, MEMORY_BAR = 1.20, 1.15
+WARM = 3  # calls before anything is measured: a compiler works in the first ones
 
 
 def run(device: torch.device) -> list[Result]:
-    """6 experts, 2 of them a token, forward and backward with both losses; then a step of GMoE against one of its ViT.
+    """6 experts in two layers against the plain network, in the same run and mode.
 
-    On a GPU 12,608 tokens (64 images of 197) in bf16; on a CPU 788 in fp32, and a small network of 4 layers.
-    The plain layer does the same work on every token twice. The loop finds each expert's tokens by a mask. In the small
-    network two layers of four have experts, so that a step has a third more products, and Adam twice the weights.
+    A layer by itself: forward and backward with both losses, on a GPU 12,608 tokens (64 images of 197) in bf16, on a
+    CPU 788 in fp32. The plain layer does the same work on every token twice. The loop finds each expert's tokens by a
+    mask. Then whole networks: on a GPU training steps and predictions of ViT-S/16 on 160 images in bf16, eager and
+    compiled, and the memory of a step. On a CPU a small network of 4 layers, of which two have experts, so that a step
+    has a third more products, and Adam twice the weights.
     """
     gpu = device.type == "cuda"
     plain_bar, loop_bar, step_bar = (None, None, None) if gpu else CPU_BARS
@@ -57,8 +63,13 @@ def run(device: torch.device) -> list[Result]:
             Result("experts/plain layer", ratio(mine, plain, device, rounds=rounds), bar=plain_bar),
             Result("experts/loop over masks", ratio(mine, loop, device, rounds=rounds), bar=loop_bar),
         ]
-        steps = _steps(6, device), _steps(0, device)
-        found.append(Result("gmoe-step/vit-step", ratio(*steps, device, rounds=rounds), bar=step_bar))
+        del mine, plain, loop
+        if gpu:
+            return [*found, *_whole(device)]
+        found.append(Result("gmoe-step/vit-step", _against(_steps, 2, device, compiled=False), bar=step_bar))
+        found.append(
+            Result("gmoe-predict/vit-predict", _against(_predictions, 2, device, compiled=False), bar=step_bar)
+        )
     return found
 
 
@@ -76,6 +87,37 @@ def masked_loop(layer: SparseMoE, u: Tensor) -> Tensor:
         y = F.linear(hidden, layer.down_proj[e], layer.down_proj_bias[e])
         out = out.index_add(0, token, (y * found.gates[token, choice, None]).to(out.dtype))
     return out
+
+
+def _whole(device: torch.device) -> list[Result]:
+    """Steps, predictions and memory on a GPU, for one and for two experts a token."""
+    found = []
+    for top, bar in STEP_BARS.items():
+        for compiled in (False, True):
+            mode = f"{'compiled' if compiled else 'eager'}, k={top}"
+            step, predict = (partial(_against, work, top, device, compiled=compiled) for work in (_steps, _predictions))
+            found.append(attempt(f"gmoe-step/vit-step, {mode}", step, bar=bar))
+            found.append(attempt(f"gmoe-predict/vit-predict, {mode}", predict, bar=PREDICT_BAR))
+        memory = partial(_memory, top, device)
+        found.append(attempt(f"gmoe-memory/vit-memory, k={top}", memory, bar=MEMORY_BAR))
+    return found
+
+
+def _against(work: Callable[..., Callable[[], None]], top: int, device: torch.device, *, compiled: bool) -> float:
+    """A network with experts over the plain one, both in this mode; nothing of other cases is left on the device."""
+    torch.compiler.reset()
+    gc.collect()
+    mine, plain = work(top, device, compiled=compiled), work(0, device, compiled=compiled)
+    for _ in range(WARM if device.type == "cuda" else 1):
+        mine()
+        plain()
+    return ratio(mine, plain, device, rounds=30 if device.type == "cuda" else 15)
+
+
+def _memory(top: int, device: torch.device) -> float:
+    gc.collect()
+    mine, plain = (peak(partial(_steps, each, device, compiled=False), device) for each in (top, 0))
+    return mine / plain
 
 
 def _passes(
@@ -96,24 +138,45 @@ def _passes(
     return go
 
 
-def _steps(experts: int, device: torch.device) -> Callable[[], None]:
-    """Training steps of ViT-S/16 on 160 images with or without experts in two layers; a small ViT on a CPU."""
+def _network(top: int, device: torch.device, *, compiled: bool) -> tuple[Model, DomainBatch]:
+    """ViT-S/16 with 160 images, with experts in two layers or without (top 0); a small ViT on a CPU."""
     gpu = device.type == "cuda"
-    pixels, count, size = (224, 2, 160) if gpu else (96, 1, 16)
+    pixels, size = (224, 160) if gpu else (96, 16)
     config: dict[str, Any] = {"hidden_size": WIDTH, "num_attention_heads": 6, "intermediate_size": 4 * WIDTH}
     config |= {"num_hidden_layers": 12 if gpu else 4, "image_size": pixels, "patch_size": 16}
+    experts = {"count": 6, "top": top} if top else None
     with seeded(0, "init"):
         backbone = VisionTransformer(bare_module(ViTConfig(**config)), name="vit", size=pixels, experts=experts)
-        head = Linear(WIDTH, CLASSES)
-        model = Model(backbone, NoNeck(WIDTH), head, precision="bf16" if gpu else "fp32").to(device)
-    method = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(optimizer="adam", lr=5e-5))).train()
+        model = Model(backbone, NoNeck(WIDTH), Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
+    if compiled:
+        backbone.module.compile()
     chance = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=chance).to(torch.uint8)
     y = torch.randint(0, CLASSES, (size,), generator=chance)
-    batch = DomainBatch(images.to(device), y.to(device), (0,), (size,))
+    return model, DomainBatch(images.to(device), y.to(device), (0,), (size,))
+
+
+def _steps(top: int, device: torch.device, *, compiled: bool) -> Callable[[], None]:
+    """Training steps, the balance loss and Adam included."""
+    model, batch = _network(top, device, compiled=compiled)
+    method = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(optimizer="adam", lr=5e-5))).train()
+    count = 2 if device.type == "cuda" else 1
 
     def go() -> None:
         for _ in range(count):
             method.step(batch)
+
+    return go
+
+
+def _predictions(top: int, device: torch.device, *, compiled: bool) -> Callable[[], None]:
+    model, batch = _network(top, device, compiled=compiled)
+    model.eval()
+    count = 6 if device.type == "cuda" else 1
+
+    def go() -> None:
+        with torch.no_grad():
+            for _ in range(count):
+                model(batch.x)
 
     return go

@@ -15,15 +15,21 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case: its ratio to the reference and the bar it must keep (at most, or at least); None is only told."""
+    """One case: its ratio to the reference and the bar it must keep (at most, or at least); None is only told.
+
+    A case that could not be measured has no ratio and says why.
+    """
 
     case: str
     ratio: float
     bar: float | None
     at_least: bool = False
+    error: str = ""
 
     @property
     def ok(self) -> bool:
+        if self.error:
+            return False
         if self.bar is None:
             return True
         return self.ratio >= self.bar if self.at_least else self.ratio <= self.bar
@@ -32,6 +38,8 @@ class Result:
         return "-" if self.bar is None else f"{'at least' if self.at_least else 'at most'} {self.bar}"
 
     def json(self) -> dict[str, Any]:
+        if self.error:
+            return {"case": self.case, "ratio": None, "bar": self.bar, "ok": False, "error": self.error}
         return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
 
 
@@ -57,6 +65,24 @@ def seconds(function: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return clock() - start
+
+
+def peak(make: Callable[[], Callable[[], object]], device: torch.device) -> float:
+    """The most memory of a GPU that some work needs, what it is made of included."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    make()()
+    return float(torch.cuda.max_memory_allocated(device) - before)
+
+
+def attempt(case: str, measure: Callable[[], float], *, bar: float | None) -> Result:
+    """One case; where it fails, what a compiler or a small device may do, the others are measured all the same."""
+    try:
+        return Result(case, measure(), bar=bar)
+    except Exception as error:
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Result(case, float("nan"), bar=bar, error=told[:400])
 
 
 def captured(function: Callable[[], object], device: torch.device) -> Callable[[], object]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.core.errors import unknown
 
-Key = tuple[str, str, str]  # row, data set that trains, plan
+Key = tuple[str, ...]  # row, data set that trains, plan; the selection too where columns differ in it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,9 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict)  # as `--set` takes them
     plan: str = ""  # in place of the column's; in-domain trains and scores inside the target, without a shift
     stage: int = -1  # after which stage of a stream it is scored
+    start: str = ""  # which of the recipe's starts it begins with
     turns: str = ""  # a setting that counts the steps for which one domain is held out
+    steps: int = 0  # in place of the budget's, where it trained longer or shorter than the others
     reason: str = ""  # why it cannot be run; empty where it can
 
 
@@ -37,13 +39,20 @@ class Column:
     split: str = "test"  # which rows of a target, where it names splits
     mean_of: tuple[str, ...] = ()  # nothing is run: the mean of these columns
     scores: str = "test"  # valid: the validation rows of the sources instead
-    metric: str = "macro_f1"  # or parameters, in millions
+    select: str = ""  # how a step is chosen, where columns differ in it
+    metric: str = "macro_f1"  # or parameters in millions, seconds of a step, gigabytes at most
+    reason: str = ""  # why it is not measured; empty where it is
     digits: int = 1  # decimals in print
     percent: bool = True  # whether it is printed in percent
 
     def text(self, value: float | None) -> str:
         """A number as this column prints it; a dash where there is none."""
         return "–" if value is None else f"{value:.{self.digits}f}"
+
+
+def run_key(row: Row, data: str, plan: str, select: str) -> Key:
+    """What tells runs apart."""
+    return (row.name, data, plan, select) if select else (row.name, data, plan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +77,26 @@ class Cell:
     @property
     def key(self) -> Key:
         """Cells with equal keys are scored by the same runs."""
-        return self.row.name, self.data, self.plan
+        return run_key(self.row, self.data, self.plan, self.column.select)
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be run; empty where it can."""
+        return self.row.reason or self.column.reason
 
     def json(self) -> dict[str, Any]:
         told = {"row": self.row.name, "column": self.column.name, "metric": self.column.metric}
-        return told | {"published": self.published, "reason": self.row.reason}
+        return told | {"published": self.published, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How long a run was trained: epochs or steps, examples of all domains in a batch, steps of warm-up."""
+    """How long a run was trained: epochs or steps, examples of all domains in a batch, warm-up."""
 
     epochs: int = 0
     steps: int = 0  # where steps were published and not epochs
     batch: int
-    warmup: int = 0
+    warmup: float = 0  # steps, or below 1 a share of them
     every: int = 0  # steps between validations; 0 is an epoch, or a tenth where there are none
 
     def settings(self, *, domains: int, examples: int, steps: int | None = None) -> dict[str, Any]:
@@ -90,8 +104,8 @@ class Budget:
         assert bool(self.epochs) != bool(self.steps), self
         full = self.steps or math.ceil(self.epochs * examples / self.batch)
         length = full if steps is None else steps
-        share = min(0.5, self.warmup / full)
-        warmup = float(self.warmup) if length == full and share < 0.5 else share  # below 1 it is a share of the steps
+        share = self.warmup if self.warmup < 1 else min(0.5, self.warmup / full)
+        warmup = float(self.warmup) if length == full and share < 0.5 else share
         every = self.every or length // (self.epochs or 10) if steps is None else length // 10
         batch = max(1, round(self.batch / domains))
         return {"steps": length, "warmup": warmup, "every": max(1, every), "batch": batch}
@@ -114,6 +128,8 @@ class Recipe:
     budgets: Mapping[str, Budget] = field(default_factory=dict)  # by the data set that trains, where it has its own
     # by the data set that trains; one of a part, such as neck.real, goes to the rows whose part has it
     data_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # by start and the data set that trains: settings such as the checkpoint that a row begins with
+    starts: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     claim: str = ""  # what a figure shows, in words
     notes: tuple[str, ...] = ()  # what a reader of the numbers must know
 
@@ -133,6 +149,10 @@ class Recipe:
             if row.reason:
                 found.setdefault(row.reason, []).append(name)
         return found
+
+    def task(self, data: str) -> str:
+        """What is learnt on a data set."""
+        return str(self.data_settings.get(data, {}).get("task") or self.settings.get("task") or "classify")
 
     def choose(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> list[Cell]:
         """The cells of these rows and columns, all where none are named; one sentence for a name that is not there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.recipes.base import Cell, Key, Recipe, Row
+from holdfast.recipes.base import Cell, Key, Recipe, Row, run_key
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,12 @@ class Job:
     row: Row
     data: str
     plan: str
+    select: str = ""  # how a step is chosen, where the table has several ways
     targets: dict[str, str] = field(default_factory=dict)  # target -> which of its rows are scored
 
     @property
     def key(self) -> Key:
-        return self.row.name, self.data, self.plan
+        return run_key(self.row, self.data, self.plan, self.select)
 
     @property
     def sets(self) -> tuple[str, ...]:
@@ -38,7 +39,7 @@ def jobs_for(recipe: Recipe, cells: Sequence[Cell]) -> list[Job]:
     wanted = {(cell.row.name, column) for cell in cells for column in (cell.column.name, *cell.column.mean_of)}
     found: dict[Key, Job] = {}
     for cell in recipe.cells:
-        if (cell.row.name, cell.column.name) in wanted and not cell.row.reason and not cell.column.mean_of:
-            job = found.setdefault(cell.key, Job(cell.row, cell.data, cell.plan))
+        if (cell.row.name, cell.column.name) in wanted and not cell.reason and not cell.column.mean_of:
+            job = found.setdefault(cell.key, Job(cell.row, cell.data, cell.plan, cell.column.select))
             job.targets.update(dict.fromkeys(cell.column.targets, cell.column.split))
     return list(found.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,19 @@ from holdfast.record import RunRecord
 from holdfast.report.stats import interval, summarise
 
 BySeed = dict[int, float]  # seed -> value
+
+
+def _step(record: RunRecord) -> float:
+    """Seconds that a training step took."""
+    images = record.spec["batch"] * len(record.stages[0]["train"])
+    return float(images / record.cost["examples_per_second"])
+
+
+COSTS: dict[str, Callable[[RunRecord], float]] = {
+    "parameters": lambda record: record.cost["parameters"] / 1e6,
+    "step_seconds": _step,
+    "memory": lambda record: record.cost["peak_memory_mb"] / 1024,
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,7 @@ def measure(
 
     def reason(cell: Cell) -> str:
         told = [reasons[part.key] for part in parts(cell) if part.key in reasons]
-        return cell.row.reason or next(iter(told), "not all of its runs are done")
+        return cell.reason or next(iter(told), "not all of its runs are done")
 
     made = []
     for cell in cells:
@@ -74,20 +87,21 @@ def _values(cell: Cell, records: Sequence[RunRecord]) -> BySeed:
     for record in records:
         stage = record.stages[cell.row.stage]
         for target in column.targets:
-            if target not in stage["test"]:
+            own = cell.plan == "single-source" and target in stage["valid"]  # it trained there: rows of it validate
+            if not own and target not in stage["test"]:
                 continue
-            value = record.cost["parameters"] / 1e6 if column.metric == "parameters" else _score(cell, target, stage)
+            value = COSTS[column.metric](record) if column.metric in COSTS else _score(cell, target, stage, own=own)
             if value is not None:
                 by_seed.setdefault(int(record.spec["seed"]), {})[target] = value
     whole = {seed: got for seed, got in sorted(by_seed.items()) if len(got) == len(column.targets)}
     return {seed: math.fsum(got.values()) / len(got) for seed, got in whole.items()}
 
 
-def _score(cell: Cell, target: str, stage: dict[str, Any]) -> float | None:
+def _score(cell: Cell, target: str, stage: dict[str, Any], *, own: bool = False) -> float | None:
     """As it is printed: the target's test score, or the mean validation score of the sources of that run."""
     metric, scale = cell.column.metric, 100 if cell.column.percent else 1
     if cell.column.scores == "test":
-        value = stage["test"][target][metric]
+        value = stage["valid" if own else "test"][target][metric]
         return None if value is None else scale * value
     scores = [found[metric] for found in stage["valid"].values() if found[metric] is not None]
     return scale * math.fsum(scores) / len(scores) if scores else None

@@ -36,13 +36,14 @@ def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, ro
     With `room` an expert keeps so many pairs, those that come first. Nothing here waits for the device.
     """
     t, k = chosen.shape
-    tokens = torch.arange(t, device=chosen.device) if first is None else first
-    expert = chosen[tokens].T.flatten()  # (s,) choice after choice
-    expert, pair = expert.to(torch.int16 if experts < 1 << 15 else torch.int64).sort(stable=True)
-    token, choice = tokens[pair % t], pair // t
-    order = choice * t + token
-    place = torch.empty_like(order)
-    place[order] = torch.arange(t * k, device=chosen.device)
+    expert = (chosen if first is None else chosen[first]).T.reshape(-1)  # (s,) choice after choice
+    # a sort of bytes takes one pass over them
+    narrow = torch.uint8 if experts < 1 << 8 else torch.int16 if experts < 1 << 15 else torch.int64
+    expert, order = expert.to(narrow).sort(stable=True)
+    token = order if k == 1 else order % t
+    if first is not None:
+        order, token = order - token + first[token], first[token]
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(t * k, device=chosen.device))
     expert = expert.long()
     ends = torch.searchsorted(expert, torch.arange(experts, device=chosen.device), right=True, out_int32=True)
     kept = None
@@ -100,15 +101,21 @@ def grouped(x: Tensor, weight: Tensor, ends: Tensor, *, loop: bool = False) -> T
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
-    """Whether torch has this product: bf16 on a GPU that knows it, fp32 on a CPU, rows of whole 16 bytes."""
+    """Whether torch has this product: bf16 on a GPU that knows it, fp32 on a CPU, rows of whole 16 bytes.
+
+    A compiled program has it in bf16 alone, on a CPU too.
+    """
     if _grouped_mm is None or not len(x):
         return False
+    compiled = torch.compiler.is_compiling()
     if x.is_cuda:
         able = x.dtype == torch.bfloat16 and _new_enough(x.device)
     else:
-        able = x.device.type == "cpu" and x.dtype == torch.float32
-    rows = (weight.shape[-1] * x.element_size(), weight.shape[-2] * x.element_size())
-    return able and not any(size % 16 for size in (*rows, x.data_ptr(), weight.data_ptr()))
+        able = x.device.type == "cpu" and x.dtype == (torch.bfloat16 if compiled else torch.float32)
+    sizes = [weight.shape[-1] * x.element_size(), weight.shape[-2] * x.element_size()]
+    if not compiled:  # what is compiled has no addresses yet, and begins at even ones
+        sizes += [x.data_ptr(), weight.data_ptr()]
+    return able and not any(size % 16 for size in sizes)
 
 
 @functools.cache
@@ -134,8 +141,9 @@ def through_experts(
     x = Spread.apply(u, at.token, at.place)  # (s, d)
     member = None
     if up_bias is not None or down_bias is not None:
-        # as a product, the gradient of the biases is one too, and needs no atomics
-        member = (at.expert[:, None] == torch.arange(len(up), device=u.device)).to(u.dtype)  # (s, e)
+        # as a product, the gradient of the biases is one too, and needs no atomics; whole 16 bytes a row make it quick
+        wide = -(-len(up) // 8) * 8
+        member = (at.expert[:, None] == torch.arange(wide, device=u.device)).to(u.dtype)  # (s, e)
     hidden = between(_biased(grouped(x, up, at.ends, loop=loop), member, up_bias))  # (s, h)
     y = _biased(grouped(hidden, down, at.ends, loop=loop), member, down_bias)  # (s, d)
     weights = Spread.apply(gates.T.reshape(-1), at.order, at.place)  # (s,) a pair has one place
@@ -144,5 +152,26 @@ def through_experts(
     return Collect.apply(y * weights[:, None].to(y.dtype), at.token, at.place, len(u))
 
 
+def through_all(
+    u: Tensor,
+    gates: Tensor,
+    chosen: Tensor,
+    parts: tuple[Tensor, Tensor | None, Tensor, Tensor | None],
+    between: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """The same with every token through every expert: no sort and no counts, so that a recorded program can hold it."""
+    up, up_bias, down, down_bias = parts
+    none = torch.zeros(u.shape[0], up.shape[0], dtype=gates.dtype, device=u.device)
+    spread = none.scatter(1, chosen, gates)  # (t, e)
+    out = torch.zeros_like(u)
+    for e, gate in enumerate(spread.to(u.dtype).unbind(1)):
+        hidden = between(F.linear(u, up[e], None if up_bias is None else up_bias[e]))
+        out = out + gate[:, None] * F.linear(hidden, down[e], None if down_bias is None else down_bias[e])
+    return out
+
+
 def _biased(y: Tensor, member: Tensor | None, bias: Tensor | None) -> Tensor:
-    return y if member is None or bias is None else torch.addmm(y, member, bias)
+    """The bias of each row's expert added in place: out of place, the product would first copy all of y."""
+    if member is None or bias is None:
+        return y
+    return y.addmm_(member, F.pad(bias, (0, 0, 0, member.shape[1] - len(bias))))

@@ -47,7 +47,7 @@ def put_experts(layers: nn.ModuleList, options: Options, *, at: str | int | Sequ
     """
     for place in places(at, len(layers)):
         layer = layers[place]
-        up, activation, down = _feed(layer)
+        up, activation, down = feed_of(layer)
         found = [layer.get_submodule(name) for name in (up, activation, down)]
         assert isinstance(found[0], nn.Linear)
         assert isinstance(found[2], nn.Linear)
@@ -109,7 +109,8 @@ def _feeds(layer: nn.Module) -> list[tuple[str, str, str]]:
     return found
 
 
-def _feed(layer: nn.Module) -> tuple[str, str, str]:
+def feed_of(layer: nn.Module) -> tuple[str, str, str]:
+    """What a layer calls its linear map up, its activation and its linear map down."""
     for up, activation, down in _feeds(layer):
         pair = layer.get_submodule(up), layer.get_submodule(down)
         if all(isinstance(part, nn.Linear) for part in pair):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,22 +15,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.held import Held
 from holdfast.core.tape import listening, record
 from holdfast.nn.experts.balance import FORMS, balance
-from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_experts
+from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.router import Routing, make_router, route
 
-_real: ContextVar[Tensor | None] = ContextVar("real", default=None)
+_real = Held[Tensor]()
 
 
 @contextmanager
 def only_these_count(mask: Tensor) -> Iterator[None]:
     """Tokens that are padding (b, t) go through experts as others do, but no loss and no statistic sees them."""
-    token = _real.set(mask)
-    try:
+    with _real.hold(mask):
         yield
-    finally:
-        _real.reset(token)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +38,7 @@ class Options:
     count: int = 6
     top: int = 2  # experts a token goes to
     renormalise: bool | None = None  # gates of a token add up to one; None: where it goes to several
-    router: str = "cosine"
+    router: str = "cosine"  # or linear; random never learns and looks at the place of a token alone
     inner: int = 256  # width in which the cosine is taken
     temperature: float = 0.5
     temperature_learned: bool = True
@@ -123,11 +120,14 @@ class SparseMoE(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         options, u = self.options, states.reshape(-1, states.shape[-1])  # (t, d)
-        mask = _real.get()
+        mask = _real.value
         real = mask.reshape(-1) if mask is not None and mask.shape == states.shape[:-1] else None
         noise = options.noise / options.count if self.training else 0.0
-        routing = route(self.router, u, top=options.top, renormalise=options.sums_to_one, noise=noise)
+        routing = route(self.router, states, top=options.top, renormalise=options.sums_to_one, noise=noise)
         factor = options.capacity if self.training else options.eval_capacity
+        if torch.compiler.is_exporting() and not self.training and not factor:  # which pairs there are is not known yet
+            x, parts = _cast(u, *self._parts())
+            return through_all(x, routing.gates, routing.chosen, parts, self._between).view_as(states)
         first = room = None
         if factor:
             first = _by_score(routing, real)
@@ -152,6 +152,9 @@ class SparseMoE(nn.Module):
             record("loss/experts", options.balance * (first + second) / 2)
             record("experts/importance-loss", first.detach())
             record("experts/load-loss", second.detach())
+        if self.training:
+            record("share/experts/load", at.ends.diff(prepend=at.ends.new_zeros(1)) / len(at.order))
+            record("share/experts/importance", routing.clean.detach().softmax(dim=-1).mean(dim=0))
         if at.kept is not None:
             counted = torch.ones_like(at.kept) if real is None else real[at.token]
             record("experts/dropped", (~at.kept & counted).sum() / counted.sum())

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from holdfast.nn.experts import dispatch
-from holdfast.nn.experts.dispatch import grouped, place_pairs, room_for, through_experts
+from holdfast.nn.experts.dispatch import grouped, place_pairs, room_for, through_all, through_experts
 
-T, D, H, E = 11, 8, 12, 5
+T, D, H, E = 11, 8, 16, 5
 
 
 def made(k: int = 2, *, dtype=torch.float32, seed: int = 0, experts: int = E):
@@ -87,6 +87,33 @@ def test_shapes_that_do_not_fit_go_through_the_loop(inputs):
     assert_close(grouped(x, weight, ends), expected)
 
 
+@pytest.mark.parametrize("experts", [3, 300])
+def test_more_experts_than_a_byte_counts_are_sorted_too(experts):
+    chosen = torch.randint(0, experts, (40, 2), generator=torch.Generator().manual_seed(0))
+    found = place_pairs(chosen, experts)
+    assert found.expert.tolist() == sorted(chosen.flatten().tolist())
+    assert torch.equal(chosen.T.reshape(-1)[found.order], found.expert)
+    assert found.ends.tolist() == torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of its compiler
+def test_compiled_it_is_the_same_in_values_and_gradients():
+    u, gates, chosen, parts = made()
+    narrow = [t.to(torch.bfloat16).requires_grad_() for t in (u, gates, *parts)]
+    at = place_pairs(chosen, E)
+
+    def through(u, gates, *parts):
+        return through_experts(u, gates, at, parts, F.gelu)
+
+    whole = torch.compile(through, backend="aot_eager", fullgraph=True)(*narrow)  # no break, so no count is waited for
+    eager = through(*narrow)
+    assert_close(whole, eager, rtol=0.05, atol=0.1)
+    for a, b in zip(
+        torch.autograd.grad(whole.sum(), narrow), torch.autograd.grad(eager.sum(), narrow), strict=True
+    ):  # fmt: skip
+        assert_close(a, b, rtol=0.05, atol=0.5)
+
+
 def test_no_token_at_all():
     u, gates, chosen, parts = made()
     assert sorted_way(u[:0], gates[:0], chosen[:0], parts).shape == (0, D)
@@ -127,3 +154,13 @@ def test_room_enough_changes_nothing():
 def test_room_as_in_the_published_code():
     assert room_for(64 * 197, 6, top=1, factor=1.5) == 3153
     assert room_for(10, 4, top=2, factor=1.0) == 6
+
+
+def test_every_token_through_every_expert_gives_the_same():
+    generator = torch.Generator().manual_seed(0)
+    u, up, down = (torch.randn(*shape, generator=generator) for shape in ((7, 4), (3, 8, 4), (3, 4, 8)))
+    bias_up, bias_down = torch.randn(3, 8, generator=generator), torch.randn(3, 4, generator=generator)
+    gates, chosen = torch.randn(7, 3, generator=generator).softmax(-1).topk(2, dim=-1)
+    parts = (up, bias_up, down, bias_down)
+    sparse = through_experts(u, gates, place_pairs(chosen, 3), parts, torch.tanh, loop=True)
+    assert_close(through_all(u, gates, chosen, parts, torch.tanh), sparse)

@@ -198,3 +198,21 @@ def test_dropout_lies_inside_the_experts_in_training_alone():
 def test_wrong_settings_get_one_sentence(options, told):
     with pytest.raises(BadInput, match=told):
         copied(**options)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of its compiler
+def test_compiled_it_is_one_graph_and_tells_a_tape_the_same():
+    made = SparseMoE.of(nn.Linear(8, 16), nn.Linear(16, 8), nn.GELU(), Options(count=4, inner=5, noise=0.0)).train()
+    whole = torch.compile(made, backend="aot_eager", fullgraph=True)
+    heard = []
+    for layer in (made, whole):
+        with tape() as side, torch.autocast("cpu", dtype=torch.bfloat16):
+            out = layer(U)
+        (side["loss/experts"][0] + out.float().sum()).backward()
+        assert made.router.directions.grad is not None
+        heard.append((out, side["loss/experts"][0], side["experts/chosen"][0], made.router.directions.grad.clone()))
+        made.zero_grad()
+    for a, b in zip(*heard, strict=True):
+        assert_close(a, b, rtol=0.03, atol=0.03)
+    assert torch.equal(heard[0][2], heard[1][2])

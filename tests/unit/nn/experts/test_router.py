@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.experts.router import CosineRouter, LinearRouter, make_router, route
+from holdfast.nn.experts.router import CosineRouter, LinearRouter, RandomRouter, make_router, route
 
 U = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
 
@@ -52,6 +52,31 @@ def test_linear_is_its_equation():
     made = LinearRouter(6, 4)
     assert made.project.bias is None
     assert_close(made(U), U @ made.project.weight.T)
+
+
+def test_random_knows_the_place_alone_and_never_learns():
+    torch.manual_seed(0)
+    made = RandomRouter(4)
+    assert not list(made.parameters())
+    rows = U[None].repeat(3, 1, 1)
+    scores = made(rows)
+    assert scores.shape == (3, 7, 4)
+    assert torch.equal(made(torch.randn_like(rows)), scores)  # what a token says changes nothing
+    assert torch.equal(made(rows[:1, :3]), scores[:1, :3])  # nor do the tokens beside it
+    assert len({tuple(row) for row in scores[0].tolist()}) == 7
+    chosen = route(made, torch.zeros(1, 1000, 6), top=1, renormalise=True, noise=0.0).chosen
+    assert torch.bincount(chosen[:, 0], minlength=4).min() > 180  # about as many to each
+    assert torch.equal(made(torch.zeros(1021 + 2, 6))[:2], made(torch.zeros(1021 + 2, 6))[1021:])
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 5, 6])
+def test_the_best_are_those_of_a_sort(k):
+    chance = torch.Generator().manual_seed(1)
+    scores = torch.randn(50, 6, generator=chance)
+    found = route(torch.nn.Identity(), scores, top=k, renormalise=False, noise=0.0)
+    best = scores.softmax(-1).sort(dim=-1, descending=True)
+    assert torch.equal(found.chosen, best.indices[:, :k])
+    assert_close(found.gates, best.values[:, :k])
 
 
 def test_gates_as_they_are_or_renormalised():

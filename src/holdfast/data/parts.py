@@ -1,0 +1,45 @@
+"""Images that are one in several domains, and where the parts of things lie in them: parts.csv beside the domains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.errors import BadInput
+from holdfast.data.raw import Raw
+from holdfast.data.rows import each_row
+
+FILE = "parts.csv"
+COLUMNS = ("image", "part", "x", "y")
+
+Points = dict[str, list[tuple[str, float, float]]]  # CLASS/NAME -> parts with x and y, as shares of the image's sides
+
+
+def shared_name(name: str) -> str:
+    """What an image is called in every domain: DOMAIN/CLASS/NAME.png is CLASS/NAME."""
+    _, _, inside = name.partition("/")
+    return inside.rpartition(".")[0] or inside
+
+
+def read_parts(raw: Raw, ids: Sequence[str] | None) -> Points:
+    """What the table says; nothing where images come from no folder or the table is not there."""
+    files = raw.files()
+    if not files or ids is None:
+        return {}
+    folder = files[0]
+    for _ in ids[0].split("/"):
+        folder = folder.parent
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    found: Points = {}
+    for number, row in enumerate(each_row(path, COLUMNS), start=1):
+        try:
+            at = float(row["x"]), float(row["y"])
+        except (TypeError, ValueError) as error:
+            raise BadInput(
+                f"{path}: x and y of row {number} are no numbers: give shares of the image's sides"
+            ) from error
+        if not all(0 <= value <= 1 for value in at):
+            raise BadInput(f"{path}: x and y of row {number} do not lie between 0 and 1: give shares of the sides")
+        found.setdefault(str(row["image"]), []).append((str(row["part"]), *at))
+    return found

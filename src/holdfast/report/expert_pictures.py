@@ -1,0 +1,149 @@
+"""Patches on the page: experts over training, one image in several domains, parts of things, where a class token looks.
+
+Every section is a title, some words and runs with their pictures, drawn as in `routing`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from holdfast.record import RunRecord
+from holdfast.report.analyses import Groups, Shown, pictured
+from holdfast.report.plots import SHADES, fragment, plain
+from holdfast.report.routing import colour, draw_map
+
+SHARE = re.compile(r"experts/(load|importance)/(\d+)/(\d+)")  # what, layer with experts, expert
+
+Drawn = tuple[str, list[tuple[str, str]]]  # a sentence, and pictures with their titles
+
+
+def sections(groups: Groups) -> list[dict[str, Any]]:
+    """What the page shows, without what no record tells."""
+    made = [_training(groups)]
+    for name, title, words, draw in ANALYSES:
+        shown, left = pictured(groups, name)
+        runs = [_run(each.name, each.seed, draw(each)) for each in shown]
+        made.append({"title": title, "words": words, "runs": runs, "left": left})
+    return [section for section in made if section["runs"]]
+
+
+def shares(record: RunRecord) -> dict[tuple[str, int], dict[int, list[tuple[int, float]]]]:
+    """(load or importance, layer) -> expert -> (step, share) at every validation, all stages and phases in a row."""
+    found: dict[tuple[str, int], dict[int, list[tuple[int, float]]]] = {}
+    before = 0
+    for stage in record.stages:
+        last = 0
+        for entry in stage.get("history", []):
+            before += last if entry["step"] < last else 0  # a phase counts its steps anew
+            last = entry["step"]
+            for name, value in entry.items():
+                if match := SHARE.fullmatch(name):
+                    what, layer, expert = match[1], int(match[2]), int(match[3])
+                    found.setdefault((what, layer), {}).setdefault(expert, []).append((before + last, value))
+        before += last
+    return found
+
+
+def _training(groups: Groups) -> dict[str, Any]:
+    runs, total = [], 0
+    for label, group in groups.items():
+        told = [(record, found) for record in group if (found := shares(record))]
+        total += len(told)
+        if told:
+            record, found = told[0]
+            panels = [
+                (f"{what.capitalize()}, {_nth(layer)} layer with experts", _lines(record.id, what, layer, each))
+                for (what, layer), each in sorted(found.items(), key=lambda item: (item[0][1], item[0][0] != "load"))
+            ]
+            runs.append(_run(f"{label}, {record.episode}", record.spec.get("seed"), ("", panels)))
+    words = "The share of tokens that go to each expert, and its share of the probabilities, at each validated step."
+    return {"title": "Experts over training", "words": words, "runs": runs, "left": total - len(runs)}
+
+
+def _lines(key: str, what: str, layer: int, by_expert: Mapping[int, list[tuple[int, float]]]) -> str:
+    figure = go.Figure()
+    for expert, points in sorted(by_expert.items()):
+        steps, values = zip(*points, strict=True)
+        figure.add_scatter(
+            x=steps, y=values, mode="lines+markers", name=f"expert {expert}",
+            line={"color": colour(expert)}, marker={"size": 4},
+            hovertemplate=f"expert {expert}, step %{{x}}: %{{y:.3f}}<extra></extra>",
+        )  # fmt: skip
+    figure.add_hline(y=1 / len(by_expert), line={"color": "rgba(128,128,128,0.9)", "width": 1, "dash": "dot"})
+    figure.update_xaxes(title="step")
+    figure.update_yaxes(title="share", rangemode="tozero")
+    return fragment(figure, f"experts-over-{key}-{what}-{layer}", height=320, legend=False)
+
+
+def _across(shown: Shown) -> Drawn:
+    found = shown.found
+    told = (
+        f"Of {found['images']} images in {len(found['domains'])} domains, {found['rate']:.0%} of the patches have the "
+        f"same expert in two domains; with other images at the same places {found['shuffled']:.0%}, at most "
+        f"{found['high']:.0%} in 19 of 20 draws."
+    )
+    return told, [
+        (f"{each['name']}, {each['domain']}", draw_map(each, found["experts"], f"expert-same-{shown.id}-{i}"))
+        for i, each in enumerate(found["maps"])
+    ]
+
+
+def _parts(shown: Shown) -> Drawn:
+    found = shown.found
+    figure = go.Figure(
+        go.Heatmap(
+            z=found["share"], x=[str(e) for e in range(found["experts"])], y=[plain(part) for part in found["parts"]],
+            text=[[f"{v:.2f}" for v in line] for line in found["share"]], texttemplate="%{text}",
+            textfont={"color": "#14181d"}, colorscale=SHADES, zmin=0, zmax=1, xgap=2, ygap=2, showscale=False,
+            hovertemplate="%{y}, expert %{x}: %{z:.3f}<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.update_xaxes(title="expert", type="category", showgrid=False)
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    told = (
+        f"The part tells {found['bits']:.4f} bits of the expert, on {found['images']} training images; with those of "
+        f"another image at the same places {found['shuffled']:.4f}, at most {found['high']:.4f} in 19 of 20 draws."
+    )
+    height = 120 + 28 * len(found["parts"])
+    return told, [("Patches of each part by their expert", fragment(figure, f"parts-{shown.id}", height=height))]
+
+
+def _looks(shown: Shown) -> Drawn:
+    panels = []
+    for i, each in enumerate(shown.found["maps"]):
+        for head, grid in enumerate(each["heads"]):
+            picture = draw_map({**each, "experts": grid}, 0, f"look-{shown.id}-{i}-{head}")
+            panels.append((f"{each['domain']}, head {head + 1}", picture))
+    return "", panels
+
+
+ANALYSES: tuple[tuple[str, str, str, Callable[[Shown], Drawn]], ...] = (
+    (
+        "expert-agreement", "One image in several domains",
+        "The best expert of each patch in the last layer with experts, a colour an expert.", _across,
+    ),
+    (
+        "expert-parts", "Experts of the parts",
+        "Of the nine patches nearest to a part, the share that goes to each expert in the last layer with experts.",
+        _parts,
+    ),
+    (
+        "attention-map", "Where the class token looks",
+        "Its attention to each patch in the last layer, head by head; methods of one seed show the same images.",
+        _looks,
+    ),
+)  # fmt: skip
+
+
+def _run(name: str, seed: Any, drawn: Drawn) -> dict[str, Any]:
+    told, panels = drawn
+    return {"name": name, "seed": seed, "told": told, "panels": [(title, Markup(each)) for title, each in panels]}
+
+
+def _nth(place: int) -> str:
+    return ("first", "second", "third", "fourth", "fifth", "sixth")[place] if place < 6 else f"{place + 1}th"

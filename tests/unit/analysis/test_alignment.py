@@ -1,0 +1,62 @@
+"""Two features and two networks: each learns the one that it computes, at a small size; experts and cases."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from holdfast.analysis.alignment import NOISY, SETS, World, cases_error, learned, network
+from holdfast.core.errors import BadInput
+
+
+def chance(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("shifted", SETS)
+def test_what_an_example_shows_is_what_the_set_is_called_for(shifted):
+    world = World()
+    vectors = world.vectors()
+    torch.testing.assert_close(vectors @ vectors.T, torch.eye(4))
+    x, y = world.draw(200, chance=chance(), shifted=shifted)
+    pixel, patch = (y + (shifted == f"{kind}-shift") for kind in ("pixel", "patch"))
+    assert torch.equal(x[torch.arange(200), 0, pixel % 4], torch.ones(200))
+    there = torch.isclose(x[:, 1:], vectors[patch % 4][:, None], atol=1e-6).all(-1)
+    assert torch.equal(there.sum(1), torch.ones(200, dtype=torch.long))
+
+
+def test_features_point_to_the_class_as_often_as_they_are_said_to():
+    x, y = World(pixel=0.7, patch=1.0).draw(4000, chance=chance())
+    right = x[torch.arange(4000), 0, y] == 1
+    assert float(right.float().mean()) == pytest.approx(0.7, abs=0.03)
+    assert [pair for pair in NOISY if pair[0] == 0.9] == [(0.9, 0.9), (0.9, 0.95), (0.9, 1.0)]
+    with pytest.raises(BadInput, match="between 0 and 1"):
+        World(pixel=1.2)
+    with pytest.raises(BadInput, match="network 'cnn'"):
+        network("cnn")
+
+
+def test_a_convolution_is_blind_to_the_order_of_patches_and_an_mlp_is_not():
+    x, _ = World().draw(5, chance=chance())
+    torch.manual_seed(0)
+    for kind, blind in (("fcn", True), ("mlp", False)):
+        net = network(kind)
+        assert torch.allclose(net(x), net(x.flip(1)), atol=1e-5) == blind
+    assert sum(p.numel() for p in network("mlp").parameters()) == 41 * 100 + 101 * 100 + 101 * 4
+
+
+def test_each_network_fails_where_its_own_feature_is_shifted():
+    small = {"examples": 20_000, "batch": 250}
+    mlp = learned("mlp", World(), epochs=(6,), lr=3e-3, **small)[6]
+    assert mlp["valid"] > 0.85
+    assert mlp["pixel-shift"] < 0.1
+    assert mlp["patch-shift"] > 0.8
+    fcn = learned("fcn", World(), epochs=(15,), lr=0.02, **small)[15]
+    assert fcn["patch-shift"] < 0.15
+    assert fcn["pixel-shift"] > 0.6
+    assert learned("fcn", World(), epochs=(1,), examples=500) == learned("fcn", World(), epochs=(1,), examples=500)
+
+
+def test_several_experts_learn_cases_better_than_one():
+    errors = {count: cases_error(count, cases=3, width=8, hidden=8, examples=600, steps=120) for count in (1, 3)}
+    assert errors[3] < 0.9 * errors[1] < 0.9

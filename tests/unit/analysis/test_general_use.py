@@ -1,0 +1,107 @@
+"""What is said of a general memory: means against the tape row by row, and a memory whose effect is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.analysis.general_use import depth, general_use
+from holdfast.analysis.general_views import Recalled, view_general
+from holdfast.analysis.views import View, Views, view_domains
+from holdfast.core.tape import tape
+from holdfast.data.examples import Examples, prepare
+from holdfast.data.raw import Texts
+from holdfast.data.splits import Part
+from holdfast.nn.backbones.gmap import GMap
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from tests import tiny
+
+SAID = [" ".join(["the", "good", "bad", "film", "was"][: 1 + i % 5]) for i in range(10)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("two")
+    return {"domain": str(tiny.tiny_masked(place / "domain")), "general": str(tiny.tiny_bert(place / "general"))}
+
+
+def built(encoder) -> tuple[Model, Examples]:
+    store = prepare(Texts.of(SAID), encoder.prepare, size=None)
+    model = Model(encoder, NoNeck(32), Linear(32, 2)).eval()
+    return model, Examples(store, torch.zeros(10, dtype=torch.long), ("a", "b"))
+
+
+def gmap(folders, **options) -> tuple[Model, Examples]:
+    torch.manual_seed(0)
+    return built(GMap.build(lambda: SAID, **folders, length=12, **options))
+
+
+def test_means_are_those_of_the_tape_without_padding(folders):
+    model, examples = gmap(folders, strategy="gated", layers=[1, 3])
+    rows = np.array([4, 0, 7])
+    found = view_general(model, examples, rows)
+    assert found is not None
+    assert (found.layers, found.sources) == ((1, 3), ((1, 2, 3), (1, 2, 3)))
+    for i, row in enumerate(rows):
+        with tape() as side, torch.no_grad():
+            model.encode(examples.inputs(torch.tensor([row])))  # alone: nothing is padded
+        for layer in range(2):
+            mass, gate = found.mass[i, layer], found.gates[layer]
+            np.testing.assert_allclose(mass, side["general/mass"][layer][0].mean(-1), rtol=1e-4)
+            np.testing.assert_allclose(gate[i], side["general/gate"][layer][0].mean(0), rtol=1e-4)
+    assert (found.moved > 0.01).all()
+
+
+def test_layers_with_one_source_have_no_gate_and_other_attentions_cannot_hide(folders):
+    model, examples = gmap(folders, attention="gate", share=1.0)
+    found = view_general(model, examples, np.arange(3))
+    assert found is not None
+    assert found.sources == ((1,), (2, 3))
+    assert found.gates[0] is None
+    assert found.gates[1].shape == (3, 2)
+    np.testing.assert_allclose(found.mass, 1 / (1 + np.exp(-1)), rtol=1e-5)
+    assert found.moved is None
+    model, examples = gmap(folders, attention="cross")
+    assert (view_general(model, examples, np.arange(3)).mass == 1).all()
+
+
+def test_a_memory_that_tells_nothing_new_moves_nothing(folders):
+    """The states after layer 1 are what layer 2 takes in, so half of the attention goes there and changes nothing."""
+    model, examples = gmap(folders, memory="own", strategy="single", layers=[2], source=1)
+    found = view_general(model, examples, np.arange(10))
+    assert found is not None
+    np.testing.assert_allclose(found.mass, 0.5, atol=1e-4)
+    np.testing.assert_allclose(found.moved, 0, atol=1e-4)
+
+
+def test_other_networks_say_nothing(folders):
+    model, examples = built(TextEncoder.build(list, name=folders["domain"], length=12))
+    assert view_general(model, examples, np.arange(3)) is None
+    parts = [Part("a", np.arange(5))], [Part("b", np.arange(5, 10))]
+    assert general_use(view_domains(model, examples, *parts, seed=0), seed=0) is None
+    model, examples = gmap(folders)
+    told = general_use(view_domains(model, examples, *parts, seed=0), seed=0)
+    assert told is not None
+    assert (list(told["sources"]), list(told["targets"]), told["layers"]) == (["a"], ["b"], [2, 3])
+    json.dumps(told, allow_nan=False)
+
+
+def test_what_a_record_gets():
+    mass = np.array([[[0.2, 0.4]], [[0.4, 0.8]]])  # two rows, one layer, two heads
+    gate = np.array([[0.5, 0.5], [0.0, 1.0]])
+    seen = Recalled((6,), mass, ((1, 3),), (gate,), np.array([0.1, 0.3]))
+    z = np.zeros((2, 2))
+    views = Views((View("a", z, z, general=seen),), ())
+    assert general_use(views, seed=0) == {
+        "layers": [6],
+        "read": [[1, 3]],
+        "sources": {"a": {"mass": [[0.3, 0.6]], "gates": [[0.25, 0.75]], "depths": [2.5], "moved": 0.2}},
+        "targets": {},
+    }
+    assert depth(np.full((4, 6), 1 / 6), (7, 8, 9, 10, 11, 12)) == pytest.approx(9.5)

@@ -1,0 +1,25 @@
+"""How benches tell: bars kept and missed, and a case that fails without the others."""
+
+from __future__ import annotations
+
+from holdfast.bench.harness import Result, attempt
+
+
+def test_a_case_that_fails_says_why_and_is_not_kept():
+    def fail() -> float:
+        raise RuntimeError("no compiler\n  on this machine")
+
+    found = attempt("step, compiled", fail, bar=1.2)
+    assert not found.ok
+    assert found.json() == {
+        "case": "step, compiled", "ratio": None, "bar": 1.2, "ok": False,
+        "error": "RuntimeError: no compiler on this machine",
+    }  # fmt: skip
+    assert attempt("step", lambda: 1.1, bar=1.2) == Result("step", 1.1, bar=1.2)
+
+
+def test_bars():
+    assert Result("a", 1.1, bar=None).ok
+    assert not Result("a", 1.3, bar=1.2).ok
+    assert Result("a", 60.0, bar=50, at_least=True).ok
+    assert not Result("a", 1.0, bar=None, error="it failed").ok

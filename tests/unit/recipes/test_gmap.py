@@ -1,0 +1,225 @@
+"""G-MAP's tables: every cell is there, rows make the published specs, and every baseline and control runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import catalog
+from holdfast.assembly import Workshop
+from holdfast.comparison import training_data
+from holdfast.core.errors import BadInput
+from holdfast.experiment import check_job, episodes
+from holdfast.recipe_specs import Maker
+from holdfast.recipes.base import Budget
+from holdfast.recipes.jobs import jobs_for
+from holdfast.reproduction import dataset_of, reproduce
+from tests import tiny
+from tests.task_files import write_places, write_tasks
+
+RECIPES = {name: entry.load()() for name, entry in catalog.SECTIONS["recipes"].items() if name.startswith("gmap/")}
+SIZES = {  # rows, columns, cells with a printed number
+    "gmap/table1": (16, 9, 64),
+    "gmap/table2": (6, 9, 24),
+    "gmap/table3": (8, 6, 30),
+    "gmap/table4": (6, 5, 12),
+    "gmap/table5": (6, 5, 12),
+    "gmap/figure1": (3, 3, 0),
+    "gmap/figure4": (6, 5, 0),
+    "gmap/figure5": (10, 3, 0),
+    "gmap/figure6": (8, 5, 0),
+}
+CONTROLS = {"own-copy": "own", "other-text": "other", "random-general": "random"}
+
+
+def test_every_cell_is_there():
+    found = {
+        name: (len(r.rows), len(r.columns), sum(cell.published is not None for cell in r.cells))
+        for name, r in RECIPES.items()
+    }
+    assert found == SIZES
+    for name, recipe in RECIPES.items():
+        assert recipe.name == name
+        assert {cell.recipe for cell in recipe.cells} == {name}
+        assert bool(recipe.claim) == name.startswith("gmap/figure")
+        assert {row for names in recipe.reasons.values() for row in names} == (
+            {"tapt", "kala"} if name == "gmap/table3" else set()
+        )
+
+
+def test_numbers_spot_checked_against_the_paper():
+    for table, row, column, number in [
+        ("table1", "fine-tuning", "acl-arc", 63.0), ("table1", "ensemble", "rct", 87.4),
+        ("table1", "multi", "acl-arc", 74.9), ("table1", "gmap", "hyperpartisan", 95.2),
+        ("table1", "single", "helpfulness", 68.5), ("table1", "gated", "imdb", 95.4),
+        ("table1", "gmap", "acl-arc-clean", None), ("table2", "dapt+tapt", "ag-news", 94.6),
+        ("table2", "gmap", "scierc", 83.9), ("table3", "kala", "newsqa-f1", 72.7),
+        ("table3", "gmap", "medication-em", 29.1), ("table3", "dapt", "conll2003", 95.8),
+        ("table4", "unfrozen", "chemprot", 84.3), ("table5", "cross", "rct", 86.6),
+        ("table5", "gate", "scierc", 83.4),
+    ]:  # fmt: skip
+        assert RECIPES[f"gmap/{table}"].at(row, column).published == number
+
+
+def test_what_is_printed_twice_agrees():
+    first = RECIPES["gmap/table1"]
+    for other, row, again in (("4", "dapt", "dapt"), ("4", "gmap", "gmap"), ("5", "gmap", "gmap")):
+        table = RECIPES[f"gmap/table{other}"]
+        for column in table.columns:
+            assert table.at(again, column).published == first.at(row, column).published
+
+
+def test_every_table_has_its_controls():
+    for name, recipe in RECIPES.items():
+        if name in ("gmap/figure1", "gmap/figure4", "gmap/figure6"):
+            continue
+        for kind, memory in CONTROLS.items():
+            rows = [row for row in recipe.rows.values() if row.name.endswith(kind)]
+            assert rows, (name, kind)
+            for row in rows:
+                assert row.settings == {"encoder": "gmap", "method": "erm", "encoder.memory": memory}
+                assert row.label.endswith("(control)")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    write_places(folder)
+    return write_tasks(folder)
+
+
+def specs_of(name: str, data, rows=(), *, corner: bool = False):
+    """Specs by row and data set; of a `corner` all rows of one column and all columns of one row."""
+    recipe = RECIPES[name]
+    there = [cell for cell in recipe.choose(rows) if cell.column.data != "books-texts"]
+    first = there[0].row.name, there[0].column.name
+    there = [cell for cell in there if not corner or cell.row.name == first[0] or cell.column.name == first[1]]
+    jobs = jobs_for(recipe, there)
+    sets = {job.data: training_data(job.data, task=recipe.task(job.data), data_dir=data) for job in jobs}
+    maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
+    found = {}
+    for job in jobs:
+        shop = Workshop(dataset_of(job, sets, None))
+        spec = maker.spec(job, shop)
+        for episode in episodes(spec, shop):
+            check_job(spec, episode, shop)
+            assert {part.domain for part in episode.stages[0].test} == set(job.targets)
+        found[job.row.name, job.data] = spec
+    return found
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_row_that_can_be_run_makes_a_valid_spec(name, data):
+    found = specs_of(name, data, corner=True)
+    reasons = {row for names in RECIPES[name].reasons.values() for row in names}
+    assert {row for row, _ in found} == set(RECIPES[name].rows) - reasons
+    assert {spec.encoder for spec in found.values()} == {"gmap"}
+    assert {spec.tune for spec in found.values()} == {"full"}
+
+
+def test_texts_have_their_checkpoints_lengths_and_budgets(data):
+    found = specs_of("gmap/table1", data, ["fine-tuning", "gmap", "ensemble"])
+    spec = found["gmap", "chemprot"]
+    assert spec.encoder_args == {
+        "domain": "allenai/biomed_roberta_base", "general": "roberta-base", "pooling": "cls", "length": 256,
+    }  # fmt: skip
+    assert (spec.optimizer, spec.lr, spec.weight_decay, spec.clip) == ("adam", 4e-5, 0.0, 1.0)
+    assert (spec.batch, spec.steps, spec.every, spec.metric) == (72, 6, 1, "micro_f1")  # 14 epochs of 26 texts
+    assert spec.head_args == {"dropout": 0.5, "layers": 1}
+    assert found["fine-tuning", "imdb"].encoder_args["mix"] == 1.0
+    assert found["gmap", "imdb"].encoder_args["domain"] == "allenai/reviews_roberta_base"
+    assert found["gmap", "imdb"].encoder_args["length"] == 512
+    assert found["gmap", "imdb"].head_args == {"dropout": 0.5, "layers": 2}
+    assert found["ensemble", "imdb"].head_args == {
+        "dropout": 0.5, "layers": 2, "shared": False, "add": "probabilities",
+    }  # fmt: skip
+    assert found["gmap", "ag-news"].plan_args == {"valid": 5000 / 120_000}
+    assert found["gmap", "acl-arc"].metric == "macro_f1"
+    star = specs_of("gmap/table2", data, ["tapt", "dapt+tapt", "gmap"])
+    names = {row: star[row, "scierc"].encoder_args["domain"] for row in ("tapt", "dapt+tapt", "gmap")}
+    assert names == {
+        "tapt": "allenai/dsp_roberta_base_tapt_sciie_3219",
+        "dapt+tapt": "allenai/dsp_roberta_base_dapt_cs_tapt_sciie_3219",
+        "gmap": "allenai/dsp_roberta_base_dapt_cs_tapt_sciie_3219",
+    }
+
+
+def test_questions_tags_and_hidden_words_have_their_own_tasks(data):
+    found = specs_of("gmap/table3", data, ["gmap"])
+    told = {name: (s.task, s.metric, s.lr, s.weight_decay, s.warmup, s.batch) for (_, name), s in found.items()}
+    assert told == {
+        "medication": ("span", "answer_f1", 3e-5, 0.01, 0.06, 64),
+        "ncbi-disease": ("tag", "entity_f1", 5e-5, 0.0, 0.0, 32),
+        "newsqa": ("span", "answer_f1", 3e-5, 0.01, 0.06, 64),
+        "conll2003": ("tag", "entity_f1", 5e-5, 0.0, 0.0, 32),
+    }
+    assert found["gmap", "conll2003"].encoder_args["domain"] == "allenai/news_roberta_base"
+    words = specs_of("gmap/figure5", data, ["gmap-bm"])["gmap-bm", "cs-texts"]
+    assert (words.task, words.batch, words.encoder_args["domain"]) == ("masked", 128, "allenai/biomed_roberta_base")
+    assert words.plan_args == {"test": 0.3, "valid": 0.01}
+    first = specs_of("gmap/figure1", data)
+    assert {spec.steps for spec in first.values()} == {1}
+    assert first["roberta", "cs-texts"].encoder_args["domain"] == "roberta-base"
+    pairs = [row.settings["encoder.layers"] for row in RECIPES["gmap/figure4"].rows.values()]
+    assert pairs == [[i, i + 6] for i in range(1, 7)]
+
+
+def test_a_share_of_warm_up_stays_one():
+    budget = Budget(epochs=3, batch=64, warmup=0.06)
+    assert budget.settings(domains=1, examples=6400)["warmup"] == 0.06
+    assert budget.settings(domains=1, examples=6400, steps=7)["warmup"] == 0.06
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    for start in ("dapt", "tapt", "dapt+tapt"):
+        tiny.tiny_masked(place / f"{start}-acl-arc")
+    tiny.tiny_masked(place / "domain")
+    tiny.tiny_bert(place / "general")
+    return place
+
+
+def run(name: str, data, models, out, *, domain: str = "domain", **options):
+    settings = {"encoder.domain": str(models / domain), "encoder.general": str(models / "general")}
+    settings |= {"encoder.length": 16, "batch": 4}
+    return reproduce(name, data_dir=data, seeds=1, steps=1, out=out, settings=settings, **options)
+
+
+def test_every_baseline_strategy_and_control_runs_on_a_small_network(data, models, tmp_path):
+    rows = [row for row in RECIPES["gmap/table1"].rows if row not in ("mix-0.1", "mix-0.3", "mix-0.9")]
+    done = run("gmap/table1", data, models, tmp_path, rows=rows, columns=["acl-arc"], analyse=["general-memory"])
+    assert all(cell.values for cell in done.cells)
+    assert len(done.records) == len(rows) == 13  # no two rows are one run
+    read = [r for r in done.records if r.analysis["general-memory"] is not None]
+    assert len(read) == 7  # four strategies and three controls
+    for record in read:
+        told = record.analysis["general-memory"]["targets"]["acl-arc"]
+        assert all(0 < mass < 1 for layer in told["mass"] for mass in layer)
+    assert "What is read of the general model" in done.report.read_text()
+
+
+def test_leaks_are_told_apart_and_a_folder_is_found_by_start_and_data(data, models, tmp_path):
+    options = {"columns": ["acl-arc", "acl-arc-clean"], "rows": ["tapt", "gmap"], "domain": "{start}-{data}"}
+    done = run("gmap/table2", data, models, tmp_path, **options)
+    sizes = {r.spec["data"]: r.stages[0]["sizes"]["test"]["acl-arc"] for r in done.records}
+    assert sizes == {"acl-arc": 6, "acl-arc@leaks=drop": 5}
+    domains = {r.spec["encoder_args"]["domain"] for r in done.records}
+    assert domains == {str(models / f"{start}-acl-arc") for start in ("tapt", "dapt+tapt")}
+    assert any("are in train too and are left out" in note for note in done.notes)
+
+
+def test_other_attentions_questions_tags_and_hidden_words_run_too(data, models, tmp_path):
+    five = run("gmap/table5", data, models, tmp_path / "5", columns=["acl-arc"], rows=["cross", "gate"])
+    four = run("gmap/table4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["unfrozen"])
+    assert all(cell.values for cell in (*five.cells, *four.cells))
+    columns = ["medication-em", "medication-f1", "ncbi-disease"]
+    three = run("gmap/table3", data, models, tmp_path / "3", columns=columns, rows=["gmap", "other-text", "kala"])
+    measured = {(c.cell.row.name, c.cell.column.name): c for c in three.cells}
+    assert all(measured[row, column].values for row in ("gmap", "other-text") for column in columns)
+    assert len(three.records) == 4  # both columns of the questions are of one run
+    assert "quoted" in measured["kala", "ncbi-disease"].reason
+    words = run("gmap/figure5", data, models, tmp_path / "w", rows=["gmap-bm"])
+    assert [bool(cell.values) for cell in words.cells] == [True, True, False]
+    assert "bookcorpus" in words.cells[-1].reason
+    with pytest.raises(BadInput, match="one feature an example"):
+        run("gmap/table3", data, models, tmp_path / "a", rows=["gmap"], analyse=["general-memory"])
