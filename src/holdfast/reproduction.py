@@ -9,13 +9,15 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.assembly import Workshop
+from holdfast.catalog.entry import AT_PLACES
 from holdfast.comparison import not_analysed, training_data
 from holdfast.core.errors import Absent, BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.domain import SPLITS, Dataset
 from holdfast.data.join import join
 from holdfast.data.splits import shares
-from holdfast.engines.local import run_all
+from holdfast.engines.job import Engine
+from holdfast.engines.many import run_all
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
 from holdfast.recipe_specs import Maker
@@ -66,6 +68,7 @@ def reproduce(
     settings: Mapping[str, Any] | None = None,
     analyse: Sequence[str] = (),
     watch: Watch | None = None,
+    engine: Engine | None = None,
 ) -> Reproduction:
     """Run the chosen rows and columns of a published table with its settings, or with what is given in their place."""
     table: Recipe = catalog.entry("recipes", recipe).load()()
@@ -92,7 +95,10 @@ def reproduce(
     where, folder = choose_device(device), cache_folder() if cache else None
     wanted = choose_analyses(analyse)
     names = dict.fromkeys(name for job in jobs for name in job.sets)
-    sets, absent = _read_all(names, task=table.settings.get("task"), data_dir=data_dir)
+    tasks = {name: table.task(name) for name in names}
+    if wanted and (places := sorted(set(tasks.values()) & set(AT_PLACES))):
+        raise BadInput(f"an analysis looks at one feature an example, and {', '.join(places)} has many: leave it out")
+    sets, absent = _read_all(tasks, data_dir=data_dir)
     first = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}  # any of the jobs on these data sets
     shops = {key: Workshop(dataset_of(job, sets, examples), device=where, cache=folder) for key, job in first.items()}
     maker = Maker(table, jobs, encoder=encoder, steps=steps, given=given)
@@ -104,7 +110,7 @@ def reproduce(
     chosen = [job for job in jobs if job.key not in reasons]
     if not chosen:
         raise BadInput(f"nothing of {table.name} can be run here: {'; '.join(dict.fromkeys(reasons.values()))}")
-    records = _run(chosen, specs, numbers, shops, Path(out), watch, wanted)
+    records = _run(chosen, specs, numbers, shops, Path(out), watch, wanted, engine)
     made = measure(table, cells, records, reasons)
     runs = list({record.id: record for own in records.values() for record in own}.values())
     notes = (
@@ -129,13 +135,11 @@ def dataset_of(job: Job, sets: Mapping[str, Dataset], examples: int | None) -> D
     return found if examples is None else found.limited(examples)
 
 
-def _read_all(
-    names: Iterable[str], *, task: str | None, data_dir: Path | None
-) -> tuple[dict[str, Dataset], dict[str, str]]:
+def _read_all(tasks: Mapping[str, str], *, data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:
     """The data sets that the user brought, and why others are not there; where none is, that is an error."""
     found: dict[str, Dataset] = {}
     absent: dict[str, Absent] = {}
-    for name in names:
+    for name, task in tasks.items():
         try:
             found[name] = training_data(name, task=task, data_dir=data_dir)
         except Absent as error:
@@ -169,6 +173,7 @@ def _run(
     out: Path,
     watch: Watch | None,
     analyse: Sequence[str],
+    engine: Engine | None,
 ) -> dict[Key, list[RunRecord]]:
     """The records of each job; jobs that share data and plan run together, equal specs once."""
     found: dict[Key, list[RunRecord]] = {}
@@ -176,7 +181,7 @@ def _run(
         together = [job for job in jobs if (job.sets, job.plan) == place]
         every = [replace(specs[job.key], seed=seed) for job in together for seed in seeds]
         unique = list({str(spec.json()): spec for spec in every}.values())
-        done = run_all(unique, shops[place[0]], out, only=together[0].only, watch=watch, analyse=analyse)
+        done = run_all(unique, shops[place[0]], out, only=together[0].only, watch=watch, analyse=analyse, engine=engine)
         for job in together:
             own = {**specs[job.key].json(), "seed": None}
             found[job.key] = [record for record in done if {**record.spec, "seed": None} == own]

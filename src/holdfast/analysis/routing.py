@@ -38,7 +38,7 @@ def routing(views: Views, *, seed: int) -> dict[str, Any] | None:
         **{side: {domain: _of(routed) for domain, routed in each.items()} for side, each in found.items()},
         "information": [_information([r.first[:, i] for r in every.values()], seed, i) for i in range(len(blocks))],
         "maps": [
-            {"domain": domain, "image": _uri(image), "experts": best.tolist()}
+            {"domain": domain, "image": picture(image), "experts": best.tolist()}
             for place in range(max(len(r.maps) for r in every.values()))
             for (_, domain), routed in every.items()
             for image, best in routed.maps[place : place + 1]
@@ -87,7 +87,7 @@ def _of(routed: Routed) -> dict[str, Any]:
     }
 
 
-def _uri(image: np.ndarray) -> str:
+def picture(image: np.ndarray) -> str:
     """A small copy of the picture as a PNG inside a text."""
     file = io.BytesIO()
     side = min(PIXELS, image.shape[0])

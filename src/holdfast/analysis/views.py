@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from holdfast.analysis.class_views import ClassView, view_classes
+from holdfast.analysis.general_views import Recalled, view_general
+from holdfast.analysis.patch_views import PatchView, view_patches
 from holdfast.analysis.routing_views import Routed, view_routing
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
 from holdfast.data.examples import Examples
+from holdfast.data.parts import Points
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
 
@@ -37,6 +40,7 @@ class View:
     peaks: np.ndarray | None = None  # (m,) the largest weight that each slot had
     segments: tuple[tuple[int, int], ...] | None = None  # slots and domain of each segment of a memory that can grow
     routing: Routed | None = None  # where tokens go in a network with experts
+    general: Recalled | None = None  # what is read of a general memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,7 @@ class Views:
     sources: tuple[View, ...]
     targets: tuple[View, ...]
     classes: ClassView | None = None  # what a heterogeneous memory makes of rows of the sources, class by class
+    patches: PatchView | None = None  # what a vision transformer does with the patches of some images
 
     def __iter__(self) -> Iterator[View]:
         return iter((*self.sources, *self.targets))
@@ -64,10 +69,10 @@ class Slotted(Protocol):
 class Segmented(Protocol):
     """A memory that grows by segments, each for a domain."""
 
-    owner: Tensor  # (m,) the domain each slot came with
-
     @property
     def sizes(self) -> list[int]: ...
+    @property
+    def owners(self) -> list[int]: ...
 
 
 def view_domains(
@@ -79,6 +84,8 @@ def view_domains(
     seed: int,
     most: int = MOST,
     classes: Sequence[str] = (),
+    names: Sequence[str] | None = None,
+    points: Points | None = None,
 ) -> Views:
     """At most `most` rows a side, shared evenly by its domains and drawn by seed; the model is left as it was."""
     training = model.training
@@ -97,8 +104,9 @@ def view_domains(
                 found.append(_view(model, examples, domain, rows))
         sides.append(tuple(found))
     by_class = view_classes(model, examples, sources, seed=seed, classes=classes)
+    patches = view_patches(model, examples, sources, targets, seed=seed, names=names, points=points)
     model.train(training)
-    return Views(sides[0], sides[1], by_class)
+    return Views(sides[0], sides[1], by_class, patches)
 
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:
@@ -111,7 +119,8 @@ def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> Vi
     content = pieces[2] if len(pieces) > 2 else None
     segments = None if usage is None else _segments(model, usage)
     routed = view_routing(model, examples, rows)
-    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routed)
+    general = view_general(model, examples, rows)
+    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routed, general)
 
 
 def _segments(model: Model, usage: np.ndarray) -> tuple[tuple[int, int], ...] | None:
@@ -119,8 +128,7 @@ def _segments(model: Model, usage: np.ndarray) -> tuple[tuple[int, int], ...] | 
     found = [part for part in model.modules() if isinstance(part, Segmented) and sum(part.sizes) == len(usage)]
     if not found:
         return None
-    owners = [part[0] for part in found[-1].owner.split(found[-1].sizes)]
-    return tuple((size, int(owner)) for size, owner in zip(found[-1].sizes, owners, strict=True))
+    return tuple(zip(found[-1].sizes, found[-1].owners, strict=True))
 
 
 class _Listener:

@@ -73,17 +73,20 @@ def domain_codes(names: Names, time: np.ndarray | None) -> tuple[np.ndarray, tup
     return rank[codes], tuple(found[i] for i in order)
 
 
-def split_codes(names: Names, *, where: str, column: str) -> np.ndarray:
-    """(n,) indices into SPLITS, by the usual names of the splits; of `train_sentences` the first word counts."""
+def split_codes(names: Names, *, where: str, column: str, before: int = 0) -> np.ndarray:
+    """(n,) indices into SPLITS, by the usual names of the splits; of `train_sentences` the first word counts.
+
+    -1 for rows of `all`, in a domain that names none. `before` are the rows of the file before these.
+    """
     codes = names.codes()
-    first = [re.split(r"[_\W]", name.lower())[0] for name in names.index]
-    table = np.asarray([SPLIT_NAMES.get(word, -1) for word in first] + [-1], dtype=np.int64)
+    first = [re.split(r"[_\W\d]", name.lower())[0] for name in names.index]
+    table = np.asarray([-1 if word == "all" else SPLIT_NAMES.get(word, -2) for word in first] + [-2], dtype=np.int64)
     split = table[codes]
-    if (split < 0).any():
-        row = int((split < 0).argmax())
+    if (split < -1).any():
+        row = int((split < -1).argmax())
         value = list(names.index)[codes[row]] if codes[row] >= 0 else ""
         raise BadInput(
-            f"{where}: row {row + 1}, column '{column}' has the split {value!r}: use {', '.join(SPLITS)}, "
+            f"{where}: row {before + row + 1}, column '{column}' has the split {value!r}: use {', '.join(SPLITS)}, "
             "or leave the column out with --column split="
         )
     return split

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.core.errors import Absent, BadInput
-from holdfast.data import formats
-from holdfast.data.domain import SPLITS, Dataset
+from holdfast.core.errors import Absent, BadInput, unknown
+from holdfast.data.brought import differences, drawn, find_table, leaks_told, without_leaks
+from holdfast.data.domain import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.table import read_table
 
@@ -21,6 +21,7 @@ Spellings = Mapping[str, tuple[str, ...]]  # a name -> other ways in which files
 
 SENTIMENT: Spellings = {"negative": ("neg", "0"), "positive": ("pos", "1")}
 INFERENCE: Spellings = {"contradiction": ("c",), "entailment": ("e",), "neutral": ("n",)}  # numbers mean no one thing
+LEAKS = ("keep", "drop")
 NO_LABEL = ("-", "-1")  # how SNLI marks pairs on which its readers did not agree
 
 
@@ -35,12 +36,25 @@ class Published:
     domains: Spellings
     sizes: Mapping[str, Mapping[str, int]]  # domain -> split, or `all` -> published number of examples
     pairs: bool = False
+    cut: bool = False  # no split came with it: it is drawn in the published sizes
+    leaky: bool = False  # some of what is scored is trained on too
 
-    def read(self, *, data_dir: Path | None = None) -> Dataset:
-        """The table of this set in a folder, with its labels and domains called as they are published."""
-        path = self._find(data_dir)
+    def read(self, *, data_dir: Path | None = None, leaks: str = "keep", seed: int | None = None) -> Dataset:
+        """The table of this set in a folder, with its labels and domains called as they are published.
+
+        `leaks=drop` leaves out rows of valid and test whose text is in train. `seed` draws the split where none was
+        published, 0 where it is not given.
+        """
+        if leaks not in LEAKS:
+            raise unknown("setting leaks", leaks, LEAKS)
+        if seed is not None and not self.cut:
+            raise BadInput(f"{self.name} has a split of its own, so there is none to draw: leave seed out")
+        path = find_table((self.name, *self.stems), data_dir)
+        if path is None:
+            raise self._absent(data_dir)
         several = len(self.domains) > 1
-        found = read_table(path, need=("label", "domain") if several else ("label",))
+        columns = {"split": ""} if self.cut else None
+        found = read_table(path, columns=columns, need=("label", "domain") if several else ("label",))
         if not isinstance(found.raw, Texts) or (found.raw.second is not None) != self.pairs:
             raise BadInput(f"{path} has not the columns of {self.name}: it needs {self._columns()}")
         found = _without(found, NO_LABEL)
@@ -49,17 +63,18 @@ class Published:
         if several:
             domain, domains = _renamed(found.domain, found.domains, self.domains, f"{path}: domain")
         made = replace(found, name=self.name, y=y, classes=classes, domain=domain, domains=domains).checked()
-        return replace(made, notes=(*made.notes, *self._differences(made)))
+        if self.cut:
+            made = replace(made, split=drawn(made, self.sizes[self.name], seed or 0))
+        told = differences(self.name, self.sizes, made)
+        if leaks == "drop":
+            return without_leaks(made)
+        if self.leaky:
+            told += leaks_told(made)
+        return replace(made, notes=(*made.notes, *told))
 
-    def _find(self, folder: Path | None) -> Path:
-        stems = (self.name, *self.stems)
-        for stem in stems if folder is not None else ():
-            for suffix in formats.SUFFIXES:
-                path = Path(folder or "").expanduser() / f"{stem}{suffix}"
-                if path.is_file():
-                    return path
+    def _absent(self, folder: Path | None) -> Absent:
         place = "a folder that you name with --data-dir" if folder is None else str(folder)
-        raise Absent(
+        return Absent(
             f"the data set {self.name} is not downloaded by itself: get it from {self.home} and put {self.name}.csv, "
             f".jsonl or .parquet into {place}, with {self._columns()}"
         )
@@ -69,21 +84,8 @@ class Published:
         labels, domain = ", ".join(self.labels), ""
         if len(self.domains) > 1:
             domain = f", domain ({', '.join(self.domains)})"
-        return f"the columns {given}, label ({labels}){domain} and split (train, dev, test)"
-
-    def _differences(self, found: Dataset) -> list[str]:
-        """One sentence where the file does not hold as many examples as were published."""
-        told = []
-        for domain, sizes in self.sizes.items():
-            rows = found.rows_of(domain)
-            for kind, size in sizes.items():
-                here = len(rows)
-                if kind != "all":
-                    here = 0 if found.split is None else int((found.split[rows] == SPLITS.index(kind)).sum())
-                if here != size:
-                    where = "" if domain == self.name else f"{domain} "
-                    told.append(f"{where}{kind} {here:,} instead of {size:,}")
-        return [f"{self.name} has not the published number of examples: {', '.join(told)}"] if told else []
+        split = "" if self.cut else " and split (train, dev, test)"
+        return f"the columns {given}, label ({labels}){domain}{split}"
 
 
 def _without(found: Dataset, labels: Sequence[str]) -> Dataset:

@@ -118,8 +118,12 @@ class Remembering(nn.Module):
             found = F.scaled_dot_product_attention(
                 asks, keys[:, :, t:], values[:, :, t:], attn_mask=recalled, **options
             )
+            share = torch.ones_like(query[0, :, :1, :1])  # (h, 1, 1)
             if self.attention == "gate":
-                found = torch.lerp(own, found, recall.share[self.place].sigmoid().to(own.dtype)[:, None, None])
+                share = recall.share[self.place].sigmoid().to(own.dtype)[:, None, None]
+                found = torch.lerp(own, found, share)
+            if listening() and not self.training:
+                record("general/mass", share[..., 0].detach().expand(query.shape[:3]))
         joined = found.transpose(1, 2).flatten(2)  # (b, t, d)
         for name in self.family.out:
             joined = getattr(self, name)(joined)

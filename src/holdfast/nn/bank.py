@@ -36,6 +36,11 @@ class Bank(nn.Module):
         """The slots of each segment."""
         return [key.shape[1] for key in self.keys]
 
+    @property
+    def owners(self) -> list[int]:
+        """The domain that each segment came with."""
+        return [int(slots[0]) for slots in self.owner.split(self.sizes)]
+
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
         """Add a segment for a domain; the new parameters, for an optimizer to adopt.
 

@@ -53,7 +53,9 @@ class Fusion(nn.Module):
     if it were trained alone: -log p(y) - log p'(y).
     """
 
-    def __init__(self, width: int, outputs: int, *, kind: str, shared: bool, add: str, dropout: float) -> None:
+    def __init__(
+        self, width: int, outputs: int, *, kind: str, shared: bool, add: str, dropout: float, layers: int = 1
+    ) -> None:
         super().__init__()
         if kind not in KINDS:
             raise unknown("kind of head", kind, KINDS)
@@ -62,10 +64,11 @@ class Fusion(nn.Module):
         self.outputs, self.add = outputs, add
         self.settings = {
             "width": width, "outputs": outputs, "kind": kind, "shared": shared, "add": add, "dropout": dropout,
+            "layers": layers,
         }  # fmt: skip
         half = width // 2
         heads = [
-            Dense(half, outputs, dropout=dropout) if kind == "dense" else Linear(half, outputs)
+            Dense(half, outputs, dropout=dropout, layers=layers) if kind == "dense" else Linear(half, outputs)
             for _ in range(1 if shared else 2)
         ]
         self.heads = nn.ModuleList(heads)
@@ -81,13 +84,14 @@ class Fusion(nn.Module):
         shared: bool = True,
         add: str = "logits",
         dropout: float = 0.1,
+        layers: int = 1,
     ) -> Self:
         if not isinstance(encoder, TextEncoder) or not isinstance(encoder.companion, Beside) or width != encoder.width:
             raise BadInput(
                 "head 'fusion' joins two networks side by side: use --encoder gmap --set encoder.strategy=beside, "
                 "and a neck that leaves the features as they are"
             )
-        return cls(width, len(classes), kind=kind, shared=shared, add=add, dropout=dropout)
+        return cls(width, len(classes), kind=kind, shared=shared, add=add, dropout=dropout, layers=layers)
 
     @classmethod
     def load(cls, settings: dict[str, Any]) -> Self:

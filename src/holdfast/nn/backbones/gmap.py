@@ -13,14 +13,17 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.inputs import Tokens
 from holdfast.nn.backbones.pretrained import load_module, load_tokenizer
 from holdfast.nn.backbones.second import WHAT, Second
 from holdfast.nn.backbones.text import TextEncoder, minilm_folder
 from holdfast.nn.backbones.text_check import check_text_encoder, room_of
 from holdfast.nn.fusion import Beside
 from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, plan_reads
+from holdfast.nn.memory.others import Others, distinct_texts
 
 WAYS = (*STRATEGIES, "beside", "none")
+MEMORIES = ("general", "own", "random", "other")
 TRIALS = ("the good, the bad: 12 of them", "Émile's naïve test_case, twice!")
 
 
@@ -35,6 +38,7 @@ class GMap:
         domain: str = "minilm",
         general: str | None = None,
         strategy: str = "chunk-gated",
+        memory: str = "general",
         layers: int | Sequence[int] | None = None,
         source: int | None = None,
         attention: str = "memory",
@@ -52,9 +56,17 @@ class GMap:
         `layers`, from 1, read the memory that `strategy` makes by `attention`; `beside` lays the features of both side
         by side for the head `fusion`, `none` leaves the general model out. `mix` is the general model's share in the
         weights that the domain's network begins with.
+
+        `memory` is what is read: `general`; or a control, `own` (the domain's own frozen copy), `random` (the general
+        model's shape with random weights) or `other` (the general model's states of another text, drawn from training
+        texts and the same whenever a text is seen).
         """
         if strategy not in WAYS:
             raise unknown("strategy", strategy, WAYS)
+        if memory not in MEMORIES:
+            raise unknown("memory", memory, MEMORIES)
+        if memory == "other" and strategy == "beside":
+            raise BadInput("encoder.memory=other is read by layers, and strategy beside has none that read")
         if not 0 <= mix <= 1:
             raise BadInput(f"encoder.mix, the general model's share in the first weights, is from 0 to 1, not {mix}")
         common: dict[str, Any] = {"pooling": pooling, "template": template}
@@ -69,14 +81,16 @@ class GMap:
             _interpolate(encoder.module, load_module(place, what=WHAT), mix)
         if strategy == "none":
             return encoder
-        second = Second.build(place, frozen=frozen, cache=cache)
+        make = Second.untrained if memory == "random" else Second.build
+        second = make(encoder.place if memory == "own" else place, frozen=frozen, cache=cache)
         if strategy == "beside":
             encoder.accompany(Beside(encoder.width, second))
         else:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
             reads = plan_reads(strategy, **depth, layers=layers, source=source)
-            made = GeneralMemory(encoder.module, second, reads, attention=attention, gate=gate, share=share)
-            encoder.accompany(made)
+            others = _others(encoder, training) if memory == "other" else None
+            options: dict[str, Any] = {"attention": attention, "gate": gate, "share": share, "others": others}
+            encoder.accompany(GeneralMemory(encoder.module, second, reads, **options))
         rooms = [room_of(module, encoder.tokenizer) for module in (encoder.module, second.module)]
         check_text_encoder(encoder, encoder.states, min(rooms))
         return encoder
@@ -96,8 +110,17 @@ class GMap:
             encoder.accompany(Beside(encoder.width, second))
             return encoder
         reads = {place: tuple(sources) for place, sources in companion["reads"]}
-        encoder.accompany(GeneralMemory(encoder.module, second, reads, attention=companion["attention"]))
+        others = Others.load(folder) if "others" in companion else None
+        made = GeneralMemory(encoder.module, second, reads, attention=companion["attention"], others=others)
+        encoder.accompany(made)
         return encoder
+
+
+def _others(encoder: TextEncoder, training: Callable[[], Any]) -> Others:
+    """A pool of training texts as both networks see them."""
+    store = encoder.prepare(distinct_texts(training()))
+    x = store.take(torch.arange(len(store)))
+    return Others(Tokens(encoder.words(x.ids), x.mask, x.types))
 
 
 def _same_words(mine: Any, other: Any, domain: str, general: str) -> None:

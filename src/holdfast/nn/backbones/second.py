@@ -87,6 +87,12 @@ class Second(nn.Module):
         return cls(_held(*place_of(name), name) if frozen else load_module(name, what=WHAT), cache=cache)
 
     @classmethod
+    def untrained(cls, name: str, *, frozen: bool, cache: int = 0) -> Self:
+        """The same shape with fresh weights, drawn now: what its states are good for when it knows nothing."""
+        made = bare_module(load_config(name, what=WHAT))
+        return cls(Held(made) if frozen else made, cache=cache)
+
+    @classmethod
     def load(cls, folder: Path, *, frozen: bool) -> Self:
         """From a model folder: with its weights where it is frozen, else bare, since the model file has them."""
         place = str(folder / FOLDER)

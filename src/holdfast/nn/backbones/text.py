@@ -179,10 +179,10 @@ class TextEncoder(Backbone):
             real = x.mask[..., None]
             return (states * real).sum(1) / real.sum(1)
         masks = (x.ids == self.tokenizer.mask_token_id) & x.mask  # (b, t)
-        if not bool(masks.any(1).all()):
+        if not torch.compiler.is_exporting() and not bool(masks.any(1).all()):
             raise BadInput(self._no_mask("an example"))
         at = masks.int().argmax(1)  # (b,) the first one
-        return states[torch.arange(len(at), device=at.device), at]
+        return states[torch.arange(at.shape[0], device=at.device), at]
 
     def states(self, x: Tokens) -> Tensor:
         # some encoders count positions by the padding id, so padding must carry it
@@ -194,14 +194,14 @@ class TextEncoder(Backbone):
             with only_these_count(x.mask):
                 return self.module(**given, attention_mask=x.mask.long(), **types).last_hidden_state
 
-        return run() if self.companion is None else self.companion(run, Tokens(self._words(ids), x.mask, x.types))
+        return run() if self.companion is None else self.companion(run, Tokens(self.words(ids), x.mask, x.types))
 
     def accompany(self, companion: Companion) -> None:
         """Let another network see the same tokens; it decides what their states are."""
         self.companion, self.width = companion, companion.width
         self.settings["companion"] = companion.settings
 
-    def _words(self, ids: Tensor) -> Tensor:
+    def words(self, ids: Tensor) -> Tensor:
         """(b, t) where a learned token stands, the word that it began as."""
         if self.template is None or not self.template.soft:
             return ids

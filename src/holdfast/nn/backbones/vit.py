@@ -121,6 +121,10 @@ class VisionTransformer(Backbone):
     def _states(self, x: Tensor) -> Tensor:
         return self.module(pixel_values=self.normalise(x), **self._stretch).last_hidden_state
 
+    def attentions(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(b, h, t, t) of each layer; the network must attend without a fused kernel, which keeps none."""
+        return self.module(pixel_values=self.normalise(x), output_attentions=True, **self._stretch).attentions
+
     def stack(self) -> nn.ModuleList:
         """The transformer layers themselves."""
         return layers_of(self.module)

@@ -5,7 +5,9 @@ b batch, t tokens, l layers, h heads, d width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,23 @@ from holdfast.core.tape import listening, record
 from holdfast.nn.attention_graft import Recall, graft, is_causal, reading
 from holdfast.nn.backbones.pretrained import layers_of
 from holdfast.nn.backbones.second import Second
+from holdfast.nn.memory.others import Others, fitted
 
 STRATEGIES = ("single", "multi", "gated", "chunk-gated")
 PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 layers; `multi` is all of them
 GATES = ("normal", "zero")
+_hidden: ContextVar[bool] = ContextVar("hidden", default=False)
 Reads = dict[int, tuple[int, ...]]  # a layer of the domain's network, from 0: the layers of the general one, from 1
+
+
+@contextmanager
+def hiding() -> Iterator[None]:
+    """Inside, no token sees a general memory: what a network is without what it has learned to read."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
 
 
 def plan_reads(
@@ -100,7 +114,12 @@ class Gate(nn.Module):
 
 
 class GeneralMemory(nn.Module):
-    """Grafts a network so that it reads a general one; its own are the gates over layers and the shares of `gate`."""
+    """Grafts a network so that it reads a general one; its own are the gates over layers and the shares of `gate`.
+
+    With `others` what is read are the states of another text, up to as many tokens as both have.
+    """
+
+    tells = "general/mass"  # what every read leaves on a tape
 
     def __init__(
         self,
@@ -111,6 +130,7 @@ class GeneralMemory(nn.Module):
         attention: str = "memory",
         gate: str = "normal",
         share: float = 0.0,
+        others: Others | None = None,
     ) -> None:
         super().__init__()
         layers, config = layers_of(network), network.config
@@ -123,7 +143,7 @@ class GeneralMemory(nn.Module):
         if is_causal(layers) and not is_causal(layers_of(second.module)):
             raise BadInput("through this general model a causal network would see what comes later: take a causal one")
         graft(layers, reads, attention=attention)
-        self.second, self.reads, self.attention = second, reads, attention
+        self.second, self.reads, self.attention, self.others = second, reads, attention, others
         gated = [place for place, sources in reads.items() if len(sources) > 1]
         self.gates = nn.ModuleDict({str(i): Gate(self.width, init=gate) for i in gated})
         asked = reads if attention == "gate" else ()
@@ -134,16 +154,27 @@ class GeneralMemory(nn.Module):
             "frozen": second.held is not None,
             "digest": second.digest,
         }
+        if others is not None:
+            self.settings["others"] = others.digest
 
     def recall(self, x: Tokens) -> Recall:
         """What each of the layers reads of these tokens."""
         needed = sorted({i for sources in self.reads.values() for i in sources})
-        states = dict(zip(needed, self.second.states(x, needed), strict=True))
+        keep = None
+        seen = x if self.others is None else self.others.of(x)
+        found = self.second.states(seen, needed)
+        if seen is not x:
+            found = [fitted(each, x.ids.shape[1]) for each in found]
+            keep = fitted(seen.mask, x.ids.shape[1])
+        if _hidden.get():
+            assert self.attention == "memory", "what reads nothing else cannot do without"
+            keep = torch.zeros_like(x.mask)
+        states = dict(zip(needed, found, strict=True))
         memory: dict[int, Tensor] = {}
         for place, sources in self.reads.items():
             found = [states[i] for i in sources]
             memory[place] = found[0] if len(found) == 1 else self.gates[str(place)](found)
-        return Recall(memory, share={int(place): share for place, share in self.shares.items()})
+        return Recall(memory, keep, share={int(place): share for place, share in self.shares.items()})
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
         with reading(self.recall(x)):
@@ -154,3 +185,5 @@ class GeneralMemory(nn.Module):
 
     def save(self, folder: Path) -> None:
         self.second.save(folder)
+        if self.others is not None:
+            self.others.save(folder)

@@ -102,14 +102,15 @@ class Heterogeneous(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         looks_at, tell = self._looks_at(self.training), listening() and not self.training
         real, rest = self._real(), self._rest(looks_at)
-        whole = self.training or looks_at == "batch"
+        # a program that is being recorded must take any number of rows, and pieces would be counted once for all
+        whole = self.training or looks_at == "batch" or torch.compiler.is_exporting()
         pieces = [z] if whole else F.pad(z, (0, 0, 0, -len(z) % PIECE)).split(PIECE)
         found = []
         for piece in pieces:
             recalled, first = self._recall(piece, real)
             out, second = self._compare(recalled, looks_at, rest)
             found.append((out, recalled, first if tell else None, second if tell else None))
-        out, recalled, first, second = (_one(each, len(z)) for each in zip(*found, strict=True))
+        out, recalled, first, second = (_one(each, z.shape[0]) for each in zip(*found, strict=True))
         assert out is not None
         assert recalled is not None
         record("heterogeneous/recalled", recalled.detach())
@@ -156,7 +157,7 @@ class Heterogeneous(nn.Module):
         return joined(support, slots), hidden
 
     def _recall(self, z: Tensor, real: tuple[Keys, Tensor] | None) -> tuple[Tensor, Tensor | None]:
-        asked = torch.cat([z, self.labels.weight[-1].expand(len(z), -1)], dim=-1)  # (b, d)
+        asked = torch.cat([z, self.labels.weight[-1].expand(z.shape[0], -1)], dim=-1)  # (b, d)
         if self.first is None or real is None:
             return asked, None
         return self.first(asked, real[0], own=True, bias=real[1])

@@ -67,6 +67,11 @@ class KeyValueMemory(nn.Module):
         """The slots of each segment."""
         return [key.shape[-2] for key in self.keys]
 
+    @property
+    def owners(self) -> list[int]:
+        """The domain that each segment came with."""
+        return [int(slots[0]) for slots in self.owner.split(self.sizes)]
+
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
         """Add a segment of slots for a domain; the new parameters, for an optimizer to adopt."""
         if slots < 1:

@@ -6,6 +6,7 @@ b batch, h heads, n half keys of a side, m = n n slots, k slots chosen, q width 
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ class ProductKeyMemory(nn.Module):
 
     def read(self, query: Tensor) -> Read:
         """The content for features (b, d): of each head its best `top` slots."""
-        b = len(query)
+        b = query.shape[0]
         asked = self.query(query).view(b, 2 * self.heads, self.half_width).transpose(0, 1)  # (2 h, b, q / 2)
         scores = torch.bmm(asked, self.keys.flatten(0, 1).transpose(1, 2))  # (2 h, b, n)
         scores = scores.view(2, self.heads * b, self.side)
@@ -81,14 +82,14 @@ def best_pairs(scores: Tensor, k: int) -> Tensor:
     if fast is not None and max(scores.shape[-1], k * k) <= fast.LONGEST:
         return fast.best_sums(*fast.best(scores, k), k)
     values, places = scores.topk(k, dim=-1)  # (2, r, k), sorted
-    i, j = _worth_a_look(k, scores.device)  # (p,) both
+    i, j = (torch.tensor(each, device=scores.device) for each in _worth_a_look(k))  # (p,) both
     wide = torch.promote_types(scores.dtype, torch.float32)
     chosen = (values[0].to(wide)[:, i] + values[1].to(wide)[:, j]).topk(k, dim=-1).indices  # (r, k)
     return places.gather(-1, torch.stack([i[chosen], j[chosen]]))
 
 
-def _worth_a_look(k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+@cache
+def _worth_a_look(k: int) -> tuple[list[int], list[int]]:
     """The pairs of places in two sorted lists, counted from 0, that can be among the k best sums."""
-    place = torch.arange(1, k + 1)
-    i, j = (place[:, None] * place <= k).nonzero(as_tuple=True)  # on the CPU: a GPU would have to be waited for
-    return i.to(device), j.to(device)
+    pairs = [(i, j) for i in range(k) for j in range(k // (i + 1))]
+    return [i for i, _ in pairs], [j for _, j in pairs]

@@ -1,0 +1,75 @@
+"""What a network takes from a general memory, row by row: attention to it, layers that its gates choose, its effect.
+
+b batch, n rows, t tokens, h heads, l layers that read, s layers of the general network that a gate mixes
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.tape import tape
+from holdfast.data.examples import Examples
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.memory.general import GeneralMemory, hiding
+from holdfast.nn.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class Recalled:
+    """Means over the tokens of each row that are no padding; layers are counted from 1."""
+
+    layers: tuple[int, ...]  # those of the domain's network that read
+    mass: np.ndarray  # (n, l, h) how much of its attention a token gives to the memory
+    sources: tuple[tuple[int, ...], ...]  # the layers of the general network that each of them reads
+    gates: tuple[np.ndarray | None, ...]  # (n, s) how much each of those gives; None where there is only one
+    moved: np.ndarray | None  # (n,) |z - z'| / |z'|, z' the feature with the memory hidden; None where it cannot be
+
+
+@torch.no_grad()
+def view_general(model: Model, examples: Examples, rows: np.ndarray) -> Recalled | None:
+    """What is read of a general memory for these rows, in evaluation; None for other networks."""
+    encoder = model.backbone
+    if not isinstance(encoder, TextEncoder) or not isinstance(encoder.companion, GeneralMemory):
+        return None
+    memory = encoder.companion
+    places = sorted(memory.reads)
+    can_hide = memory.attention == "memory"
+
+    def listen(x: Inputs) -> Tensor:
+        assert isinstance(x, Tokens)
+        with tape() as side:
+            z = model.encode(x)
+        pieces = [_mean(mass.transpose(1, 2), x.mask) for mass in side["general/mass"]]  # (b, h) each
+        pieces += [_mean(shares, x.mask) for shares in side["general/gate"]]  # (b, s) each
+        if can_hide:
+            with hiding():
+                plain = model.encode(x)
+            pieces.append(((z - plain).norm(dim=1) / plain.norm(dim=1))[:, None])
+        return torch.cat([piece.float() for piece in pieces], dim=1)
+
+    found = examples.map(listen, rows, together=model.together).numpy()
+    heads = int(encoder.module.config.num_attention_heads)
+    end = len(places) * heads
+    gates: list[np.ndarray | None] = []
+    for place in places:
+        size = len(memory.reads[place])
+        gates.append(found[:, end : end + size] if size > 1 else None)
+        end += size if size > 1 else 0
+    return Recalled(
+        layers=tuple(place + 1 for place in places),
+        mass=found[:, : len(places) * heads].reshape(len(rows), len(places), heads),
+        sources=tuple(memory.reads[place] for place in places),
+        gates=tuple(gates),
+        moved=found[:, end] if can_hide else None,
+    )
+
+
+def _mean(values: Tensor, real: Tensor) -> Tensor:
+    """(b, k) the mean of (b, t, k) over real tokens (b, t)."""
+    weight = real.to(values.dtype)[..., None]
+    return (values * weight).sum(1) / weight.sum(1)

@@ -1,0 +1,75 @@
+"""Small files in the form of G-MAP's data sets, for the real reading code."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+from holdfast.data import task_sets
+from holdfast.data.published import IMDB, Published
+from tests.annotated import tagged
+
+CLASSIFYING = {
+    each.name: each
+    for each in (
+        task_sets.CHEMPROT, task_sets.RCT, task_sets.ACL_ARC, task_sets.SCIERC, task_sets.CSABSTRUCT,
+        task_sets.HYPERPARTISAN, task_sets.AG_NEWS, task_sets.HELPFULNESS,
+    )
+}  # fmt: skip
+SPLITS = ("train", "train", "dev", "test")
+
+
+def write_tasks(folder: Path, *names: str, times: int = 1) -> Path:
+    """A csv a set: `times` texts of each label in each of four splits, two of them train; one test text is in train."""
+    folder.mkdir(exist_ok=True)
+    for name in names or (*CLASSIFYING, "imdb"):
+        _write(folder, IMDB if name == "imdb" else CLASSIFYING[name], times)
+    return folder
+
+
+def _write(folder: Path, published: Published, times: int) -> None:
+    with (folder / f"{published.name}.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["text", "label", "split"])
+        for turn, split in enumerate(SPLITS):
+            for i, label in enumerate(published.labels):
+                for j in range(times):
+                    number = turn * 1000 + i * 100 + j if (turn, i) != (3, 0) else j  # as in the first turn
+                    word = "good" if i % 2 else "bad film"
+                    table.writerow([f"{published.name[:2]} {number} was {word} {i}", label.upper(), split])
+
+
+def write_places(folder: Path, size: int = 8) -> Path:
+    """Tags as a folder of lines and as a table, questions as tables, texts of two fields as one table."""
+    folder.mkdir(exist_ok=True)
+    kinds = {"ncbi-disease": ("Disease",), "conll2003": ("LOC", "MISC", "ORG", "PER")}
+    (folder / "conll2003").mkdir()
+    for name, known in kinds.items():
+        said = [
+            (words, [tag if tag == "O" else f"{tag[0]}-{known[i % len(known)]}" for tag in tags])
+            for i, (words, tags) in enumerate(tagged("sea", 3 * size))
+        ]
+        for place, split in enumerate(("train", "dev", "test")):
+            part = said[place::3]
+            if name == "conll2003":
+                lines = ["\n".join(f"{w} {t}" for w, t in zip(*each, strict=True)) for each in part]
+                (folder / name / f"{split}.conll").write_text("\n\n".join(lines) + "\n")
+                continue
+            with (folder / f"{name}.jsonl").open("a") as file:
+                for words, tags in part:
+                    file.write(json.dumps({"tokens": words, "tags": tags, "split": split}) + "\n")
+    for name in ("medication", "newsqa"):
+        with (folder / f"{name}.jsonl").open("w") as file:
+            for i in range(3 * size):
+                split = ("train", "test", "train" if name == "newsqa" else "dev")[i % 3]
+                context = f"the food was {('good', 'bad')[i % 2]} at {i}"
+                asked = {"context": context, "question": "how was the food", "answers": [("good", "bad")[i % 2]]}
+                file.write(json.dumps({**asked, "answer_start": [13], "split": split}) + "\n")
+    with (folder / "corpora.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["text", "domain"])
+        for domain in ("biomedical", "computer science"):
+            for i in range(3 * size):
+                table.writerow([f"the very good {domain} film {i}", domain])
+    return folder

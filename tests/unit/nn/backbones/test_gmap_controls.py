@@ -1,0 +1,138 @@
+"""The null controls of a general memory: its own copy, a random network, another text; and what hidden words show."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from holdfast.core import inputs
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import seeded
+from holdfast.data.raw import Texts
+from holdfast.nn.attention_graft import ATTENTIONS
+from holdfast.nn.backbones.gmap import GMap
+from holdfast.nn.backbones.pretrained import load_module
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.memory.general import hiding
+from holdfast.tasks.masked import Masked
+from tests import tiny
+from tests.unit.nn.transformers import TEXTS
+
+TRAINING = [f"the {word} film number {i}" for i in range(10) for word in ("good", "bad")]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("two")
+    return {"domain": str(tiny.tiny_masked(place / "domain")), "general": str(tiny.tiny_bert(place / "general"))}
+
+
+def build(folders, seed: int = 0, **options) -> TextEncoder:
+    with seeded(seed):
+        return GMap.build(lambda: TRAINING, **{**folders, "length": 16, **options})
+
+
+def batch(encoder: TextEncoder, texts=TEXTS) -> inputs.Tokens:
+    return encoder.prepare(texts).take(torch.arange(len(texts)))
+
+
+def test_own_is_the_domains_copy_whatever_the_general_model_is(folders):
+    encoder, asked = build(folders, memory="own"), build(folders, general=None)
+    assert encoder.settings["companion"]["digest"] == asked.settings["companion"]["digest"]
+    held = encoder.companion.second.module.state_dict()
+    for name, value in load_module(folders["domain"], what="it").state_dict().items():
+        assert torch.equal(held[name], value)
+
+
+def test_random_is_drawn_by_the_seed_and_frozen(folders):
+    one, again, other = (build(folders, seed, memory="random") for seed in (0, 0, 1))
+    digests = [each.settings["companion"]["digest"] for each in (one, again, other, build(folders))]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+    held = one.companion.second
+    assert held.held is not None
+    assert not any(p.requires_grad for p in held.module.parameters())
+    general = load_module(folders["general"], what="it").state_dict()
+    assert {name: value.shape for name, value in held.module.state_dict().items()} == {
+        name: value.shape for name, value in general.items()
+    }
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_another_text_is_read_whatever_the_batch_and_the_padding(attention, folders):
+    encoder = build(folders, memory="other", attention=attention).eval()
+    plain = build(folders, attention=attention).eval()
+    x = batch(encoder)
+    with torch.no_grad():
+        together = encoder(x)
+        assert float((together - plain(x)).abs().max()) > 1e-3
+        for i, text in enumerate(TEXTS):
+            assert_close(encoder(batch(encoder, [text]))[0], together[i], rtol=1e-4, atol=1e-5)
+        longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
+        assert_close(encoder(longer), together, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_read_are_the_states_of_a_training_text(folders):
+    encoder = build(folders, memory="other", strategy="single").eval()
+    x = batch(encoder)
+    recall = encoder.companion.recall(x)
+    (memory,) = recall.memory.values()
+    (states,) = encoder.companion.second.states(encoder.companion.others.of(x), [3])
+    t = min(x.ids.shape[1], states.shape[1])
+    assert_close(memory[:, :t], states[:, :t])
+    words = {
+        encoder.tokenizer.decode(ids[mask], skip_special_tokens=True)
+        for ids, mask in zip(encoder.companion.others.pool.ids, encoder.companion.others.pool.mask, strict=True)
+    }
+    assert words == {" ".join(encoder.tokenizer.decode(encoder.tokenizer(text)["input_ids"][1:-1]).split())
+                     for text in TRAINING}  # fmt: skip
+
+
+@pytest.mark.parametrize("memory", ["own", "random", "other"])
+def test_a_folder_holds_them(memory, folders, tmp_path):
+    encoder = build(folders, memory=memory).eval()
+    wanted = encoder(batch(encoder))
+    settings, state = encoder.save(tmp_path / "saved"), copy.deepcopy(encoder.state_dict())
+    again = GMap.load(tmp_path / "saved", settings)
+    again.load_state_dict(state)
+    assert torch.equal(again.eval()(batch(again)), wanted)
+    assert again.settings == encoder.settings
+
+
+def test_what_means_nothing_is_refused(folders):
+    with pytest.raises(BadInput, match="unknown memory 'mine'"):
+        build(folders, memory="mine")
+    with pytest.raises(BadInput, match="strategy beside has none that read"):
+        build(folders, memory="other", strategy="beside")
+
+
+def test_hidden_the_memory_plays_no_part(folders):
+    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
+    for memory in ("general", "other"):
+        encoder = build(folders, memory=memory).eval()
+        x = batch(encoder)
+        with torch.no_grad(), hiding():
+            assert_close(encoder(x), plain(x), rtol=0, atol=1e-5)
+        assert float((encoder(x) - plain(x)).detach().abs().max()) > 1e-3
+
+
+def test_hidden_words_are_hidden_from_the_general_model_too(folders):
+    """Or its states would tell them, and the loss of hidden words would fall to nothing."""
+    encoder = build(folders).eval()
+    made = Masked().prepare(encoder, Texts.of(TRAINING), ())
+    x = made.store.take(torch.arange(len(TRAINING)))
+    seen = []
+    encoder.companion.second.module.register_forward_pre_hook(
+        lambda _, __, named: seen.append(named["input_ids"]), with_kwargs=True
+    )
+    encoder(x)
+    assert torch.equal(seen[0], x.ids)
+    y = made.y.take(torch.arange(len(TRAINING)))
+    there = x.at >= 0
+    shown = seen[0].gather(1, x.at.clamp(min=0))[there]
+    assert int((shown == encoder.tokenizer.mask_token_id).sum()) > 0.6 * len(shown)
+    assert int((shown == y[there]).sum()) < 0.4 * len(shown)

@@ -1,0 +1,66 @@
+"""Another text for each text: the same whenever it is seen, never itself, and cut to the text's own tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from holdfast.core import inputs
+from holdfast.core.annotated import Question, Sentence
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens
+from holdfast.nn.memory.others import POOL, Others, distinct_texts, fitted
+
+
+def texts(count: int, seed: int = 0) -> Tokens:
+    chance = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(3, 9, (count,), generator=chance)
+    mask = torch.arange(8) < sizes[:, None]
+    return Tokens(torch.randint(5, 90, (count, 8), generator=chance).where(mask, 1), mask)
+
+
+def test_it_depends_on_the_text_alone():
+    others, x = Others(texts(20)), texts(50, seed=1)
+    together = others.of(x)
+    assert len({tuple(row) for row in together.ids.tolist()}) > 10
+    longer = Tokens(F.pad(x.ids, (0, 3), value=7), F.pad(x.mask, (0, 3)))
+    assert torch.equal(others.of(longer).ids, together.ids)
+    for i in range(50):
+        assert torch.equal(others.of(inputs.take(x, [i])).ids[0], together.ids[i])
+
+
+def test_no_text_is_given_itself_not_with_some_words_hidden_either():
+    pool = texts(30)
+    others = Others(pool)
+    for ids in (pool.ids, torch.where(torch.arange(8) == 1, 4, pool.ids)):
+        found = others.of(Tokens(ids, pool.mask))
+        same = ((found.ids == pool.ids) & pool.mask).sum(1) * 2 > pool.mask.sum(1)
+        assert not bool((same & (found.mask.sum(1) == pool.mask.sum(1))).any())
+
+
+def test_states_are_cut_or_filled_up():
+    states = torch.randn(2, 5, 3)
+    assert torch.equal(fitted(states, 4), states[:, :4])
+    assert torch.equal(fitted(states, 7)[:, :5], states)
+    assert not fitted(states, 7)[:, 5:].any()
+    assert fitted(torch.ones(2, 5, dtype=torch.bool), 7).tolist() == [[True] * 5 + [False] * 2] * 2
+
+
+def test_a_pool_is_drawn_from_examples_of_any_task():
+    torch.manual_seed(0)
+    found = distinct_texts([f"text {i % 100}" for i in range(300)])
+    assert len(found) == len(set(found)) == POOL
+    assert sorted(distinct_texts([Sentence(["a", "b"], [0, 1]), Sentence(["c"])])) == ["a b", "c"]
+    asked = [Question("it was good", "how ?"), Question("it was bad", "how ?")]
+    assert sorted(distinct_texts(asked)) == [("how ?", "it was bad"), ("how ?", "it was good")]
+    with pytest.raises(BadInput, match="at least two different training texts"):
+        distinct_texts(["a", "a"])
+
+
+def test_a_folder_brings_it_back(tmp_path):
+    others = Others(texts(6))
+    others.save(tmp_path)
+    again = Others.load(tmp_path)
+    assert again.digest == others.digest != Others(texts(6, seed=1)).digest
+    assert torch.equal(again.of(texts(9)).ids, others.of(texts(9)).ids)
