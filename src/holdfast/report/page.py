@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
-from holdfast.report import analyses, pictures, plots, routing, slot_pictures, words
+from holdfast.report import analyses, expert_pictures, general, pictures, plots, routing, slot_pictures, words
 from holdfast.report.against import Against, against_baseline, told_difference, told_p
+from holdfast.report.decision import decide
 from holdfast.report.forgetting import panels
 from holdfast.report.labels import grouped
 from holdfast.report.stats import Cell
 from holdfast.report.table import Row, arena, best, columns, costs, r_matrix, rows
+from holdfast.report.template import template
 from holdfast.report.transfer import Transfer, transfers
 
 FACTS = {
@@ -49,17 +49,10 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
     if not everything:
         raise BadInput(f"no run records to write {path} from: run a comparison first or name another folder")
     table = rows(everything, metric)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     several = len({arena(r) for r in everything}) > 1
     streams = {name: group[0] for name, group in groups.items() if len(group[0].stages) > 1}
     span = _span(list(streams.values()), metric)
-    text = environment.get_template("page.html").render(
+    text = template("page.html").render(
         title=title,
         metric=words.metric_name(metric),
         headline=(
@@ -67,6 +60,7 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
             if several
             else words.headline(table, metric)
         ),
+        decision=decide(everything, metric),
         error_note=words.error_note(table),
         targets=columns(table),
         lines=_lines(table, metric),
@@ -89,12 +83,14 @@ def write_page(records: Iterable[RunRecord], path: Path, *, title: str, metric: 
         sizes=[(data, Markup(picture)) for data, picture in slot_pictures.size_maps(everything, metric)],
         routings=routing.lines(groups),
         routed=_pictured(groups, "routing", routing.panels),
+        patches=expert_pictures.sections(groups),
+        recalls=general.lines(groups),
+        recalled=_pictured(groups, "general-memory", general.panels),
         memories=[_memory(entry) for entry in analyses.memories(groups)],
         costs=[_cost(entry) for entry in costs(everything)],
         facts=_facts(everything),
         settings=[(name, _settings(group[0])) for name, group in groups.items()],
         notes=list(notes),
-        plotlyjs=Markup(get_plotlyjs()),
     )
     return write_text(path, text)
 

@@ -42,7 +42,10 @@ def panels(shown: Shown) -> list[tuple[str, str]]:
     """(title, picture): the load of each layer by domain, then images with the expert of each patch."""
     found = shown.found
     made = [(f"Layer {block}", _bars(shown, i)) for i, block in enumerate(found["blocks"])]
-    maps = [(str(each["domain"]), _map(shown, i)) for i, each in enumerate(found["maps"])]
+    maps = [
+        (str(each["domain"]), draw_map(each, found["experts"], f"expert-map-{shown.id}-{i}"))
+        for i, each in enumerate(found["maps"])
+    ]
     return made + maps
 
 
@@ -74,21 +77,21 @@ def _bars(shown: Shown, layer: int) -> str:
     return fragment(figure, f"experts-{shown.id}-{layer}", height=320)
 
 
-def _map(shown: Shown, place: int) -> str:
-    """The image, and over it a square of its expert's colour on every patch."""
-    told, count = shown.found["maps"][place], shown.found["experts"]
+def draw_map(told: Mapping[str, Any], count: int, key: str) -> str:
+    """The image, and over it a square on every patch: of its expert's colour, or without experts as bright as it is."""
     grid = told["experts"]
     side, figure = len(grid), go.Figure()
     box = {"x": 0, "y": 0, "sizex": side, "sizey": side, "xref": "x", "yref": "y", "sizing": "stretch"}
     figure.add_layout_image(source=told["image"], layer="below", yanchor="top", xanchor="left", **box)
-    steps = [(edge / count, colour(e)) for e in range(count) for edge in (e, e + 1)]
-    figure.add_heatmap(
-        z=grid, x0=0.5, dx=1, y0=0.5, dy=1, zmin=-0.5, zmax=count - 0.5, colorscale=steps,
-        opacity=0.55, showscale=False, hovertemplate="expert %{z}<extra></extra>",
-    )  # fmt: skip
+    if count:
+        steps = [(edge / count, colour(e)) for e in range(count) for edge in (e, e + 1)]
+        look = {"zmin": -0.5, "zmax": count - 0.5, "colorscale": steps, "hovertemplate": "expert %{z}<extra></extra>"}
+    else:
+        look = {"zmin": 0, "colorscale": "Inferno", "hovertemplate": "%{z:.4f}<extra></extra>"}
+    figure.add_heatmap(z=grid, x0=0.5, dx=1, y0=0.5, dy=1, opacity=0.55, showscale=False, **look)
     figure.update_xaxes(range=[0, side], visible=False, constrain="domain")
     figure.update_yaxes(range=[side, 0], visible=False, scaleanchor="x")
-    return fragment(figure, f"expert-map-{shown.id}-{place}", height=260, legend=False)
+    return fragment(figure, key, height=260, legend=False)
 
 
 def _effective(load: list[float]) -> float:

@@ -1,0 +1,84 @@
+"""A planted shift is found where it is, and nowhere else."""
+
+import numpy as np
+import pytest
+
+from holdfast import catalog
+from holdfast.data.worlds import world
+from holdfast.inspection.audit import audit
+from holdfast.inspection.distances import _matched
+from holdfast.inspection.labels import label_shifts
+from holdfast.inspection.verdict import TRIALS, WITH_ONE, Verdict, _entry, headline, trials
+
+
+def mixed(dataset, seed=0):
+    """The same examples dealt to domains by chance: no shift of any kind."""
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    moved = dataset.subset(order)
+    return type(moved)(moved.name, moved.raw, moved.y, moved.classes, dataset.domain, dataset.domains)
+
+
+def test_label_shifts_are_total_variations_with_a_test_behind_them():
+    counts = np.array([[50, 50, 0], [90, 10, 0], [52, 48, 0], [0, 0, 0]])
+    found = {(each.one, each.other): each for each in label_shifts(("a", "b", "c", "none"), counts)}
+    assert set(found) == {("a", "b"), ("a", "c"), ("b", "c")}
+    assert found["a", "b"].variation == pytest.approx(0.4)
+    assert found["a", "b"].real
+    assert not found["a", "c"].real
+
+
+def test_labels_are_drawn_alike_on_both_sides():
+    one, other = np.repeat([0, 1], [90, 10]), np.repeat([0, 1, 2], [5, 60, 9])
+    left, right = _matched(one, other, np.random.default_rng(0))
+    assert np.bincount(one[left]).tolist() == np.bincount(other[right]).tolist() == [5, 10]
+    assert _matched(np.full(20, -1), other, np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize("kind", ["text", "vector", "image", "graph"])
+def test_without_a_shift_none_is_found(kind):
+    shift = "vocabulary" if kind == "text" else "size" if kind == "graph" else "rotation"
+    found = audit(mixed(world(kind, shift, domains=3, size=100)), near=1.0)
+    assert (found.verdict.inputs, found.verdict.labels, found.verdict.costly) == (0, 0, False), found.headline
+    assert "no shift in the inputs and no shift in the labels" in found.headline
+    assert "--methods 'erm,swad(erm)'" in found.advice[-1]
+    assert bool(found.words) == (kind == "text")
+
+
+def test_a_shift_of_inputs_is_one_of_inputs_alone():
+    found = audit(world("text", "vocabulary", domains=3, size=200), near=1.0)
+    assert (found.verdict.inputs > 0, found.verdict.labels) == (True, 0), found.headline
+    assert found.verdict.where == "inputs"
+    assert found.verdict.costly
+    assert all(each.matched for each in found.distances)
+
+
+def test_a_shift_of_labels_is_one_of_labels_alone():
+    found = audit(world("vector", "label", domains=3, size=400), near=1.0)
+    assert (found.verdict.inputs, found.verdict.labels) == (0, 3), found.headline
+    assert found.verdict.where == "labels"
+    assert any("mix up classes" in sentence for sentence in found.advice)
+
+
+def test_where_only_the_link_of_inputs_and_labels_turns_it_is_said():
+    found = audit(world("vector", "rotation", domains=3, size=400), near=1.0)
+    assert (found.verdict.inputs, found.verdict.labels) == (0, 0), found.headline
+    assert found.verdict.where == "meaning"
+    assert any("how they go together differs" in sentence for sentence in found.advice)
+
+
+def test_every_method_that_is_advised_is_in_the_catalog_and_serves():
+    for task in catalog.TASKS:
+        for where in TRIALS:
+            for kind in ("text", "image", "vector", "graph"):
+                for domains in (2, 3):
+                    names = trials(task, kind, where, domains)
+                    assert names[0] == "erm"
+                    assert all(task in catalog.METHODS[_entry(name)].tasks for name in names)
+    alone = [catalog.METHODS[_entry(name)].load() for name in WITH_ONE]
+    assert all(method.min_domains == 1 for method in alone)
+
+
+def test_the_headline_says_what_was_not_measured_by_leaving_it_out():
+    assert "labels" not in headline(Verdict(2, 0, None, None), 3, labelled=False)
+    assert headline(Verdict(0, 0, None, None), 1, labelled=True).startswith("There is one domain")
+    assert "loses nothing" in headline(Verdict(1, 0, -0.02, 0.01), 3, labelled=True)
