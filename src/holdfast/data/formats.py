@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -98,17 +98,25 @@ def _csv(path: Path, types: Types, block: int) -> Any:
 
 
 def _peek_json(path: Path) -> pa.Schema:
-    seen: dict[str, set[type]] = {}
+    rows = []
     with path.open(encoding="utf-8-sig") as file:
         for line in islice((line for line in file if line.strip()), _PEEK):
             try:
-                row = json.loads(line)
+                rows.append(json.loads(line))
             except ValueError:
                 break  # the stream names the row
-            for key, value in row.items() if isinstance(row, dict) else ():
-                seen.setdefault(key, set()).add(type(value))
-    if not seen:
+    schema = json_schema(rows)
+    if not schema.names:
         raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object a line'}")
+    return schema
+
+
+def json_schema(rows: Iterable[Any]) -> pa.Schema:
+    """The columns that objects of JSON have together, with the types they seem to have."""
+    seen: dict[str, set[type]] = {}
+    for row in rows:
+        for key, value in row.items() if isinstance(row, dict) else ():
+            seen.setdefault(key, set()).add(type(value))
     return pa.schema([(key, _json_type(kinds)) for key, kinds in seen.items()])
 
 
@@ -181,10 +189,17 @@ def _json_fault(path: Path, types: Types) -> str | None:
                 return f"row {row} is not JSON: {error}"
             if not isinstance(value, dict):
                 return f"row {row} is not a JSON object: write one {{...}} a line"
-            for name, kind in types.items():
-                if not _fits(value.get(name), kind):
-                    shown, kinds = repr(value[name])[:60], _KINDS.get(kind, str(kind))
-                    return f"row {row}, column '{name}' has {shown} where {kinds} belongs as in other rows"
+            if fault := row_fault(row, value, types):
+                return fault
+    return None
+
+
+def row_fault(number: int, row: Mapping[str, Any], types: Types) -> str | None:
+    """The first value of an object of JSON that is not of its column's type."""
+    for name, kind in types.items():
+        if not _fits(row.get(name), kind):
+            shown, kinds = repr(row[name])[:60], _KINDS.get(kind, str(kind))
+            return f"row {number}, column '{name}' has {shown} where {kinds} belongs as in other rows"
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -21,14 +22,19 @@ _LAYOUT = "put images at DOMAIN/CLASS/FILE"
 
 def decode(path: Path, size: int) -> Tensor:
     """One image file as a uint8 tensor (3, size, size), stretched to the square."""
+    return decode_file(path, size, where=str(path))
+
+
+def decode_file(file: Path | BinaryIO, size: int, *, where: str) -> Tensor:
+    """The same of an open file; `where` is how it is called if it cannot be read."""
     try:
-        with Image.open(path) as image:
+        with Image.open(file) as image:
             image = _rgb(ImageOps.exif_transpose(image))
             image = image.resize((size, size), Image.Resampling.BILINEAR)
             return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()  # (3, size, size)
     except Exception as error:  # a corrupt file makes the decoders raise almost anything
         said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise BadInput(f"{path} cannot be read as an image: {said}; mend it or take it out") from error
+        raise BadInput(f"{where} cannot be read as an image: {said}; mend it or take it out") from error
 
 
 def _rgb(image: Image.Image) -> Image.Image:

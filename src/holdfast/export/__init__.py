@@ -1,0 +1,1 @@
+"""A model folder as one program that runs without this library."""

@@ -1,0 +1,186 @@
+"""A real server on a free port, asked over sockets."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from holdfast import DomainClassifier
+from holdfast.serve.limits import Limits
+from holdfast.serve.run import serving
+from holdfast.serve.service import Service
+
+TEXTS = [f"{word} thing {i % 3}" for word in ("good", "bad") for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = DomainClassifier(
+        encoder="bilstm", steps=20, batch=4, lr=0.02, settings={"encoder.hidden": 8, "encoder.embedding": 8}
+    ).fit(TEXTS, ["pos"] * 12 + ["neg"] * 12, domains=["a", "b"] * 12)
+    return made.save_pretrained(tmp_path_factory.mktemp("serve") / "reviews")
+
+
+@pytest.fixture(scope="module")
+def service(folder):
+    return Service(folder, limits=Limits(examples=4, text=50, body=2000, batch=16))
+
+
+@pytest.fixture(scope="module")
+def address(service):
+    with serving(service) as found:
+        yield found
+
+
+def ask(address, path, body=None, raw=None):
+    data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address + path, data=data), timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def told(address, body):
+    status, answer = ask(address, "/predict", body)
+    assert status == 200, answer
+    return json.loads(answer)["predictions"]
+
+
+def test_it_says_what_the_model_says_offline(address, folder):
+    found = told(address, {"examples": TEXTS[:4]})
+    offline = DomainClassifier.from_pretrained(folder)
+    p = np.array([[each["probabilities"][name] for name in offline.classes_] for each in found])
+    np.testing.assert_allclose(p, offline.predict_proba(TEXTS[:4]), atol=1e-6)
+    assert [each["label"] for each in found] == offline.predict(TEXTS[:4]).tolist()
+    np.testing.assert_allclose([each["foreign"] for each in found], offline.foreignness(TEXTS[:4]), atol=1e-6)
+
+
+def test_one_example_columns_and_ids(address):
+    (plain,) = told(address, {"example": "good thing"})
+    (row,) = told(address, {"example": {"id": "x7", "review": "good thing", "label": "neg"}})
+    assert row.pop("id") == "x7"
+    assert row["label"] == plain["label"] == "pos"
+    assert row["probabilities"] == pytest.approx(plain["probabilities"])
+
+
+WRONG = [
+    ({"example": ""}, "no text"),
+    ({"example": 3}, "not a text"),
+    ({"examples": ["a", ["b", "c"]]}, "example 2 is not a text"),
+    ({"examples": [{"text": "a"}, "b"]}, "example 2 is no object"),
+    ({"example": {"text": 3.5, "x": 1}, "more": 1}, "another form"),
+    ({"example": {"text": [1]}}, "where a text belongs"),
+    ({"example": {"width": 3}}, "takes texts but the request holds vectors"),
+    ({"example": {"a": "b"}}, "no text column"),
+    ({"example": "\ud800"}, "half a character"),
+    ({"examples": []}, "no examples"),
+    ([1], "another form"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), WRONG, ids=[said for _, said in WRONG])
+def test_bad_input_is_one_sentence(address, folder, body, said):
+    status, answer = ask(address, "/predict", body)
+    assert status == 422
+    assert said in answer
+    assert "Traceback" not in answer
+    assert str(folder.parent) not in answer
+    assert list(json.loads(answer)) == ["error"]
+    assert "\n" not in json.loads(answer)["error"]
+
+
+@pytest.mark.parametrize("raw", [b"{", b"\xff", b"[" * 1500, b'{"example": NaN}'])
+def test_what_is_not_json(address, raw):
+    status, answer = ask(address, "/predict", raw=raw)
+    assert status == 422
+    assert "not JSON" in answer
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"examples": ["a"] * 5}, "5 examples"),
+        ({"example": "a" * 51}, "51 characters"),
+        ({"example": "a" * 3000}, "bytes"),
+    ],
+)
+def test_what_is_too_large(address, body, said):
+    status, answer = ask(address, "/predict", body)
+    assert status == 413
+    assert said in answer
+
+
+def test_other_paths(address, folder):
+    assert ask(address, "/health") == (200, '{"status":"ok"}')
+    assert ask(address, "/nowhere")[0] == 404
+    assert ask(address, "/predict")[0] == 405
+    status, answer = ask(address, "/model")
+    assert status == 200
+    model = json.loads(answer)
+    assert model["labels"] == ["neg", "pos"]
+    assert model["versions"]["torch"]
+    assert model["card"].startswith("# reviews")
+    assert str(folder.parent) not in answer
+    paths = json.loads(ask(address, "/openapi.json")[1])["paths"]
+    assert {"/predict", "/health", "/model", "/metrics"} <= set(paths)
+    assert "examples" in json.dumps(paths["/predict"]["post"]["requestBody"])
+
+
+def test_many_at_once_are_joined_and_each_gets_its_own_answer(service):
+    alone = {text: service.saved.probabilities(_texts([text]))[0] for text in TEXTS[:6]}
+    with serving(service) as address, ThreadPoolExecutor(16) as pool:
+        asked = [TEXTS[i % 6] for i in range(96)]
+        found = list(pool.map(lambda text: told(address, {"example": text})[0], asked))
+        for text, each in zip(asked, found, strict=True):
+            np.testing.assert_allclose(list(each["probabilities"].values()), alone[text], atol=1e-5)
+        counted = dict(
+            line.rsplit(" ", 1) for line in ask(address, "/metrics")[1].splitlines() if not line.startswith("#")
+        )
+    assert counted["holdfast_examples_total"] == "96"
+    assert float(counted["holdfast_batch_examples_count"]) < 96
+    assert counted['holdfast_requests_total{path="/predict",status="200"}'] == "96"
+    assert counted['holdfast_predict_seconds_bucket{le="+Inf"}'] == counted["holdfast_predict_seconds_count"] == "96"
+
+
+def test_what_is_under_way_is_answered_when_it_stops(folder):
+    service, begun = Service(folder, limits=Limits()), threading.Event()
+    answer = service.answer
+
+    def slowly(lot):
+        begun.set()
+        time.sleep(0.3)
+        return answer(lot)
+
+    service.answer = slowly
+    with ThreadPoolExecutor(1) as pool:
+        with serving(service) as address:
+            waiting = pool.submit(told, address, {"example": "good thing"})
+            assert begun.wait(10)
+        assert waiting.result(10)[0]["label"] == "pos"
+
+
+def test_slow_and_failing_work_is_told_without_its_reason(folder):
+    service = Service(folder, limits=Limits(seconds=0.1))
+    service.answer = lambda lot: time.sleep(0.3) or []
+    with serving(service) as address:
+        status, answer = ask(address, "/predict", {"example": "good"})
+        assert (status, "within 0.1 seconds" in answer) == (503, True)
+    service = Service(folder)
+    service.answer = lambda lot: 1 / 0
+    with serving(service) as address:
+        status, answer = ask(address, "/predict", {"example": "good"})
+    assert status == 500
+    assert "division" not in answer
+
+
+def _texts(texts):
+    from holdfast.data.raw import Texts
+
+    return Texts.of(texts)

@@ -1,0 +1,52 @@
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from holdfast import BadInput
+from holdfast.serve.limits import Limits
+from holdfast.serve.reading import Reader, as_one
+
+
+def read(kind, examples, **more):
+    return Reader(kind, Limits(), **more).read(json.dumps({"examples": examples}).encode())
+
+
+def test_pairs_and_named_columns():
+    assert read("text", [["a", "b"]]).examples == [("a", "b")]
+    assert read("text", [{"premise": "a", "hypothesis": "b"}]).shape == read("text", [["a", "b"]]).shape
+    assert read("text", [{"x": "a"}], columns={"text": "x"}).examples == ["a"]
+    assert read("text", [["a", "b"]]).shape != read("text", ["a"]).shape
+
+
+def test_vectors_from_lists_and_columns():
+    plain, rows = read("vector", [[1, 2.5], [0, 1]]), read("vector", [{"x": 1, "z": 2.5}, {"x": 0, "z": 1}])
+    np.testing.assert_array_equal(plain.examples, rows.examples)
+    assert plain.shape == rows.shape
+    assert as_one([plain, rows]).data.shape == (4, 2)
+    for bad in ([[1], [1, 2]], [[1, "a"]], [[True]], [[1e39]], [{"x": None}], ["a"]):
+        with pytest.raises(BadInput):
+            read("vector", bad)
+
+
+def test_images_are_files_in_base64():
+    file = io.BytesIO()
+    Image.fromarray(np.full((5, 7, 3), 200, dtype=np.uint8)).save(file, "png")
+    text = base64.b64encode(file.getvalue()).decode()
+    found = read("image", [text, {"image": text}], size=4)
+    assert found.examples.shape == (2, 3, 4, 4)
+    assert (found.examples == 200).all()
+    with pytest.raises(BadInput, match="example 1 is not in base64"):
+        read("image", ["%%"])
+    with pytest.raises(BadInput, match="example 1 cannot be read as an image"):
+        read("image", [base64.b64encode(b"no image").decode()])
+    with pytest.raises(BadInput, match="example 1 is no image"):
+        read("image", [3])
+
+
+def test_graphs_are_not_served():
+    with pytest.raises(BadInput, match="graphs cannot be served"):
+        Reader("graph", Limits())
