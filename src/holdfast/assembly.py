@@ -5,6 +5,7 @@ n rows, d width
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast import catalog
+from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.seeds import seeded
@@ -96,14 +98,14 @@ class Workshop:
 
         def count(rows: int) -> None:
             nonlocal done
-            done += rows
+            done = min(len(self.dataset), done + rows * parallel.world_size())  # the others are about as far
             stop_if_asked()
             if self.watch is not None:
                 self.watch(done, len(self.dataset))
 
         def compute(rows: np.ndarray) -> Tensor:
             encoder.to(self.device).eval()
-            return self.examples(self.store(encoder)).map(encoder, rows, tick=count)
+            return self.examples(self.store(encoder)).map(encoder, rows, tick=count, shared=True)
 
         found = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
         self.features = {encoder: found}  # one at a time: a comparison has one encoder
@@ -156,8 +158,11 @@ class Assembled:
         return model
 
 
-def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
-    """Build what the spec names; an encoder learns vocabulary and scale from the first stage's training rows alone."""
+def assemble(spec: Spec, episode: Episode, workshop: Workshop, *, trained: Model | None = None) -> Assembled:
+    """Build what the spec names; an encoder learns vocabulary and scale from the first stage's training rows alone.
+
+    With a network that is trained already, a copy of it is what the method trains on.
+    """
     dataset, device = workshop.dataset, workshop.device
     if spec.precision == "bf16" and device.type != "cuda":
         raise BadInput("precision bf16 needs a GPU: use fp32 here")
@@ -165,8 +170,11 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
     catalog.encoder_for(dataset.raw.kind, spec.encoder, spec.task)
 
     def new_encoder() -> Backbone:
-        with seeded(spec.seed, "init", "encoder"):
-            made = catalog.make("encoders", spec.encoder, partial(dataset.raw.take, rows), given=spec.encoder_args)
+        if trained is None:
+            with seeded(spec.seed, "init", "encoder"):
+                made = catalog.make("encoders", spec.encoder, partial(dataset.raw.take, rows), given=spec.encoder_args)
+        else:
+            made: Any = copy.deepcopy(trained.backbone)
         tune(made, spec.tune)
         return made
 
@@ -176,6 +184,8 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
     cached = spec.tune == "frozen" and workshop.cache is not None and plain and not isinstance(encoder, Features)
 
     def new_ends() -> tuple[nn.Module, nn.Module]:
+        if trained is not None:
+            return copy.deepcopy(trained.neck), copy.deepcopy(trained.head)
         neck = catalog.make_neck(spec.neck, encoder.width, len(dataset.classes), given=spec.neck_args)
         return neck, catalog.make("heads", spec.head, neck.width, dataset.classes, encoder, given=spec.head_args)
 
@@ -190,10 +200,10 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
         examples = workshop.examples(workshop.store(encoder))
 
     def make() -> Method:
-        backbone = Features(inputs=encoder.width) if cached else new_encoder()
+        again = None if trained is None or cached else _again(trained, spec)
+        backbone = again or (Features(inputs=encoder.width) if cached else new_encoder())
         with seeded(spec.seed, "init", "method"):
-            neck, head = new_ends()
-            model = Model(backbone, neck, head, precision=spec.precision).to(device)
+            model = (again or Model(backbone, *new_ends(), precision=spec.precision)).to(device)
             method = catalog.make(
                 "methods",
                 spec.method,
@@ -206,6 +216,15 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop) -> Assembled:
 
     following = FollowingWords(workshop, encoder) if isinstance(encoder, GrowsWords) and not cached else None
     return Assembled(encoder, examples, task, make, _augmentation(spec, dataset.raw.kind), following)
+
+
+def _again(trained: Model, spec: Spec) -> Model:
+    """A copy of a trained network, as a whole, since its parts may hold on to each other."""
+    made = copy.deepcopy(trained)
+    assert isinstance(made.backbone, Backbone)
+    tune(made.backbone, spec.tune)
+    made.precision = spec.precision
+    return made
 
 
 def _augmentation(spec: Spec, kind: str) -> Transform | None:

@@ -11,9 +11,10 @@ def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
     """What was trained on what, how well it does inside its domains, and how to use it."""
     spec, stage = record.spec, record.stages[-1]
     metric = spec["metric"]
+    sizes = {domain: count for each in record.stages for domain, count in each["sizes"]["train"].items()}
     lines = [
-        f"| {domain} | {stage['sizes']['train'].get(domain, 0)} | {scores[metric]:.3f} |"
-        for domain, scores in stage["valid"].items()
+        f"| {domain} | {sizes.get(domain, 0)} | {scores[metric]:.3f} |"
+        for domain, scores in {**stage["test"], **stage["valid"]}.items()
         if scores[metric] is not None
     ]
     labels = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")

@@ -10,14 +10,17 @@ from typing import Any
 from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.catalog.entry import AT_PLACES
+from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.domain import Dataset
 from holdfast.data.read import read
-from holdfast.engines.local import run_all
+from holdfast.engines.job import Engine
+from holdfast.engines.many import run_all
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
 from holdfast.record import RunRecord
+from holdfast.report.decision import Decision, decide
 from holdfast.report.page import write_page
 from holdfast.report.table import flat
 from holdfast.settings import choose_analyses, choose_device, choose_methods, make_spec, with_methods
@@ -25,11 +28,13 @@ from holdfast.settings import choose_analyses, choose_device, choose_methods, ma
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison leaves: its records, the metric it is told in, the page and remarks."""
+    """What a comparison leaves: its records, the metric it is told in, the page, what it chose, and remarks."""
 
     records: list[RunRecord]
     metric: str
     report: Path
+    dataset: Dataset
+    decision: Decision | None  # None where no method has finished every target
     notes: tuple[str, ...] = ()
 
     def table(self) -> list[dict[str, Any]]:
@@ -87,6 +92,7 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     analyse: Sequence[str] = (),
     watch: Watch | None = None,
+    engine: Engine | None = None,
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed; what is done already is not done again."""
     dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
@@ -117,11 +123,13 @@ def compare(
     for spec in specs:
         catalog.check("methods", spec.method, spec.method_args)
     out = Path(out)
-    records = run_all(specs, workshop, out, watch=watch, analyse=wanted)
+    records = run_all(specs, workshop, out, watch=watch, analyse=wanted, engine=engine)
     notes = (*dataset.notes, *left, *not_analysed(records, wanted))
     told = specs[0].metric
-    page = write_page(records, out / "report.html", title=f"Holdfast: {dataset.name}", metric=told, notes=notes)
-    return Comparison(records, told, page, notes)
+    page = out / "report.html"
+    if parallel.first():
+        write_page(records, page, title=f"Holdfast: {dataset.name}", metric=told, notes=notes)
+    return Comparison(records, told, page, dataset, decide(records, told), notes)
 
 
 def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[str]:

@@ -1,34 +1,55 @@
-"""DomainClassifier: the library as one object with fit, predict, predict_proba, score and save.
+"""DomainClassifier: the library as one estimator of scikit-learn, with adapt and save.
 
 n examples, c classes
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import validate_data
 
-from holdfast.assembly import Workshop
+from holdfast.adapting.adapt import Terms, adapt_model
+from holdfast.adapting.further import go_on
+from holdfast.assembly import Assembled, Workshop
+from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
-from holdfast.core.inputs import Graphs
+from holdfast.core.lock import locked
+from holdfast.data.arrival import with_classes
 from holdfast.data.domain import Dataset, encode
-from holdfast.data.raw import GraphList, Pictures, Pixels, Raw, Texts, Vectors
+from holdfast.data.heldout import HeldOut
+from holdfast.data.in_memory import as_dataset, as_given, as_labels, as_raw
+from holdfast.data.kept import check_sample, sample
+from holdfast.data.raw import Raw
 from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes, needs_of, train, training_steps
+from holdfast.experiment import checkpoint_path, episodes, needs_of, train, training_steps
+from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
-from holdfast.record import run_id
 from holdfast.saved import SavedModel, load_model
-from holdfast.settings import choose_device, make_spec
+from holdfast.settings import choose_device, for_one_domain, make_spec, settings_of
+from holdfast.trust.gauge import measure
+
+
+class NotFitted(BadInput, NotFittedError):
+    """A classifier was asked for predictions before it was fitted."""
 
 
 class DomainClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier trained on examples of several domains; every keyword is kept as given."""
+    """A classifier trained on examples of several domains; every keyword is kept as given.
+
+    Without domains all examples are one domain, and a method that needs several gives way to erm, with a warning.
+    """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
 
     def __init__(
         self,
@@ -43,61 +64,145 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         seed: int = 0,
         device: str = "auto",
         cache: bool = True,
+        keep_sample: int = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.method, self.encoder, self.tune = method, encoder, tune
         self.steps, self.batch, self.lr, self.metric = steps, batch, lr, metric
         self.seed, self.device, self.cache, self.settings = seed, device, cache, settings
+        self.keep_sample = keep_sample  # examples of each domain that a model folder keeps, for `adapt`
 
-    def fit(self, X: Any, y: Sequence[Any], *, domains: Sequence[Any]) -> Self:
+    def fit(self, X: Any, y: Any, *, domains: Sequence[Any] | None = None) -> Self:
         """Train on raw examples: texts, (text, text) pairs, vectors (n, d), uint8 images, image paths, or Graphs."""
-        raw, y, domains = as_raw(X), list(y), list(domains)
-        if not len(raw) == len(y) == len(domains):
-            raise BadInput(f"{len(raw)} examples, {len(y)} labels and {len(domains)} domains: give one of each")
-        for what, values in (("label", y), ("domain", domains)):
-            blank = [i for i, value in enumerate(values) if value is None or value != value]
-            if blank:
-                raise BadInput(f"the {what} of example {blank[0] + 1} is missing: fill it in or drop the example")
-        codes, classes = encode(y)
-        where, names = encode(domains)
-        self.fit_dataset(Dataset("data", raw, codes, classes, where, names))
-        found = {str(value): value for value in y}
-        self.classes_ = np.asarray([found[name] for name in classes])  # labels come back as they were given
+        dataset = as_dataset(X, y, domains)
+        self._features(X, dataset.raw, first=True)
+        self._fit(dataset, *self._rule(domains))
+        self.classes_ = as_given(dataset.classes, as_labels(y))
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Sequence[Any] | None = None, *, domains: Sequence[Any] | None = None
+    ) -> Self:
+        """Go on training on more examples; the first call tells all classes, and fixes an encoder's words and scale."""
+        dataset, cache = as_dataset(X, y, domains), cache_folder() if self.cache else None
+        if self.__sklearn_is_fitted__():
+            if classes is not None and set(map(str, classes)) != set(self._saved.classes):
+                raise BadInput(f"the classes were told before ({', '.join(self._saved.classes)}): leave them out")
+            self._features(X, dataset.raw)
+            self._saved = go_on(self._saved, dataset, device=choose_device(self.device), cache=cache)
+            self.record_ = self._saved.record
+            return self
+        if classes is None:
+            raise BadInput("the first call of partial_fit needs classes: tell all labels that will ever come")
+        known = as_labels(classes)
+        _, names = encode(known)
+        self._features(X, dataset.raw, first=True)
+        self._fit(with_classes(dataset, names), *self._rule(domains), measured=False)
+        self.classes_ = as_given(names, known)
         return self
 
     def fit_dataset(self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None) -> Self:
         """Train on a data set; with a folder the model is saved there, and a stopped training goes on where it was."""
+        return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch)
+
+    def _rule(self, domains: Sequence[Any] | None) -> tuple[str, Mapping[str, Any] | None]:
+        """The method to train by, and the settings: without domains one that can do with one."""
+        method = self.method if domains is not None else for_one_domain(self.method)
+        if method == self.method:
+            return method, self.settings
+        told = f"no domains were given, so all examples are one; {self.method} needs several: fitting with {method}"
+        warnings.warn(told, stacklevel=3)
+        return method, {key: value for key, value in (self.settings or {}).items() if not key.startswith("method.")}
+
+    def _fit(
+        self,
+        dataset: Dataset,
+        method: str,
+        settings: Mapping[str, Any] | None,
+        *,
+        folder: Path | None = None,
+        watch: Watch | None = None,
+        measured: bool = True,
+    ) -> Self:
         device, watch = choose_device(self.device), watch or Watch()
         spec = make_spec(
-            dataset, encoder=self.encoder, tune=self.tune, settings=self.settings, device=device,
-            method=self.method, plan="all", metric=self.metric, seed=self.seed,
+            dataset, encoder=self.encoder, tune=self.tune, settings=settings, device=device,
+            method=method, plan="all", metric=self.metric, seed=self.seed,
             steps=self.steps, batch=self.batch, lr=self.lr,
         )  # fmt: skip
+        if len(dataset) == 1:
+            raise BadInput(f"{dataset.name} has one sample: at least 2 are needed, to train and to validate on")
         dataset.checked(labels="label" in needs_of(spec))
+        check_sample(dataset, self.keep_sample)
         if spec.plan != "all":
-            raise BadInput(
-                f"fit trains on all domains, so its plan is 'all', not '{spec.plan}': see compare for others"
-            )
+            raise BadInput(f"fit trains on all domains, so its plan is 'all', not '{spec.plan}': compare has others")
         cache = cache_folder() if self.cache else None
         workshop = Workshop(dataset, device=device, cache=cache, watch=watch.encoding)
         (episode,) = episodes(spec, workshop)
-        name = f"{run_id(spec.json(), episode.name)}.safetensors"
-        saver = Saver(None if folder is None else folder / "checkpoints" / name)
+        saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))
         watch.start(1, 0)
         watch.begin(f"{spec.method} on {len(dataset.domains)} domains", training_steps(spec))
-        with stop_at_signal():
-            self.record_, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
-        watch.end()
-        self.classes_ = np.asarray(dataset.classes)
-        self._saved = SavedModel(built.deploy(), built.encoder, dataset.classes, self.record_)
-        if folder is not None:
-            self.save_pretrained(folder)
-        saver.finish()
+        with locked(folder) if folder is not None and parallel.first() else nullcontext():
+            with stop_at_signal():
+                self.record_, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
+            watch.end(self.record_)
+            self.classes_ = np.asarray(dataset.classes)
+            self._saved = self._kept(dataset, built, episode.stages[-1], measured=measured)
+            if folder is not None and parallel.first():
+                self.save_pretrained(folder)
+            saver.finish()
         return self
+
+    def _kept(self, dataset: Dataset, built: Assembled, stage: Stage, *, measured: bool) -> SavedModel:
+        """The trained network with what its predictions are held against, and what tells its data again."""
+        gauge, held = None, stage.test or stage.valid
+        if measured and self.record_.spec["task"] == "classify" and built.method is not None:
+            gauge = measure(
+                built.method.deployed, built.examples, stage.train, stage.valid,
+                classes=len(dataset.classes), seed=self.seed,
+            )  # fmt: skip
+        kept = None
+        if self.keep_sample:
+            kept = sample(dataset, stage.train, held, most=self.keep_sample, seed=self.seed)
+        columns = self.__dict__.get("feature_names_in_")
+        return SavedModel(
+            built.deploy(), built.encoder, dataset.classes, self.record_, gauge, HeldOut.of(dataset, held), kept,
+            None if columns is None else tuple(map(str, columns)),
+        )  # fmt: skip
+
+    def adapt(
+        self,
+        X: Any,
+        y: Sequence[Any],
+        *,
+        domain: str,
+        earlier: tuple[Any, Sequence[Any], Sequence[Any]] | None = None,
+        terms: Terms | None = None,
+    ) -> Self:
+        """Learn one more domain; where an earlier one would lose too much, an error says so and nothing changes.
+
+        `earlier` are the examples, labels and domains it was fitted on, unless it was made with `keep_sample`.
+        """
+        terms, model = terms or Terms(device=self.device), self._model()
+        new = as_dataset(X, y, [domain] * len(list(y)))
+        self._features(X, new.raw)
+        again = () if earlier is None else (as_dataset(*earlier),)
+        done = adapt_model(model, new, terms, domain=domain, earlier=again)
+        if done.refused and not terms.force:
+            raise BadInput(done.refused)
+        self._saved, self.record_ = done.model, done.model.record
+        return self
+
+    def foreignness(self, X: Any) -> np.ndarray:
+        """(n,) of 100 validation examples, how many lie as near to the training examples as each, or nearer."""
+        found = self._model().judge(self._raw(X), device=choose_device(self.device)).foreign
+        if found is None:
+            raise BadInput("this model was fitted without a measure of foreignness: fit it again")
+        return found
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, c) probabilities in the order of `classes_`."""
-        return self._model().probabilities(as_raw(X), device=choose_device(self.device))
+        return self._model().probabilities(self._raw(X), device=choose_device(self.device))
 
     def predict(self, X: Any) -> np.ndarray:
         """(n,) the most probable label of each example."""
@@ -117,53 +222,36 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """A classifier that predicts, from a model folder."""
         saved = load_model(Path(folder))
-        spec = saved.record.spec
-        made = cls(spec["method"], encoder=spec["encoder"], tune=spec["tune"], seed=spec["seed"], device=device)
+        spec, inputs = saved.record.spec, saved.encoder.settings.get("inputs")
+        made = cls(
+            spec["method"], encoder=spec["encoder"], tune=spec["tune"], steps=spec["steps"], batch=spec["batch"],
+            lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, settings=settings_of(spec),
+        )  # fmt: skip
         made.classes_, made._saved, made.record_ = np.asarray(saved.classes), saved, saved.record
+        if saved.encoder.takes == "vector" and inputs is not None:
+            made.n_features_in_ = int(inputs)
+        if saved.columns is not None:
+            made.feature_names_in_ = np.asarray(saved.columns, dtype=object)
         return made
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return "_saved" in self.__dict__
+
     def _model(self) -> SavedModel:
-        if "_saved" not in self.__dict__:
-            raise BadInput("this classifier is not fitted yet: call fit first")
+        if not self.__sklearn_is_fitted__():
+            raise NotFitted("this classifier is not fitted yet: call fit first")
         return self._saved
 
+    def _raw(self, X: Any) -> Raw:
+        raw = as_raw(X)
+        self._features(X, raw)
+        return raw
 
-def as_raw(X: Any) -> Raw:
-    """Raw examples of whatever the user brings: lists, arrays, a pandas Series or DataFrame."""
-    if isinstance(X, Raw):
-        return X
-    if isinstance(X, pd.Series):
-        X = X.tolist()
-    if isinstance(X, pd.DataFrame):
-        X = X.to_numpy()
-    if isinstance(X, np.ndarray) and X.dtype == np.uint8 and X.ndim == 4:
-        return Pixels(X)
-    if isinstance(X, np.ndarray) and X.dtype.kind in "OUS":
-        X = X.tolist()
-    if len(X) and isinstance(X[0], Path):
-        return Pictures(list(X))
-    if len(X) and isinstance(X[0], Graphs):
-        if not all(isinstance(graph, Graphs) and graph.count == 1 for graph in X):
-            raise BadInput("examples are graphs, so each must be a Graphs of one graph")
-        return GraphList(list(X))
-    if len(X) and _is_text(X[0]):
-        wrong = [i for i, example in enumerate(X) if not _is_text(example)]
-        if wrong:
-            raise BadInput(f"example {wrong[0] + 1} is no text but {X[wrong[0]]!r}: fill it in or drop it")
-        return Texts.of(list(X))
-    try:
-        array = np.asarray(X, dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        known = "texts, pairs, numbers, images, paths or graphs"
-        raise BadInput(f"examples are {known}, all of one kind: {error}") from error
-    if array.ndim != 2:
-        raise BadInput(f"vectors are given as (examples, features), not as an array of shape {array.shape}")
-    if not np.isfinite(array).all():
-        row, column = np.argwhere(~np.isfinite(array))[0]
-        raise BadInput(f"row {row + 1}, feature {column + 1} is NaN or infinite: fill it or drop the row")
-    return Vectors(array)
-
-
-def _is_text(example: Any) -> bool:
-    pair = isinstance(example, tuple | list) and len(example) == 2 and all(isinstance(part, str) for part in example)
-    return isinstance(example, str) or pair
+    def _features(self, X: Any, raw: Raw, *, first: bool = False) -> None:
+        """Of vectors, keep or check how many features they have and how a table calls them."""
+        known = ("n_features_in_", "feature_names_in_")
+        if first:
+            for name in known:
+                self.__dict__.pop(name, None)
+        if raw.kind == "vector" and raw is not X and (first or known[0] in self.__dict__):
+            validate_data(self, X, reset=first, skip_check_array=True)

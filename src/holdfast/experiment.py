@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,20 @@ import torch
 from holdfast import catalog
 from holdfast.analysis.views import view_domains
 from holdfast.assembly import Assembled, Workshop, assemble
+from holdfast.core import parallel
+from holdfast.core.chance import two_streams
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
+from holdfast.data.domain import Dataset
+from holdfast.data.parts import read_parts
 from holdfast.data.splits import shares
 from holdfast.methods.base import Metrics
-from holdfast.protocols.plan import Episode
+from holdfast.nn.model import Model
+from holdfast.protocols.divergence import Diverged
+from holdfast.protocols.plan import Episode, Past
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import Settings, check_labels, run
-from holdfast.record import RunRecord, read, run_id
+from holdfast.record import RunRecord, read_whole, run_id
 from holdfast.spec import Spec
 
 Tick = Callable[[Metrics], None]
@@ -40,9 +47,9 @@ def episodes(spec: Spec, workshop: Workshop) -> Iterator[Episode]:
     yield from plan.episodes(shares(workshop.dataset), spec.seed, oracle=spec.select == "oracle")
 
 
-def check_job(spec: Spec, episode: Episode, workshop: Workshop) -> None:
+def check_job(spec: Spec, episode: Episode, workshop: Workshop, *, labels: bool = True) -> None:
     """One sentence, before anything is trained, where the data cannot serve the method."""
-    if "label" in needs_of(spec):
+    if labels and "label" in needs_of(spec):
         check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
     least = max(layer.load().min_domains for _, layer in catalog.layers("methods", spec.method))
     there = training_domains([episode], spec.select)
@@ -73,6 +80,11 @@ def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
     return out / "records" / f"{run_id(spec.json(), episode.name)}.json"
 
 
+def checkpoint_path(spec: Spec, episode: Episode, out: Path) -> Path:
+    """The same on any number of processes, so that another number than the one it was begun on is noticed."""
+    return out / "checkpoints" / f"{run_id(replace(spec, processes=1).json(), episode.name)}.safetensors"
+
+
 def launch(
     spec: Spec, workshop: Workshop, out: Path, *, tick: Tick | None = None, analyse: Sequence[str] = ()
 ) -> Iterator[RunRecord]:
@@ -92,13 +104,14 @@ def launch_episode(
 ) -> RunRecord:
     """Run one episode to its record, unless the record is there, with or without what is to be analysed."""
     path = record_path(spec, episode, out)
-    if path.exists():
-        return read(path)
-    saver = Saver(out / "checkpoints" / f"{path.stem}.safetensors")
+    if (done := parallel.by_first(partial(read_whole, path))) is not None:
+        return done
+    saver = Saver(checkpoint_path(spec, episode, out))
     record, _ = train(spec, episode, workshop, saver=saver, tick=tick, analyse=analyse)
-    record.save(path.parent)
-    saver.finish()
-    return record
+    if parallel.first():
+        record.save(path.parent)
+        saver.finish()
+    return parallel.by_first(lambda: record)  # what it cost is told by the first
 
 
 def train(
@@ -109,14 +122,19 @@ def train(
     saver: Saver | None = None,
     tick: Tick | None = None,
     analyse: Sequence[str] = (),
+    trained: Model | None = None,
+    past: Past | None = None,
 ) -> tuple[RunRecord, Assembled]:
-    """Assemble and run one episode; the record, and the trained parts. Analyses come last and change no number."""
-    check_job(spec, episode, workshop)
+    """Assemble and run one episode; the record, and the trained parts. Analyses come last and change no number.
+
+    A network that is trained already goes on from where it is, with what is there of its past.
+    """
+    check_job(spec, episode, workshop, labels=past is None)
     saver = saver or Saver(None)
     saved = saver.load()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    built = assemble(spec, episode, workshop)
+    built = assemble(spec, episode, workshop, trained=trained)
     settings = Settings(
         steps=spec.steps,
         every=spec.every,
@@ -127,14 +145,17 @@ def train(
         patience=spec.patience,
         transform=built.transform,
     )
-    with seeded(spec.seed, "method"), _kernels():
+    with seeded(spec.seed, "method"), two_streams(spec.seed), _kernels():
         seen = _Counter(tick, saver)
-        method, stages = run(
-            episode, built.make, built.examples, built.task, settings,
-            following=built.following, saver=saver, saved=saved, tick=seen,
-        )  # fmt: skip
+        try:
+            method, stages = run(
+                episode, built.make, built.examples, built.task, settings,
+                following=built.following, past=past, saver=saver, saved=saved, tick=seen,
+            )  # fmt: skip
+        except Diverged as error:
+            raise error.naming(workshop.dataset.ids) from None
     built = built.trained(method)
-    count = saver.steps * spec.batch * len(episode.stages[0].train)
+    count = saver.steps * spec.batch * spec.processes * len(episode.stages[0].train)
     cost = {
         "seconds": round(saver.elapsed(), 3),
         "examples_per_second": round(count / max(saver.training, 1e-9), 1),
@@ -144,14 +165,12 @@ def train(
     }
     record = RunRecord(
         spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), cost,
-        analysis=_analyses(analyse, built, episode, spec.seed, workshop.dataset.classes),
+        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec.seed, workshop.dataset),
     )  # fmt: skip
     return record, built
 
 
-def _analyses(
-    names: Sequence[str], built: Assembled, episode: Episode, seed: int, classes: Sequence[str]
-) -> dict[str, Any]:
+def _analyses(names: Sequence[str], built: Assembled, episode: Episode, seed: int, dataset: Dataset) -> dict[str, Any]:
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:
         return {}
@@ -161,7 +180,10 @@ def _analyses(
     unseen = [part for part in stage.test if part.domain not in trained]
     assert built.method is not None
     model, targets = built.method.deployed, unseen or stage.test
-    views = view_domains(model, built.examples, sources, targets, seed=seed, classes=classes)
+    views = view_domains(
+        model, built.examples, sources, targets, seed=seed, classes=dataset.classes,
+        names=dataset.ids, points=read_parts(dataset.raw, dataset.ids),
+    )  # fmt: skip
     return {name: catalog.entry("analyses", name).build(views, seed=seed) for name in names}
 
 

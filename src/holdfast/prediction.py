@@ -5,37 +5,45 @@ n examples, c classes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
+import torch
 
 from holdfast import catalog
-from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
-from holdfast.core.files import write_text, write_whole
 from holdfast.data.domain import Dataset
-from holdfast.saved import load_model
+from holdfast.data.read import cut, pieces
+from holdfast.data.writing import check_suffix, write_pieces
+from holdfast.saved import WINDOW, SavedModel, load_model
 from holdfast.settings import choose_device
 
-SUFFIXES = (".csv", ".jsonl", ".parquet")
 SAID = {"tag": "sentences", "span": "answers", "respond": "responses"}
+WITHOUT = (
+    "this model folder holds no calibration and no measure of foreignness: probabilities are as the network gives "
+    "them; fit the model again to have both"
+)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prediction:
     """Where the predictions are and how many; of labels how many of each, and the accuracy where the file has them."""
 
     path: Path
-    examples: int
-    counts: dict[str, int]
-    accuracy: float | None
-    scored: int
+    examples: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    scored: int = 0  # examples that got a label, and have one that the model knows
+    right: int = 0
     what: str = "labels"
+    abstained: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.right / self.scored if self.scored else None
 
 
 def predict(
@@ -45,64 +53,94 @@ def predict(
     *,
     columns: Mapping[str, str] | None = None,
     device: str = "auto",
+    calibrated: bool = True,
+    abstain_above: float | None = None,
 ) -> Prediction:
-    """Write what the model says of every example to `out`.
+    """Write what the model says of every example to `out`, piece by piece, so that a table may be of any length.
 
-    That is id, label and one probability a class; or id and response, id, tokens and tags, id, answer and score.
+    That is id, label, one probability a class and how foreign the example is; or id and response, id, tokens and tags,
+    id, answer and score. Above `abstain_above`, a percentile of foreignness, there is no label.
     """
     out = Path(out)
-    if out.suffix not in SUFFIXES:
-        raise BadInput(f"cannot write '{out}': name a file that ends in {', '.join(SUFFIXES)}")
-    saved = load_model(Path(model))
+    check_suffix(out)
+    saved, where = load_model(Path(model)), choose_device(device)
+    done = Prediction(out, what=SAID.get(saved.task, "labels"))
+    _check(saved, abstain_above, done)
     form = catalog.make("tasks", saved.task, given={}).reads
-    dataset = load_data(data, columns=columns, need=(), form=form)
-    ids = list(dataset.ids) if dataset.ids is not None else [str(i + 1) for i in range(len(dataset))]
-    if saved.answers:
-        said = saved.responses(dataset.raw, device=choose_device(device))
-        _write(pa.table({"id": ids, "response": said}), out)
-        return Prediction(out, len(said), {}, None, 0, SAID[saved.task])
+    whole = saved.task not in ("classify", "respond")  # what it says are lists, whose kind is known at the end alone
+    tables = (
+        _table(saved, piece, where, done, calibrated=calibrated, abstain_above=abstain_above)
+        for piece in _pieces(data, columns, form, rows=(1 << 62) if whole else WINDOW)
+    )
+    write_pieces(out, tables, harmless=True)
+    return done
+
+
+def _check(saved: SavedModel, abstain_above: float | None, done: Prediction) -> None:
+    if saved.task == "classify" and saved.gauge is None:
+        done.notes = (WITHOUT,)
+    if abstain_above is None:
+        return
     if saved.task != "classify":
-        told = saved.told(dataset.raw, device=choose_device(device))
-        _write(pa.table({"id": ids, **told}), out)
-        return Prediction(out, len(dataset), {}, None, 0, SAID[saved.task])
-    found = saved.probabilities(dataset.raw, device=choose_device(device))
-    classes = np.asarray(saved.classes, dtype=object)
-    labels = classes[found.argmax(axis=1)]
-    table = pa.table(
+        raise BadInput(f"--abstain-above is for classifiers, and this model is for the task {saved.task}: leave it out")
+    if saved.gauge is None:
+        raise BadInput(
+            "this model folder holds no measure of foreignness, so it cannot abstain: fit the model again, or leave "
+            "--abstain-above out"
+        )
+    if not 0 <= abstain_above <= 100:
+        raise BadInput(f"--abstain-above is a percentile between 0 and 100, not {abstain_above:g}")
+
+
+def _pieces(
+    data: str | Path | Dataset, columns: Mapping[str, str] | None, form: str, *, rows: int
+) -> Iterator[Dataset]:
+    if isinstance(data, Dataset):
+        return cut(data, rows)
+    known = {name: entry.load() for name, entry in catalog.DATASETS.items()}
+    return pieces(data, rows=rows, columns=columns, known=known, form=form)
+
+
+def _table(
+    saved: SavedModel,
+    piece: Dataset,
+    device: torch.device,
+    done: Prediction,
+    *,
+    calibrated: bool,
+    abstain_above: float | None,
+) -> pa.Table:
+    """What the model says of a piece, added to what was counted of those before."""
+    first, done.examples = done.examples, done.examples + len(piece)
+    ids = [str(first + i + 1) for i in range(len(piece))] if piece.ids is None else list(piece.ids)
+    if saved.answers:
+        return pa.table({"id": ids, "response": pa.array(saved.responses(piece.raw, device=device), pa.string())})
+    if saved.task != "classify":
+        return pa.table({"id": ids, **saved.told(piece.raw, device=device)})
+    judged = saved.judge(piece.raw, device=device, calibrated=calibrated)
+    labels = np.asarray(saved.classes, dtype=object)[judged.probabilities.argmax(axis=1)]
+    answered = np.ones(len(piece), dtype=bool)
+    if abstain_above is not None and judged.foreign is not None:
+        answered = judged.foreign <= abstain_above
+    _count(done, saved.classes, labels, answered, piece)
+    extra = {"foreign": judged.foreign, "undecided": judged.undecided}
+    return pa.table(
         {
-            "id": ids,
-            "label": labels.tolist(),
-            **{f"p_{name}": found[:, i] for i, name in enumerate(saved.classes)},
+            "id": pa.array(ids, pa.string()),
+            "label": pa.array(labels, pa.string(), mask=~answered),
+            **{f"p_{name}": judged.probabilities[:, i] for i, name in enumerate(saved.classes)},
+            **{name: value for name, value in extra.items() if value is not None},
         }
     )
-    _write(table, out)
-    accuracy, scored = _accuracy(dataset, labels, saved.classes)
-    counts = {str(name): int((labels == name).sum()) for name in classes}
-    return Prediction(out, len(dataset), counts, accuracy, scored)
 
 
-def _accuracy(dataset: Dataset, labels: np.ndarray, known: tuple[str, ...]) -> tuple[float | None, int]:
-    if not dataset.classes:
-        return None, 0
-    truth = np.asarray(dataset.classes, dtype=object)[dataset.y]
-    fair = (dataset.y >= 0) & np.isin(truth, np.asarray(known, dtype=object))
-    return (float((labels == truth)[fair].mean()) if fair.any() else None), int(fair.sum())
-
-
-def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A list as one text with spaces between, since a csv file has no lists."""
-    if not pa.types.is_list(column.type):
-        return column
-    return pa.chunked_array([[" ".join(each) for each in column.to_pylist()]])
-
-
-def _write(table: pa.Table, out: Path) -> None:
-    match out.suffix:
-        case ".csv":
-            table = pa.table({name: _flat(table.column(name)) for name in table.column_names})
-            write_whole(out, lambda draft: pyarrow.csv.write_csv(table, draft))
-        case ".parquet":
-            write_whole(out, lambda draft: pyarrow.parquet.write_table(table, draft))
-        case _:
-            lines = table.to_pandas().to_json(orient="records", lines=True, force_ascii=False)
-            write_text(out, lines if lines.endswith("\n") else lines + "\n")
+def _count(done: Prediction, known: tuple[str, ...], labels: np.ndarray, answered: np.ndarray, piece: Dataset) -> None:
+    for name in known:
+        done.counts[name] = done.counts.get(name, 0) + int((labels[answered] == name).sum())
+    done.abstained += int((~answered).sum())
+    if not piece.classes:
+        return
+    truth = np.asarray(piece.classes, dtype=object)[piece.y]
+    fair = (piece.y >= 0) & np.isin(truth, np.asarray(known, dtype=object)) & answered
+    done.scored += int(fair.sum())
+    done.right += int((labels == truth)[fair].sum())

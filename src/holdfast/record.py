@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, Damaged, tell
 from holdfast.core.files import write_text
 
 SCHEMA = 1
@@ -38,7 +40,8 @@ class RunRecord:
 
     A stage is {"train": [domain], "step": kept step, "valid": {domain: Scores}, "test": {domain: Scores},
     "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"},
-    "right": {domain: `packed` test examples in order}}, the last where a task judges example by example.
+    "right": {domain: `packed` test examples in order}}, the last where a task judges example by example. The first
+    stage of a network that was trained before has its scores of then too, "before": {domain: Scores}.
     An analysis is what was asked of the trained run afterwards, by name; None where it does not apply to it.
     """
 
@@ -56,8 +59,10 @@ class RunRecord:
         return run_id(self.spec, self.episode)
 
     def text(self) -> str:
+        """The file, with a checksum of all that it says, so that a change of it is noticed."""
         fields = asdict(self)
         analysis = fields.pop("analysis")
+        fields["checksum"] = _checksum({**fields, "analysis": analysis})
         told = json.dumps(fields, sort_keys=True, indent=1, allow_nan=False) + "\n"
         if not analysis:
             return told
@@ -68,15 +73,55 @@ class RunRecord:
         return write_text(folder / f"{self.id}.json", self.text())
 
 
+def _checksum(fields: dict[str, Any]) -> str:
+    plain = json.loads(json.dumps(fields, allow_nan=False))  # as it is read again: keys are texts
+    return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
+
+
 def read(path: Path) -> RunRecord:
-    """One record; a file that is none gets a clear sentence."""
+    """One record; a file that is none, or that has changed since it was written, gets a clear sentence."""
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         if fields["schema"] != SCHEMA:
             raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}")
-        return RunRecord(**fields)
-    except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not a run record ({error}): delete it or name another folder") from error
+        written, analysis = fields.pop("checksum", None), fields.get("analysis", {})
+        if written is not None and written != _checksum({**fields, "analysis": analysis}):
+            raise Damaged(f"{path} has changed since it was written, by its checksum: delete it and run it again")
+        record = RunRecord(**fields)
+        _check(record)
+        return record
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
+        if isinstance(error, BadInput):
+            raise
+        told = " ".join(str(error).split())[:200]
+        raise Damaged(f"{path} is not a run record ({told}): delete it or name another folder") from error
+
+
+def _check(record: RunRecord) -> None:
+    """What every reader of records relies on; records of earlier versions lack some of it."""
+    kinds = {"episode": str, "stages": list} | dict.fromkeys(("spec", "code", "machine", "cost", "analysis"), dict)
+    for name, kind in kinds.items():
+        if not isinstance(getattr(record, name), kind):
+            raise TypeError(f"{name} is no {kind.__name__}")
+    for stage in record.stages:
+        if not all(isinstance(name, str) for name in stage["train"]) or not isinstance(stage["step"], int):
+            raise TypeError("a stage has names of domains to train on, and the number of a step")
+        for scores in (*stage["valid"].values(), *stage["test"].values(), *stage.get("before", {}).values()):
+            if not all(value is None or isinstance(value, int | float) for value in scores.values()):
+                raise TypeError("a score is no number")
+        if not all(isinstance(check["step"], int) for check in stage.get("history", [])):
+            raise TypeError("a step in the history is no number")
+
+
+def read_whole(path: Path) -> RunRecord | None:
+    """The record of a run that is done, or None where it has to be done: a damaged file is set aside and told."""
+    try:
+        return read(path) if path.exists() else None
+    except Damaged as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        os.replace(path, aside)
+        tell(f"{error}; it is set aside as {aside.name}, and the run is done again")
+        return None
 
 
 def load(folder: Path) -> Iterator[RunRecord]:

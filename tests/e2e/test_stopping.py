@@ -46,7 +46,6 @@ def wait_for(condition, process, seconds=60.0):
     assert process.poll() is None, process.communicate()
 
 
-@pytest.mark.slow
 def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_path):
     words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=400", "--set=every=50", "--set=schedule=cosine", *SMALL]
     code, _, err = finish(tmp_path, *words, "--out=whole", HOLDFAST_SAVE_SECONDS="1000")
@@ -74,7 +73,6 @@ def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_p
     assert not list(checkpoints.glob("*.safetensors"))
 
 
-@pytest.mark.slow
 def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
     words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=300", "--methods=erm", *SMALL]
     code, _, err = finish(tmp_path, *words, "--out=whole")

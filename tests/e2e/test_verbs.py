@@ -59,6 +59,33 @@ def test_compare_again_trains_nothing(holdfast, reviews, quick, tmp_path):
     assert "4 of 8 runs are done already" in more.err
 
 
+def test_compare_chooses_and_leaves_a_model_that_predicts(holdfast, reviews, quick, tmp_path):
+    words = ["compare", reviews, "--methods", "erm,coral", "--seeds", 1, "--steps", 10, "--out", "runs", *quick]
+    ran = holdfast(*words)
+    assert ran.code == 0, ran.err
+    assert "choice: erm, because " in ran.err + ran.out
+    model = tmp_path / "runs" / "model"
+    weights = (model / "model.safetensors").stat().st_mtime_ns
+    spec = json.loads((model / "record.json").read_text())["spec"]
+    assert (spec["plan"], spec["method"], spec["steps"]) == ("all", "erm", 10)
+    assert "Choice: erm" in (tmp_path / "runs" / "report.html").read_text()
+    told = holdfast("predict", model, reviews, "--out", "found.csv")
+    assert told.code == 0, told.err
+    assert len((tmp_path / "found.csv").read_text(encoding="utf-8").splitlines()) == 161
+    again = holdfast(*words, "--json")
+    assert again.json["choice"]["label"] == "erm"
+    assert again.json["model"] == "runs/model"
+    assert (model / "model.safetensors").stat().st_mtime_ns == weights  # it is that model already
+
+
+def test_without_a_model_none_is_trained(holdfast, reviews, quick, tmp_path):
+    words = ["compare", reviews, "--methods", "erm", "--seeds", 1, "--steps", 4, "--out", "runs", "--json", *quick]
+    ran = holdfast(*words, "--no-model")
+    assert ran.json["choice"]["label"] == "erm"
+    assert ran.json["model"] is None
+    assert not (tmp_path / "runs" / "model").exists()
+
+
 @pytest.mark.parametrize(
     "extra",
     [
@@ -99,7 +126,7 @@ def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tm
     assert float(rows[0]["p_pos"]) + float(rows[0]["p_neg"]) == pytest.approx(1.0, abs=1e-6)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [r["label"] for r in lines] == ["pos", "neg"]
-    assert pq.read_table(tmp_path / "out.parquet").column_names == ["id", "label", "p_neg", "p_pos"]
+    assert pq.read_table(tmp_path / "out.parquet").column_names == ["id", "label", "p_neg", "p_pos", "foreign"]
 
 
 def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_path):
@@ -232,7 +259,7 @@ def test_minilm_frozen_is_the_default_for_text(holdfast, reviews):
     assert average["mean"] > 0.9
 
 
-@pytest.mark.parametrize("verb", ["demo", "compare", "fit", "predict", "list", "report", "bench"])
+@pytest.mark.parametrize("verb", ["demo", "compare", "fit", "adapt", "rollback", "predict", "list", "report", "bench"])
 def test_help_teaches_by_example(holdfast, verb):
     ran = holdfast(verb, "--help")
     assert ran.code == 0

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 import typer
 
-from holdfast.cli import bench, compare, demo, fit, listing, predict, pretrain, report, reproduce, sweep
-from holdfast.cli.console import fail, say
+from holdfast.cli import (
+    adapt,
+    audit,
+    bench,
+    compare,
+    demo,
+    export,
+    fit,
+    listing,
+    predict,
+    pretrain,
+    report,
+    reproduce,
+    rollback,
+    serve,
+    sweep,
+)
+from holdfast.cli.console import fail, may_speak, say
+from holdfast.core import processes
 
 app = typer.Typer(
     name="holdfast",
@@ -21,10 +41,15 @@ app = typer.Typer(
     "Start with `holdfast demo`, then `holdfast compare YOUR.csv` on a table with columns text, label and domain.",
 )
 app.command("demo")(demo.demo)
+app.command("audit")(audit.audit)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("fit")(fit.fit)
+app.command("adapt")(adapt.adapt)
+app.command("rollback")(rollback.rollback)
 app.command("predict")(predict.predict)
+app.command("serve")(serve.serve)
+app.command("export")(export.export)
 app.command("pretrain")(pretrain.pretrain)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
@@ -36,31 +61,71 @@ ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer brings 
 
 
 AT_ONCE = "stopped at once; the same command goes on from the last checkpoint"
+TOGETHER = ("fit", "compare")  # verbs whose runs several processes can share
+
+
+class _Terminated(BaseException):
+    """A scheduler asked the process to end while nothing was trained that would be saved first."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
 
 
 def main() -> None:
-    """Run a verb; what the user can mend is one sentence and exit code 2, never a traceback."""
+    """Run a verb; what the user can mend is one sentence and exit code 2, never a traceback.
+
+    A run that was stopped ends with 128 plus the number of the signal: 130 for Ctrl-C, 143 for a scheduler's SIGTERM.
+    """
     from holdfast.core.errors import BadInput
 
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
+        _check_verb(sys.argv[1:])
         code = app(standalone_mode=False)
     except BadInput as error:
         fail(str(error))
     except typer.Exit as error:
         code = error.exit_code
         if code == 130:  # how typer tells of a keyboard interrupt
-            say(AT_ONCE)
+            _at_once()
     except ClickException as error:
         fail(f"{error.format_message()} (see `holdfast --help`)")  # pyright: ignore[reportAttributeAccessIssue]
     except (KeyboardInterrupt, typer.Abort):
-        say(AT_ONCE)
+        _at_once()
         code = 130
+    except _Terminated:
+        _at_once()
+        code = 143
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            fail("the device has too little memory: use a smaller --batch, a smaller encoder or --device cpu")
         if type(error).__name__ != "Interrupted":
+            if not may_speak():
+                sys.exit(1)
             raise
         say("stopped; everything so far is saved, and the same command goes on from there")
-        code = 130
+        code = 128 + (error.args[0] if error.args else signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _at_once() -> None:
+    if may_speak():
+        say(AT_ONCE, anyone=True)
+
+
+def _check_verb(words: list[str]) -> None:
+    """One sentence where several processes were started for what one of them does."""
+    from holdfast.core.errors import BadInput
+
+    verb = next((word for word in words if not word.startswith("-")), "")
+    if processes.started() > 1 and verb and verb not in TOGETHER:
+        raise BadInput(
+            f"{processes.started()} processes were started, and holdfast {verb} runs in one: start it without torchrun, "
+            f"which is for {' and '.join(TOGETHER)}"
+        )

@@ -34,7 +34,8 @@ def bench(
     else:
         table = Table("case", "ratio", "bar", "", box=None)
         for r in results:
-            table.add_row(r.case, f"{r.ratio:.3f}", r.bar_text(), "ok" if r.ok else "missed")
+            told = "ok" if r.ok else r.error or "missed"
+            table.add_row(r.case, "-" if r.error else f"{r.ratio:.3f}", r.bar_text(), told)
         show(table)
     if not all(r.ok for r in results):
         raise typer.Exit(1)

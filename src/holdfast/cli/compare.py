@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli import options
+from holdfast.cli import engines, options
 from holdfast.cli.config import Config, settle
 from holdfast.cli.console import give_json, say, show_records, watching
 
 if TYPE_CHECKING:
     from holdfast.comparison import Comparison
+    from holdfast.engines.watch import Watch
+
+NoModel = Annotated[bool, typer.Option("--no-model", help="Compare and choose, but train no model on all domains.")]
 
 
 def compare(
@@ -38,9 +41,19 @@ def compare(
     analyse: options.Analyse = "",
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
+    log: options.Log = None,
+    engine: engines.Engine = "local",
+    jobs: engines.Jobs = None,
+    address: engines.Address = None,
+    cpus: engines.Cpus = None,
+    gpus: engines.Gpus = None,
+    no_model: NoModel = False,
     json: options.Json = False,
 ) -> None:
     """Compare methods: leave one domain out in turn, train on the others, score on it, with several seeds.
+
+    At the end a choice is made, with its reason: a method other than erm only if it is better by more than chance. The
+    choice is trained once more, on all domains, and saved as a model folder under --out.
 
     Examples:
 
@@ -60,12 +73,21 @@ def compare(
 
     - `holdfast compare reviews.csv --config runs/sweep/best-erm.json --seeds 5`
 
+    - `holdfast compare reviews.csv --jobs auto`
+
+    - `holdfast compare reviews.csv --engine ray --address head:6379 --gpus 0.5`
+
+    - `torchrun --nproc_per_node 2 -m holdfast compare reviews.csv` (each run on two processes or GPUs)
+
     Run the same command again and it goes on where it was; finished runs are not run twice.
     """
     from holdfast.comparison import compare as run
+    from holdfast.core.parallel import joined
+    from holdfast.engines.logged import logged
 
     settings = options.with_task(settle(context, config, set_), task)
-    with watching(json) as watch:
+    where = engines.chosen(engine, jobs, address, cpus, gpus)
+    with joined(device), watching(json) as shown, logged(shown, log, out / "logs") as watch:
         done = run(
             data,
             methods=options.words(settings.pop("method", methods)),
@@ -87,16 +109,36 @@ def compare(
             settings=settings,
             analyse=options.words(analyse),
             watch=watch,
+            engine=where,
         )
-    tell(done, json=json)
+        model = None if no_model else kept(done, out / "model", device=device, cache=not no_cache, watch=watch)
+    tell(done, model, json=json)
 
 
-def tell(done: Comparison, *, json: bool) -> None:
-    """The table and where the page is, for a person or a machine."""
+def kept(done: Comparison, folder: Path, *, device: str, cache: bool, watch: Watch) -> Path | None:
+    """The folder of the chosen model, trained on all domains; None where there can be none."""
+    from holdfast.refitting import refit, why_not
+
+    return None if why_not(done) else refit(done, folder, device=device, cache=cache, watch=watch)
+
+
+def tell(done: Comparison, model: Path | None, *, json: bool) -> None:
+    """The table, the choice and where page and model are, for a person or a machine."""
+    from holdfast.refitting import why_not
+
+    chosen = done.decision
     if json:
-        give_json(options.comparison_json(done))
+        choice = None if chosen is None else {"label": chosen.label, "why": chosen.why, "spec": chosen.spec}
+        more = {"choice": choice, "model": None if model is None else str(model)}
+        give_json(options.comparison_json(done) | more)
         return
     for text in done.notes:
         say(text)
     show_records(done.records, done.metric)
+    if chosen is not None:
+        say(f"choice: {chosen.label}, because {chosen.why}")
     say(f"report: {done.report}")
+    if model is not None:
+        say(f"model: {model} (use it: holdfast predict {model} NEW.csv --out predictions.csv)")
+    elif reason := why_not(done):
+        say(reason)

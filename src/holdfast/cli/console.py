@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,23 +16,33 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
 
+from holdfast.core import processes
+
 if TYPE_CHECKING:
     from holdfast.engines.watch import Watch
     from holdfast.record import RunRecord
 
+SHOWN = 16  # runs with a bar, where more are under way at once
+EVERY = 30.0  # seconds between two lines about runs that are done
 
-def say(sentence: str) -> None:
-    """A sentence for a person, on stderr."""
+
+def say(sentence: str, *, anyone: bool = False) -> None:
+    """A sentence for a person, on stderr; of several processes the first alone says it, unless `anyone` may."""
+    if not anyone and not processes.first():
+        return
     Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
 
 
 def show(thing: Any) -> None:
     """A result for a person, on stdout."""
+    if not processes.first():
+        return
     width = None if sys.stdout.isatty() else 200  # a file or a pipe has no edge to wrap at
     Console(highlight=False, width=width, soft_wrap=isinstance(thing, str)).print(thing)
 
@@ -49,19 +60,31 @@ def show_records(records: Sequence[RunRecord], metric: str) -> None:
         say(tested)
 
 
-def give_json(document: Any) -> None:
+def give_json(document: Any, *, anyone: bool = False) -> None:
     """The one document a machine reads, on stdout."""
-    sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
+    if anyone or processes.first():
+        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def fail(sentence: str) -> NoReturn:
     """The sentence on stderr, or as JSON on stdout where --json was asked for; exit code 2."""
     sentence = " ".join(sentence.split())
+    if not may_speak():
+        sys.exit(2)
     if "--json" in sys.argv:
-        give_json({"error": sentence})
+        give_json({"error": sentence}, anyone=True)
     else:
-        say(f"error: {sentence}")
+        say(f"error: {sentence}", anyone=True)
     sys.exit(2)
+
+
+def may_speak() -> bool:
+    """Of several processes that end together, one says why."""
+    if processes.started() == 1:
+        return True
+    from holdfast.core import parallel
+
+    return parallel.may_speak()
 
 
 def _lines() -> Watch:
@@ -70,6 +93,13 @@ def _lines() -> Watch:
     class Lines(Watch):
         def start(self, total: int, finished: int) -> None:
             say(f"{finished} of {total} runs are done already" if finished else f"runs: {total}")
+            self.total, self.done, self.said = total, finished, time.monotonic()
+
+        def end(self, record: RunRecord) -> None:
+            self.done += 1
+            if time.monotonic() - self.said > EVERY:
+                self.said = time.monotonic()
+                say(f"{self.done} of {self.total} runs are done")
 
     return Lines()
 
@@ -84,8 +114,9 @@ def watching(quiet: bool) -> Iterator[Watch]:
     """Bars for runs, steps and encoding, with rates and the time left; plain lines where stderr is no terminal."""
     from holdfast.engines.watch import Watch
 
-    if quiet or not sys.stderr.isatty():
-        yield Watch() if quiet else _lines()
+    silent = quiet or not processes.first()
+    if silent or not sys.stderr.isatty():
+        yield Watch() if silent else _lines()
         return
     columns = (
         TextColumn("{task.description}"),
@@ -99,6 +130,7 @@ def watching(quiet: bool) -> Iterator[Watch]:
         class Bars(Watch):
             def __init__(self) -> None:
                 self.runs = self.run = self.encode = None
+                self.others: dict[str, TaskID] = {}
 
             def encoding(self, done: int, total: int) -> None:
                 if self.encode is None:
@@ -111,16 +143,30 @@ def watching(quiet: bool) -> Iterator[Watch]:
                 self.runs = bars.add_task("runs", total=total, completed=finished)
 
             def begin(self, name: str, steps: int) -> None:
+                self.close()  # one that diverged has no end
                 self.run = bars.add_task(name, total=steps)
+
+            def elsewhere(self, id: str, name: str, done: int, steps: int) -> None:
+                if done >= steps:
+                    if id in self.others:
+                        bars.remove_task(self.others.pop(id))
+                elif id in self.others:
+                    bars.update(self.others[id], completed=done)
+                elif len(self.others) < SHOWN:
+                    self.others[id] = bars.add_task(name, total=steps, completed=done)
 
             def step(self, metrics: Any) -> None:
                 if self.run is not None:
                     bars.advance(self.run)
 
-            def end(self) -> None:
-                if self.run is not None:
-                    bars.remove_task(self.run)
+            def end(self, record: RunRecord) -> None:
+                self.close()
                 if self.runs is not None:
                     bars.advance(self.runs)
+
+            def close(self) -> None:
+                if self.run is not None:
+                    bars.remove_task(self.run)
+                    self.run = None
 
         yield Bars()

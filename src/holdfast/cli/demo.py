@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.compare import tell
+from holdfast.cli.compare import kept, tell
 from holdfast.cli.console import say, watching
 
 
@@ -54,4 +54,5 @@ def demo(
             data_dir=data_dir,
             watch=watch,
         )
-    tell(done, json=json)
+        model = kept(done, out / "model", device=device, cache=True, watch=watch)
+    tell(done, model, json=json)

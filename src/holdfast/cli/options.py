@@ -30,7 +30,10 @@ Steps = Annotated[
     ),
 ]
 Batch = Annotated[
-    int | None, typer.Option(help="Examples of each domain in a batch. [default: 32]", show_default=False)
+    int | None,
+    typer.Option(
+        help="Examples of each domain in a batch; under torchrun, of each process. [default: 32]", show_default=False
+    ),
 ]
 Rate = Annotated[
     float | None,
@@ -73,6 +76,13 @@ Examples = Annotated[
     typer.Option(help="At most so many examples of each domain, drawn by seed.", show_default=False),
 ]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Compute frozen features anew in every step.")]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        help="Write losses and validation scores to tensorboard, tensorboard:DIR or mlflow:URI as well.",
+        show_default=False,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder with the files of known data sets; see `holdfast list datasets`.", show_default=False),

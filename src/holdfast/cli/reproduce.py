@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli import options
+from holdfast.cli import engines, options
 from holdfast.cli.console import give_json, say, show, watching
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ def reproduce(
     analyse: options.Analyse = "",
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
+    engine: engines.Engine = "local",
+    jobs: engines.Jobs = None,
+    address: engines.Address = None,
+    cpus: engines.Cpus = None,
+    gpus: engines.Gpus = None,
     json: options.Json = False,
 ) -> None:
     """Run a published table with its published settings, and show each number beside the one measured here.
@@ -71,11 +76,14 @@ def reproduce(
 
     - `holdfast reproduce hma/table4 --data-dir data --rows hma --columns imdb-multi --analyse slot-map,slot-attention`
 
+    - `holdfast reproduce mil/table1 --data-dir data --jobs 4`
+
     Run the same command again and it goes on where it was; finished runs are not run twice.
     """
     from holdfast.reproduction import reproduce as run
     from holdfast.settings import parse
 
+    where = engines.chosen(engine, jobs, address, cpus, gpus)
     with watching(json) as watch:
         done = run(
             recipe,
@@ -95,6 +103,7 @@ def reproduce(
             settings=parse(set_ or []),
             analyse=options.words(analyse),
             watch=watch,
+            engine=where,
         )
     if json:
         give_json(options.comparison_json(done))

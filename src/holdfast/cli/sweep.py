@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import options
+from holdfast.cli import engines, options
 from holdfast.cli.console import give_json, say, show_records, watching
 
 
@@ -33,6 +33,11 @@ def sweep(
     set_: options.Set = None,
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
+    engine: engines.Engine = "local",
+    jobs: engines.Jobs = None,
+    address: engines.Address = None,
+    cpus: engines.Cpus = None,
+    gpus: engines.Gpus = None,
     json: options.Json = False,
 ) -> None:
     """Search each method's settings, choose by validation scores alone, and score what was chosen on the targets.
@@ -50,11 +55,14 @@ def sweep(
 
     - `holdfast report runs/sweep --out trials.html` shows every trial
 
+    - `holdfast sweep reviews.csv --trials 100 --engine ray --address head:6379 --cpus 2`
+
     Run the same command again and it goes on where it was; with more trials it adds to those that are done.
     """
     from holdfast.search.sweep import sweep as run
     from holdfast.settings import parse
 
+    where = engines.chosen(engine, jobs, address, cpus, gpus)
     with watching(json) as watch:
         done = run(
             data,
@@ -78,6 +86,7 @@ def sweep(
             data_dir=data_dir,
             settings=options.with_task(parse(set_ or []), task),
             watch=watch,
+            engine=where,
         )
     best = {name: str(path) for name, path in done.best.items()}
     if json:

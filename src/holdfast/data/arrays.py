@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.data.archives import check_zip
 from holdfast.data.columns import SYNONYMS, find, listed
 from holdfast.data.domain import Dataset
 from holdfast.data.names import Names, class_codes, domain_codes, split_codes, times
@@ -27,7 +28,7 @@ _WANTED = {
     "time": SYNONYMS["time"],
     "id": ("ids", *SYNONYMS["id"]),
 }
-_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError)
+_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
 
 
 def read_arrays(
@@ -75,6 +76,7 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
     try:
         if not zipfile.is_zipfile(path):
             raise BadInput(f"{path} is broken or not a .npz file: write it with numpy.savez_compressed")
+        check_zip(path)
         # opened here, since numpy leaves a broken file open
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             for role, wanted in _WANTED.items():

@@ -1,6 +1,6 @@
 """Endless batches: the same number from each training domain, every row once before any comes again.
 
-b examples of one domain
+b examples of one domain; of several processes each takes its share of the same draw
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.data.examples import Examples
@@ -36,8 +37,9 @@ class Batches:
         generator: torch.Generator,
         transform: Transform | None = None,
         redraw: Redraw | None = None,
+        own: torch.Generator | None = None,  # for what is changed in this process's examples; the same unless given
     ) -> None:
-        self.examples, self.size, self.generator = examples, size, generator
+        self.examples, self.size, self.generator, self.own = examples, size, generator, own or generator
         self.transform, self.redraw = transform, redraw
         self.rows = [examples.rows_of(p) for p in parts]
         for part, rows in zip(parts, self.rows, strict=True):
@@ -48,13 +50,15 @@ class Batches:
         self.allowed = torch.zeros(len(examples), dtype=torch.bool)
         for rows in self.rows:
             self.allowed[rows] = True
+        self.drawn = torch.zeros(0, dtype=torch.long)  # the rows of the newest batch
         self.order = [rows[:0] for rows in self.rows]  # what is left of each domain's current pass
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> DomainBatch:
-        return self._made(torch.cat([self._draw(i) for i in range(len(self.rows))]))
+        self.drawn = torch.cat([self._draw(i) for i in range(len(self.rows))])
+        return self._made(self.drawn)
 
     def batch(self, rows: Tensor) -> DomainBatch:
         """The batch of these rows, `size` of each domain in turn; a row outside the parts raises."""
@@ -64,9 +68,9 @@ class Batches:
     def _made(self, rows: Tensor) -> DomainBatch:
         x, y = self.examples.both(rows)
         if self.transform is not None:
-            x = self.transform(x, self.generator)
+            x = self.transform(x, self.own)
         if self.redraw is not None:
-            x, y = self.redraw(x, y, self.generator)
+            x, y = self.redraw(x, y, self.own)
         return DomainBatch(x, y, self.domains, self.sizes)
 
     def _check(self, rows: Tensor) -> None:
@@ -76,12 +80,12 @@ class Batches:
 
     def _draw(self, i: int) -> Tensor:
         """The next `size` rows of the i-th domain; a pass that ends inside a batch is followed by a new one."""
-        left = self.order[i]
-        while len(left) < self.size:
+        left, whole, first = self.order[i], self.size * parallel.world_size(), self.size * parallel.rank()
+        while len(left) < whole:
             rows = self.rows[i]
             left = torch.cat([left, rows[torch.randperm(len(rows), generator=self.generator)]])
-        self.order[i] = left[self.size :]
-        return left[: self.size]
+        self.order[i] = left[whole:]
+        return left[first : first + self.size]
 
     def state_dict(self) -> dict[str, Any]:
         return {"generator": self.generator.get_state(), "order": [o.clone() for o in self.order]}

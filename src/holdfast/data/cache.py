@@ -13,20 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.checkpoint import load_tree, save_tree
+from holdfast.core import parallel
+from holdfast.core.checkpoint import load_tree, save_tree, state_digest
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
 
 
 def weights_digest(module: nn.Module) -> str:
     """A hash of every parameter and buffer."""
-    found = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        if isinstance(value, Tensor):
-            data = value.detach().cpu().contiguous()
-            found.update(f"{name}{tuple(data.shape)}{data.dtype}".encode())
-            found.update(data.flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    return state_digest(module.state_dict())
 
 
 def cached_features(
@@ -43,9 +38,11 @@ def cached_features(
         name = hashlib.sha256(f"{key}/{raw.digest(rows)}".encode()).hexdigest()[:32]
         path = folder / "features" / f"{name}.safetensors"
         features = _read(path, len(rows))
-        if features is None:
-            features = compute(rows)
-            save_tree(path, {"features": features})
+        if parallel.any_of(int(features is None))[0]:  # in some process, and then they share the work
+            missing, features = features is None, compute(rows)
+            if missing and parallel.first():
+                save_tree(path, {"features": features})
+        assert features is not None
         found.append(features)
     order = np.concatenate(list(groups))
     assert len(order) == len(raw), "groups must cover all rows once"

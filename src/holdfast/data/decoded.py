@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.core import parallel
 from holdfast.core.files import write_whole
 from holdfast.data.images import decode
 from holdfast.data.raw import Raw
@@ -36,8 +37,9 @@ def decoded(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | 
     key = hashlib.sha256(f"{raw.digest(np.arange(len(raw)))}/{size}".encode()).hexdigest()[:32]
     path = folder / "pictures" / f"{key}-{size}.uint8"
     count = len(files) * 3 * size * size
-    if not path.is_file() or path.stat().st_size != count:
-        write_whole(path, partial(_write, files=files, size=size, tick=tick))
+    with parallel.first_here():
+        if not path.is_file() or path.stat().st_size != count:
+            write_whole(path, partial(_write, files=files, size=size, tick=tick))
     # private, so that whoever writes into it changes no file
     return torch.from_file(str(path), shared=False, size=count, dtype=torch.uint8).view(shape)
 

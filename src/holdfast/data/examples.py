@@ -6,13 +6,14 @@ n rows
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core import inputs
+from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
 from holdfast.core.ragged import Ragged
@@ -69,6 +70,10 @@ class Examples:
         shift = (self.starts[rows] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
         return torch.arange(len(shift)) + shift
 
+    def origins(self, rows: Tensor) -> Tensor:
+        """The raw examples that these rows were made of."""
+        return rows if self.starts is None else torch.searchsorted(self.starts, rows, right=True) - 1
+
     def both(self, rows: Tensor) -> tuple[Inputs, Tensor]:
         """Inputs and targets; rows of a tensor travel to the device once for both."""
         if isinstance(self.store, TensorStore):
@@ -82,15 +87,17 @@ class Examples:
                 yield DomainBatch(*self.both(rows), (self.index[part.domain],), (len(rows),))
 
     def over(
-        self, rows: np.ndarray, *, together: tuple[int, int] | None = None
+        self, rows: np.ndarray, *, together: tuple[int, int] | None = None, shared: bool = False
     ) -> Iterator[tuple[Tensor, Inputs, Tensor]]:
         """Many rows in large even batches: places among the rows, inputs, targets.
 
         Where rows change each other's value, `together` says how many make a batch and the seed to shuffle them by.
+        Where they are shared, each process of a run gets some of the batches.
         """
         wanted = torch.from_numpy(np.ascontiguousarray(rows))
         even = together is None
-        for at in even_chunks(self.store, wanted, self.device) if even else shuffled_chunks(len(wanted), *together):
+        cut = even_chunks(self.store, wanted, self.device) if even else shuffled_chunks(len(wanted), *together)
+        for at in islice(cut, parallel.rank(), None, parallel.world_size()) if shared else cut:
             yield at, *self.both(wanted[at])
 
     @torch.no_grad()
@@ -102,15 +109,21 @@ class Examples:
         *,
         together: tuple[int, int] | None = None,
         targets: bool = False,
+        shared: bool = False,
     ) -> Tensor:
-        """A function of inputs, and of targets if asked, over many rows; (n, ...) on the CPU, in the rows' order."""
-        found, order = [], []
-        for at, x, y in self.over(rows, together=together):
-            found.append((function(x, y) if targets else function(x)).float())
-            order.append(at)
+        """A function of inputs, and of targets if asked, over many rows; (n, ...) on the CPU, in the rows' order.
+
+        Where it is shared, all processes of a run come here, each does some of the rows, and all get everything.
+        """
+        found = []
+        for at, x, y in self.over(rows, together=together, shared=shared):
+            found.append((at, (function(x, y) if targets else function(x)).float()))
             if tick is not None:
                 tick(len(at))
-        return torch.cat([f.cpu() for f in found])[torch.cat(order).argsort()]
+        found = [(at, value.cpu()) for at, value in found]
+        every = [each for one in parallel.gathered(found) for each in one] if shared else found
+        order = torch.cat([at for at, _ in every])
+        return torch.cat([value for _, value in every])[order.argsort()]
 
 
 def even_chunks(store: Store, rows: Tensor, device: torch.device) -> Iterator[Tensor]:

@@ -17,6 +17,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
+from holdfast.data.archives import check_zip
 from holdfast.data.domain import SPLITS, Dataset, encode
 from holdfast.data.graph_text import Parsed, Texts, parse_layout, parse_text
 from holdfast.data.images import SUFFIXES as IMAGES
@@ -88,6 +89,7 @@ def _zipped(path: Path) -> Texts:
     """The text files of a zip, each read when asked for; what a Mac adds is left out."""
     if not zipfile.is_zipfile(path):
         raise BadInput(f"{path} is broken or not a zip: pack it again")
+    check_zip(path)
 
     def content(name: str) -> str:
         try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data import formats
@@ -22,7 +24,7 @@ from holdfast.data.images import read_images
 from holdfast.data.molecules import read_molecules, smiles_column
 from holdfast.data.questions import read_questions
 from holdfast.data.shifts import shifted
-from holdfast.data.table import read_table
+from holdfast.data.table import read_table, table_pieces
 from holdfast.data.tags import read_tags
 
 SHIFT = ("shift", "environments", "group")
@@ -56,6 +58,29 @@ def read(
         chosen = {key: value for key, value in given.items() if key in SHIFT and key != "shift"}
         made = shifted(made, str(given["shift"]), **chosen)
     return replace(made, name=f"{made.name}@{text}") if text else made
+
+
+def pieces(
+    data: str | Path,
+    *,
+    rows: int,
+    columns: Mapping[str, str] | None = None,
+    known: Mapping[str, Callable[..., Dataset]],
+    form: str = "table",
+) -> Iterator[Dataset]:
+    """Examples without a need for labels or domains, so many rows at a time; a table is never in memory as a whole."""
+    name, text = _asked(data, known)
+    make = _reader(name, columns=columns, need=(), data_dir=None, known=known, form=form)
+    if isinstance(make, partial) and make.func is read_table and not text:
+        yield from table_pieces(*make.args, **make.keywords, rows=rows)
+    else:
+        yield from cut(read(data, columns=columns, need=(), known=known, form=form), rows)
+
+
+def cut(dataset: Dataset, rows: int) -> Iterator[Dataset]:
+    """A data set in pieces of so many rows."""
+    for start in range(0, len(dataset), rows):
+        yield dataset.subset(np.arange(start, min(start + rows, len(dataset))))
 
 
 def _reader(

@@ -1,50 +1,57 @@
 """A table file (csv, tsv, jsonl, parquet) as a data set: one row an example, columns found by name.
 
-n examples, d features
+n examples
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
 from holdfast.data import formats
-from holdfast.data.columns import Roles, assign, listed
+from holdfast.data.columns import Roles, assign
 from holdfast.data.domain import Dataset
-from holdfast.data.names import (
-    Names,
-    Strings,
-    blank,
-    class_codes,
-    domain_codes,
-    first_true,
-    split_codes,
-    times,
-)
-from holdfast.data.raw import Raw, Texts, Vectors
-
-_TEXT = pa.large_string()
-_PIECE = 1 << 23  # bytes
+from holdfast.data.gathered import Gathered
 
 
 def read_table(
     path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
 ) -> Dataset:
     """Stream a table from disk; `columns` names columns by role, `need` says which roles must be there."""
-    path = Path(path)
+    (whole,) = table_pieces(path, columns=columns, need=need)
+    return whole
+
+
+def table_pieces(
+    path: Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    need: Collection[str] = ("label", "domain"),
+    rows: int | None = None,
+) -> Iterator[Dataset]:
+    """The same in pieces of so many rows, each a data set of its own, so that a file may be larger than the memory."""
+    path, done = Path(path), 0
     _check_file(path)
     try:
-        return _read(path, columns, need, block=formats.BLOCK)
+        for piece in _pieces(path, columns, need, rows, block=formats.BLOCK):
+            done += len(piece)
+            yield piece
     except formats.LongRow:
-        return _read(path, columns, need, block=formats.LONG_BLOCK)
+        yield from _pieces(path, columns, need, rows, block=formats.LONG_BLOCK, skip=done)
 
 
-def _read(path: Path, columns: Mapping[str, str] | None, need: Collection[str], *, block: int) -> Dataset:
+def _pieces(
+    path: Path,
+    columns: Mapping[str, str] | None,
+    need: Collection[str],
+    rows: int | None,
+    *,
+    block: int,
+    skip: int = 0,
+) -> Iterator[Dataset]:
     schema = formats.peek(path, block)
     numeric = {f.name for f in schema if pa.types.is_boolean(f.type) or _is_number(f.type)}
     roles = assign(str(path), schema.names, numeric=numeric, columns=columns, need=need)
@@ -53,15 +60,25 @@ def _read(path: Path, columns: Mapping[str, str] | None, need: Collection[str], 
         if pa.types.is_nested(schema.field(name).type):
             kind = schema.field(name).type
             raise BadInput(f"{path}: column '{name}' holds {kind}: flatten it to texts or numbers")
-    table = _Gathered(path, roles, need)
+    told = {"named_time": bool((columns or {}).get("time")), "named_features": "features" in (columns or {})}
+    table = Gathered(path, roles, need, before=skip)
     for batch in formats.stream(path, types, block):
-        try:
-            table.add(batch)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise formats.explain(path, error) from error
-    if not table.rows:
+        at = min(skip, len(batch))
+        skip -= at
+        while at < len(batch):
+            piece = batch.slice(at, None if rows is None else rows - table.rows)
+            at += len(piece)
+            try:
+                table.add(piece)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                raise formats.explain(path, error) from error
+            if table.rows == rows:
+                yield table.dataset(**told)
+                table = Gathered(path, roles, need, before=table.before + table.rows)
+    if not table.rows and not table.before:
         raise BadInput(f"{path} has columns but no rows: give it one row an example")
-    return table.dataset(named_time=bool((columns or {}).get("time")), named_features="features" in (columns or {}))
+    if table.rows:
+        yield table.dataset(**told)
 
 
 def _check_file(path: Path) -> None:
@@ -92,143 +109,3 @@ def _types(path: Path, schema: pa.Schema, roles: Roles) -> dict[str, pa.DataType
     if roles.id is not None:
         wanted[roles.id] = formats.name_type(path, schema.field(roles.id).type, exact=True)
     return wanted
-
-
-class _Strings:
-    """A string column that grows by batches, kept in large pieces: small ones waste memory."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Any] = []
-        self.loose: list[Any] = []
-
-    def add(self, batch: Any) -> None:
-        self.loose.append(batch)
-        if sum(b.nbytes for b in self.loose) >= _PIECE:
-            self._join()
-
-    def column(self) -> pa.ChunkedArray:
-        self._join()
-        return pa.chunked_array(self.pieces, type=_TEXT)
-
-    def _join(self) -> None:
-        if self.loose:
-            self.pieces.append(pa.concat_arrays(self.loose, memory_pool=pa.system_memory_pool()))
-            self.loose = []
-            pa.default_memory_pool().release_unused()  # else what is freed here stays with the process
-
-
-class _Gathered:
-    """The wanted columns so far: texts stay in arrow, names are codes already."""
-
-    def __init__(self, path: Path, roles: Roles, need: Collection[str]) -> None:
-        self.path, self.roles, self.need = path, roles, need
-        self.rows = 0
-        self.texts = [_Strings() for _ in roles.texts]
-        self.features: list[np.ndarray] = []
-        self.label, self.domain, self.split = Names(), Names(), Names()
-        self.time: list[Any] = []
-        self.ids = _Strings()
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Check one batch and keep it."""
-        if not len(batch):
-            return
-        roles = self.roles
-        for kept, name in zip(self.texts, roles.texts, strict=True):
-            column = _as_text(batch.column(name))
-            self._refuse_blank(first_true(blank(column)), "text", name)
-            kept.add(column)
-        if roles.features:
-            self.features.append(self._numbers(batch))
-        if roles.label is not None:
-            self._add_names(self.label, batch.column(roles.label), "label", roles.label)
-        if roles.domain is not None:
-            self._add_names(self.domain, batch.column(roles.domain), "domain", roles.domain)
-        if roles.split is not None:
-            self.split.add(batch.column(roles.split), numbers=True)
-        if roles.time is not None:
-            self.time.append(batch.column(roles.time))
-        if roles.id is not None:
-            self.ids.add(_as_text(batch.column(roles.id)).fill_null(""))
-        self.rows += len(batch)
-
-    def _add_names(self, names: Names, column: Any, role: str, name: str) -> None:
-        codes = names.add(column, numbers=role == "label")
-        missing = codes < 0
-        # a file to predict may leave labels open, but an example must belong somewhere
-        if missing.any() and (role in self.need or role == "domain"):
-            self._refuse_blank(int(missing.argmax()), role, name)
-
-    def _refuse_blank(self, at: int | None, role: str, name: str) -> None:
-        if at is None:
-            return
-        mend = "fill it in or take the row out"
-        if role == "domain" and role not in self.need:
-            mend += ", or leave the column out with --column domain="
-        raise BadInput(f"{self.path}: row {self.rows + at + 1}, column '{name}' has no {role}: {mend}")
-
-    def _numbers(self, batch: pa.RecordBatch) -> np.ndarray:
-        found = np.empty((len(batch), len(self.roles.features)), dtype=np.float32)
-        for i, name in enumerate(self.roles.features):
-            column = batch.column(name)
-            column = column.cast(pa.float64()) if column.type != pa.bool_() else column.cast(pa.int8())
-            with np.errstate(over="ignore", invalid="ignore"):  # too large a number is told below
-                found[:, i] = column.to_numpy(zero_copy_only=False)
-            good = np.isfinite(found[:, i])
-            if not good.all():
-                at = int((~good).argmax())
-                said = column[at].as_py()
-                raise BadInput(
-                    f"{self.path}: row {self.rows + at + 1}, column '{name}' is "
-                    f"{'missing or not a number' if said is None else said}: features must be finite numbers"
-                )
-        return found
-
-    def dataset(self, *, named_time: bool, named_features: bool) -> Dataset:
-        """All rows as a data set."""
-        where, roles, notes = str(self.path), self.roles, []
-        raw: Raw
-        if roles.texts:
-            raw = Texts(*(kept.column() for kept in self.texts))
-        else:
-            raw = Vectors(np.concatenate(self.features))
-            if not named_features:
-                notes.append(
-                    f"no text column was found, so the input is the {len(roles.features)} numeric columns "
-                    f"{listed(roles.features)}; a text column is named with --column text=NAME"
-                )
-        time = times(pa.chunked_array(self.time)) if roles.time is not None else None
-        if roles.time is not None and time is None:
-            said = f"column '{roles.time}' of {where} is not all numbers or all dates like 2024-01-31"
-            if named_time:
-                raise BadInput(f"{said}: mend them or leave out --column time={roles.time}")
-            notes.append(f"{said}, so it is not used as the time")
-        y, classes = np.full(self.rows, -1, dtype=np.int64), ()
-        if roles.label is not None:
-            y, classes = class_codes(self.label)
-        domain, domains = np.zeros(self.rows, dtype=np.int64), ("all",)
-        if roles.domain is not None:
-            domain, domains = domain_codes(self.domain, time)
-        split = None if roles.split is None else split_codes(self.split, where=where, column=roles.split)
-        return Dataset(
-            name=self.path.stem,
-            raw=raw,
-            y=y,
-            classes=classes,
-            domain=domain,
-            domains=domains,
-            split=split,
-            ids=None if roles.id is None else Strings(self.ids.column()),
-            time=time,
-            notes=tuple(notes),
-        )
-
-
-def _as_text(column: Any) -> Any:
-    """An arrow array as large strings of valid UTF-8."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if column.type != _TEXT:
-        column = column.cast(_TEXT)
-    column.validate(full=True)
-    return column

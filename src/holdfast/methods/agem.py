@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import Metrics
@@ -35,7 +36,8 @@ class AGEM(Rehearsal):
             risk = self.task.loss(self.model(batch.x), batch.y)
         extra = auxiliary(side)
         loss = risk if extra is None else risk + extra
-        return risk.detach(), torch.autograd.grad(loss, self.optimizer.parameters, allow_unused=True)
+        moving = self.optimizer.parameters
+        return risk.detach(), parallel.averaged(torch.autograd.grad(loss, moving, allow_unused=True), moving)
 
 
 def project(grads: Grads, reference: Grads) -> tuple[list[Tensor | None], Tensor]:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
@@ -64,7 +65,9 @@ class PDA(Method):
         risk = self.task.loss(output, batch.y)
         judged = self._told_apart(z.detach(), batch, flipped=False)
         if judged.requires_grad:  # a class that one domain alone shows has nothing to align
-            self.critic.descend(judged)
+            self.critic.gather(judged)
+        if parallel.any_of(int(judged.requires_grad))[0]:  # in some process, so that all take the step or none
+            self.critic.gathered()
         confusion = self._told_apart(z, batch, flipped=True)
         gap = self._prediction_gap(self._said(z) if self.words else output, batch)
         loss = risk + self.feature_weight * confusion + self.prediction_weight * gap

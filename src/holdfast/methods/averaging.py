@@ -33,6 +33,9 @@ class Wrapper(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         return self.method.step(batch)
 
+    def why_whole(self, batch: DomainBatch) -> str:
+        return self.method.why_whole(batch)
+
     def begin_stage(self, info: StageInfo) -> None:
         self.method.begin_stage(info)
 

@@ -43,9 +43,11 @@ class Method(nn.Module, ABC):
     min_domains: int = 1
     phases: tuple[str, ...] = ("train",)
     follows_growth: str = ""  # `added` if its state bears parameters that are added, `any` if also some in their place
+    looks_back: str = ""  # what it needs of earlier stages: their `examples`, or the `path` that training took
     selects_itself: bool = False  # it decides from the validations itself what to keep, so the last step is taken
 
     model: Model
+    pieces: int = 1  # in how many a batch is taken, so that it fits into the device's memory
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:
@@ -59,6 +61,10 @@ class Method(nn.Module, ABC):
     def predict(self, x: Inputs) -> Tensor:
         """Outputs (b, c); changes nothing."""
         return self.deployed(x)
+
+    def why_whole(self, batch: DomainBatch) -> str:
+        """Why a batch has to be taken at once; empty where pieces of it give the same update."""
+        return "this rule looks at all examples of a batch together, so that it cannot be taken in pieces"
 
     def begin_stage(self, info: StageInfo) -> None:
         """Before the first step of a stage; also called, in order, when a run is taken up again."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from holdfast.core import parallel
 from holdfast.core.seeds import chance_state, set_chance_state
 
 ORDERS = ("first", "exact", "finite")  # without the second term, with it, or with it by finite differences
@@ -30,6 +31,7 @@ def look_ahead(
     for _ in range(steps):
         loss = inner(ahead)
         grads = torch.autograd.grad(loss, ahead, create_graph=exact, allow_unused=True)
+        grads = parallel.averaged(grads, ahead)
         ahead = [p if g is None else p - lr * g for p, g in zip(ahead, grads, strict=True)]
         if not exact:
             ahead = [p.detach().requires_grad_() for p in ahead]
@@ -45,7 +47,7 @@ def outer_gradient(
     if order != "finite":
         return list(torch.autograd.grad(outer, wanted, allow_unused=True))
     found = torch.autograd.grad(outer, [*wanted, *ahead], allow_unused=True)
-    direct, v = list(found[: len(wanted)]), found[len(wanted) :]
+    direct, v = list(found[: len(wanted)]), parallel.averaged(found[len(wanted) :], ahead)
     if all(g is None for g in v):
         return direct  # the outer loss does not see what the inner step moved
     length = torch.stack([g.norm() for g in v if g is not None]).norm()

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
@@ -51,7 +52,7 @@ class MemoryContrastive(Method):
         contrast = supervised_contrast(near, batch.y, self.keys, self.labels, self.temperature)
         loss, extra = risk + self.weight * contrast, auxiliary(side)
         self.optimizer.descend(loss if extra is None else loss + extra)
-        self._write(near.detach(), batch.y)
+        self._write(*(parallel.rows_of_all(t, batch.sizes) for t in (near.detach(), batch.y)))
         return {"risk": risk.detach(), "contrast": contrast.detach()}
 
     def _write(self, keys: Tensor, labels: Tensor) -> None:

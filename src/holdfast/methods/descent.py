@@ -76,9 +76,13 @@ class Descent:
 
     def descend(self, loss: Tensor) -> None:
         """Go down the gradient of this loss; move when `accumulate` of them are in."""
+        self.gather(loss)
+        self.gathered()
+
+    def gather(self, loss: Tensor) -> None:
+        """Add the gradient of a part of a loss to what is gathered; `gathered` comes when all parts are in."""
         share = loss if self.recipe.accumulate == 1 else loss / self.recipe.accumulate
         share.backward(inputs=self.parameters)
-        self._gathered()
 
     def apply(self, grads: Sequence[Tensor | None]) -> None:
         """The same for a gradient that was made elsewhere."""
@@ -88,26 +92,38 @@ class Descent:
                 # fused optimizers would read, and clipping would scale, wrongly
                 own = torch.empty_like(parameter).copy_(grad).div_(self.recipe.accumulate)
                 parameter.grad = own if parameter.grad is None else parameter.grad + own
-        self._gathered()
+        self.gathered()
 
-    def _gathered(self) -> None:
+    def gathered(self) -> None:
+        """One loss is in; move when `accumulate` of them are."""
         recipe = self.recipe
-        self.calls += 1
-        if self.calls % recipe.accumulate:
+        calls = self.calls + 1  # counted at the end, so that a step which fails has not been
+        if calls % recipe.accumulate:
+            self.calls = calls
             return
         average_gradients(self.parameters)
         if recipe.clip > 0:
             nn.utils.clip_grad_norm_(self.parameters, recipe.clip)
         if recipe.warmup or recipe.schedule != "constant":
-            factor = recipe.factor((self.calls - self.began) // recipe.accumulate - 1)
+            factor = recipe.factor((calls - self.began) // recipe.accumulate - 1)
             for group in self.optimizer.param_groups:
                 group["lr"] = recipe.lr * factor
         self.optimizer.step()
         self._clear()
+        self.calls = calls
 
     def _clear(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
+
+    def undo(self) -> None:
+        """Be as before a step that failed half-way."""
+        if self.calls % self.recipe.accumulate:
+            raise BadInput(
+                "the device ran out of memory between two of the batches that make one update: use a smaller --batch "
+                "and a larger accumulate"
+            )
+        self._clear()
 
     def restart(self) -> None:
         """Begin the schedule anew, as for a new stage or phase; gradients gathered by half are dropped."""
@@ -116,15 +132,21 @@ class Descent:
         self._clear()
 
     def state_dict(self) -> dict[str, Any]:
-        # between two updates the gradients gathered so far are part of the state
-        grads = [p.grad for p in self.parameters] if self.calls % self.recipe.accumulate else []
-        return {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "began": self.began, "grads": grads}
+        state = {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "began": self.began}
+        return {**state, "grads": self.waiting()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self.calls, self.began = state["calls"], state["began"]
+        self.wait_with(state["grads"])
+
+    def waiting(self) -> list[Tensor | None]:
+        """Gradients gathered since the last update, part of the state; each of several processes has its own."""
+        return [p.grad for p in self.parameters] if self.calls % self.recipe.accumulate else []
+
+    def wait_with(self, grads: Sequence[Tensor | None]) -> None:
         self._clear()
-        for parameter, grad in zip(self.parameters, state["grads"], strict=False):
+        for parameter, grad in zip(self.parameters, grads, strict=False):
             parameter.grad = None if grad is None else grad.to(parameter.device)
 
 

@@ -48,6 +48,7 @@ class EWC(Method):
 
     kept = ("optimizer", "learned")
     follows_growth = "added"
+    looks_back = "examples"
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.chance import shared_chance
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.nn.model import Model
@@ -28,7 +29,9 @@ class Fish(Method):
         moving = self.optimizer.parameters
         start = [p.detach().clone() for p in moving]
         parts, risks = batch.parts(), []
-        for i in torch.randperm(len(parts)).tolist():
+        with shared_chance():
+            order = torch.randperm(len(parts)).tolist()
+        for i in order:
             with tape() as side:
                 risk = self.task.loss(self.model(parts[i].x), parts[i].y)
             extra = auxiliary(side)

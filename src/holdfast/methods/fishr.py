@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
@@ -68,7 +69,7 @@ class Fishr(Method):
         variance = self.variance(z, batch)  # (n, p)
         smooth = self.ema * self.average + (1 - self.ema) * variance
         with torch.no_grad():
-            self.average.copy_(smooth)
+            self.average.copy_(parallel.mean(smooth))
         # as if the average had been one of many steps from the start: its gradient does not shrink with 1 - ema
         scaled = smooth / (1 - self.ema)
         penalty = (scaled - scaled.mean(dim=0)).pow(2).mean(dim=1).mean()

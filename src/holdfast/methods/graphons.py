@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.core import parallel
 from holdfast.core.inputs import Graphs
 
 _STATE = ("count", "links", "nodes", "chances", "known")
@@ -30,11 +31,14 @@ class Graphons:
         return self.links.shape[-1]
 
     def see(self, x: Graphs, y: Tensor) -> None:
-        """Add graphs; the median size of the first ones is the number of places. Nodes beyond the last are left out."""
+        """Add the graphs of all processes; the median size of the first ones is the number of places, of several
+
+        medians the largest. Nodes beyond the last are left out.
+        """
         classes, sizes = len(self.count), torch.bincount(x.owner, minlength=x.count)
         numbers = x.nodes if x.nodes.is_floating_point() else x.nodes.new_zeros(len(x.nodes), 0, dtype=torch.float32)
         if not self.places:
-            r = max(2, int(sizes.median()))
+            r = max(2, *parallel.any_of(int(sizes.median())))
             self.links, self.nodes = torch.zeros(classes, r, r), torch.zeros(classes, r, numbers.shape[1])
         r = self.places
         rank = by_degree(x)
@@ -42,12 +46,12 @@ class Graphons:
         a, b = rank[x.edges[:, inside]]
         label = y[x.owner[x.edges[0, inside]]]
         linked = torch.bincount((label * r + a) * r + b, minlength=classes * r * r).view(classes, r, r)
-        self.links += linked.to("cpu", torch.float32)
+        self.links += parallel.total(linked.to("cpu", torch.float32))
         near = rank < r
         at = y[x.owner[near]] * r + rank[near]
         summed = numbers.new_zeros(classes * r, numbers.shape[1]).index_add(0, at, numbers[near].detach())
-        self.nodes += summed.view(classes, r, -1).to("cpu", torch.float32)
-        self.count += torch.bincount(y, minlength=classes).cpu()
+        self.nodes += parallel.total(summed.view(classes, r, -1).to("cpu", torch.float32))
+        self.count += parallel.total(torch.bincount(y, minlength=classes).to("cpu", torch.float32))
 
     def estimate(self, threshold: float) -> None:
         """The chances of all classes seen, without the singular values below threshold * sqrt(r), within [0, 1]."""

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import auxiliary, tape
@@ -31,7 +32,8 @@ STATISTICS = ("copied", "averaged", "own")
 class HMA(Method):
     """Read, step down the risk, E_m <- momentum E_m + (1 - momentum) E, write [E_m(x), y] (Qiu et al., 2023).
 
-    A batch is read with the queue as the steps before left it, so its own labels are not in it. The momentum encoder
+    A batch is read with the queue as the steps before left it, so its own labels are not in it. Of several processes
+    each writes the rows of all into its queue, so that they hold the same. The momentum encoder
     E_m is in no optimizer and in no model folder. There is none where the queue is not written, where the encoder does
     not learn or only its tokens do, and with momentum 0: then the features of the step itself are written.
 
@@ -89,7 +91,7 @@ class HMA(Method):
         self.optimizer.descend(risk if extra is None else risk + extra)
         self._follow()
         self._write(z.detach(), batch)
-        self._stand_in(side["heterogeneous/recalled"])
+        self._stand_in(side["heterogeneous/recalled"][-1], batch)
         held = {} if self.queue is None else {"held": self.queue.seen.float().mean()}  # how full the queue is
         return {"risk": risk.detach(), **held}
 
@@ -111,6 +113,7 @@ class HMA(Method):
             return
         weights = zip(self.follower.parameters(), self.model.backbone.parameters(), strict=True)
         pairs: list[tuple[Tensor, Tensor]] = [pair for pair in weights if pair[1].requires_grad]
+        parallel.average_statistics(self.model.backbone)
         if self.statistics == "copied":
             copy_buffers(self.follower, self.model.backbone)
         elif self.statistics == "averaged":
@@ -124,13 +127,15 @@ class HMA(Method):
     @torch.no_grad()
     def _write(self, z: Tensor, batch: DomainBatch) -> None:
         if self.memory is not None and self.queue is not None:
-            self.memory.write(z if self.follower is None else self.model.encode(batch.x, by=self.follower), batch.y)
+            z = z if self.follower is None else self.model.encode(batch.x, by=self.follower)
+            self.memory.write(*(parallel.rows_of_all(t, batch.sizes) for t in (z, batch.y)))
 
-    def _stand_in(self, recalled: list[Tensor]) -> None:
+    def _stand_in(self, recalled: Tensor, batch: DomainBatch) -> None:
         """Until the stage ends the support set is the newest batch, so that validations have a context of its kind."""
         if self.memory is not None and self.memory.support is not None:
-            every = -(-len(recalled[-1]) // len(self.memory.support))  # a batch lies domain after domain
-            self.memory.keep(recalled[-1][::every])
+            recalled = parallel.rows_of_all(recalled, batch.sizes)
+            every = -(-len(recalled) // len(self.memory.support))  # a batch lies domain after domain
+            self.memory.keep(recalled[::every])
 
 
 def _moves(backbone: nn.Module) -> bool:

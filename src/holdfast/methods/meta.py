@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
+from holdfast.core.chance import shared_chance
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.nn.model import Model
@@ -38,10 +40,12 @@ class MLDG(Method):
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
 
     def step(self, batch: DomainBatch) -> Metrics:
-        seen, held = batch.hold_out(int(torch.randint(len(batch.sizes), ())))
+        with shared_chance():
+            seen, held = batch.hold_out(int(torch.randint(len(batch.sizes), ())))
         now = self.optimizer.parameters
         inner = self._risk(dict(zip(self.names, now, strict=True)), seen)
         first = torch.autograd.grad(inner, now, create_graph=self.second_order, allow_unused=True)
+        first = parallel.averaged(first, now)
         ahead = [p if g is None else p - self.inner_lr * g for p, g in zip(now, first, strict=True)]
         if not self.second_order:
             ahead = [p.detach().requires_grad_() for p in ahead]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.chance import shared_chance
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import Tape, auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
@@ -127,7 +128,8 @@ class MIL(Method):
     def _next_domain(self, batch: DomainBatch) -> int:
         """One domain for `iterations` steps, then another drawn."""
         if self.left == 0:
-            self.turn, self.left = int(torch.randint(len(batch.sizes), ())), self.iterations
+            with shared_chance():
+                self.turn, self.left = int(torch.randint(len(batch.sizes), ())), self.iterations
         self.left -= 1
         return self.turn
 

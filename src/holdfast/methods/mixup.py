@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.chance import shared_chance
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.nn.model import Model
@@ -27,9 +28,10 @@ class Mixup(Method):
 
     def step(self, batch: DomainBatch) -> Metrics:
         n = len(batch.sizes)
-        ring = torch.randperm(n).tolist()  # each domain is blended with the next of a random ring
+        with shared_chance():
+            ring = torch.randperm(n).tolist()  # each domain is blended with the next of a random ring
+            share = torch.distributions.Beta(self.alpha, self.alpha).sample((n,)).tolist()
         partner = {ring[i]: ring[(i + 1) % n] for i in range(n)}
-        share = torch.distributions.Beta(self.alpha, self.alpha).sample((n,)).tolist()
         x, before = batch.x, isinstance(batch.x, Tensor)
         if isinstance(x, Tensor) and x.dtype == torch.uint8:
             x = x.float() / 255
@@ -60,7 +62,8 @@ class ManifoldMixup(Method):
         self.optimizer = optimizer(model.learning())
 
     def step(self, batch: DomainBatch) -> Metrics:
-        share = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
+        with shared_chance():
+            share = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         other = torch.randperm(len(z)).to(z.device)

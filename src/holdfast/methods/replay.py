@@ -23,6 +23,7 @@ class Rehearsal(Method):
 
     kept = ("optimizer", "memory")
     follows_growth = "any"
+    looks_back = "examples"
 
     def __init__(
         self,

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.core import inputs
+from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
+from holdfast.core.chance import shared_chance
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Inputs, Tokens
 from holdfast.core.ragged import cat_targets, unpadded
@@ -42,9 +43,12 @@ class Reservoir:
                 self._offer(part)
 
     def draw(self, k: int, device: torch.device | str) -> DomainBatch:
-        """Up to k distinct examples, domain after domain."""
+        """Up to k distinct examples, domain after domain; other processes draw others, as long as there are some."""
         assert len(self), "nothing is held yet"
-        chosen = torch.randperm(len(self))[:k].tolist()
+        processes = parallel.world_size()
+        with shared_chance():
+            chosen = torch.randperm(len(self))[: k * processes].tolist()
+        chosen = chosen[parallel.rank() :: processes] or chosen
         return self._batch(sorted(chosen, key=lambda i: self.domain[i]), device)
 
     def singles(self, device: torch.device | str) -> Iterable[DomainBatch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
@@ -34,7 +35,7 @@ class GroupDRO(Method):
         pairs = zip(batch.split(output), batch.split(batch.y), strict=True)
         risks = torch.stack([self.task.loss(o, y) for o, y in pairs])  # (n,)
         with torch.no_grad():
-            self.q.mul_((self.eta * risks).exp())
+            self.q.mul_((self.eta * parallel.mean(risks)).exp())
             self.q.div_(self.q.sum())
         loss, extra = risks @ self.q, auxiliary(side)
         self.optimizer.descend(loss if extra is None else loss + extra)

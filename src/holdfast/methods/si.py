@@ -5,12 +5,13 @@ p parameters, all together
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
@@ -26,6 +27,8 @@ class SynapticIntelligence(Method):
     -gradient_i * change_i over the stage's steps; as in the authors' code it never falls below 0.  Strength and
     xi are theirs for permuted MNIST, which is a stream of domains too.
     """
+
+    looks_back = "path"
 
     omega: Tensor  # (p,) importance for the stages before
     start: Tensor  # (p,) the parameters when the stage began
@@ -63,6 +66,7 @@ class SynapticIntelligence(Method):
         extra = auxiliary(side)
         parameters, before = self.optimizer.parameters, self._theta()
         grads = torch.autograd.grad(risk if extra is None else risk + extra, parameters, allow_unused=True)
+        grads = parallel.averaged(grads, parameters)
         away = before - self.start
         pull = 2 * self.strength * self.omega * away  # the penalty's gradient
         pieces = pull.split([p.numel() for p in parameters])
@@ -74,7 +78,7 @@ class SynapticIntelligence(Method):
         gained = self.path / ((self._theta() - self.start) ** 2 + self.xi)
         self.omega = (self.omega + gained).clamp(min=0.0)
 
-    def _follow(self, grads: tuple[Tensor | None, ...], before: Tensor) -> None:
+    def _follow(self, grads: Sequence[Tensor | None], before: Tensor) -> None:
         """Add this step to the path; gradients that wait for an update are counted with the update they make."""
         pairs = zip(grads, self.optimizer.parameters, strict=True)
         flat = torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in pairs])

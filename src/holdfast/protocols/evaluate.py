@@ -11,6 +11,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
+from holdfast.protocols.resume import stop_if_asked, stop_together
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
 
@@ -45,8 +46,11 @@ def _both(method: Method, examples: Examples, part: Part, function: Function) ->
 
 
 def _over(method: Method, examples: Examples, rows: np.ndarray, function: Function) -> Tensor:
+    stop_together()
     training = method.training
     method.eval()
-    found = examples.map(function, rows, together=method.deployed.together, targets=True)
+    found = examples.map(
+        function, rows, lambda _: stop_if_asked(), together=method.deployed.together, targets=True, shared=True
+    )
     method.train(training)
     return found

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.errors import BadInput
+import torch
+
+from holdfast.core import parallel
+from holdfast.core.chance import own_state, set_own_state
 from holdfast.core.seeds import chance_state, set_chance_state
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
-from holdfast.protocols.resume import Saver
+from holdfast.protocols.divergence import Recent, must_be_finite
+from holdfast.protocols.pieces import descents, set_pieces, step_in_memory
+from holdfast.protocols.resume import Interrupted, Saver
 from holdfast.protocols.select import Check, Choose, should_stop
 
 Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # by domain: score (higher is better), risk
-
-
-class Diverged(BadInput):
-    """A risk is no longer a number: the settings, not the data, are to be mended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Fit:
     step: int
     checks: list[Check]
     history: list[dict[str, Any]]  # per check: phase, step, metrics of that step, valid scores and risks
+    pieces: int = 1  # in how many a batch was taken at last, so that it fitted into the device's memory
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class _State:
     checks: list[Check] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
     snapshot: dict[str, Any] | None = None
+    unchecked: dict[str, float] | None = None  # what the newest step said, while it waits to be validated
 
 
 def fit(
@@ -65,39 +67,56 @@ def fit(
             method.begin_phase(method.phases[number])
             method.restart_schedules()
         method.train()  # here, because a phase may freeze parts, which then rest
-        while state.step < steps:
-            metrics = method.step(next(batches))
-            state.step += 1
-            if tick is not None:
-                tick(metrics)
-            if state.step % every == 0 or state.step == steps:
-                _check(state, method, metrics, validate)
+        recent = Recent()
+        while state.step < steps or state.unchecked is not None:
+            if state.unchecked is None:
+                metrics = step_in_memory(method, next(batches))
+                state.step += 1
+                recent.add(state.step, metrics, batches)
+                if tick is not None:
+                    tick(metrics)
+                if state.step % every == 0 or state.step == steps:
+                    recent.look()
+                    state.unchecked = _told(metrics)
+            if state.unchecked is not None:
+                try:
+                    _check(state, method, validate)
+                except Interrupted:  # the validation is done again, and finds what it would have found
+                    if saver is not None:
+                        saver.save(_pack(state, method, batches))
+                    raise
                 if choose(state.checks) == len(state.checks) - 1:
                     state.snapshot = copy.deepcopy(method.state_dict())
                 if should_stop(state.checks, choose, patience):
                     break
             if saver is not None and saver.due():
+                recent.look()  # what is saved is good
                 saver.save(_pack(state, method, batches))
+        state.step = steps  # an early end is the end
+        if saver is not None and saver.worth():
+            saver.save(_pack(state, method, batches))
         assert state.snapshot is not None, "no step was validated"
         method.load_state_dict(state.snapshot)
-    return Fit(state.checks[choose(state.checks)].step, state.checks, state.history)
+    return Fit(state.checks[choose(state.checks)].step, state.checks, state.history, method.pieces)
 
 
-def _check(state: _State, method: Method, metrics: Metrics, validate: Validate) -> None:
-    seen = {name: float(value) for name, value in metrics.items()}
-    _must_be_finite(seen, state.step)
+def _told(metrics: Metrics) -> dict[str, float]:
+    """Numbers of a step, the mean over the processes that took it."""
+    if parallel.active() and metrics:
+        device = next(iter(metrics.values())).device
+        values = parallel.mean(torch.stack([value.detach().float().to(device) for value in metrics.values()]))
+        return dict(zip(metrics, values.tolist(), strict=True))
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _check(state: _State, method: Method, validate: Validate) -> None:
     scores, losses = validate()
-    _must_be_finite(losses, state.step)
+    must_be_finite(losses, state.step)
     method.on_valid(state.step, scores, losses)
     state.checks.append(Check(state.step, scores))
-    phase = method.phases[state.phase]
+    phase, seen = method.phases[state.phase], state.unchecked or {}
     state.history.append({"phase": phase, "step": state.step, **seen, "valid": scores, "loss": losses})
-
-
-def _must_be_finite(values: dict[str, float], step: int) -> None:
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise Diverged(f"training diverged: {name} is {value} at step {step}; lower --lr or set clip")
+    state.unchecked = None
 
 
 def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:
@@ -107,16 +126,34 @@ def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:
         "checks": [[check.step, check.scores] for check in state.checks],
         "history": state.history,
         "snapshot": state.snapshot,
+        "unchecked": state.unchecked,
+        "pieces": method.pieces,
         "method": method.state_dict(),
         "batches": batches.state_dict(),
         "chance": chance_state(),
+        "own": parallel.gathered(_own(method, batches)),
     }
+
+
+def _own(method: Method, batches: Batches) -> dict[str, Any]:
+    """What differs between the processes of a run; nothing when alone."""
+    if not parallel.active():
+        return {}
+    waiting = [[None if g is None else g.cpu() for g in each.waiting()] for each in descents(method)]
+    return {"chance": own_state(), "changes": batches.own.get_state(), "grads": waiting}
 
 
 def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batches) -> None:
     state.phase, state.step = saved["phase"], saved["step"]
     state.checks = [Check(step, scores) for step, scores in saved["checks"]]
-    state.history, state.snapshot = saved["history"], saved["snapshot"]
+    state.history, state.snapshot, state.unchecked = saved["history"], saved["snapshot"], saved["unchecked"]
+    set_pieces(method, saved["pieces"])
     method.load_state_dict(saved["method"])
     batches.load_state_dict(saved["batches"])
     set_chance_state(saved["chance"])
+    own = saved["own"][parallel.rank()] if parallel.active() else {}
+    if own:
+        set_own_state(own["chance"])
+        batches.own.set_state(own["changes"])
+        for each, grads in zip(descents(method), own["grads"], strict=True):
+            each.wait_with(grads)

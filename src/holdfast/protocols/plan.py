@@ -43,6 +43,14 @@ class Episode:
     stages: tuple[Stage, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Past:
+    """What a network learned before a run: how many stages, and what is there of their training rows."""
+
+    stages: int
+    parts: tuple[Part, ...] = ()
+
+
 class Plan(Protocol):
     """Constructor keywords are its settings; `oracle` asks for target rows in `Stage.peek`."""
 

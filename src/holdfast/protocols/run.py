@@ -20,7 +20,7 @@ from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.protocols.evaluate import keep, look, score
 from holdfast.protocols.fit import Fit, fit
 from holdfast.protocols.memory_check import check_memory
-from holdfast.protocols.plan import Episode, Stage, rows_of
+from holdfast.protocols.plan import Episode, Past, Stage, rows_of
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
@@ -61,16 +61,24 @@ def run(
     settings: Settings,
     *,
     following: Following | None = None,
+    past: Past | None = None,
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
 ) -> tuple[Method, list[dict[str, Any]]]:
-    """Train through all stages, going on from what was saved; the method and one JSON-able result a stage."""
+    """Train through all stages, going on from what was saved; the method and one JSON-able result a stage.
+
+    A network with a past is scored before its first stage too, and its rule is shown what is there of the past.
+    """
     saver = saver or Saver(None)
     done: list[dict[str, Any]] = saved["run"]["done"] if saved else []
-    begun = len(done)
-    method = make()
-    for index, stage in enumerate(episode.stages):
+    method, behind = make(), 0 if past is None else past.stages
+    begun, before = behind + len(done), {}
+    if past is not None:
+        first = episode.stages[0]
+        before = {"before": score(method, examples, (*first.test, *first.valid), task, task.metrics)}
+        _recall(method, past, None if saved else examples, settings.batch)
+    for index, stage in enumerate(episode.stages, start=behind):
         _check_stage(method, stage)
         words = tuple if following is None else partial(following.words, stage.train)
         method.begin_stage(StageInfo(index, tuple(p.domain for p in stage.train), words))
@@ -90,8 +98,15 @@ def run(
         )  # fmt: skip
         method.end_stage(examples.once(stage.train, settings.batch))
         check_memory(method, examples, stage.train[0])
-        done = [*done, _result(method, stage, fitted, examples, task)]
+        done = [*done, {**_result(method, stage, fitted, examples, task), **(before if index == behind else {})}]
     return method, done
+
+
+def _recall(method: Method, past: Past, examples: Examples | None, batch: int) -> None:
+    """Begin and end the past as one stage; what it left is in the saved state where a run is taken up again."""
+    method.begin_stage(StageInfo(0, tuple(p.domain for p in past.parts)))
+    if examples is not None and past.parts:
+        method.end_stage(examples.once(past.parts, batch))
 
 
 def _train(
@@ -118,11 +133,13 @@ def _train(
             scores[part.domain] = task.better(metric, 0.0 if value is None else value)
         return scores, losses
 
-    chance = generator(settings.seed, "batches", index, parallel.rank())
+    chance = generator(settings.seed, "batches", index, 0)  # the same in every process, which takes its share of rows
+    own = generator(settings.seed, "batches", index, parallel.rank(), "own") if parallel.active() else None
     redraw = task.redraw if isinstance(task, Redrawing) else None
     batches = Batches(
-        examples, stage.train, settings.batch, generator=chance, transform=settings.transform, redraw=redraw
-    )
+        examples, stage.train, settings.batch,
+        generator=chance, own=own, transform=settings.transform, redraw=redraw,
+    )  # fmt: skip
     return fit(method, batches, validate, every=settings.every, patience=settings.patience, **loop)
 
 
@@ -160,6 +177,7 @@ def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task:
     return {
         "train": [p.domain for p in stage.train],
         "step": fitted.step,
+        **({"pieces": fitted.pieces} if fitted.pieces > 1 else {}),
         "valid": score(method, examples, stage.valid, task, task.metrics),
         "test": test,
         "right": right,

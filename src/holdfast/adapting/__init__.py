@@ -1,0 +1,1 @@
+"""One more domain for a model that is trained already."""

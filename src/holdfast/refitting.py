@@ -1,0 +1,62 @@
+"""From a comparison to a model: the configuration that was chosen, trained on all domains and saved."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from holdfast.comparison import Comparison
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.engines.watch import Watch
+from holdfast.estimator import DomainClassifier
+from holdfast.record import read
+from holdfast.report.decision import Decision
+from holdfast.saved import check_folder
+from holdfast.settings import settings_of
+
+# a model of all domains differs from the runs that were compared in these, and in nothing else
+OWN = ("plan", "plan_args", "select", "seed", "precision")
+
+
+def why_not(done: Comparison) -> str | None:
+    """Why nothing can be trained on all domains at once after this comparison; None where it can."""
+    if done.decision is None:
+        return "no model was saved: no method has finished every target domain"
+    if done.decision.spec["plan"] == "stream":
+        return (
+            "no model was saved: the comparison was of streams; train a model with fit, and go on with adapt, domain "
+            "after domain"
+        )
+    return None
+
+
+def refit(
+    done: Comparison, folder: str | Path, *, device: str = "auto", cache: bool = True, watch: Watch | None = None
+) -> Path:
+    """Train the choice of a comparison on all its domains; a folder that holds that very model is left as it is."""
+    folder, reason = Path(folder), why_not(done)
+    if reason is not None or done.decision is None:
+        raise BadInput(reason or "nothing was chosen")
+    if parallel.by_first(partial(_holds, folder, done.decision)):
+        return folder
+    check_folder(folder)
+    spec = done.decision.spec
+    classifier = DomainClassifier(
+        spec["method"], encoder=spec["encoder"], tune=spec["tune"], steps=spec["steps"], batch=spec["batch"],
+        lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, cache=cache,
+        settings={key: value for key, value in settings_of(spec).items() if key not in OWN},
+    )  # fmt: skip
+    classifier.fit_dataset(done.dataset, folder=folder, watch=watch)
+    return folder
+
+
+def _holds(folder: Path, decision: Decision) -> bool:
+    path = folder / "record.json"
+    if not path.is_file() or not (folder / "config.json").is_file():
+        return False
+    try:
+        found = read(path).spec
+    except BadInput:
+        return False
+    return all(found.get(key) == value for key, value in decision.spec.items() if key not in OWN)

@@ -1,0 +1,124 @@
+"""Many runs at once as a user starts them: a node dies, the driver is killed or stopped, and no run is lost."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.bench.nodes import cluster
+from holdfast.data.worlds import world
+from holdfast.record import load
+
+COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()"]
+SEARCH = ["--methods=erm", "--trials=4", "--seeds=2", "--encoder=mlp", "--set=encoder.hidden=[16]", "--device=cpu"]
+RUNS = 24  # of 4 trials, 2 seeds and 3 targets
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the package ray is not installed")
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    made = world("vector", "rotation", domains=3, size=60)
+    labels, domains = np.asarray(made.classes, dtype=str)[made.y], np.asarray(made.domains, dtype=str)[made.domain]
+    np.savez(tmp_path / "world.npz", x=made.raw.data, y=labels, domain=domains)
+    return tmp_path / "world.npz"
+
+
+def start(arrays, out: Path, *words, steps=500) -> subprocess.Popen:
+    """A sweep in a session of its own, whose processes can be told by the cache folder in their environment."""
+    return subprocess.Popen(
+        [*COMMAND, "sweep", str(arrays), f"--out={out}", f"--steps={steps}", *SEARCH, *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HOLDFAST_CACHE": f"{out}-cache", "HOLDFAST_SAVE_SECONDS": "0.1"},
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen) -> str:
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    return out + err
+
+
+def done(out: Path) -> int:
+    return len(list((out / "records").glob("*.json")))
+
+
+def wait_until(condition, seconds=200.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def records(out: Path) -> list[dict]:
+    """All records, without time and machine."""
+    return [{**asdict(record), "cost": None, "machine": None} for record in load(out)]
+
+
+def left_of(out: Path) -> list[int]:
+    """Processes that this sweep began and that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"HOLDFAST_CACHE={out}-cache".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
+def busy(session: int) -> bool:
+    """Whether a run is under way on the node that has this session of processes."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            told = path.read_text().rpartition(")")[2].split()
+            if int(told[3]) == session and b"ray::_task" in (path.parent / "cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_dies_half_way_and_all_records_are_those_of_the_local_engine(arrays, tmp_path):
+    with cluster((1, 1)) as made:
+        process = start(arrays, tmp_path / "ray", "--engine=ray", f"--address={made.address}")
+        wait_until(
+            lambda: (done(tmp_path / "ray") >= RUNS // 2 and busy(made.nodes[1].pid)) or process.poll() is not None
+        )
+        assert done(tmp_path / "ray") < RUNS
+        made.kill(1)
+        finish(process)
+    finish(start(arrays, tmp_path / "local"))
+    found, whole = records(tmp_path / "ray"), records(tmp_path / "local")
+    assert len(found) == RUNS
+    assert found == whole
+    assert not list((tmp_path / "ray" / "checkpoints").glob("*"))
+    assert left_of(tmp_path / "ray") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("--jobs=2",), pytest.param(("--engine=ray", "--cpus=0.5"), marks=needs_ray)])
+def test_the_driver_is_stopped_then_killed_and_no_run_is_lost_or_left_behind(arrays, tmp_path, words):
+    out = tmp_path / "runs"
+    for number, sent in enumerate((signal.SIGINT, signal.SIGKILL), start=1):
+        before = done(out)
+        process = start(arrays, out, *words)
+        wait_until(lambda before=before, process=process: done(out) > before + 2 or process.poll() is not None)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9}[sent], err
+        wait_until(lambda: left_of(out) == [], 60)
+        assert 2 * number < done(out) < RUNS
+    times = {path: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
+    assert f"{len(times)} of {RUNS} runs are done already" in finish(start(arrays, out, *words))
+    assert all(path.stat().st_mtime_ns == written for path, written in times.items())
+    finish(start(arrays, tmp_path / "local"))
+    assert records(out) == records(tmp_path / "local")

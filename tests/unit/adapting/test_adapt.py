@@ -1,0 +1,246 @@
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import BadInput, DomainClassifier
+from holdfast.adapting.adapt import Terms, adapt, ledger_of
+from holdfast.data.worlds import world
+from holdfast.engines.watch import Watch
+from holdfast.saved import load_model
+from holdfast.versions import use_version
+from tests.tiny import tiny_bert
+
+LOOSE = {"device": "cpu", "max_forgetting": 100.0, "steps": 3, "batch": 4}
+
+
+def three(kind, shift="none", size=24):
+    """Two domains to fit on, and a third that comes later."""
+    data = world(kind, shift, domains=3, size=size, classes=2, seed=0)
+    new = data.subset(data.rows_of(data.domains[2]))
+    early = data.subset(np.flatnonzero(data.domain < 2))
+    return replace(early, domains=data.domains[:2]), new, data.domains[2]
+
+
+def fitted(early, folder, *, keep=8, **more):
+    made = DomainClassifier(steps=4, batch=4, keep_sample=keep, device="cpu", **more)
+    made.fit_dataset(early, folder=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    early, new, name = three("vector", "rotation", 60)
+    made = DomainClassifier(
+        steps=40,
+        batch=16,
+        keep_sample=10,
+        device="cpu",
+        settings={"encoder.hidden": [16], "neck": "memory", "neck.slots": 6},
+    )
+    folder = tmp_path_factory.mktemp("adapting") / "model"
+    made.fit_dataset(early, folder=folder)
+    return folder, early, new, name
+
+
+@pytest.fixture
+def model(vectors, tmp_path):
+    shutil.copytree(vectors[0], tmp_path / "model")
+    return tmp_path / "model"
+
+
+def weights(folder):
+    return load_model(folder).model.state_dict()
+
+
+def same(a, b):
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_one_more_domain_is_learned_measured_and_kept_and_the_way_back_is_bit_for_bit(model, vectors):
+    _, early, new, name = vectors
+    first = weights(model)
+    files = {p: p.read_bytes() for p in model.rglob("*") if p.is_file()}
+    done = adapt(model, new, Terms(method="replay", steps=30, device="cpu", max_forgetting=100), domain=name)
+    assert (done.version, done.refused) == (2, "")
+    assert set(done.forgetting) == set(early.domains)
+    assert set(done.after) == {*early.domains, name}
+    assert done.after[name] >= done.before[name]
+    for domain in early.domains:
+        assert done.forgetting[domain] == pytest.approx(100 * (done.before[domain] - done.after[domain]))
+        assert done.examples[domain] == 10
+    assert not same(weights(model), first)
+    assert load_model(model).domains == (*early.domains, name)
+    use_version(model, ledger_of(model), 1)
+    assert same(weights(model), first)
+    assert all(p.read_bytes() == held for p, held in files.items())
+
+
+def test_before_is_what_the_folder_scores(model, vectors):
+    _, early, new, name = vectors
+    done = adapt(model, new, Terms(**LOOSE), domain=name)
+    kept = load_model(vectors[0]).kept.dataset
+    for i, domain in enumerate(early.domains):
+        rows = np.flatnonzero((kept.domain == i) & (kept.split == 2))
+        p = load_model(vectors[0]).probabilities(kept.subset(rows).raw)
+        assert done.before[domain] == pytest.approx((p.argmax(1) == kept.y[rows]).mean())
+
+
+def test_too_much_forgetting_changes_nothing_unless_forced(model, vectors):
+    _, _, new, name = vectors
+    turned = replace(new, y=1 - new.y)  # what is learned here is wrong everywhere else
+    before = {p: p.read_bytes() for p in model.rglob("*") if p.is_file()}
+    hard = {"method": "erm", "steps": 40, "lr": 0.05, "device": "cpu"}
+    done = adapt(model, turned, Terms(**hard), domain=name)
+    assert done.version is None
+    assert "more than the 5 that --max-forgetting allows" in done.refused
+    assert max(done.forgetting.values()) > 5
+    assert {p: p.read_bytes() for p in model.rglob("*") if p.is_file()} == before
+    forced = adapt(model, turned, Terms(**hard, force=True), domain=name)
+    assert forced.version == 2
+    assert ledger_of(model).versions[1].forced
+
+
+def test_the_data_given_again_are_found_by_their_hashes(vectors, tmp_path):
+    _, early, new, name = vectors
+    folder = fitted(early, tmp_path / "bare", keep=0, settings={"encoder.hidden": [8]})
+    with pytest.raises(BadInput, match=f"{early.domains[0]}, {early.domains[1]} cannot be measured without examples"):
+        adapt(folder, new, Terms(**LOOSE), domain=name)
+    with pytest.raises(BadInput, match="looks at training examples"):
+        adapt(folder, new, Terms(**LOOSE, method="ewc", force=True), domain=name)
+    part = early.subset(early.rows_of(early.domains[0]))
+    with pytest.raises(BadInput, match=f"none of the held-out examples of {early.domains[1]} is in"):
+        adapt(folder, new, Terms(**LOOSE), domain=name, earlier=[part])
+    order = np.random.default_rng(0).permutation(len(early))
+    done = adapt(folder, new, Terms(**LOOSE, method="ewc"), domain=name, earlier=[early.subset(order)])
+    assert [done.examples[domain] for domain in early.domains] == [12, 12]  # a fifth of each was held out
+    assert load_model(folder).gauge is not None
+    third = world("vector", "rotation", domains=1, size=20, classes=2, seed=5)
+    with pytest.raises(BadInput, match=f"none of the held-out examples of {name} is in"):
+        adapt(folder, third, Terms(**LOOSE), domain="third", earlier=[early])
+    both = adapt(folder, third, Terms(**LOOSE, method="replay"), domain="third", earlier=[new, early])
+    assert set(both.forgetting) == {*early.domains, name}
+    blind = adapt(folder, third, Terms(**LOOSE, force=True, seed=1), domain="fourth")
+    assert "is not known" in blind.refused
+    assert load_model(folder).gauge is None
+
+
+def test_versions_grow_on_each_other(model, vectors):
+    _, _, new, name = vectors
+    half = len(new) // 2
+    terms = Terms(**LOOSE, method="progressive", settings={"method.slots": 2})
+    for i, rows in enumerate((np.arange(half), np.arange(half, len(new)))):
+        done = adapt(model, new.subset(rows), terms, domain="first" if i else name)
+        assert done.version == i + 2
+    slots = [
+        part.owner.tolist()
+        for part in load_model(model).model.modules()
+        if "owner" in dict(part.named_buffers(recurse=False))
+    ]
+    assert slots == [[0] * 6 + [1] * 2 + [2] * 2]
+    assert len(load_model(model).record.stages) == 3
+    assert set(load_model(model).held_out.hashes) == {*vectors[1].domains, name, "first"}
+    assert "first" in (model / "versions" / "3" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("method", ["replay", "progressive(ewc)"])
+def test_stopped_at_any_step_it_goes_on_to_the_same_weights(model, vectors, tmp_path, monkeypatch, method):
+    class Stopping(Watch):
+        left = 7
+
+        def step(self, metrics):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+
+    _, _, new, name = vectors
+    own = {"method.slots": 2} if "progressive" in method else {}
+    terms = Terms(method=method, steps=12, batch=4, device="cpu", max_forgetting=100, settings=own)
+    shutil.copytree(model, tmp_path / "whole")
+    adapt(tmp_path / "whole", new, terms, domain=name)
+    monkeypatch.setenv("HOLDFAST_SAVE_SECONDS", "0")
+    first = weights(model)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(model, new, terms, domain=name, watch=Stopping())
+    assert same(weights(model), first)
+    assert len(list((model / "checkpoints").iterdir())) == 1
+    adapt(model, new, terms, domain=name)
+    assert same(weights(model), weights(tmp_path / "whole"))
+    assert list((model / "checkpoints").iterdir()) == []
+
+
+def test_what_cannot_be_learned_is_told(model, vectors):
+    _, early, new, name = vectors
+    strange = replace(new, classes=("0", "else"))
+    for data, terms, words in (
+        (strange, Terms(**LOOSE), "label 'else', which this model does not know"),
+        (new, Terms(**LOOSE, method="si"), "left on its way"),
+        (new, Terms(**LOOSE, method="coral"), "needs 2 training domains"),
+        (new, Terms(**LOOSE, settings={"encoder.hidden": [4]}), "cannot be set now"),
+        (world("text", "none", domains=1, size=8), Terms(**LOOSE), "takes vectors but the data holds texts"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            adapt(model, data, terms, domain=name)
+    with pytest.raises(BadInput, match="knows the domain"):
+        adapt(model, new, Terms(**LOOSE), domain=early.domains[0])
+    with pytest.raises(BadInput, match="0 or more"):
+        Terms(max_forgetting=-1)
+    held = load_model(model).kept.dataset
+    with pytest.raises(BadInput, match="every example"):
+        adapt(model, held.subset(np.flatnonzero((held.domain == 0) & (held.split == 2))), Terms(**LOOSE), domain=name)
+
+
+def test_a_model_with_versions_is_not_fitted_over(model, vectors):
+    _, _, new, name = vectors
+    adapt(model, new, Terms(**LOOSE), domain=name)
+    with pytest.raises(BadInput, match="several versions"):
+        load_model(model).save(model)
+
+
+SMALL = {"encoder.hidden": 8, "encoder.embedding": 8}
+KINDS = {
+    "text": ("vocabulary", "bilstm", SMALL, "replay"),
+    "growing text": ("vocabulary", "memory-lstm", {**SMALL, "encoder.slots": 3, "method.slots": 2}, "auto"),
+    "frozen text": ("none", "hf:BERT", {"neck": "memory", "neck.slots": 4}, "progressive(replay)"),
+    "image": ("rotation", "cnn", {"encoder.size": 16}, "lwf"),
+    "graph": ("rotation", "gin", {"encoder.layers": 2, "encoder.hidden": 8}, "ewc"),
+}
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.graph if k == "graph" else ()) for k in KINDS])
+def test_models_of_any_encoder_learn_come_back_and_predict(kind, tmp_path):
+    shift, encoder, settings, method = KINDS[kind]
+    early, new, name = three(kind.split()[-1], shift)
+    if encoder == "hf:BERT":
+        encoder = f"hf:{tiny_bert(tmp_path / 'bert')}"
+    own = {key: value for key, value in settings.items() if key.startswith("method.")}
+    rest = {key: value for key, value in settings.items() if key not in own}
+    folder = fitted(early, tmp_path / "model", encoder=encoder, settings=rest)
+    before = load_model(folder).probabilities(new.raw)
+    done = adapt(folder, new, Terms(**LOOSE, method=method, settings=own), domain=name)
+    assert done.version == 2
+    after = load_model(folder).probabilities(new.raw)
+    np.testing.assert_array_equal(after, done.model.probabilities(new.raw))
+    assert not np.array_equal(before, after)
+    use_version(folder, ledger_of(folder), 1)
+    np.testing.assert_array_equal(load_model(folder).probabilities(new.raw), before)
+    if kind == "growing text":
+        assert done.model.record.spec["method_args"]["expand"] == "MV"
+        assert done.model.encoder.words_in(new.raw.take(np.arange(3)))
+
+
+def test_from_python(vectors):
+    _, early, new, name = vectors
+    X, y, d = early.raw.take(np.arange(len(early))).numpy(), early.y, np.asarray(early.domains)[early.domain]
+    made = DomainClassifier(steps=20, batch=8, device="cpu", settings={"encoder.hidden": [8]}).fit(X, y, domains=d)
+    X2, was = new.raw.take(np.arange(len(new))).numpy(), made.predict_proba(X)
+    with pytest.raises(BadInput, match="cannot be measured"):
+        made.adapt(X2, new.y, domain=name)
+    with pytest.raises(BadInput, match="points of accuracy"):
+        made.adapt(X2, 1 - new.y, domain=name, earlier=(X, y, d), terms=Terms(method="erm", steps=40, lr=0.05))
+    np.testing.assert_array_equal(made.predict_proba(X), was)
+    assert made.adapt(X2, new.y, domain=name, earlier=(X, y, d), terms=Terms(**LOOSE)) is made
+    assert made.predict(X2).dtype == np.asarray(y).dtype
+    assert made.record_.stages[-1]["train"] == [name]

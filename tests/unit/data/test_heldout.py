@@ -1,0 +1,60 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from holdfast.data.domain import Dataset
+from holdfast.data.heldout import TEST, TRAIN, HeldOut, merged, parts_of, row_hashes
+from holdfast.data.raw import Texts
+from holdfast.data.splits import Part
+from holdfast.data.worlds import world
+
+KINDS = ["vector", "text", "image", pytest.param("graph", marks=pytest.mark.graph)]
+
+
+def held(data, rows_each=4):
+    parts = [Part(name, data.rows_of(name)[:rows_each]) for name in data.domains]
+    return HeldOut.of(data, parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_examples_are_found_again_in_any_order_and_without_their_domain(kind):
+    data = world(kind, "none", domains=3, size=12, classes=2, seed=0)
+    found = HeldOut.read(json.loads(json.dumps(held(data).json())))
+    order = np.random.default_rng(0).permutation(len(data))
+    mixed = data.subset(order)
+    blind = replace(mixed, domain=np.zeros(len(data), dtype=np.int64), domains=("all",))
+    for again in (found.marked(mixed), found.marked(blind)):
+        for part in parts_of(again, TEST):
+            wanted = row_hashes(data, data.rows_of(part.domain)[:4])
+            assert sorted(row_hashes(again, part.rows)) == sorted(wanted)
+    assert sum(map(len, parts_of(found.marked(mixed), TRAIN))) == 24
+    assert parts_of(found.marked(blind), TRAIN) == ()  # whose they are is not told
+
+
+def test_an_example_whose_label_or_content_changed_is_another():
+    data = world("text", "none", domains=2, size=6, classes=2, seed=0)
+    found = held(data)
+    turned = replace(data, y=1 - data.y)
+    assert parts_of(found.marked(turned), TEST) == ()
+    assert len(set(row_hashes(data, np.arange(len(data)))) & set(row_hashes(turned, np.arange(len(data))))) == 0
+
+
+def test_rows_of_domains_that_the_model_does_not_know_are_left_out():
+    data = world("vector", "none", domains=3, size=8, classes=2, seed=0)
+    two = data.subset(np.flatnonzero(data.domain < 2))
+    found = HeldOut.of(data, [Part(name, data.rows_of(name)[:3]) for name in data.domains[:2]])
+    assert len(found.marked(data)) == len(two)
+
+
+def test_copies_of_a_held_out_row_are_counted_once_and_never_learned():
+    texts = ["same", "same", "same", "other", "same", "else"]
+    domain = np.asarray([0, 0, 0, 0, 1, 1])
+    data = Dataset("t", Texts.of(texts), np.zeros(6, dtype=np.int64), ("a",), domain, ("x", "y"))
+    found = HeldOut.of(data, [Part("x", np.asarray([1])), Part("y", np.asarray([4]))])
+    again = found.marked(data)
+    assert [(part.domain, len(part)) for part in parts_of(again, TEST)] == [("x", 1), ("y", 1)]
+    assert [again.raw.take(part.rows) for part in parts_of(again, TRAIN)] == [["other"], ["else"]]
+    assert again.domain[again.split == TEST].tolist() == [0, 1]
+    assert len(merged([again, again])) == 2 * len(again)

@@ -1,0 +1,73 @@
+"""What a Python user holds, as raw examples, labels and a data set."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_array
+from sklearn.exceptions import DataConversionWarning
+
+from holdfast.core.errors import BadInput
+from holdfast.data.in_memory import as_dataset, as_given, as_labels, as_raw
+
+
+@pytest.mark.parametrize(
+    ("X", "kind"),
+    [
+        (["a", "b"], "text"),
+        ([("a", "b"), ("c", "d")], "text"),
+        (pd.Series(["a", "b"]), "text"),
+        (np.asarray(["a", "b"], dtype=object), "text"),
+        (pd.DataFrame({"first": ["a", "c"], "second": ["b", "d"]}), "text"),
+        (np.zeros((2, 3)), "vector"),
+        ([[1, 2], [3, 4]], "vector"),
+        (pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5]}), "vector"),
+        (torch.zeros(2, 3), "vector"),
+        (np.zeros((2, 3, 8, 8), dtype=np.uint8), "image"),
+        ([Path("a.png"), Path("b.png")], "image"),
+    ],
+)
+def test_kinds_are_seen(X, kind):
+    raw = as_raw(X)
+    assert (raw.kind, len(raw)) == (kind, 2)
+
+
+@pytest.mark.parametrize(
+    ("X", "said"),
+    [
+        (csr_array(np.eye(3)), r"sparse data is not supported: .* X.toarray\(\)"),
+        (np.zeros(3), "Reshape your data"),
+        (np.zeros((3, 0)), "0 feature"),
+        (np.zeros((2, 2), dtype=complex), "Complex data not supported"),
+        (np.asarray([[1.0, np.inf]]), "row 1, feature 2 is NaN or infinite"),
+        ([[1.0], [1.0, 2.0]], "all of one kind"),
+    ],
+)
+def test_what_cannot_be_taken_is_told(X, said):
+    with pytest.raises(BadInput, match=said):
+        as_raw(X)
+
+
+def test_an_object_among_numbers_is_a_wrong_value_and_a_wrong_type():
+    for kind in (BadInput, TypeError):
+        with pytest.raises(kind, match=r"all of one kind: float.* must be"):
+            as_raw(np.asarray([[{}, 1.0]], dtype=object))
+
+
+def test_labels_keep_their_type_and_missing_ones_are_counted_from_one():
+    assert as_labels(pd.Series([True, False])) == [True, False]
+    assert as_labels([1.0, 2.0]) == [1.0, 2.0]
+    for missing in (None, float("nan"), float("inf"), pd.NA):
+        with pytest.raises(BadInput, match="the label of example 2 is missing"):
+            as_labels(["a", missing])
+    with pytest.warns(DataConversionWarning, match="column-vector y"):
+        assert as_labels(np.asarray([["a"], ["b"]])) == ["a", "b"]
+    names = np.asarray([10, 9, 10], dtype=np.int16)
+    data = as_dataset(np.zeros((3, 1)), names, None)
+    assert data.classes == ("9", "10")
+    assert data.domains == ("all",)
+    given = as_given(data.classes, as_labels(names))
+    assert given.dtype == np.int16
+    assert given[data.y].tolist() == names.tolist()

@@ -1,0 +1,46 @@
+"""Parts of things in images: found beside the folders, named as in every domain, and refused in one sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from holdfast.core.errors import BadInput
+from holdfast.data.images import read_images
+from holdfast.data.parts import read_parts, shared_name
+from holdfast.data.raw import Pixels
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for domain in ("photo", "sketch"):
+        for label in ("cat", "dog"):
+            place = tmp_path / domain / label
+            place.mkdir(parents=True)
+            Image.new("RGB", (4, 4)).save(place / "a.b.png")
+    return tmp_path
+
+
+def test_a_name_is_the_same_in_every_domain(folder):
+    found = read_images(folder)
+    assert found.ids is not None
+    assert {shared_name(each) for each in found.ids} == {"cat/a.b", "dog/a.b"}
+
+
+def test_the_table_beside_the_domains(folder):
+    found = read_images(folder)
+    assert read_parts(found.raw, found.ids) == {}
+    (folder / "parts.csv").write_text("image,part,x,y\ncat/a.b,beak,0.25,1\ncat/a.b,tail,0,0.5\n")
+    assert read_parts(found.raw, found.ids) == {"cat/a.b": [("beak", 0.25, 1.0), ("tail", 0.0, 0.5)]}
+    assert read_parts(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"), [("cat/a,tail,far,0.5", "no numbers"), ("cat/a,tail,0.5,12", "between 0 and 1")]
+)
+def test_wrong_places_get_one_sentence(row, said, folder):
+    found = read_images(folder)
+    (folder / "parts.csv").write_text(f"image,part,x,y\n{row}\n")
+    with pytest.raises(BadInput, match=f"row 1 .*{said}"):
+        read_parts(found.raw, found.ids)
