@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from holdfast import catalog
+from holdfast.core import parallel
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data.domain import Dataset
 from holdfast.nn.tuning import check_mode
@@ -59,7 +60,7 @@ def make_spec(
         key: value for key, value in catalog.entry("tasks", kind).defaults.items() if key not in ("encoder", "tune")
     }
     chosen |= {key: value for key, value in given.items() if value is not None}
-    known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint"}
+    known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint", "processes"}
     for key, value in settings.items():
         group, dot, inner = key.partition(".")
         if dot and group in GROUPS:
@@ -71,7 +72,8 @@ def make_spec(
     if chosen.get("precision", "auto") == "auto":
         able = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if able and tune != "frozen" else "fp32"
-    spec = Spec(data=dataset.name, fingerprint=dataset.fingerprint, encoder=name, tune=tune, **chosen)
+    told = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
+    spec = Spec(encoder=name, tune=tune, **told, **chosen)
     spec = with_method(spec, spec.method)
     catalog.check("methods", spec.method, spec.method_args)
     catalog.check("encoders", spec.encoder, spec.encoder_args)
@@ -85,6 +87,23 @@ def make_spec(
     if spec.metric not in task.metrics:
         raise unknown("metric", spec.metric, task.metrics)
     return spec
+
+
+def settings_of(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What `make_spec` needs in `settings` to make this spec again, besides what a classifier is told by name."""
+    told = {"data", "fingerprint", "method", "encoder", "plan", "tune", "metric", "seed", "steps", "batch", "lr"}
+    skipped = told | {f"{group}_args" for group in GROUPS} | {"precision", "processes"}  # these are the machine's
+    found = {key: value for key, value in spec.items() if key not in skipped}
+    for group in ("method", "encoder", "neck", "head"):
+        found |= {f"{group}.{name}": value for name, value in spec[f"{group}_args"].items()}
+    return found
+
+
+def for_one_domain(method: str) -> str:
+    """The method, or, where it needs several domains, erm with the same neck."""
+    neck, plus, rule = method.rpartition("+")
+    least = max(layer.load().min_domains for _, layer in catalog.layers("methods", rule))
+    return method if least <= 1 else f"{neck}{plus}erm"
 
 
 def with_method(spec: Spec, name: str) -> Spec:

@@ -1,0 +1,89 @@
+"""A folder of a graft: only what was added, and the same outputs in a fresh network."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import holdfast
+from holdfast import BadInput
+from tests.unit.grafting.networks import make, run
+from tests.unit.grafting.test_graft import GRAFTS, grafted, train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.mark.parametrize("name", GRAFTS)
+def test_a_fresh_network_with_the_saved_graft_gives_equal_outputs(name, folder, tmp_path):
+    kind, net = grafted(name, folder)
+    train(kind, net)
+    wanted = run(kind, net)
+    place = holdfast.save_graft(net, tmp_path / "graft")
+    assert sorted(p.name for p in place.iterdir()) == ["graft.json", "graft.safetensors"]
+    assert len(load_file(place / "graft.safetensors")) == len(net.state_dict()) - len(holdfast.plain_state(net))
+    general = {"general": make(kind, folder)} if name == "general" else {}
+    torch.manual_seed(9)
+    fresh = holdfast.load_graft(make(kind, folder), place, **general)
+    assert torch.equal(run(kind, fresh), wanted)
+    frozen = {name for name, p in fresh.named_parameters() if not p.requires_grad}
+    assert frozen == {name for name, p in net.named_parameters() if not p.requires_grad}
+    assert torch.equal(run(kind, holdfast.ungraft(fresh)), run(kind, make(kind, folder)))
+
+
+def test_the_folder_is_small(folder, tmp_path):
+    net = holdfast.graft(make("bert", folder), memory={"slots": 4, "heads": 1, "key_width": 4})
+    place = holdfast.save_graft(net, tmp_path / "graft")
+    added = sum(t.nbytes for t in load_file(place / "graft.safetensors").values())
+    whole = sum(t.nbytes for t in holdfast.plain_state(net).values())
+    assert sum(p.stat().st_size for p in place.iterdir()) < added + 4096 < whole / 10
+
+
+def test_a_memory_that_has_grown_is_loaded_as_it_is(folder, tmp_path):
+    kind, net = grafted("memory-features", folder)
+    net.holdfast_graft.parts[0].memory.grow(3, domain=1)
+    fresh = holdfast.load_graft(make(kind, folder), holdfast.save_graft(net, tmp_path))
+    assert fresh.holdfast_graft.parts[0].memory.slots == 8
+    assert torch.equal(run(kind, fresh), run(kind, net))
+
+
+def test_other_weights_are_refused_unless_asked_for(folder, tmp_path):
+    kind, net = grafted("experts-own", folder, freeze=False)
+    train(kind, net, parameters=[p for p in net.parameters() if p.requires_grad])
+    place = holdfast.save_graft(net, tmp_path / "graft")
+    plain = make(kind, folder)
+    with pytest.raises(BadInput, match="saved beside other weights than this Own has"):
+        holdfast.load_graft(plain, place)
+    assert not torch.equal(run(kind, holdfast.load_graft(make(kind, folder), place, strict=False)), run(kind, net))
+    plain.load_state_dict(holdfast.plain_state(net))
+    assert torch.equal(run(kind, holdfast.load_graft(plain, place)), run(kind, net))
+
+
+def test_wrong_folders_and_networks_are_told(folder, tmp_path):
+    kind, net = grafted("general", folder)
+    place = holdfast.save_graft(net, tmp_path / "graft")
+    with pytest.raises(BadInput, match="which is not kept with it"):
+        holdfast.load_graft(make(kind, folder), place)
+    other = make(kind, folder)
+    with torch.no_grad():
+        other.embeddings.word_embeddings.weight.add_(1.0)
+    fresh = make(kind, folder)
+    with pytest.raises(BadInput, match="other weights than the one that this graft was trained with"):
+        holdfast.load_graft(fresh, place, general=other)
+    assert torch.equal(run(kind, fresh), run(kind, make(kind, folder)))
+    memory = holdfast.save_graft(grafted("memory-bert", folder)[1], tmp_path / "memory")
+    with pytest.raises(BadInput, match=r"made for a BertModel with a part 'encoder\.layer\.0', which this Own has not"):
+        holdfast.load_graft(make("own", folder), memory)
+    with pytest.raises(BadInput, match="is not grafted"):
+        holdfast.save_graft(make("own", folder), tmp_path / "none")
+    with pytest.raises(BadInput, match="holds no whole graft"):
+        holdfast.load_graft(make(kind, folder), tmp_path / "absent")
+    told = json.loads((memory / "graft.json").read_text())
+    told["parts"] = told["parts"][:1]
+    (memory / "graft.json").write_text(json.dumps(told))
+    with pytest.raises(BadInput, match="does not fit this BertModel"):
+        holdfast.load_graft(fresh, memory)
+    assert torch.equal(run(kind, fresh), run(kind, make(kind, folder)))
