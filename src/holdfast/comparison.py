@@ -128,8 +128,20 @@ def compare(
     told = specs[0].metric
     page = out / "report.html"
     if parallel.first():
-        write_page(records, page, title=f"Holdfast: {dataset.name}", metric=told, notes=notes)
+        source = _source(data, columns=columns, examples=examples, data_dir=data_dir)
+        write_page(records, page, title=f"Holdfast: {dataset.name}", metric=told, notes=notes, source=source)
     return Comparison(records, told, page, dataset, decide(records, told), notes)
+
+
+def _source(
+    data: str | Path | Dataset, *, columns: Mapping[str, str] | None, examples: int | None, data_dir: Path | None
+) -> list[str]:
+    """How a command line names the data; empty where it never had a name there."""
+    if isinstance(data, Dataset):
+        return []
+    words = [str(data), *(word for pair in (columns or {}).items() for word in ("--column", "=".join(pair)))]
+    words += [] if examples is None else ["--examples", str(examples)]
+    return words + ([] if data_dir is None else ["--data-dir", str(data_dir)])
 
 
 def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[str]:

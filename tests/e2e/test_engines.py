@@ -115,7 +115,7 @@ def test_the_driver_is_stopped_then_killed_and_no_run_is_lost_or_left_behind(arr
         process.send_signal(sent)
         _, err = process.communicate(timeout=120)
         assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9}[sent], err
-        wait_until(lambda: left_of(out) == [], 60)
+        wait_until(lambda: left_of(out) == [])
         assert 2 * number < done(out) < RUNS
     times = {path: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
     assert f"{len(times)} of {RUNS} runs are done already" in finish(start(arrays, out, *words))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import ViTConfig
 
-from holdfast.bench.harness import Result, one_thread, ratio
+from holdfast.bench.harness import Result, one_thread, peak, ratio
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import Method
@@ -46,7 +46,7 @@ def run(device: torch.device) -> list[Result]:
             found.append(Result(f"hma-step/plain, {mode}", ratio(mine, plain, device, rounds=15), bar=bar))
             if device.type == "cuda" and mode == "head+cls":
                 del mine, plain
-                high = [_peak(partial(_steps, rule, mode, device), device) for rule in (HMA, ERM)]
+                high = [peak(partial(_steps, rule, mode, device), device) for rule in (HMA, ERM)]
                 found.append(Result(f"hma-memory/plain, {mode}", high[0] / high[1], bar=1.14))
     return found
 
@@ -113,12 +113,3 @@ def _steps(rule: type[HMA] | type[ERM], mode: str, device: torch.device) -> Call
             method.step(batch)
 
     return go
-
-
-def _peak(make: Callable[[], Callable[[], None]], device: torch.device) -> float:
-    """The most memory that steps need, the network included."""
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    make()()
-    return float(torch.cuda.max_memory_allocated(device) - before)

@@ -126,6 +126,6 @@ def _check_verb(words: list[str]) -> None:
     verb = next((word for word in words if not word.startswith("-")), "")
     if processes.started() > 1 and verb and verb not in TOGETHER:
         raise BadInput(
-            f"{processes.started()} processes were started, and holdfast {verb} runs in one: start it without torchrun, "
-            f"which is for {' and '.join(TOGETHER)}"
+            f"{processes.started()} processes were started, and holdfast {verb} runs in one: start it without "
+            f"torchrun, which is for {' and '.join(TOGETHER)}"
         )

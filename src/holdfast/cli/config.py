@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, Damaged
+from holdfast.core.files import read_json
 
 Config = Annotated[
     Path | None,
@@ -42,11 +42,12 @@ def settle(context: typer.Context, config: Path | None, set_: list[str] | None) 
 def read_config(path: Path) -> dict[str, Any]:
     """The settings of a file; one sentence where it holds none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"no file {path}: name one that `holdfast sweep` wrote, or a JSON object of settings") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadInput(f'{path} is not a JSON file ({error}): write an object such as {{"lr": 0.001}}') from None
+        found = read_json(path, most=1 << 20)
+    except Damaged as error:
+        if not path.is_file():
+            told = "name one that `holdfast sweep` wrote, or a JSON object of settings"
+            raise BadInput(f"no file {path}: {told}") from None
+        raise BadInput(f'{error}: write an object such as {{"lr": 0.001}}') from None
     if not isinstance(found, dict):
         raise BadInput(f'{path} holds no JSON object: write one such as {{"lr": 0.001}}')
     return found

@@ -47,8 +47,8 @@ def chosen(engine: str, jobs: str | None, address: str | None, cpus: float | Non
         raise unknown("engine", engine, ENGINES)
     if processes.started() > 1 and (engine != "local" or jobs not in (None, "1")):
         raise BadInput(
-            "processes of torchrun share each run, one run after another: leave out --engine and --jobs, or start holdfast "
-            "without torchrun to have many runs at once"
+            "processes of torchrun share each run, one run after another: leave out --engine and --jobs, or start "
+            "holdfast without torchrun to have many runs at once"
         )
     if engine == "local":
         from holdfast.engines.local import local

@@ -5,7 +5,7 @@ b examples, n domains
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,16 @@ class DomainBatch:
         """The same batch, one domain at a time."""
         rows = zip(self.split(self.x), self.split(self.y), self.domains, self.sizes, strict=True)
         return tuple(DomainBatch(x, y, (d,), (n,)) for x, y, d, n in rows)
+
+    def pieces(self, count: int) -> Iterator[DomainBatch]:
+        """The batch in so many pieces of about the same size, each with its share of every domain."""
+        cuts = [[n * (i + 1) // count - n * i // count for i in range(count)] for n in self.sizes]
+        flat = [n for domain in cuts for n in domain]
+        xs, ys = inputs.split(self.x, flat), inputs.split(self.y, flat)
+        for i in range(count):
+            rows = [(at * count + i, domain) for at, domain in enumerate(self.domains) if cuts[at][i]]
+            if rows:
+                yield DomainBatch.cat([DomainBatch(xs[k], ys[k], (domain,), (len(ys[k]),)) for k, domain in rows])
 
     def hold_out(self, i: int) -> tuple[DomainBatch, DomainBatch]:
         """(all domains but the i-th, the i-th): meta-train and meta-test."""

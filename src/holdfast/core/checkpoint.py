@@ -1,10 +1,13 @@
-"""Any tree of dicts, lists, numbers and tensors as one safetensors file, written whole; nothing is unpickled."""
+"""Any tree of dicts, lists, numbers and tensors as one safetensors file, whole and checked; nothing is unpickled."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import write_whole
 
 
@@ -52,11 +55,12 @@ def save_tree(path: Path, tree: Any) -> Path:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], **metadata: str) -> Path:
-    """A safetensors file, whole or not at all."""
+    """A safetensors file, whole or not at all, with a checksum of what it holds."""
+    told = {**metadata, "checksum": _checksum(tensors, metadata)}
 
     def write(draft: Path) -> None:
         try:
-            save_file(tensors, draft, metadata=metadata)
+            save_file(tensors, draft, metadata=told)
         except SafetensorError as error:
             if "os error 28" in str(error) or "No space" in str(error):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
@@ -65,14 +69,51 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], **metadata: str) -> Pat
     return write_whole(path, write)
 
 
-def load_tree(path: Path) -> Any:
-    """Read what `save_tree` wrote."""
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file and what its header says of them; a file that changed since it was written is Damaged.
+
+    A file without a checksum, such as one from elsewhere, is taken as it is: its header alone must fit its size.
+    """
     try:
         with safe_open(path, framework="pt") as file:
-            shape = (file.metadata() or {}).get("tree")
+            metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise BadInput(f"{path} is not a whole checkpoint ({error}): delete it and start again") from error
-    if shape is None:
+    except (SafetensorError, OSError) as error:
+        raise Damaged(
+            f"{path} is not a whole checkpoint or model ({error}): delete it and start again"
+        ) from error
+    written = metadata.pop("checksum", None)
+    if written is not None and written != _checksum(tensors, metadata):
+        raise Damaged(f"{path} has changed since it was written, by its checksum: delete it and start again")
+    return tensors, metadata
+
+
+def state_digest(state: Mapping[str, Any]) -> str:
+    """A hash of every tensor of a state_dict, with its name, shape and type."""
+    found = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        if isinstance(value, Tensor):
+            data = value.detach().cpu().contiguous()
+            found.update(f"{name}{tuple(data.shape)}{data.dtype}".encode())
+            found.update(data.flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def load_tree(path: Path) -> Any:
+    """Read what `save_tree` wrote."""
+    tensors, metadata = load_tensors(path)
+    if "tree" not in metadata:
         raise BadInput(f"{path} holds tensors but is no checkpoint of a run")
-    return _unpack(json.loads(shape), tensors)
+    try:
+        return _unpack(json.loads(metadata["tree"]), tensors)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Damaged(f"{path} is not a whole checkpoint ({error}): delete it and start again") from error
+
+
+def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """CRC-32 of names, types, shapes, bytes and header: against faults of disks and copies, not against people."""
+    found = zlib.crc32(json.dumps(dict(metadata), sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        found = zlib.crc32(f"{name}{tuple(value.shape)}{value.dtype}".encode(), found)
+        found = zlib.crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"

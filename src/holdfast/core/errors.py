@@ -1,9 +1,12 @@
-"""The one exception that means: what the user gave is wrong, and here is how to mend it."""
+"""The exception that means: what the user gave is wrong, here is how to mend it; and a sentence where it was mended."""
 
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable
+
+from holdfast.core import processes
 
 
 class BadInput(ValueError):
@@ -12,6 +15,16 @@ class BadInput(ValueError):
 
 class Absent(BadInput):
     """A data set that the user has to bring is not there; a table goes on without the columns that need it."""
+
+
+class Damaged(BadInput):
+    """A file that was written whole is no longer what was written: cut short, or with other bits."""
+
+
+def tell(sentence: str) -> None:
+    """One sentence about a fault that was mended on the way: on stderr, unless the program listens to its logger."""
+    if processes.first():
+        logging.getLogger("holdfast").warning(sentence)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, Damaged
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
@@ -46,6 +48,19 @@ def write_text(path: Path, text: str) -> Path:
         draft.write_text(text, encoding="utf-8")
 
     return write_whole(path, write)
+
+
+def read_json(path: Path, *, most: int = 1 << 26) -> Any:
+    """The content of a JSON file of at most so many bytes; a file that is none is Damaged."""
+    try:
+        if (size := path.stat().st_size) > most:
+            raise Damaged(f"{path} is {size / 2**20:.0f} MiB large, and such a file has at most {most / 2**20:.0f}")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
+        if isinstance(error, BadInput):
+            raise
+        told = " ".join(str(error).split())[:200]
+        raise Damaged(f"{path} is not a JSON file ({told})") from error
 
 
 def file_digest(path: Path) -> str:

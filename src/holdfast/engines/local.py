@@ -1,43 +1,57 @@
-"""Many specs on this machine, one run after another; a rerun skips what is done and goes on with what is not."""
+"""Many runs on this machine: one after another in this process, or several at once in processes of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from holdfast.assembly import Workshop
+from holdfast.core.errors import BadInput
+from holdfast.engines.job import Job, Outcomes, do
+from holdfast.engines.processes import at_once
 from holdfast.engines.watch import Watch
-from holdfast.experiment import check_job, episodes, launch_episode, record_path, training_steps
-from holdfast.protocols.resume import stop_at_signal, stop_if_asked
-from holdfast.record import RunRecord
-from holdfast.spec import Spec
+from holdfast.protocols.resume import stop_at_signal, stop_together
 
 
-def run_all(
-    specs: Sequence[Spec],
-    workshop: Workshop,
-    out: Path,
-    *,
-    only: Container[str] | None = None,
-    watch: Watch | None = None,
-    analyse: Sequence[str] = (),
-) -> list[RunRecord]:
-    """Every episode of every spec, or `only` those named, in order; all are checked before the first is trained."""
-    watch = watch or Watch()
-    workshop.watch = watch.encoding
-    every = ((spec, episode) for spec in specs for episode in episodes(spec, workshop))
-    jobs = [(spec, episode) for spec, episode in every if only is None or episode.name in only]
-    for spec, episode in jobs:
-        check_job(spec, episode, workshop)
-    watch.start(len(jobs), sum(record_path(spec, episode, out).exists() for spec, episode in jobs))
-    records = []
-    with stop_at_signal():
-        for spec, episode in jobs:
-            stop_if_asked()
-            fresh = not record_path(spec, episode, out).exists()
-            if fresh:
-                watch.begin(f"{spec.method} {episode.name} seed {spec.seed}", training_steps(spec))
-            records.append(launch_episode(spec, episode, workshop, out, tick=watch.step, analyse=analyse))
-            if fresh:
-                watch.end()
-    return records
+@dataclass(frozen=True)
+class Local:
+    """So many runs at once; 0 is one a core, or on GPUs one a GPU."""
+
+    jobs: int = 1
+
+    def run(self, jobs: Sequence[Job], shop: Workshop, out: Path, *, watch: Watch, analyse: Sequence[str]) -> Outcomes:
+        count = min(self.jobs or places(shop.device), len(jobs))
+        if count > 1:
+            yield from at_once(
+                jobs, shop, out, watch=watch, analyse=analyse, count=count, threads=max(1, cores() // count)
+            )
+            return
+        with stop_at_signal():
+            for job in jobs:
+                stop_together()
+                watch.begin(job.name, job.steps)
+                yield job, do(job, shop, out, tick=watch.step, analyse=analyse)
+
+
+def local(jobs: str) -> Local:
+    """What `--jobs` says: a number, or auto."""
+    if jobs == "auto":
+        return Local(0)
+    if not jobs.isdecimal():
+        raise BadInput(f"--jobs takes a number of runs at once, or auto, not '{jobs}'")
+    return Local(int(jobs))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def places(device: torch.device) -> int:
+    """How many runs keep this machine busy without fighting."""
+    return torch.cuda.device_count() if device.type == "cuda" else cores()

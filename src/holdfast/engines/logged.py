@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.core import processes
 from holdfast.engines.sinks import Sink, open_sink
 from holdfast.engines.watch import Watch
 from holdfast.methods.base import Metrics
@@ -18,7 +19,7 @@ EVERY = 25  # steps whose numbers are fetched from the device at once
 @contextmanager
 def logged(watch: Watch, log: str | None, folder: Path) -> Iterator[Watch]:
     """The watch itself, or one that writes to what `log` names as well; a run that is stopped keeps what it wrote."""
-    if log is None:
+    if log is None or not processes.first():
         yield watch
         return
     made = Logged(watch, open_sink(log, folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.methods.base import Metrics
+from holdfast.record import RunRecord
 
 
 class Watch:
@@ -20,5 +21,8 @@ class Watch:
     def step(self, metrics: Metrics) -> None:
         """A step of the current run was taken."""
 
-    def end(self) -> None:
+    def elsewhere(self, id: str, name: str, done: int, steps: int) -> None:
+        """Of several runs at once, the one with this record has taken so many of its steps; all, when it is over."""
+
+    def end(self, record: RunRecord) -> None:
         """The current run has its record."""

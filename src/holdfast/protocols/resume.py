@@ -133,8 +133,8 @@ class Saver:
             begun, now = run.get("processes", 1), parallel.world_size()
             if begun != now:
                 raise BadInput(
-                    f"this run was begun on {_processes(begun)} and cannot go on on {_processes(now)}: start as many as "
-                    f"before, or delete {self.path} to begin anew"
+                    f"this run was begun on {_processes(begun)} and cannot go on on {_processes(now)}: start as many "
+                    f"as before, or delete {self.path} to begin anew"
                 )
         return saved
 

@@ -14,6 +14,7 @@ from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, write_text
 from holdfast.data.domain import Dataset
+from holdfast.engines.job import Engine
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
 from holdfast.record import RunRecord
@@ -95,6 +96,7 @@ def sweep(
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
+    engine: Engine | None = None,
 ) -> Sweep:
     """Run every trial of every method: trial 0 is the defaults, the others are drawn; what the user sets is fixed."""
     if trials < 1:
@@ -127,7 +129,7 @@ def sweep(
     spaces = {name: space_of(trial(name, 0, {}).spec, given) for name in names}
     samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
     rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]
-    done = Trials(workshop, Path(out), numbers, first.select, watch=_Once(watch or Watch(), len(rounds)))
+    done = Trials(workshop, Path(out), numbers, first.select, watch=_Once(watch or Watch(), len(rounds)), engine=engine)
     for some in rounds:
         pairs = [(name, number) for number in some for name in names]
         asked = [trial(name, number, samplers[name].ask(number) if number else {}) for name, number in pairs]
@@ -177,6 +179,7 @@ class _Once(Watch):
     def __init__(self, inner: Watch, rounds: int) -> None:
         self.inner, self.rounds, self.told = inner, rounds, False
         self.begin, self.step, self.end, self.encoding = inner.begin, inner.step, inner.end, inner.encoding
+        self.elsewhere = inner.elsewhere
 
     def start(self, total: int, finished: int) -> None:
         if not self.told:

@@ -11,9 +11,10 @@ from typing import Any
 from holdfast.assembly import Workshop
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
-from holdfast.engines.local import run_all
+from holdfast.engines.job import Engine
+from holdfast.engines.many import run_all
 from holdfast.engines.watch import Watch
-from holdfast.protocols.fit import Diverged
+from holdfast.protocols.divergence import Diverged
 from holdfast.record import RunRecord, run_id
 from holdfast.report.selection import RULES, Choice, choose, overall, trial
 from holdfast.spec import Spec
@@ -37,7 +38,17 @@ class Trial:
 class Trials:
     """The trials run so far, told apart by what makes them; the rule that judges them is that of their specs."""
 
-    def __init__(self, workshop: Workshop, out: Path, seeds: Sequence[int], select: str, *, watch: Watch) -> None:
+    def __init__(
+        self,
+        workshop: Workshop,
+        out: Path,
+        seeds: Sequence[int],
+        select: str,
+        *,
+        watch: Watch,
+        engine: Engine | None = None,
+    ) -> None:
+        self.engine = engine
         self.workshop, self.out, self.seeds, self.select, self.watch = workshop, out, seeds, select, watch
         self.found: dict[str, Trial] = {}  # by key; of equal trials the first
         self.runs: list[RunRecord] = []
@@ -45,28 +56,17 @@ class Trials:
         self.failures: dict[str, str] = {}  # key -> what was said when it diverged
 
     def run(self, asked: Sequence[Trial]) -> None:
-        """Run what is not done yet, all at once; where one diverges, one by one, so that the others are kept."""
+        """Run what is not done yet, all at once; what diverges is written down, and the others are kept."""
         specs = []
         for each in asked:
             if self.found.setdefault(each.key, each) is each:
                 specs += [job for seed in self.seeds for job in self._jobs(replace(each.spec, seed=seed))]
         specs = [spec for spec in specs if not self._failed(spec)]
-        try:
-            self._keep(run_all(specs, self.workshop, self.out, watch=self.watch))
-            return
-        except BadInput as error:
-            if not isinstance(error, Diverged):
-                raise
-        for spec in specs:
-            try:
-                self._keep(run_all([spec], self.workshop, self.out, watch=self.watch))
-            except BadInput as error:
-                if not isinstance(error, Diverged):
-                    raise
-                number = self.found[trial(spec.json())].number
-                said = f"{spec.method}, trial {number}, seed {spec.seed} is left out: {error}"
-                write_text(self._failure(spec), said)
-                self._failed(spec)
+        for record in run_all(
+            specs, self.workshop, self.out, watch=self.watch, engine=self.engine, diverged=self._leave_out
+        ):
+            fold = self.select == FOLDS and record.spec["plan"] == "cross-dataset"
+            (self.folds if fold else self.runs).append(record)
 
     def judge(self, asked: Sequence[Trial]) -> list[float | None]:
         """The mean validation score of each over all episodes and seeds, higher is better; None where it failed."""
@@ -87,10 +87,10 @@ class Trials:
         """Method -> the trial that is best over all episodes and seeds."""
         return {m: self.found[key] for m, (key, _) in overall(self.runs, RULES[self.select], self.folds).items()}
 
-    def _keep(self, done: Sequence[RunRecord]) -> None:
-        for record in done:
-            fold = self.select == FOLDS and record.spec["plan"] == "cross-dataset"
-            (self.folds if fold else self.runs).append(record)
+    def _leave_out(self, spec: Spec, error: Diverged) -> None:
+        number = self.found[trial(spec.json())].number
+        write_text(self._failure(spec), f"{spec.method}, trial {number}, seed {spec.seed} is left out: {error}")
+        self._failed(spec)
 
     def _jobs(self, spec: Spec) -> Iterator[Spec]:
         """The run itself, and for leave-one-domain-out those that leave out a second domain as well."""

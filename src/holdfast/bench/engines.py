@@ -1,0 +1,77 @@
+"""What an engine costs beside the runs themselves: 200 tiny runs by Ray, by processes, one after another, and bare.
+
+A tiny run is 60 steps of a small network on vectors; both engines that run several at once get two at once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from holdfast.assembly import Workshop
+from holdfast.bench.harness import Result, attempt, one_thread
+from holdfast.data.worlds import world
+from holdfast.engines.job import Engine
+from holdfast.engines.local import Local
+from holdfast.engines.many import run_all
+from holdfast.engines.ray import Ray
+from holdfast.experiment import episodes, train
+from holdfast.settings import make_spec
+from holdfast.spec import Spec
+
+RUNS, AT_ONCE, EACH, ROUNDS = 200, 2, 4, 3  # a spec has as many episodes as there are domains: EACH
+
+
+def run(device: torch.device) -> list[Result]:
+    """Ray's time over the processes' time, both from nothing to the last record; and milliseconds a run of overhead."""
+    with one_thread():
+        return [
+            attempt(f"ray/local, {RUNS} runs, {AT_ONCE} at once", lambda: _ray_over_local(device), bar=1.3),
+            Result("overhead of the local engine, ms a run", _overhead(device), bar=60.0),
+        ]
+
+
+def tiny(count: int, device: torch.device) -> tuple[list[Spec], Workshop]:
+    """Specs of so many runs in all, which differ by their seeds, and where they run."""
+    shop = Workshop(world("vector", "rotation", domains=EACH, size=60), device=device, cache=None)
+    spec = make_spec(shop.dataset, steps=60, batch=16, device=device, settings={"encoder.hidden": [32], "every": 20})
+    return [replace(spec, seed=seed) for seed in range(count // EACH)], shop
+
+
+def seconds(engine: Engine, count: int, device: torch.device) -> float:
+    """How long an engine takes for so many runs, its start and end included."""
+    specs, shop = tiny(count, device)
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        done = run_all(specs, shop, Path(folder), engine=engine)
+        assert len(done) == count
+        return time.perf_counter() - start
+
+
+def _ray_over_local(device: torch.device) -> float:
+    found = []
+    for _ in range(ROUNDS):
+        local = seconds(Local(AT_ONCE), RUNS, device)
+        found.append(seconds(Ray(), RUNS, device) / local)
+    return median(found)
+
+
+def _overhead(device: torch.device) -> float:
+    """Milliseconds a run that the engine adds to bare training: records, checks and episodes, one spec at a time."""
+    specs, shop = tiny(RUNS, device)
+    train(specs[0], next(episodes(specs[0], shop)), shop)  # warm
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for spec in specs:
+            start = time.perf_counter()
+            for episode in episodes(spec, shop):
+                train(spec, episode, shop)
+            between = time.perf_counter()
+            run_all([spec], shop, Path(folder))
+            found.append(1000 * (time.perf_counter() - between - (between - start)) / EACH)
+    return median(found)

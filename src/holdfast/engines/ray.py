@@ -1,0 +1,176 @@
+"""Many runs on a Ray cluster: one task a run, tried again where a worker or a node dies, from its last checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.assembly import Workshop
+from holdfast.core.errors import BadInput
+from holdfast.engines.board import Board
+from holdfast.engines.job import TRIES, Counted, Job, Kit, Outcome, Outcomes, do, share_features
+from holdfast.engines.watch import Watch
+from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_asked
+from holdfast.record import RunRecord
+
+WINDOW = 1000  # tasks that the cluster knows of at once; the others wait in the driver
+LOOK = 0.2  # seconds between looks at whether we were asked to stop
+TELL = 2.0  # seconds between two words of a run about its steps
+PATIENCE = 60.0  # seconds that runs which were asked to stop may take to end their step and save
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a run without a GPU sees none, and Ray need not say so
+}
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A cluster by its address, or one on this machine for the while; what each run is given of it.
+
+    `gpus` may be a part of one; None is one where the driver's device is a GPU.
+    """
+
+    address: str | None = None
+    cpus: float = 1.0
+    gpus: float | None = None
+
+    def run(self, jobs: Sequence[Job], shop: Workshop, out: Path, *, watch: Watch, analyse: Sequence[str]) -> Outcomes:
+        if not jobs:
+            return
+        gpus = float(shop.device.type == "cuda") if self.gpus is None else self.gpus
+        device = "cuda" if gpus else "cpu"
+        if device == shop.device.type:
+            share_features(jobs, shop)
+        kit = Kit.of(shop, out, analyse, threads=max(1, int(self.cpus)), device=device)
+        with _connected(self.address) as ray, stop_at_signal():
+            self._check(ray, gpus)
+            task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=gpus, max_retries=TRIES - 1)
+            yield from _Driver(ray, task, kit, watch).run(jobs)
+
+    def _check(self, ray: Any, gpus: float) -> None:
+        """A run that no node of the cluster can hold would wait for ever."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(n.get("CPU", 0) >= self.cpus and n.get("GPU", 0) >= gpus for n in nodes):
+            has = "; ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
+            raise BadInput(
+                f"no node of the cluster has {self.cpus:g} CPUs and {gpus:g} GPUs for a run (there are {has}): "
+                "ask for less with --cpus and --gpus"
+            )
+
+
+class _Driver:
+    """Submits, watches, and cleans up behind itself."""
+
+    def __init__(self, ray: Any, task: Any, kit: Kit, watch: Watch) -> None:
+        self.ray, self.task, self.watch = ray, task, watch
+        self.kit = ray.put(kit)
+        self.key = self.kit.hex()
+        here = ray.get_runtime_context().get_node_id()
+        affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
+        self.board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=affinity).remote()
+        self.under_way: dict[Any, Job] = {}  # by the reference to the outcome
+        self.looked = time.monotonic()
+
+    def run(self, jobs: Sequence[Job]) -> Outcomes:
+        waiting = iter(jobs)
+        try:
+            while self._submit(waiting) or self.under_way:
+                stop_if_asked()
+                ready, _ = self.ray.wait(list(self.under_way), timeout=LOOK)
+                for each in ready:
+                    job = self.under_way.pop(each)
+                    outcome = self._outcome(each, job)
+                    self.watch.elsewhere(job.id, job.name, job.steps, job.steps)
+                    if isinstance(outcome, RunRecord):
+                        self.watch.begin(job.name, job.steps)
+                    yield job, outcome
+                self._look()
+        finally:
+            self._end()
+
+    def _submit(self, waiting: Iterator[Job]) -> bool:
+        """Fill the window; whether anything was submitted."""
+        before = len(self.under_way)
+        while len(self.under_way) < WINDOW and (job := next(waiting, None)) is not None:
+            self.under_way[self.task.remote(job, [self.kit], self.key, self.board)] = job
+        return len(self.under_way) > before
+
+    def _outcome(self, reference: Any, job: Job) -> Outcome:
+        known = self.ray.exceptions
+        try:
+            return self.ray.get(reference)
+        except known.RayTaskError as error:
+            raise RuntimeError(f"{job.name} failed in a worker:\n{error}") from None
+        except (known.WorkerCrashedError, known.NodeDiedError, known.OutOfMemoryError, known.ObjectLostError):
+            return job.lost()
+
+    def _look(self) -> None:
+        """Pass on how far the runs are."""
+        if time.monotonic() - self.looked >= TELL:
+            self.looked = time.monotonic()
+            told = self.ray.get(self.board.take.remote())
+            for job in self.under_way.values():
+                if job.id in told:
+                    self.watch.elsewhere(job.id, job.name, told[job.id], job.steps)
+
+    def _end(self) -> None:
+        """Where runs are under way, let them save; none goes on without us."""
+        for reference in self.under_way:
+            self.ray.cancel(reference, force=False)
+        left, until = list(self.under_way), time.monotonic() + PATIENCE
+        while left and time.monotonic() < until:
+            _, left = self.ray.wait(left, num_returns=len(left), timeout=LOOK)
+        for reference in left:
+            self.ray.cancel(reference, force=True)
+        self.ray.kill(self.board)
+
+
+_shops: dict[str, tuple[Kit, Workshop]] = {}  # of this worker process: one, that of the last kit
+
+
+def _task(job: Job, kits: list[Any], key: str, board: Any) -> Outcome:
+    """A run on a node; its process keeps the data for the next."""
+    if key not in _shops:
+        _shops.clear()
+        kit = importlib.import_module("ray").get(kits[0])
+        _shops[key] = (kit, kit.shop())
+    kit, shop = _shops[key]
+    tick = Counted(lambda steps: board.tell.remote(job.id, steps), time.monotonic, TELL)
+    with stop_at_signal():  # a task that is cancelled gets what Ctrl-C gives: it saves and ends
+        try:
+            return do(job, shop, kit.out, tick=tick, analyse=kit.analyse)
+        except Interrupted:
+            return BadInput(f"{job.name} was asked to stop")
+
+
+@contextmanager
+def _connected(address: str | None) -> Iterator[Any]:
+    """Ray, connected to a cluster of the user's, or to one on this machine that ends with us."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        ray = importlib.import_module("ray")
+        importlib.import_module("ray.util.scheduling_strategies")
+    except ImportError as error:
+        raise BadInput("--engine ray needs the package ray: run `pip install 'holdfast[ray]'`") from error
+    ours = not ray.is_initialized()
+    if ours:
+        where = address or os.environ.get("RAY_ADDRESS") or "local"
+        alone = {"include_dashboard": False} if where == "local" else {}
+        try:
+            ray.init(where, logging_level=logging.ERROR, log_to_driver=False, **alone)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            told = " ".join(str(error).split())[:300]
+            raise BadInput(f"no Ray cluster answers at {where} ({told}): start one, or leave --address out") from error
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
