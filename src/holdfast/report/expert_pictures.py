@@ -15,11 +15,13 @@ from markupsafe import Markup
 from holdfast.record import RunRecord
 from holdfast.report.analyses import Groups, Shown, pictured
 from holdfast.report.plots import SHADES, fragment, plain
-from holdfast.report.routing import colour, draw_map
+from holdfast.report.routing import colour, draw_map, expert_keys
 
 SHARE = re.compile(r"experts/(load|importance)/(\d+)/(\d+)")  # what, layer with experts, expert
 
-Drawn = tuple[str, list[tuple[str, str]]]  # a sentence, and pictures with their titles
+Drawn = tuple[
+    str, list[tuple[str, str]], int
+]  # a sentence, pictures with their titles, experts whose colours they have
 
 
 def sections(groups: Groups) -> list[dict[str, Any]]:
@@ -60,7 +62,11 @@ def _training(groups: Groups) -> dict[str, Any]:
                 (f"{what.capitalize()}, {_nth(layer)} layer with experts", _lines(record.id, what, layer, each))
                 for (what, layer), each in sorted(found.items(), key=lambda item: (item[0][1], item[0][0] != "load"))
             ]
-            runs.append(_run(f"{label}, {record.episode}", record.spec.get("seed"), ("", panels)))
+            runs.append(
+                _run(
+                    f"{label}, {record.episode}", record.spec.get("seed"), ("", panels, len(next(iter(found.values()))))
+                )
+            )
     words = "The share of tokens that go to each expert, and its share of the probabilities, at each validated step."
     return {"title": "Experts over training", "words": words, "runs": runs, "left": total - len(runs)}
 
@@ -87,10 +93,14 @@ def _across(shown: Shown) -> Drawn:
         f"same expert in two domains; with other images at the same places {found['shuffled']:.0%}, at most "
         f"{found['high']:.0%} in 19 of 20 draws."
     )
-    return told, [
-        (f"{each['name']}, {each['domain']}", draw_map(each, found["experts"], f"expert-same-{shown.id}-{i}"))
-        for i, each in enumerate(found["maps"])
-    ]
+    return (
+        told,
+        [
+            (f"{each['name']}, {each['domain']}", draw_map(each, found["experts"], f"expert-same-{shown.id}-{i}"))
+            for i, each in enumerate(found["maps"])
+        ],
+        found["experts"],
+    )
 
 
 def _parts(shown: Shown) -> Drawn:
@@ -110,7 +120,7 @@ def _parts(shown: Shown) -> Drawn:
         f"another image at the same places {found['shuffled']:.4f}, at most {found['high']:.4f} in 19 of 20 draws."
     )
     height = 120 + 28 * len(found["parts"])
-    return told, [("Patches of each part by their expert", fragment(figure, f"parts-{shown.id}", height=height))]
+    return told, [("Patches of each part by their expert", fragment(figure, f"parts-{shown.id}", height=height))], 0
 
 
 def _looks(shown: Shown) -> Drawn:
@@ -119,7 +129,7 @@ def _looks(shown: Shown) -> Drawn:
         for head, grid in enumerate(each["heads"]):
             picture = draw_map({**each, "experts": grid}, 0, f"look-{shown.id}-{i}-{head}")
             panels.append((f"{each['domain']}, head {head + 1}", picture))
-    return "", panels
+    return "", panels, 0
 
 
 ANALYSES: tuple[tuple[str, str, str, Callable[[Shown], Drawn]], ...] = (
@@ -141,8 +151,9 @@ ANALYSES: tuple[tuple[str, str, str, Callable[[Shown], Drawn]], ...] = (
 
 
 def _run(name: str, seed: Any, drawn: Drawn) -> dict[str, Any]:
-    told, panels = drawn
-    return {"name": name, "seed": seed, "told": told, "panels": [(title, Markup(each)) for title, each in panels]}
+    told, panels, experts = drawn
+    pictures = [(title, Markup(each)) for title, each in panels]
+    return {"name": name, "seed": seed, "told": told, "panels": pictures, "keys": expert_keys(experts)}
 
 
 def _nth(place: int) -> str:

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from holdfast.record import RunRecord
-from holdfast.report.plots import fragment, plain, style
+from holdfast.report.plots import fragment, legend, plain, style
 from holdfast.report.stats import Cell, summarise
 from holdfast.report.table import arena, stream_domains
 from holdfast.report.transfer import learnt_at
 from holdfast.report.words import metric_name, scaled, show
-
-SIGNS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲", "x": "✕"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,7 @@ def course_chart(course: Course, metric: str, places: Mapping[str, int], *, name
         errors = [scaled(cell.stderr or 0.0, metric) for _, cell in there]
         figure.add_scatter(
             name=plain(label),
+            meta=label,
             x=[i + 1 for i, _ in there],
             y=[scaled(cell.mean, metric) for _, cell in there],
             error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 3},
@@ -115,11 +114,10 @@ def panels(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> list[Panel
         if not domains:
             continue
         axis = reach(domains, metric)
-        looks = {label: style(place) for label, place in places.items() if any(label in c.lines for c in domains)}
+        there = [label for label in groups if any(label in course.lines for course in domains)]
         pictures = [
             (course.domain, course_chart(course, metric, places, name=f"forgetting-{turn}-{i}", reach=axis))
             for i, course in enumerate(domains)
         ]
-        signs = [(colour, SIGNS[symbol], label) for label, (colour, symbol, _) in looks.items()]
-        made.append(Panels(domains[0].stages, signs, pictures))
+        made.append(Panels(domains[0].stages, legend(groups, there), pictures))
     return made

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput
 from holdfast.record import RunRecord
+from holdfast.report.labels import BASELINE, grouped, natural
 from holdfast.report.stats import Cell, pooled, summarise
 from holdfast.report.table import LOWER_IS_BETTER
+
+INSIDE = "in-domain"  # the plan of the reference
+RULE = ("method", "method_args")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,36 @@ def in_domain_gap(left_out: Iterable[RunRecord], inside: Iterable[RunRecord], me
     if not found:
         raise BadInput(f"no domain is scored with {metric} both left out and inside: run both plans on all domains")
     return found
+
+
+def gaps(records: Iterable[RunRecord], metric: str) -> list[tuple[str, str, dict[str, Gap]]]:
+    """(label, label of its reference, domain -> gap) for every configuration that was run with a domain left out.
+
+    The reference is the same configuration inside each domain or, where its rule was not run there, for instance since
+    it needs several domains, the baseline's that shares all other settings.
+    """
+    groups = grouped(records)
+    inside = [(label, group) for label, group in groups.items() if group[0].spec.get("plan") == INSIDE]
+    found = []
+    for label, group in groups.items():
+        if group[0].spec.get("plan") != "leave-one-out":
+            continue
+        same = [each for each in inside if _like(each[1][0]) == _like(group[0])]
+        usual = [
+            each for each in inside
+            if each[1][0].spec["method"] == BASELINE and _like(each[1][0], *RULE) == _like(group[0], *RULE)
+        ]  # fmt: skip
+        for name, own in (same or usual)[:1]:
+            if _by_domain(group, metric).keys() & _by_domain(own, metric).keys():
+                by_domain = in_domain_gap(group, own, metric)
+                found.append((label, name, {domain: by_domain[domain] for domain in sorted(by_domain, key=natural)}))
+    return found
+
+
+def _like(record: RunRecord, *but: str) -> str:
+    """All settings but the seed, the plan and those named."""
+    left = ("seed", "plan", "plan_args", *but)
+    return json.dumps({k: v for k, v in record.spec.items() if k not in left}, sort_keys=True)
 
 
 def _by_domain(records: Iterable[RunRecord], metric: str) -> dict[str, list[float]]:

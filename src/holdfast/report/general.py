@@ -62,7 +62,7 @@ def _heads(shown: Shown) -> str:
             zmax=1,
             xgap=2,
             ygap=2,
-            colorbar={"title": {"text": "attention", "side": "right"}, "thickness": 12},
+            showscale=False,
             hovertemplate="layer %{y}, head %{x}: %{z:.4f} of its attention<extra></extra>",
         )
     )

@@ -25,6 +25,7 @@ def distance_bars(found: Mapping[str, Mapping[str, Bar]], places: Mapping[str, i
         pattern = PATTERNS[places[label] // len(COLOURS) % len(PATTERNS)]
         figure.add_bar(
             name=plain(label),
+            meta=label,
             x=[plain(target) for target in bars],
             y=[bar.mean for bar in bars.values()],
             error_y={"type": "data", "array": [bar.error for bar in bars.values()], "thickness": 1.5, "width": 4},
@@ -35,7 +36,7 @@ def distance_bars(found: Mapping[str, Mapping[str, Bar]], places: Mapping[str, i
     figure.update_layout(barmode="group", bargap=0.25)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=[plain(t) for t in targets])
     figure.update_yaxes(title="A-distance", range=[0, 2.05], dtick=0.5)
-    return fragment(figure, "a-distance", height=380)
+    return fragment(figure, "a-distance", height=360, legend=False)
 
 
 def feature_panels(shown: Shown) -> list[tuple[str, str]]:
@@ -96,7 +97,7 @@ def segment_map(shown: Shown) -> str:
             zmax=1,
             xgap=2,
             ygap=2,
-            colorbar={"title": {"text": "attention", "side": "right"}, "thickness": 12},
+            showscale=False,
             hovertemplate="%{y} reads segment %{x}: %{z:.4f}, an even share %{customdata[0]:.4f}<br>"
             "entropy of its slots %{customdata[1]:.3f}, evenness %{customdata[2]:.3f}<extra></extra>",
         )

@@ -17,6 +17,7 @@ from holdfast.report.words import is_percent, metric_name, number, scaled
 # Okabe and Ito's palette without black and yellow; a round of colours has one symbol and one dash
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
+SIGNS = {"circle": "●", "square": "■", "diamond": "◆", "triangle-up": "▲", "x": "✕"}
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 SHADES = ((0.0, "#f4f8fb"), (1.0, "#4a9bd1"))  # light enough for dark numbers on any of them
 GRID = "rgba(128,128,128,0.25)"
@@ -34,6 +35,7 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
         colour, symbol, _ = style(place)
         figure.add_scatter(
             name=plain(row.label),
+            meta=row.label,
             x=[t for t, _ in cells],
             y=[scaled(c.mean, metric) for _, c in cells],
             error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 6},
@@ -48,7 +50,7 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, range=[-0.5, len(order) - 0.5])
     figure.update_yaxes(title=metric_name(metric), range=_reach(rows, metric))
     figure.add_vline(x=len(targets) - 0.5, line={"color": "rgba(128,128,128,0.7)", "width": 1, "dash": "dot"})
-    return fragment(figure, "scores", height=440)
+    return fragment(figure, "scores", height=400, legend=False)
 
 
 def curves(records: Iterable[RunRecord]) -> str:
@@ -64,6 +66,7 @@ def curves(records: Iterable[RunRecord]) -> str:
         colour, symbol, dash = style(place)
         figure.add_scatter(
             name=plain(name),
+            meta=name,
             x=steps,
             y=[scaled(math.fsum(line[s] for line in lines) / len(lines), metric) for s in steps],
             mode="lines+markers",
@@ -73,7 +76,7 @@ def curves(records: Iterable[RunRecord]) -> str:
         )
     figure.update_xaxes(title="step")
     figure.update_yaxes(title=f"validation {metric_name(metric)}")
-    return fragment(figure, "curves", height=400)
+    return fragment(figure, "curves", height=360, legend=False)
 
 
 def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[float, float] | None = None) -> str:
@@ -98,13 +101,13 @@ def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[
                 for i, line in enumerate(told)
             ],
             texttemplate="%{text}",
-            textfont={"color": "#14181d"},
+            textfont={"color": "#14181d", "size": 12},
             colorscale=SHADES,
             zmin=None if span is None else scaled(span[0], metric),
             zmax=None if span is None else scaled(span[1], metric),
             xgap=2,
             ygap=2,
-            colorbar={"title": {"text": metric_name(metric), "side": "right"}, "thickness": 12},
+            showscale=False,  # the numbers are there, and a phone has no room
             hovertemplate="%{x} after stage %{y}: %{text}<extra></extra>",
         )
     )
@@ -147,6 +150,14 @@ def style(place: int) -> tuple[str, str, str]:
     return COLOURS[place % len(COLOURS)], SYMBOLS[turn % len(SYMBOLS)], DASHES[turn % len(DASHES)]
 
 
+def legend(labels: Iterable[str], shown: Iterable[str] | None = None) -> list[tuple[str, str, str]]:
+    """Colour, sign and label of each method that is shown, all where nothing is said; the order decides the looks."""
+    every = list(labels)
+    some = set(every if shown is None else shown)
+    looks = [(style(place), label) for place, label in enumerate(every) if label in some]
+    return [(colour, SIGNS[symbol], label) for (colour, symbol, _), label in looks]
+
+
 def _hover(mean: float, stderr: float | None, metric: str) -> str:
     error = "" if stderr is None else f" ± {number(stderr, metric)}"
     return number(mean, metric) + error + (" %" if is_percent(metric) else "")
@@ -157,12 +168,12 @@ def plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def fragment(figure: go.Figure, name: str, *, height: int, legend: bool = True) -> str:
-    """A figure as HTML in the looks of the page, without plotly.js."""
+def fragment(figure: go.Figure, name: str, *, height: int, legend: bool = True, bare: bool = False) -> str:
+    """A figure as HTML in the looks of the page, without plotly.js; a bare one has no room for axes."""
     figure.update_layout(
         template="none",
         height=height,
-        margin={"l": 64, "r": 16, "t": 16, "b": 48},
+        margin=dict.fromkeys("lrtb", 2) if bare else {"l": 64, "r": 16, "t": 16, "b": 48},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, sans-serif", "size": 14, "color": "#767676"},

@@ -49,6 +49,11 @@ def panels(shown: Shown) -> list[tuple[str, str]]:
     return made + maps
 
 
+def expert_keys(count: int) -> list[tuple[str, int]]:
+    """The colour and the number of each expert, for a line beside pictures."""
+    return [(colour(expert), expert) for expert in range(count)]
+
+
 def colour(expert: int) -> str:
     """The colour of an expert, the same in all pictures; they repeat after twelve."""
     every = (*COLOURS, *MORE)
@@ -91,7 +96,7 @@ def draw_map(told: Mapping[str, Any], count: int, key: str) -> str:
     figure.add_heatmap(z=grid, x0=0.5, dx=1, y0=0.5, dy=1, opacity=0.55, showscale=False, **look)
     figure.update_xaxes(range=[0, side], visible=False, constrain="domain")
     figure.update_yaxes(range=[side, 0], visible=False, scaleanchor="x")
-    return fragment(figure, key, height=260, legend=False)
+    return f'<div class="map">{fragment(figure, key, height=140, legend=False, bare=True)}</div>'
 
 
 def _effective(load: list[float]) -> float:

@@ -40,7 +40,9 @@ def test_where_less_is_better():
     found = decide([*losses(ERM), *losses(MIL)], "nll")  # by .1 more loss
     assert found is not None
     assert found.label == "erm"
-    found = decide([*losses(grid("mil", {"films": [0.40, 0.49, 0.61], "books": [0.29, 0.40, 0.51]})), *losses(ERM)], "nll")
+    found = decide(
+        [*losses(grid("mil", {"films": [0.40, 0.49, 0.61], "books": [0.29, 0.40, 0.51]})), *losses(ERM)], "nll"
+    )
     assert found is not None
     assert found.label == "mil"
 
@@ -53,7 +55,9 @@ def test_too_few_seeds_say_so_and_take_the_simplest():
     assert "--seeds 3 can tell more" in found.why
 
 
-@pytest.mark.parametrize(("records", "label", "words"), [(ERM, "erm", "the only one"), ([*MIL, *HMA], "mil", "not run")])
+@pytest.mark.parametrize(
+    ("records", "label", "words"), [(ERM, "erm", "the only one"), ([*MIL, *HMA], "mil", "not run")]
+)
 def test_without_anything_to_compare_with(records, label, words):
     found = decide(records, "accuracy")
     assert found is not None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.gap import in_domain_gap, worst_domain
+from holdfast.report.gap import gaps, in_domain_gap, worst_domain
 from tests.unit.report.made import record
 
 LEFT = [
@@ -48,3 +48,21 @@ def test_what_cannot_be_compared_is_said():
 def test_worst_domain():
     assert worst_domain({"a": 0.5, "b": 0.4}, "accuracy") == ("b", 0.4)
     assert worst_domain({"a": 0.5, "b": 0.4}, "nll") == ("a", 0.5)
+
+
+def test_gaps_take_the_same_rule_inside_or_else_the_baseline():
+    def both(method, left):
+        return record(method, 0, {"films": left}, method_args={"w": 1} if method == "mil" else {})
+
+    scores = {"erm": 0.9, "fish": 0.8}
+    within = [record(m, 0, {"films": v}, plan="in-domain", episode="in-films") for m, v in scores.items()]
+    found = gaps([both("erm", 0.6), both("fish", 0.7), both("mil", 0.75), *within], "accuracy")
+    told = {label: (reference, round(by["films"].gap, 9)) for label, reference, by in found}
+    assert told == {
+        "erm (leave-one-out)": ("erm (in-domain)", 0.3),
+        "fish (leave-one-out)": ("fish (in-domain)", 0.1),
+        "mil": ("erm (in-domain)", 0.15),
+    }
+    assert gaps([both("erm", 0.6)], "accuracy") == []
+    other = record("erm", 0, {"films": 0.9}, plan="in-domain", episode="in-films", steps=99)
+    assert gaps([both("erm", 0.6), other], "accuracy") == []

@@ -1,0 +1,61 @@
+"""docs/methods.md has a section for every method of the catalog, and its costs are those of the records."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+
+import pytest
+
+from holdfast.catalog.methods import METHODS
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## `([^`\n]+)`\n\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+BENCHED = ("dann", "irm", "coral", "vrex", "fishr", "mldg", "swad(METHOD)")
+
+
+def ratios(bench: str, device: str) -> dict[str, str]:
+    found = json.loads((ROOT / f"results/bench/{bench}-{device}.json").read_text(encoding="utf-8"))
+    two = Decimal("0.01")
+    return {each["case"]: str(Decimal(str(each["ratio"])).quantize(two, ROUND_HALF_UP)) for each in found["results"]}
+
+
+def test_every_method_has_a_section_in_the_order_of_the_catalog():
+    assert list(SECTIONS) == list(METHODS)
+    for name, text in SECTIONS.items():
+        about, cost = (" ".join(part.split()) for part in text.split("\nCost: "))
+        assert "Use it" in about, name
+        assert "not measured" in cost or re.search(r"\d", cost), name
+
+
+@pytest.mark.parametrize("name", BENCHED)
+def test_costs_are_those_of_the_records(name):
+    case = f"{name.replace('METHOD', 'erm')}/erm"
+    gpu, cpu = ratios("methods", "cuda")[case], ratios("methods", "cpu")[case]
+    assert f"Cost: {gpu} on an H200, {cpu} on a CPU" in SECTIONS[name]
+
+
+def test_costs_of_memories_are_those_of_the_records():
+    gpu, cpu = ratios("mil", "cuda"), ratios("mil", "cpu")
+    step, predict = "meta-step/erm-on-seen", "predict-with-memory/without"
+    told = " ".join(SECTIONS["mil"].split())
+    assert f"takes {gpu[step]} on an H200 and {cpu[step]} on a CPU" in told
+    assert f"with the memory {gpu[predict]} and {cpu[predict]} of one without" in told
+    gpu, cpu = ratios("hma", "cuda"), ratios("hma", "cpu")
+    full, tokens = "hma-step/plain, full", "hma-step/plain, head+cls"
+    assert f"{gpu[full]} on an H200 and {cpu[full]} on a CPU where all learns" in SECTIONS["hma"]
+    assert f"{gpu[tokens]} and {cpu[tokens]} where the class token" in SECTIONS["hma"]
+
+
+def test_settings_that_are_named_exist():
+    words = {*METHODS, "risk", "z", "p", "s", "l", "g", "r", "j", "omega", "q_i", "v_i", "memory", "heterogeneous"}
+    found = 0
+    for name, text in SECTIONS.items():
+        said = set(re.findall(r"`([a-z_]+)`", text))
+        own = {setting for setting in said if setting in METHODS[name].settings()}
+        assert said - own <= words, name
+        found += len(own)
+    assert found >= 12

@@ -1,0 +1,195 @@
+"""The pages in a browser: nothing is fetched, charts are drawn, tables sort and filter, colours switch, phones fit."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.report.audit_page import write_audit
+from holdfast.report.grid import matrix
+from holdfast.report.page import write_page
+from tests.unit.report.made import COST, record, stream
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+LONG = "a-method-with-a-very-long-name-that-no-phone-could-show-in-one-line"
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="the package playwright is missing"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"),
+]
+
+
+def many():
+    """Twelve methods with costs, some with several seeds, runs inside the domains, and two streams."""
+    more = {"batch": 8, "lr": 0.01, "every": 5, "plan_args": {}}
+    made = []
+    for place, name in enumerate(["erm", "mil", *(f"m{i}" for i in range(9)), LONG]):
+        cost, scores = {**COST, "seconds": 1.0 + place}, {"films": 0.5 + place / 40, "books": 0.6 + place / 40}
+        for seed in (0, 1) if name in ("erm", "mil") else (0,):
+            made += [record(name, seed, {d: v + seed / 50}, cost=cost, **more) for d, v in scores.items()]
+    for domain in ("films", "books"):
+        made += [record("erm", 0, {domain: 0.95}, plan="in-domain", episode=f"in-{domain}", **more)]
+    matrix = [{"a": 0.9, "b": 0.4}, {"a": 0.6, "b": 0.8}]
+    return made, [stream("erm", 0, matrix, ["a", "b"]), stream("ewc", 0, matrix, ["a", "b"])]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    compared, streamed = many()
+    cells = {("a", "b"): ("1.2", 1.2), ("b", "a"): ("1.2", 1.2)}
+    grids = [matrix("Inputs apart", "A-distance.", ["a", "b"], cells, corner="domain", top=2.0)]
+    said = {"title": "An audit", "headline": "There is a shift.", "advice": ["Look."], "notes": []}
+    named = {"title": "A report", "source": ["my file.csv"]}
+    return {
+        "compared": write_page(compared, folder / "c.html", metric="accuracy", **named),
+        "streamed": write_page(streamed, folder / "s.html", title="Streams", metric="accuracy"),
+        "audited": write_audit(folder / "a.html", grids=grids, **said),
+    }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as made:
+        started = made.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, pages):
+    """The pages, each opened once at a desktop's width, with what they said and what they asked for."""
+    found = {}
+    for name, path in pages.items():
+        page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="light")
+        page.set_default_timeout(120_000)  # a busy machine is no fault of the page
+        page.said, page.asked = [], []
+        page.on("console", lambda message, page=page: page.said.append(message.text))
+        page.on("pageerror", lambda error, page=page: page.said.append(str(error)))
+        page.on("request", lambda request, page=page: page.asked.append(request.url))
+        page.goto(path.as_uri())
+        found[name] = page
+    return found
+
+
+@pytest.fixture
+def page(opened):
+    yield opened["compared"]
+    opened["compared"].reload()
+
+
+def column(page, place: int) -> list[str]:
+    """What is seen in a column of the table of scores."""
+    return page.eval_on_selector_all(
+        "#score-table tbody tr:not([hidden])", f"rows => rows.map(row => row.cells[{place}].textContent.trim())"
+    )
+
+
+def seen(page, chart: str) -> list[str]:
+    """The methods that a chart shows."""
+    shown = "plot => plot.data.filter(t => t.meta && (t.visible ?? true)).map(t => t.meta)"
+    return page.eval_on_selector(f"#{chart}", shown)
+
+
+@pytest.mark.parametrize("name", ["compared", "streamed", "audited"])
+def test_a_page_opens_without_a_word_and_without_the_network(opened, pages, name):
+    assert opened[name].said == []
+    assert opened[name].asked == [pages[name].as_uri()]
+
+
+def test_every_chart_is_drawn(opened):
+    counts = {}
+    for name, page in opened.items():
+        charts = page.query_selector_all("[role=img] .js-plotly-plot")
+        assert all(chart.query_selector(".main-svg .cartesianlayer .subplot") for chart in charts), name
+        assert len(charts) == page.eval_on_selector_all("[role=img]", "all => all.length"), name
+        counts[name] = len(charts)
+    assert counts == {"compared": 3, "streamed": 7, "audited": 1}
+    dots = opened["compared"].eval_on_selector_all("#scores .points path", "all => all.length")
+    assert dots == 39  # 13 lines, two targets and their average
+
+
+def test_the_table_sorts_up_and_down(page):
+    head = page.locator("#score-table thead button").nth(3)
+    head.click()
+    down = [float(text[:4]) for text in column(page, 3)]
+    assert down == sorted(down, reverse=True)
+    assert column(page, 0)[0] == "erm (in-domain)"
+    head.click()
+    assert [float(text[:4]) for text in column(page, 3)] == sorted(down)
+    page.locator("#score-table thead button").nth(0).click()
+    names = column(page, 0)
+    assert names == sorted(names)
+
+
+def test_text_and_method_filter_tables_and_charts(page):
+    every = len(column(page, 0))
+    page.get_by_label("Filter").fill("M1")
+    assert column(page, 0) == ["m1"]
+    assert seen(page, "scores") == seen(page, "cost-score") == ["m1"]
+    assert page.locator(".filter output").text_content() == f"1 of {every} lines"
+    page.get_by_label("Filter").fill("")
+    page.locator("select[name=method]").select_option("erm")
+    assert column(page, 0) == seen(page, "scores") == ["erm (in-domain)", "erm (leave-one-out)"]
+    page.locator("select[name=method]").select_option("")
+    assert len(column(page, 0)) == len(seen(page, "scores")) == every
+
+
+def test_a_key_hides_a_method_in_every_chart(page):
+    page.locator(".key", has_text="mil").first.click()
+    assert "mil" not in seen(page, "scores") + seen(page, "curves") + seen(page, "cost-score")
+    assert "mil" in column(page, 0)
+    page.locator(".key", has_text="mil").last.click()
+    assert "mil" in seen(page, "scores")
+
+
+def test_colours_follow_the_system_and_the_switch(page):
+    def colours() -> list[str]:
+        looks = "e => getComputedStyle(e)"
+        return [
+            page.eval_on_selector("body", f"e => ({looks})(e).backgroundColor"),
+            page.eval_on_selector("body", f"e => ({looks})(e).color"),
+            page.eval_on_selector("#scores .xtick text", f"e => ({looks})(e).fill"),
+        ]
+
+    light = colours()
+    assert light[0] == "rgb(255, 255, 255)"
+    assert light[1] == light[2]
+    page.emulate_media(color_scheme="dark")
+    dark = colours()
+    assert dark[1] == dark[2]
+    assert not set(light) & set(dark)
+    page.get_by_label("Colours of the page").select_option("light")
+    assert colours() == light
+    page.get_by_label("Colours of the page").select_option("dark")
+    page.emulate_media(color_scheme="light")
+    assert colours() == dark
+    page.emulate_media(media="print")
+    assert colours() == light
+    page.emulate_media(media="screen")
+
+
+@pytest.mark.parametrize("name", ["compared", "streamed", "audited"])
+def test_a_phone_scrolls_no_page_sideways(opened, name):
+    page = opened[name]
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.reload()
+    page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    wide = page.eval_on_selector_all(".main-svg", "all => all.map(each => each.getBoundingClientRect().right)")
+    assert max(wide) <= 360
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.reload()
+
+
+def test_a_command_can_be_copied(page):
+    run = page.locator("details.run", has_text="mil")
+    run.locator("summary").click()
+    assert run.locator("code").text_content().startswith("holdfast compare 'my file.csv' --methods mil --seeds 2 ")
+    run.locator(".copy").click()
+    page.wait_for_function("document.querySelector('details[open] .copy').textContent === 'Copied'")
