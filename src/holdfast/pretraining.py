@@ -12,6 +12,8 @@ from holdfast.assembly import Assembled, Workshop
 from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
+from holdfast.core.lock import NAME as LOCK
+from holdfast.core.lock import locked
 from holdfast.data.domain import Dataset
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, train, training_steps
@@ -82,15 +84,17 @@ def pretrain(
     saver = Saver(out / "checkpoints" / f"{name}.safetensors")
     watch.start(1, 0)
     watch.begin(f"masked words of {len(dataset.domains)} domains", training_steps(spec))
-    with stop_at_signal():
-        record, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
-    watch.end()
-    record.analysis["before"] = _before(built, episode.stages[0])
-    notes = _write(built, out)
-    write_page([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=(*dataset.notes, *notes))
-    write_text(out / RECORD, record.text())
-    saver.finish()
-    return _told(out, record, (*dataset.notes, *notes))
+    with locked(out):
+        with stop_at_signal():
+            record, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
+        watch.end(record)
+        record.analysis["before"] = _before(built, episode.stages[0])
+        notes = _write(built, out)
+        told = (*dataset.notes, *notes)
+        write_page([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=told)
+        write_text(out / RECORD, record.text())
+        saver.finish()
+    return _told(out, record, told)
 
 
 def _named(encoder: str) -> str:
@@ -102,7 +106,7 @@ def _check(folder: Path) -> None:
     """A folder to write to is new, empty, or one that was written, or begun, here."""
     if folder.is_file():
         raise BadInput(f"{folder} is a file: name a folder with --out")
-    there = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    there = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
     if there and not any(name in there for name in OWN):
         raise BadInput(f"{folder} holds other files ({there[0]}): name a new folder with --out")
 

@@ -15,6 +15,11 @@ from holdfast.core.errors import BadInput, Damaged, tell
 from holdfast.core.files import write_text
 
 SCHEMA = 1
+SPOKEN = {  # what reports say of a spec
+    str: ("data", "encoder", "neck", "plan", "select", "metric", "task", "tune"),
+    int: ("seed", "steps"),
+    dict: ("method_args", "encoder_args", "neck_args", "plan_args"),
+}
 
 Scores = dict[str, float | None]  # metric -> value; None where it is not defined, such as AUC of one class
 
@@ -103,6 +108,12 @@ def _check(record: RunRecord) -> None:
     for name, kind in kinds.items():
         if not isinstance(getattr(record, name), kind):
             raise TypeError(f"{name} is no {kind.__name__}")
+    if not isinstance(record.spec["method"], str):
+        raise TypeError("the spec's method is no name")
+    for kind, names in SPOKEN.items():
+        given = {name: record.spec[name] for name in names if record.spec.get(name) is not None}
+        if wrong := [name for name, value in given.items() if not isinstance(value, kind)]:
+            raise TypeError(f"the spec's {wrong[0]} is no {kind.__name__}")
     for stage in record.stages:
         if not all(isinstance(name, str) for name in stage["train"]) or not isinstance(stage["step"], int):
             raise TypeError("a stage has names of domains to train on, and the number of a step")

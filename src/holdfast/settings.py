@@ -33,7 +33,7 @@ def parse(pairs: Iterable[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text.split(",") if "," in text and "{" not in text else text  # a template has braces and may have commas
 
 
@@ -50,6 +50,9 @@ def make_spec(
     settings = dict(settings or {})
     encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
     kind = settings.get("task", given.get("task")) or Spec.task
+    for word, value in (("encoder", encoder), ("tune", tune), ("task", kind)):
+        if not isinstance(value, str):
+            raise BadInput(f"{word} takes a word, not {value!r}")
     task = catalog.make("tasks", kind, given={})
     name = catalog.encoder_for(dataset.raw.kind, encoder, kind)
     entry = catalog.entry("encoders", name)

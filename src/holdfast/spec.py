@@ -28,7 +28,8 @@ class Spec:
     seed: int = 0
     steps: int = 300  # in each phase of a method
     every: int = 25  # steps between validations
-    batch: int = 32  # examples of each domain in a batch
+    batch: int = 32  # examples of each domain in a batch, of each process where there are several
+    processes: int = 1  # that train together
     patience: int = 0  # validations without improvement before stopping; 0 goes on to the end
     optimizer: str = "adamw"
     lr: float = 1e-3
@@ -55,11 +56,15 @@ class Spec:
                 raise BadInput(f"{each.name} takes a value of kind {each.type}, not {value!r}")
         if not isinstance(self.augment, bool | str):
             raise BadInput(f"augment takes true, false or a name, not {self.augment!r}")
-        for name in ("steps", "every", "batch"):
+        for name in ("steps", "every", "batch", "processes"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.precision not in ("fp32", "bf16"):
             raise BadInput(f"unknown precision '{self.precision}': use fp32 or bf16 (bf16 needs a GPU)")
 
     def json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As a record holds it; what several processes add is told where there are several."""
+        found = asdict(self)
+        if self.processes == 1:
+            del found["processes"]
+        return found

@@ -23,12 +23,9 @@ from holdfast.methods.descent import Descent, Recipe
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
+from tests.contract.sizes import LIGHT, small
 from tests.tiny import tiny_bert, tiny_vit
 
-NECK = {"slots": 9, "heads": 2, "key_width": 4, "real": 10, "label_width": 4, "support": 6}
-FEWER = {"product-memory": {"top": 3}}
-# the published weight of the bottleneck is for the small features of a tuned ResNet; here it would flatten them
-LIGHT = {"ib-erm": {"weight": 0.1}, "ib-irm": {"weight": 1.0, "bottleneck": 0.1}}
 BODIES = {"mlp": "vector", "cnn": "image", "tiny-bert": "text", "tiny-vit-experts": "image",
           "gin-virtual": "graph", "gin-subgraph": "graph"}  # fmt: skip
 EXPERTS = {"count": 3, "at": [0, 2], "inner": 8}
@@ -39,11 +36,17 @@ OPTIONS = {
 }  # fmt: skip
 MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
+EVERYWHERE = ("mlp", "gin-subgraph")  # the latter is asked of the few methods that need it
 
-def small(neck: str) -> dict:
-    """The suite's small sizes, those that this neck has."""
-    free = catalog.entry("necks", neck).settings()
-    return {key: value for key, value in {**NECK, **FEWER.get(neck, {})}.items() if key in free}
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every method is asked on vectors and on one more kind, in turn; on all kinds when slow tests run too."""
+    methods, others = catalog.examples("methods"), [body for body in BODIES if body not in EVERYWHERE]
+    for item in items:
+        asked = getattr(item, "callspec", None)
+        method, body = (asked.params.get("make"), asked.params.get("bench")) if asked else (None, None)
+        if method in methods and body in others and methods.index(method) % len(others) != others.index(body):
+            item.add_marker(pytest.mark.slow)
 
 
 @dataclass

@@ -50,6 +50,9 @@ BENCHES = {
     "hma": Entry("holdfast.bench.hma:run", "a read of HMA's real memory and a step of HMA against the plain ways"),
     "experts": Entry("holdfast.bench.experts:run", "experts against a plain layer of the same work; a step of GMoE"),
     "gmap": Entry("holdfast.bench.gmap:run", "a layer and a step with a general memory against the plain ones"),
+    "engines": Entry("holdfast.bench.engines:run", "200 tiny runs by Ray against local processes, and their overhead"),
+    "cluster": Entry("holdfast.bench.cluster:run", "200 tiny runs on two Ray nodes against what fewer runs foretell"),
+    "serve": Entry("holdfast.bench.serve:run", "a server with 32 clients against predictions offline"),
     "recurrent": Entry("holdfast.bench.recurrent:run", "an LSTM that reads a bank of slots against torch's LSTM"),
 }
 ANALYSES = {
@@ -66,6 +69,19 @@ ANALYSES = {
     "memory-use": Entry("holdfast.analysis.memory_use:memory_use", "which slots of a memory are used, by domain"),
     "routing": Entry(
         "holdfast.analysis.routing:routing", "how experts share the tokens, and what their choice tells of the domain"
+    ),
+    "general-memory": Entry(
+        "holdfast.analysis.general_use:general_use",
+        "how much attention goes to a general memory, which depths its gates take from, and what it changes",
+    ),
+    "expert-agreement": Entry(
+        "holdfast.analysis.patches:agreement", "whether one image in several domains goes to the same experts"
+    ),
+    "expert-parts": Entry(
+        "holdfast.analysis.patches:part_experts", "which experts the parts of things go to, where parts.csv tells them"
+    ),
+    "attention-map": Entry(
+        "holdfast.analysis.patches:attention_maps", "where the class token of a vision transformer looks, head by head"
     ),
     "segment-mass": Entry(
         "holdfast.analysis.forgetting:segment_mass", "how much each domain reads of each segment of a memory that grew"

@@ -1,4 +1,4 @@
-"""Published sets of graphs, digits and pictures that the user brings; their homes are told where a file is missing."""
+"""Published sets that the user brings beside plain tables: graphs, pictures, texts of four fields, tags, questions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from holdfast.catalog.entry import Entry
 
 _SETS, _PICTURES = "holdfast.data.graph_sets", "holdfast.data.pictures"
 _IMAGES = "holdfast.data.image_sets"
+_TASKS, _PLACES = "holdfast.data.task_sets", "holdfast.data.place_sets"
 MORE_DATASETS = {
     "imdb-binary": Entry(f"{_SETS}:IMDB_BINARY.read", "who acts with whom, 2 genres (chrsmrrs.github.io/datasets)"),
     "imdb-multi": Entry(f"{_SETS}:IMDB_MULTI.read", "who acts with whom, 3 genres (chrsmrrs.github.io/datasets)"),
@@ -48,4 +49,24 @@ MORE_DATASETS = {
     "colored-mnist": Entry(
         "holdfast.data.digits:colored_mnist", "digits below five or not, whose colour misleads (Arjovsky et al., 2019)"
     ),
+    "chemprot": Entry(
+        f"{_TASKS}:CHEMPROT.read", "what a chemical does to a protein; 13 kinds (Kringelum et al., 2016)"
+    ),
+    "rct": Entry(f"{_TASKS}:RCT.read", "roles of sentences in medical abstracts; 5 (Dernoncourt & Lee, 2017)"),
+    "acl-arc": Entry(f"{_TASKS}:ACL_ARC.read", "why a paper cites another; 6 kinds (Jurgens et al., 2018)"),
+    "scierc": Entry(f"{_TASKS}:SCIERC.read", "how two scientific terms relate; 7 kinds (Luan et al., 2018)"),
+    "csabstruct": Entry(f"{_TASKS}:CSABSTRUCT.read", "roles of sentences in abstracts; 5 kinds (Cohan et al., 2019)"),
+    "hyperpartisan": Entry(f"{_TASKS}:HYPERPARTISAN.read", "news that take sides or not (Kiesel et al., 2019)"),
+    "ag-news": Entry(f"{_TASKS}:AG_NEWS.read", "news by topic; 4 kinds (Zhang et al., 2015)"),
+    "helpfulness": Entry(f"{_TASKS}:HELPFULNESS.read", "reviews that helped or not (McAuley et al., 2015)"),
+    "ncbi-disease": Entry(f"{_PLACES}:NCBI_DISEASE.read", "diseases in abstracts, to tag (Dogan et al., 2014)"),
+    "conll2003": Entry(f"{_PLACES}:CONLL2003.read", "names in news, to tag; 4 kinds (Sang & De Meulder, 2003)"),
+    "newsqa": Entry(f"{_PLACES}:NEWSQA.read", "questions on news, to answer (Trischler et al., 2017)"),
+    "medication": Entry(f"{_PLACES}:MEDICATION.read", "questions on medical records, to answer (Pampari et al., 2018)"),
+    "qa-extractive": Entry(
+        f"{_PLACES}:QA_EXTRACTIVE.read", "questions in eight domains, to answer: SubjQA, COVID-QA, XQuAD"
+    ),
+    "biomedical-texts": Entry(f"{_PLACES}:BIOMEDICAL_TEXTS.read", "biomedical papers, plain texts (Lo et al., 2020)"),
+    "cs-texts": Entry(f"{_PLACES}:CS_TEXTS.read", "papers of computer science, plain texts (Lo et al., 2020)"),
+    "books-texts": Entry(f"{_PLACES}:BOOKS_TEXTS.read", "books, plain texts (Zhu et al., 2015)"),
 }

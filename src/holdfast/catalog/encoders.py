@@ -137,6 +137,9 @@ NECKS = {
         "holdfast.nn.experts.neck:experts", "experts in late layers of a transformer, first copies (Li et al., 2023)",
         space={"count": choice(2, 4, 6, 8), "balance": choice(0.001, 0.01, 0.1)},
     ),
+    "wide": Entry(
+        "holdfast.nn.experts.wide:WideNeck", "wider feed-forward networks in late layers: experts' parameters alone",
+    ),
     "product-memory": Entry(
         "holdfast.nn.memory.neck:product_key", "a memory of very many slots with product keys (Lample et al., 2019)",
         space={"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(16_384, 65_536, 262_144)},

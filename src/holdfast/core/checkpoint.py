@@ -79,9 +79,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             metadata = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise Damaged(
-            f"{path} is not a whole checkpoint or model ({error}): delete it and start again"
-        ) from error
+        raise Damaged(f"{path} is not a whole checkpoint or model ({error}): delete it and start again") from error
     written = metadata.pop("checksum", None)
     if written is not None and written != _checksum(tensors, metadata):
         raise Damaged(f"{path} has changed since it was written, by its checksum: delete it and start again")

@@ -106,7 +106,7 @@ def _from_table(
 
 def _listed(value: Any) -> list[str]:
     """A list, or a text with blanks between."""
-    return value.split() if isinstance(value, str) else [str(each) for each in value or []]
+    return [str(each) for each in value] if isinstance(value, list) else str("" if value is None else value).split()
 
 
 def _from_lines(path: Path, about: dict[str, list[Any]], column: int, *, tagged: bool) -> list[Said]:

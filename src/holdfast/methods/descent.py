@@ -108,9 +108,20 @@ class Descent:
             factor = recipe.factor((calls - self.began) // recipe.accumulate - 1)
             for group in self.optimizer.param_groups:
                 group["lr"] = recipe.lr * factor
+        self._even_momentum()
         self.optimizer.step()
         self._clear()
         self.calls = calls
+
+    def _even_momentum(self) -> None:
+        """A fused SGD takes parameters with a past or without, not both: a past of zeros is the same as none."""
+        if not isinstance(self.optimizer, torch.optim.SGD) or not self.recipe.momentum:
+            return
+        state, moving = self.optimizer.state, [p for p in self.parameters if p.grad is not None]
+        fresh = [p for p in moving if state[p].get("momentum_buffer") is None]
+        if len(fresh) < len(moving):
+            for p in fresh:
+                state[p]["momentum_buffer"] = torch.zeros_like(p)
 
     def _clear(self) -> None:
         for parameter in self.parameters:

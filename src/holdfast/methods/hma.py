@@ -32,10 +32,10 @@ STATISTICS = ("copied", "averaged", "own")
 class HMA(Method):
     """Read, step down the risk, E_m <- momentum E_m + (1 - momentum) E, write [E_m(x), y] (Qiu et al., 2023).
 
-    A batch is read with the queue as the steps before left it, so its own labels are not in it. Of several processes
-    each writes the rows of all into its queue, so that they hold the same. The momentum encoder
+    A batch is read with the queue as the steps before left it, so its own labels are not in it. The momentum encoder
     E_m is in no optimizer and in no model folder. There is none where the queue is not written, where the encoder does
-    not learn or only its tokens do, and with momentum 0: then the features of the step itself are written.
+    not learn or only its tokens do, and with momentum 0: then the features of the step itself are written. Of several
+    processes each writes the rows of all, so that they hold the same queue.
 
     E_m has no dropout. Its batch statistics are those of the encoder, `copied` or `averaged` as the weights are; with
     `own`, as in the published code, it is in training mode and makes its own.
@@ -91,7 +91,7 @@ class HMA(Method):
         self.optimizer.descend(risk if extra is None else risk + extra)
         self._follow()
         self._write(z.detach(), batch)
-        self._stand_in(side["heterogeneous/recalled"][-1], batch)
+        self._stand_in(side["heterogeneous/recalled"], batch)
         held = {} if self.queue is None else {"held": self.queue.seen.float().mean()}  # how full the queue is
         return {"risk": risk.detach(), **held}
 
@@ -130,12 +130,12 @@ class HMA(Method):
             z = z if self.follower is None else self.model.encode(batch.x, by=self.follower)
             self.memory.write(*(parallel.rows_of_all(t, batch.sizes) for t in (z, batch.y)))
 
-    def _stand_in(self, recalled: Tensor, batch: DomainBatch) -> None:
+    def _stand_in(self, recalled: list[Tensor], batch: DomainBatch) -> None:
         """Until the stage ends the support set is the newest batch, so that validations have a context of its kind."""
         if self.memory is not None and self.memory.support is not None:
-            recalled = parallel.rows_of_all(recalled, batch.sizes)
-            every = -(-len(recalled) // len(self.memory.support))  # a batch lies domain after domain
-            self.memory.keep(recalled[::every])
+            rows = parallel.rows_of_all(recalled[-1], batch.sizes)
+            every = -(-len(rows) // len(self.memory.support))  # a batch lies domain after domain
+            self.memory.keep(rows[::every])
 
 
 def _moves(backbone: nn.Module) -> bool:

@@ -43,6 +43,10 @@ class Task(Protocol):
         """The mean risk of a batch."""
         ...
 
+    def counted(self, y: Tensor) -> int | Tensor | None:
+        """Of how many risks that is the mean, for these targets; None where the outputs decide it too."""
+        ...
+
     def keep(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, k) what is kept of a batch's outputs for its risk and the scores that `validated` names."""
         ...

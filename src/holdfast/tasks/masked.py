@@ -118,6 +118,9 @@ class Masked:
         lost = F.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=NONE, reduction="sum")
         return lost / (y != NONE).sum().clamp(min=1)
 
+    def counted(self, y: Tensor) -> int | Tensor | None:
+        return (y != NONE).sum().clamp(min=1)
+
     def keep(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, 3) sum of risks, hidden words, words guessed right."""
         lost = F.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=NONE, reduction="none").view_as(y)

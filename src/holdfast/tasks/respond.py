@@ -37,6 +37,9 @@ class Respond:
         lost, words = output.unbind(1)
         return lost.sum() / words.sum().clamp(min=1)
 
+    def counted(self, y: Tensor) -> int | Tensor | None:
+        return None
+
     def keep(self, output: Tensor, y: Tensor) -> Tensor:
         return output
 

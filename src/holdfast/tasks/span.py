@@ -64,6 +64,9 @@ class Span:
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return self._lost(output, y).mean()
 
+    def counted(self, y: Tensor) -> int | Tensor | None:
+        return len(y)
+
     def _lost(self, output: Tensor, y: Tensor) -> Tensor:
         """(b,) the mean of both risks of a window."""
         both = _within(output, y)

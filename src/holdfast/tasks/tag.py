@@ -66,6 +66,9 @@ class Tag:
         lost, seen = self._lost(output, y)
         return lost.sum() / seen.sum().clamp(min=1)
 
+    def counted(self, y: Tensor) -> int | Tensor | None:
+        return None
+
     def _lost(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(b, w) the risk of each word that is seen, and which are."""
         seen = (y != NONE) & (y < output.shape[-1])

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from holdfast.core.checkpoint import load_tree, save_tree
-from holdfast.core.errors import BadInput, unknown
-from holdfast.core.files import write_text, write_whole
+from holdfast.core.bounded import Bounded
+from holdfast.core.checkpoint import load_tensors, load_tree, save_tree
+from holdfast.core.errors import BadInput, Damaged, unknown
+from holdfast.core.files import read_json, write_text, write_whole
 
 
 def test_a_tree_comes_back_with_its_kinds(tmp_path):
@@ -58,3 +60,39 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
 def test_unknown_names_suggest_the_nearest():
     assert "did you mean 'coral'" in str(unknown("method", "corall", ["erm", "coral"]))
     assert "known: coral, erm" in str(unknown("method", "zzz", ["erm", "coral"]))
+
+
+def test_one_flipped_bit_is_noticed(tmp_path):
+    path = save_tree(tmp_path / "t", {"a": torch.zeros(100), "n": 1})
+    whole = path.read_bytes()
+    for at in (len(whole) - 7, whole.index(b'"tree"') + 30):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(Damaged):
+            load_tree(path)
+
+
+def test_tensors_from_elsewhere_have_no_checksum(tmp_path):
+    save_file({"w": torch.ones(3)}, tmp_path / "w.safetensors", metadata={"format": "pt"})
+    tensors, told = load_tensors(tmp_path / "w.safetensors")
+    assert tensors["w"].tolist() == [1, 1, 1]
+    assert told == {"format": "pt"}
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, b'{"a": ' * 5000])
+def test_what_is_no_json_is_damaged(tmp_path, content):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(Damaged, match=r"x\.json is not a JSON file"):
+        read_json(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text("[1, 2, 3]")
+    with pytest.raises(Damaged, match="at most"):
+        read_json(tmp_path / "x.json", most=4)
+    assert read_json(tmp_path / "x.json") == [1, 2, 3]
+
+
+def test_a_tensor_larger_than_its_file_is_refused_before_it_is_made():
+    with Bounded(1000, where="model"):
+        assert torch.nn.Linear(30, 30).weight.shape == (30, 30)
+        with pytest.raises(BadInput, match="1,000,000,000,000 numbers at once"):
+            torch.nn.Linear(10**6, 10**6)
+    with Bounded(1000, where="model"), pytest.raises(BadInput, match="numbers at once"):
+        torch.nn.Sequential(*(torch.nn.Linear(20, 20) for _ in range(1000)))

@@ -1,26 +1,78 @@
+import os
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-from holdfast.core import parallel
+from holdfast.core import parallel, processes
+from holdfast.core.chance import own_chance, shared_chance, two_streams
+from holdfast.core.seeds import seeded
 
 
 def worker(rank: int, store: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    a, b = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(3))
-    a.grad = torch.full((2, 2), float(rank))
-    if rank == 0:
-        b.grad = torch.tensor([2.0, 4.0, 6.0])  # unused on the other rank
-    parallel.average_gradients([a, b])
-    assert parallel.rank() == rank
-    assert parallel.world_size() == 2
-    assert torch.equal(a.grad, torch.full((2, 2), 0.5))
-    assert torch.equal(b.grad, torch.tensor([1.0, 2.0, 3.0]))
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="here", MASTER_PORT="1")
+    parallel.begin(dist.FileStore(store, 2), rank, 2)
+    assert (parallel.rank(), parallel.world_size(), parallel.first()) == (rank, 2, rank == 0)
+    assert processes.first() == parallel.first()
+    gradients(rank)
+    statistics(rank)
+    assert parallel.any_of(rank, 1 - rank, 0) == [1, 1, 0]
+    assert parallel.by_first(lambda: f"of {rank}") == "of 0"
+    assert parallel.gathered(rank) == [0, 1]
+    rows = torch.tensor([[0], [1], [2]]) + 10 * rank  # two of one domain, one of another
+    assert parallel.rows_of_all(rows, (2, 1)).flatten().tolist() == [0, 1, 10, 11, 2, 12]
+    assert parallel.mean(torch.tensor([float(rank)])).tolist() == [0.5]
+    assert parallel.total(torch.tensor([float(rank)])).tolist() == [1.0]
+    with parallel.first_here():
+        assert os.path.exists(f"{store}.made") == (rank == 1)
+        open(f"{store}.made", "w").close()
+    streams(rank)
     dist.destroy_process_group()
 
 
-def test_gradients_are_averaged_over_two_processes(tmp_path):
+def gradients(rank: int) -> None:
+    a, b, c = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(1))
+    a.grad = torch.full((2, 2), float(rank))
+    if rank == 0:
+        b.grad = torch.tensor([2.0, 4.0, 6.0])  # unused on the other rank
+    parallel.average_gradients([a, b, c])
+    assert torch.equal(a.grad, torch.full((2, 2), 0.5))
+    assert torch.equal(b.grad, torch.tensor([1.0, 2.0, 3.0]))
+    assert c.grad is None  # as alone: what nothing used is not decayed
+    w = nn.Parameter(torch.tensor([1.0 + rank]))
+    (slope,) = torch.autograd.grad(w**2, [w], create_graph=True)  # 2w: 2 here, 4 there
+    found, none = parallel.averaged([slope, None], [w, c])
+    assert found.tolist() == [3.0]
+    assert none is None
+    assert torch.autograd.grad(found, [w])[0].tolist() == [2.0]
+
+
+def statistics(rank: int) -> None:
+    layers = nn.ModuleList([nn.BatchNorm1d(1), nn.BatchNorm1d(1)])
+    layers[1].eval()
+    for layer in layers:
+        layer.running_mean.fill_(float(rank))
+    parallel.average_statistics(layers)
+    assert [float(layer.running_mean) for layer in layers] == [0.5, float(rank)]  # one that rests stays
+
+
+def streams(rank: int) -> None:
+    with seeded(0), two_streams(0):
+        before = torch.rand(1)
+        with own_chance():
+            own = torch.rand(1)
+            with shared_chance():
+                shared = torch.rand(1)
+            again = torch.rand(1)
+        after = torch.rand(1)
+    first, second = parallel.gathered([before, own, shared, again, after])
+    assert [torch.equal(a, b) for a, b in zip(first, second, strict=True)] == [True, False, True, False, True]
+    with seeded(0):
+        assert torch.equal(torch.cat([before, shared, after]), torch.rand(3))  # the shared one is that of a run alone
+
+
+def test_two_processes_tell_each_other(tmp_path):
     mp.start_processes(worker, args=(str(tmp_path / "store"),), nprocs=2, start_method="spawn")
 
 
@@ -29,3 +81,7 @@ def test_alone_nothing_happens():
     parallel.average_gradients([p])
     assert p.grad is None
     assert (parallel.rank(), parallel.world_size()) == (0, 1)
+    assert parallel.any_of(1, 0) == [1, 0]
+    assert parallel.averaged([None, p], [p, p]) == [None, p]
+    with parallel.joined("auto"):
+        assert not parallel.active()

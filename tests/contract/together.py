@@ -1,0 +1,185 @@
+"""What the tests of several processes do in each: every rule for a few steps, and whole runs that are stopped."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from holdfast import catalog
+from holdfast.assembly import Workshop
+from holdfast.core import parallel
+from holdfast.core.chance import two_streams
+from holdfast.core.seeds import generator, seeded
+from holdfast.data.batches import Batches
+from holdfast.data.domain import Dataset
+from holdfast.data.examples import Examples, prepare
+from holdfast.data.splits import Part
+from holdfast.data.worlds import world
+from holdfast.experiment import checkpoint_path, episodes, launch_episode
+from holdfast.methods.base import Method, StageInfo
+from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.protocols.pieces import step_in_memory
+from holdfast.protocols.resume import Interrupted, ask_to_stop, stop_at_signal
+from holdfast.settings import make_spec
+from holdfast.tasks.classify import Classify
+from tests.contract.sizes import LIGHT, small
+
+BATCH = 4  # of each domain, of both processes together
+STEPS = 3
+# Adam divides by the size of a gradient, which makes one of rounding alone as large as any other
+PLAIN = {
+    "mil": {"memory_optimizer": "sgd", "iterations": 2},
+    "progressive(erm)": {"slots": 3},
+    "ib-erm": {"weight": 0.1, "anneal": 0},
+    "fishr": {"weight": 10.0, "anneal": 0},
+}
+RUN = {"encoder.hidden": [8], "encoder.dropout": 0.2, "accumulate": 2}
+DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
+
+
+def encoder_of(method: str) -> str:
+    layers = catalog.layers("methods", method)
+    needed = [name for _, layer in layers for name in layer.encoders]
+    return (needed or ["gin" if any(layer.takes == "graph" for _, layer in layers) else "mlp"])[0]
+
+
+class Place:
+    """A world of four domains and networks for it; without dropout, which each process would draw for itself."""
+
+    def __init__(self, encoder: str) -> None:
+        kind = "vector" if encoder == "mlp" else "graph"
+        self.dataset: Dataset = world(kind, "none", domains=4, size=24, classes=3, seed=0)
+        self.encoder = encoder
+        self.options = {"hidden": [8] if kind == "vector" else 8, "dropout": 0.0}
+        backbone = self.backbone()
+        store = prepare(self.dataset.raw, backbone.prepare, size=backbone.size)
+        self.examples = Examples(store, torch.from_numpy(self.dataset.y), self.dataset.domains)
+
+    def backbone(self):
+        rows = np.arange(len(self.dataset))
+        return catalog.make("encoders", self.encoder, partial(self.dataset.raw.take, rows), given=self.options)
+
+    def method(self, name: str) -> Method:
+        needed = [neck for _, layer in catalog.layers("methods", name) for neck in layer.necks]
+        neck = needed[0] if needed else "none"
+        recipe = Recipe(lr=0.05, optimizer="sgd", weight_decay=0.0)
+        with seeded(0, "init"):
+            backbone, count = self.backbone(), len(self.dataset.classes)
+            middle = catalog.make_neck(neck, backbone.width, count, given=small(neck))
+            model = Model(backbone, middle, Linear(middle.width, count))
+            given = {**LIGHT.get(name, {}), **PLAIN.get(name, {})}
+            made = partial(Descent, recipe)
+            return catalog.make("methods", name, model, given=given, task=Classify(), optimizer=made)
+
+
+def trained(place: Place, name: str) -> Method:
+    """Two stages of a rule, with all that happens between steps, on the same rows for any number of processes."""
+    method = place.method(name)
+    parts = [Part(d, place.dataset.rows_of(d)) for d in place.dataset.domains[:3]]
+    chance, size = generator(0, "batches"), BATCH // parallel.world_size()
+    with seeded(0, "method"), two_streams(0):
+        batches = Batches(place.examples, parts, size, generator=chance)
+        for stage in range(2):
+            method.begin_stage(StageInfo(stage, tuple(p.domain for p in parts)))
+            for phase in method.phases:
+                method.begin_phase(phase)
+                method.restart_schedules()
+                method.train()
+                for step in range(STEPS):
+                    step_in_memory(method, next(batches))
+                    method.on_valid(step, {"d0": 0.5}, {"d0": 1.0 + step})
+            method.end_stage(place.examples.once(parts, BATCH))
+    return method
+
+
+def plain(state) -> object:
+    """A state as nested lists and tensors of a fixed order."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return [[str(key), plain(value)] for key, value in state.items()]
+    return [plain(each) for each in state] if isinstance(state, list | tuple) else state
+
+
+def every_method(names: list[str]) -> dict[str, tuple[dict[str, Tensor], object]]:
+    """By name: the parameters, and the whole state."""
+    places: dict[str, Place] = {}
+    found = {}
+    for name in names:
+        encoder = encoder_of(name)
+        if encoder not in places:
+            places[encoder] = Place(encoder)
+        method = trained(places[encoder], name)
+        found[name] = (dict(method.model.named_parameters()), plain(method.state_dict()))
+    return found
+
+
+def spec_of(method: str, plan: str, batch: int):
+    settings = RUN | ({"method.slots": 3} if method.startswith("progressive") else {})
+    return make_spec(DATA, method=method, plan=plan, steps=9, every=3, batch=batch, settings=settings)
+
+
+def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
+    """A run to its record; where asked, the last process alone is told to stop after so many steps, and it goes on."""
+    spec, workshop = spec_of(method, plan, 2), Workshop(DATA, cache=None)
+    episode = next(episodes(spec, workshop))
+    count, stopped = 0, False
+
+    def tick(metrics) -> None:
+        nonlocal count
+        count += 1
+        if count == stop_at and parallel.rank() == parallel.world_size() - 1:
+            ask_to_stop()
+
+    if stop_at:
+        try:
+            with stop_at_signal():
+                launch_episode(spec, episode, workshop, out, tick=tick)
+        except Interrupted:
+            stopped = True
+        assert stopped, "all processes stop"
+        assert checkpoint_path(spec, episode, out).exists() == parallel.first()
+    record = launch_episode(spec, episode, Workshop(DATA, cache=None), out)
+    return {"record": record.stages, "steps": count, "id": record.id}
+
+
+def begin(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, int]]) -> None:
+    """One of two processes; what it found is left in a file, since tests look at it from outside."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank))
+    parallel.begin(dist.FileStore(f"{folder}/store", 2), rank, 2)
+    found = {"methods": every_method(names), "runs": {}}
+    for method, plan, at in runs:
+        # each has a folder of its own, so that it shows who writes
+        straight = whole_run(method, plan, Path(folder) / f"straight{rank}")
+        found["runs"][method, plan] = (straight, whole_run(method, plan, Path(folder) / f"pieces{rank}", stop_at=at))
+    spec, workshop = spec_of("erm", "leave-one-out", 3), Workshop(DATA, cache=None)
+    with_checkpoint(spec, workshop, Path(folder) / f"left{rank}")
+    found["spoke"] = parallel.may_speak()
+    torch.save(found, f"{folder}/found{rank}")
+    parallel.any_of(0)
+    if rank == 1:
+        os._exit(0)  # gone without a word
+    try:
+        parallel.any_of(0)
+    except parallel.Lost as error:
+        Path(folder, "lost").write_text(str(error))
+    os._exit(0)
+
+
+def with_checkpoint(spec, workshop: Workshop, out: Path) -> None:
+    """A run that is stopped and stays so."""
+    try:
+        with stop_at_signal():
+            launch_episode(spec, next(episodes(spec, workshop)), workshop, out, tick=lambda _: ask_to_stop())
+    except Interrupted:
+        return
+    raise AssertionError("it was asked to stop")

@@ -1,0 +1,102 @@
+"""torchrun starts several processes of the command line: one writes and speaks, all stop and fail together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.e2e.conftest import write_reviews
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "holdfast"]
+SMALL = ["--encoder=bilstm", "--set=encoder.hidden=8", "--set=encoder.embedding=8", "--batch=4", "--device=cpu"]
+
+
+def start(folder: Path, *words, **env) -> subprocess.Popen:
+    return subprocess.Popen(
+        [*TORCHRUN, *map(str, words)],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
+    )
+
+
+def finish(folder: Path, *words, **env) -> tuple[int, str, str]:
+    process = start(folder, *words, **env)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+def test_a_verb_for_one_process_says_so_once(tmp_path):
+    code, out, err = finish(tmp_path, "predict", "model", "new.csv", "--json")
+    assert code != 0
+    assert "2 processes were started, and holdfast predict runs in one" in json.loads(out)["error"]
+    assert "Error in sys.excepthook" not in err
+
+
+def test_processes_of_a_launcher_share_each_run(holdfast, reviews, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    ran = holdfast("compare", reviews, "--jobs=2")
+    assert ran.code == 2
+    assert "leave out --engine and --jobs" in ran.err
+    monkeypatch.setenv("RANK", "1")
+    quiet = holdfast("compare", reviews, "--jobs=2")
+    assert (quiet.code, quiet.out, quiet.err) == (2, "", "")
+
+
+@pytest.mark.slow
+def test_a_run_is_stopped_goes_on_and_fails_as_one(tmp_path):
+    words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=300", "--set=every=50", *SMALL]
+    code, out, err = finish(tmp_path, *words, "--out=whole", "--json")
+    assert code == 0, err
+    assert json.loads(out)["record"]["spec"]["processes"] == 2  # one document
+
+    process = start(tmp_path, *words, "--out=pieces", HOLDFAST_SAVE_SECONDS="0")
+    folder, end = tmp_path / "pieces" / "checkpoints", time.monotonic() + 120
+    while not list(folder.glob("*.safetensors")) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert err.count("stopped; everything so far is saved") == 1
+    assert "stopped at once" not in err
+    assert list(folder.glob("*.safetensors"))
+
+    alone = [sys.executable, "-m", "holdfast", *map(str, words), "--out=pieces"]
+    refused = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert refused.returncode == 2
+    assert "begun on 2 processes and cannot go on on one process" in refused.stderr
+
+    code, _, err = finish(tmp_path, *words, "--out=pieces")
+    assert code == 0, err
+    assert err.count("model: pieces") == 1
+    whole, pieces = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "pieces"))
+    assert list(whole) == list(pieces)
+    for name, value in whole.items():
+        assert value.equal(pieces[name]), name
+
+    code, _, err = finish(tmp_path, *words, "--out=diverged", "--lr=1e30", "--set=optimizer=sgd")
+    assert code != 0
+    assert err.count("error: ") == 1
+    assert "diverged" in err
+
+
+@pytest.mark.slow
+def test_a_comparison_chooses_and_saves_once(tmp_path):
+    words = ["compare", write_reviews(tmp_path / "r.csv"), "--methods=erm,coral", "--seeds=1", "--steps=20", *SMALL]
+    code, _, err = finish(tmp_path, *words, "--out=runs")
+    assert code == 0, err
+    assert err.count("choice: ") == err.count("report: ") == 1
+    assert len(list((tmp_path / "runs" / "records").glob("*.json"))) == 8
+    assert (tmp_path / "runs" / "model" / "config.json").exists()
+    code, _, err = finish(tmp_path, *words, "--out=runs")
+    assert code == 0, err
+    assert "8 of 8 runs are done already" in err
