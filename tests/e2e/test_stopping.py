@@ -47,11 +47,11 @@ def wait_for(condition, process, seconds=60.0):
 
 
 def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_path):
-    words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=400", "--set=every=50", "--set=schedule=cosine", *SMALL]
+    words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=200", "--set=every=50", "--set=schedule=cosine", *SMALL]
     code, _, err = finish(tmp_path, *words, "--out=whole", HOLDFAST_SAVE_SECONDS="1000")
     assert code == 0, err
     checkpoints = tmp_path / "pieces" / "checkpoints"
-    for _ in range(2):
+    for _ in range(1):  # test_killed kills many more
         process = start(tmp_path, *words, "--out=pieces", HOLDFAST_SAVE_SECONDS="0")
         known = {p: p.stat().st_mtime_ns for p in checkpoints.glob("*.safetensors")}
         wait_for(
@@ -94,28 +94,72 @@ def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
         assert other["stages"] == json.loads(path.read_text())["stages"]
 
 
-def test_a_full_disk_is_one_sentence_and_no_half_record(tmp_path):
-    full = tmp_path / "full"
-    full.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], capture_output=True, check=False
-    )
-    if mounted.returncode:
+def test_sigterm_saves_at_once_with_its_own_code_and_meanwhile_nobody_else_gets_in(holdfast, tmp_path):
+    words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=100000", *SMALL, "--out=model"]
+    process = start(tmp_path, *words, HOLDFAST_SAVE_SECONDS="0")
+    checkpoints = tmp_path / "model" / "checkpoints"
+    wait_for(lambda: any(checkpoints.glob("*.safetensors")), process)
+    other = holdfast(*words)
+    assert other.code == 2
+    assert f"model is in use by process {process.pid} on " in other.err
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "the same command goes on" in err
+    assert "Traceback" not in out + err
+    assert len(list(checkpoints.glob("*.safetensors"))) == 1
+    assert not (tmp_path / "model" / ".lock").exists()
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A folder with a file system of its own, almost full."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting a small file system is not permitted here")
-    try:
-        (full / "ballast").write_bytes(b"x" * 56 * 1024)
-        words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=20", "--methods=erm", *SMALL]
-        code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
-        assert code == 2
-        assert "no space left" in err
-        assert "Traceback" not in err
-        for path in full.rglob("*.json"):
-            json.loads(path.read_text())
-        assert not list(full.rglob("*.draft"))
-        (full / "ballast").unlink()
-        subprocess.run(["mount", "-o", "remount,size=64m", str(full)], check=True)
-        code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
-        assert code == 0, err
-        assert len(list((full / "runs" / "records").glob("*.json"))) == 4
-    finally:
-        subprocess.run(["umount", str(full)], check=True)
+    (folder / "ballast").write_bytes(b"x" * 56 * 1024)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # a model that was read may still be mapped
+
+
+def make_room(folder):
+    (folder / "ballast").unlink()
+    subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_no_half_record(tmp_path, full):
+    words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=20", "--methods=erm", *SMALL]
+    code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
+    assert code == 2
+    assert "no space left" in err
+    assert "Traceback" not in err
+    for path in full.rglob("*.json"):
+        json.loads(path.read_text())
+    assert not list(full.rglob("*.draft"))
+    make_room(full)
+    code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
+    assert code == 0, err
+    assert len(list((full / "runs" / "records").glob("*.json"))) == 4
+
+
+def test_a_full_disk_for_a_checkpoint_and_for_predictions(holdfast, monkeypatch, tmp_path, full):
+    data = write_reviews(tmp_path / "r.csv", size=200)
+    fit = ["fit", data, "--steps=6", *SMALL, f"--out={full / 'model'}"]
+    monkeypatch.setenv("HOLDFAST_SAVE_SECONDS", "0")
+    ran = holdfast(*fit)
+    assert ran.code == 2, ran.err
+    assert "no space left" in ran.err
+    assert "Traceback" not in ran.err
+    assert not list(full.rglob("*.draft"))
+    assert holdfast(*fit[:-1], "--out=model").code == 0
+    for name in ("p.csv", "p.jsonl", "p.parquet"):
+        ran = holdfast("predict", "model", data, f"--out={full / name}")
+        assert ran.code == 2, ran.err
+        assert "no space left" in ran.err
+        assert not (full / name).exists()
+    assert [path.name for path in full.iterdir() if path.name != "model"] == ["ballast"]
+    make_room(full)
+    assert holdfast(*fit).code == 0
+    assert holdfast("predict", full / "model", data, f"--out={full / 'p.csv'}").code == 0

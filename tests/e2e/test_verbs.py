@@ -177,12 +177,13 @@ def test_analyses_are_in_the_records_and_on_the_page(holdfast, reviews, quick, t
 def test_columns_can_be_named_and_pairs_are_read(holdfast, quick, tmp_path):
     path = write_reviews(tmp_path / "odd.csv", header="saying,verdict,shop")
     named = ["--column", "text=saying", "--column", "label=verdict", "--column", "domain=shop"]
-    ran = holdfast("compare", path, *named, "--seeds", 1, "--steps", 5, "--json", *quick)
+    few = ["--methods=erm", "--seeds", 1, "--steps", 5, "--json", "--no-model", *quick]
+    ran = holdfast("compare", path, *named, *few)
     assert ran.code == 0, ran.out
     lines = ["premise,hypothesis,label,genre"]
     lines += [f"a {w} man,he is {v},{w == v},{g}" for g in "xyz" for w in ("old", "new") for v in ("old", "new") * 3]
     (tmp_path / "nli.csv").write_text("\n".join(lines))
-    ran = holdfast("compare", "nli.csv", "--seeds", 1, "--steps", 5, "--json", *quick)
+    ran = holdfast("compare", "nli.csv", *few)
     assert ran.code == 0, ran.out
     assert {c["target"] for c in ran.json["table"]} == {"x", "y", "z", "average", "worst"}
 
@@ -193,7 +194,7 @@ def test_a_split_column_is_honoured(holdfast, quick, tmp_path):
     kinds = ["train", "train", "dev", "dev", "test", "test"]
     marked = [rows[0] + ",split"] + [f"{r},{kinds[i % 6]}" for i, r in enumerate(rows[1:])]
     path.write_text("\n".join(marked))
-    ran = holdfast("compare", path, "--seeds", 1, "--steps", 5, "--json", *quick)
+    ran = holdfast("compare", path, "--methods=erm", "--seeds", 1, "--steps", 5, "--json", "--no-model", *quick)
     sizes = ran.json["records"][0]["stages"][0]["sizes"]
     whole = sum(sum(part.values()) for part in sizes.values())
     assert whole < 160  # the sources' test rows and the target's other rows are not used
@@ -216,6 +217,7 @@ def test_all_leaves_out_what_would_train_as_erm_on_a_frozen_encoder(holdfast, re
     from tests.tiny import tiny_bert
 
     words = ["compare", reviews, f"--encoder=hf:{tiny_bert(tmp_path / 'bert')}", "--seeds=1", "--steps=2", "--json"]
+    words += ["--no-model", "--examples=12"]
     plain = holdfast(*words, "--out=a").json
     told = " ".join(plain["notes"])
     assert "coral left out: it moves features, and a frozen encoder's do not move" in told

@@ -57,10 +57,21 @@ def ending(spec, folder, kills=()):
     return record, {k: v for k, v in built.method.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
-@pytest.mark.parametrize("method", [m for m in catalog.examples("methods") if not catalog.misfit(m, "mlp")])
-@pytest.mark.parametrize("plan", ["leave-one-out", "stream"])
+METHODS = [m for m in catalog.examples("methods") if not catalog.misfit(m, "mlp")]
+
+
+def _stream_is_quick(method):
+    """A method is asked in a stream too; that of the rules which care about streams whenever tests run."""
+    return method in ("erm", "ewc", "si", "lwf", "replay", "agem") or method.startswith("progressive")
+
+
+@pytest.mark.parametrize(
+    ("method", "plan"),
+    [(m, "leave-one-out") for m in METHODS]
+    + [pytest.param(m, "stream", marks=() if _stream_is_quick(m) else pytest.mark.slow) for m in METHODS],
+)
 @given(data=st.data())
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_resume_is_exact(tmp_path_factory, method, plan, data):
     spec = spec_for(method, plan)
     if plan == "stream" and max(e.load().min_domains for _, e in catalog.layers("methods", method)) > 1:

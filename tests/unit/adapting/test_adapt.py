@@ -165,7 +165,7 @@ def test_stopped_at_any_step_it_goes_on_to_the_same_weights(model, vectors, tmp_
     with pytest.raises(KeyboardInterrupt):
         adapt(model, new, terms, domain=name, watch=Stopping())
     assert same(weights(model), first)
-    assert len(list((model / "checkpoints").iterdir())) == 1
+    assert len(list((model / "checkpoints").glob("*.safetensors"))) == 1
     adapt(model, new, terms, domain=name)
     assert same(weights(model), weights(tmp_path / "whole"))
     assert list((model / "checkpoints").iterdir()) == []

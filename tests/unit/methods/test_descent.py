@@ -131,3 +131,17 @@ def test_bad_recipes_are_refused(wrong, said):
 def test_nothing_to_train_says_so():
     with pytest.raises(BadInput, match="whole network is frozen"):
         Descent(Recipe(), [])
+
+
+def test_sgd_takes_a_parameter_that_had_no_gradient_before():
+    fused = [nn.Parameter(torch.tensor([float(i)])) for i in range(2)]
+    plain = [nn.Parameter(p.detach().clone()) for p in fused]
+    descent = Descent(Recipe(optimizer="sgd", lr=0.1), fused)
+    reference = torch.optim.SGD(plain, lr=0.1, momentum=0.9, weight_decay=0.01)
+    for grads in ((1.0, None), (2.0, 3.0), (None, 1.0)):
+        descent.apply([None if g is None else torch.tensor([g]) for g in grads])
+        for p, g in zip(plain, grads, strict=True):
+            p.grad = None if g is None else torch.tensor([g])
+        reference.step()
+    for a, b in zip(fused, plain, strict=True):
+        torch.testing.assert_close(a, b)

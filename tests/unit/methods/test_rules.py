@@ -209,7 +209,6 @@ def test_mixup_blends_inputs_and_targets():
         assert min(shares) < 1e-3
 
 
-@pytest.mark.slow
 def test_irm_and_vrex_beat_erm_where_a_cue_flips(tmp_path):
     """That the rules can help, not that they do untuned: noise and weights were chosen by looking at this target.
 

@@ -43,6 +43,8 @@ class Counting(Method):
 class Same:
     """Batches that never end and have no state."""
 
+    drawn = torch.zeros(0, dtype=torch.long)
+
     def __next__(self) -> None:
         return None
 

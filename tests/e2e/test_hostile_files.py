@@ -1,0 +1,182 @@
+"""Files made to harm: nothing in them is run or unpickled, nothing fills the memory, nothing is written elsewhere."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from holdfast.core.checkpoint import save_tensors
+from holdfast.core.errors import BadInput
+from holdfast.data import archives
+from holdfast.data.read import read
+from holdfast.saved import load_model
+from tests.e2e.conftest import write_reviews
+from tests.e2e.test_bad_input import check
+
+
+class Trap:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+def hostile(folder, mark):
+    """The same trap as every kind of file that Python programs like to unpickle."""
+    trap = Trap(mark)
+    torch.save({"w": trap}, folder / "weights.pt")
+    np.save(folder / "x.npy", np.array([trap], dtype=object), allow_pickle=True)
+    np.savez(folder / "x.npz", x=np.array([trap], dtype=object), y=np.arange(1))
+    (folder / "x.pkl").write_bytes(pickle.dumps(trap))
+    return ["weights.pt", "x.npy", "x.npz", "x.pkl"]
+
+
+def test_no_file_is_unpickled_whatever_it_is_called(tmp_path):
+    mark = tmp_path / "mark"
+    names = hostile(tmp_path, mark)
+    pickle.loads((tmp_path / "x.pkl").read_bytes())
+    assert mark.exists()  # the trap works
+    mark.rmdir()
+    for name in names:
+        content = (tmp_path / name).read_bytes()
+        for suffix in (".csv", ".tsv", ".jsonl", ".parquet", ".npz", ".zip", ".json", ".txt", ".pt", ".pkl", ".conll"):
+            path = tmp_path / f"other{suffix}"
+            path.write_bytes(content)
+            for form in ("table", "tags", "questions", "corpus"):
+                with pytest.raises(BadInput):
+                    read(path, known={}, form=form)
+            path.unlink()
+    assert not mark.exists()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from holdfast.estimator import DomainClassifier
+
+    small = {"encoder.hidden": 4, "encoder.embedding": 4}
+    texts, labels = ["good a", "bad b", "good c", "bad d"] * 6, ["pos", "neg"] * 12
+    made = DomainClassifier(encoder="bilstm", steps=2, batch=2, settings=small)
+    return made.fit(texts, labels, domains=["x", "y", "z"] * 8).save_pretrained(tmp_path_factory.mktemp("m") / "model")
+
+
+@pytest.fixture
+def copy(model, tmp_path):
+    return shutil.copytree(model, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "config.json", "record.json", "gauge.safetensors", "heldout.json"]
+)
+def test_no_file_of_a_model_folder_is_unpickled(copy, tmp_path, name):
+    hostile(tmp_path, tmp_path / "mark")
+    for trap in ("weights.pt", "x.pkl", "x.npz"):
+        (copy / name).write_bytes((tmp_path / trap).read_bytes())
+        with pytest.raises(BadInput, match=r"not a whole model folder|is no"):
+            load_model(copy)
+    assert not (tmp_path / "mark").exists()
+
+
+def test_one_changed_bit_of_the_weights_is_noticed(copy):
+    load_model(copy)
+    weights = copy / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-5] + bytes([whole[-5] ^ 8]) + whole[-4:])
+    with pytest.raises(BadInput, match="has changed since it was written"):
+        load_model(copy)
+
+
+def test_a_header_that_promises_more_than_the_file_holds_is_refused(copy):
+    header = json.dumps({"w": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}).encode()
+    (copy / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
+    with pytest.raises(BadInput, match="not a whole model folder"):
+        load_model(copy)
+    (copy / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
+    with pytest.raises(BadInput, match="not a whole model folder"):
+        load_model(copy)
+
+
+@pytest.mark.parametrize("wide", [10**9, 10**15])
+def test_settings_that_would_fill_the_memory_are_refused_before_anything_is_made(copy, wide):
+    config = json.loads((copy / "config.json").read_text())
+    config["encoder"]["settings"]["hidden"] = wide
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput):
+        load_model(copy)
+
+
+def test_weights_of_other_shapes_and_a_folder_from_an_earlier_version(copy):
+    path = copy / "model.safetensors"
+    weights = load_file(path)
+    save_file(weights, path)  # as it was written before there were checksums
+    load_model(copy)
+    save_tensors(path, {name: value[..., :1].contiguous() for name, value in weights.items() if value.ndim})
+    with pytest.raises(BadInput, match="not a whole model folder"):
+        load_model(copy)
+
+
+def packed(path, members, **more):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
+        for name, content in members.items():
+            opened.writestr(name, content)
+    return path
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused_unopened(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "SMALL", 1 << 20)
+    bomb = packed(tmp_path / "graphs.zip", {"dataset/graphs/graphs.txt": b"0" * (1 << 22)})
+    array = io.BytesIO()
+    np.save(array, np.zeros((1 << 20, 1), dtype=np.float32))
+    other = packed(tmp_path / "x.npz", {"x.npy": array.getvalue(), "y.npy": array.getvalue()})
+    for path in (bomb, other):
+        with pytest.raises(BadInput, match=r"would unpack from .* to .* GiB"):
+            read(path, known={})
+
+
+def test_an_array_that_claims_to_be_huge_is_one_sentence(tmp_path):
+    array = io.BytesIO()
+    np.lib.format.write_array_header_1_0(array, {"descr": "<f8", "fortran_order": False, "shape": (1 << 45, 8)})
+    path = packed(tmp_path / "x.npz", {"x.npy": array.getvalue() + b"\0" * 64, "y.npy": array.getvalue()})
+    with pytest.raises(BadInput, match=r"x\.npz"):
+        read(path, known={})
+
+
+def test_a_path_out_of_an_archive_is_written_nowhere(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    path = packed(
+        inside / "g.zip", {"../out.txt": "1 0\n0 0\n", "/abs.txt": "1 0\n0 0\n", "..\\out2.txt": "1 0\n0 0\n"}
+    )
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput):
+        read(path, known={})
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_formulas_in_predictions_are_harmless_in_a_csv_file_and_exact_elsewhere(holdfast, tmp_path, model):
+    ids = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "-7", "plain"]
+    lines = ["id,text", *(f'"{name}",good' for name in ids)]
+    (tmp_path / "d.csv").write_text("\n".join(lines) + "\n")
+    assert holdfast("predict", model, "d.csv", "--out", "p.csv").code == 0
+    assert holdfast("predict", model, "d.csv", "--out", "p.jsonl").code == 0
+    import pandas as pd
+
+    told = pd.read_csv(tmp_path / "p.csv", dtype=str)["id"].tolist()
+    assert told == ["'=1+1", "'+cmd|' /C calc'!A0", "'-2+3", "'@SUM(A1)", "'\t=1", "-7", "plain"]
+    assert [json.loads(line)["id"] for line in (tmp_path / "p.jsonl").read_text().splitlines()] == ids
+
+
+def test_settings_nested_without_end_are_one_sentence(holdfast, tmp_path):
+    data = write_reviews(tmp_path / "r.csv")
+    (tmp_path / "c.json").write_text("[" * 100_000)
+    check(holdfast("compare", data, "--config", "c.json"), r"c\.json is not a JSON file")

@@ -1,0 +1,121 @@
+"""Whatever a file holds, a reader gives what it read or one sentence: never another exception."""
+
+import json
+import shutil
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.cli.config import read_config
+from holdfast.core.errors import BadInput
+from holdfast.data.domain import Dataset
+from holdfast.data.read import read
+from holdfast.data.worlds import world
+from holdfast.estimator import DomainClassifier
+from holdfast.record import read as read_record
+from holdfast.report.table import rows
+from holdfast.saved import SavedModel, load_model
+from holdfast.settings import make_spec
+from tests.property.odd import JSON, TEXT, changed, tables
+
+QUICK = {"tables": 120, "settings": 60, "records": 60, "models": 40}
+LONG = {"tables": 5000, "settings": 2000, "records": 2000, "models": 1000}  # ten thousand in all
+DATA = world("vector", "rotation", domains=3, size=20, classes=2, seed=0)
+
+
+def tried(check, count, strategy):
+    """The check on so many drawn inputs."""
+
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def inner(drawn):
+        check(drawn)
+
+    inner()
+
+
+def refused():
+    """One sentence for the user is no fault."""
+    return suppress(BadInput)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    made = DomainClassifier("erm", encoder="mlp", steps=2, batch=2, settings={"encoder.hidden": [4]})
+    made.fit_dataset(DATA)
+    return made.save_pretrained(tmp_path_factory.mktemp("fuzz") / "model")
+
+
+@pytest.fixture
+def checks(model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "model")
+    config, record = (json.loads((folder / name).read_text()) for name in ("config.json", "record.json"))
+
+    def table(drawn):
+        suffix, content = drawn
+        path = tmp_path / f"data{suffix}"
+        path.write_bytes(content)
+        for form, need in (
+            ("table", ("label", "domain")),
+            ("table", ()),
+            ("tags", ()),
+            ("questions", ()),
+            ("corpus", ()),
+        ):
+            with refused():
+                assert isinstance(read(path, known={}, need=need, form=form), Dataset)
+
+    def setting(drawn):
+        path = tmp_path / "settings.json"
+        path.write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")
+        with refused():
+            make_spec(DATA, settings=read_config(path))
+
+    def one_record(drawn):
+        path = tmp_path / "record.json"
+        drawn = {key: value for key, value in drawn.items() if key != "checksum"}
+        path.write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")
+        with refused():
+            rows([read_record(path)], "accuracy")
+
+    def one_model(drawn):
+        (folder / "config.json").write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")
+        with refused():
+            assert isinstance(load_model(folder), SavedModel)
+
+    keys = [
+        "lr",
+        "steps",
+        "method",
+        "encoder",
+        "encoder.hidden",
+        "tune",
+        "neck",
+        "plan",
+        "select",
+        "clip",
+        "every",
+        "seed",
+    ]
+    some = st.dictionaries(st.one_of(st.sampled_from(keys), TEXT), JSON, max_size=3)
+    return {
+        "tables": (table, tables()),
+        "settings": (setting, st.one_of(some, JSON)),
+        "records": (one_record, changed(record)),
+        "models": (one_model, changed(config)),
+    }
+
+
+@pytest.mark.parametrize("what", QUICK)
+def test_it_is_read_or_refused_in_one_sentence(checks, what):
+    check, strategy = checks[what]
+    tried(check, QUICK[what], strategy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", LONG)
+def test_ten_thousand_inputs_and_no_other_exception(checks, what):
+    check, strategy = checks[what]
+    tried(check, LONG[what], strategy)

@@ -1,0 +1,66 @@
+"""Real processes, killed at chance moments under every rule: what goes on ends bit for bit as one that was not."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.assembly import Workshop
+from holdfast.experiment import episodes, train
+from holdfast.protocols.resume import Saver
+from tests.property.test_resume import DATA, STEPS, ending, spec_for
+
+METHODS = [name for name in catalog.examples("methods") if not catalog.misfit(name, "mlp")]
+STREAMED = [m for m in METHODS if max(e.load().min_domains for _, e in catalog.layers("methods", m)) == 1]
+RUNS = [(m, "leave-one-out") for m in METHODS] + [(m, "stream") for m in STREAMED]
+KILLS = 50
+
+
+def run_slowly(method, plan, path, steps):
+    """Train as `ending` does, and tell each step."""
+    torch.set_num_threads(1)
+    spec, shop = spec_for(method, plan), Workshop(DATA)
+
+    def tick(metrics):
+        steps.value += 1
+        time.sleep(0.02)
+
+    train(spec, next(episodes(spec, shop)), shop, saver=Saver(path, seconds=0.0), tick=tick)
+
+
+def kill_at(step, method, plan, path):
+    """Begin or go on, and kill the process some steps later, wherever it then is; whether it was still running."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.property.test_killed"])
+    steps = context.Value("i", 0)
+    process = context.Process(target=run_slowly, args=(method, plan, path, steps))
+    process.start()
+    while steps.value < step and process.is_alive():
+        time.sleep(0.002)
+    time.sleep(random.random() * 0.03)
+    if process.is_alive():
+        os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "plan"), RUNS)
+def test_sigkill_at_a_chance_moment_and_going_on_is_exact(tmp_path, method, plan):
+    often = -(-KILLS // len(RUNS))
+    whole, weights = ending(spec_for(method, plan), tmp_path / "whole")
+    (tmp_path / "pieces").mkdir()
+    path = tmp_path / "pieces" / "run.safetensors"
+    for _ in range(often):
+        assert kill_at(random.randint(3, STEPS // 2), method, plan, path)
+        assert path.exists() or path.with_name(f"{path.name}.previous").exists()
+    again, found = ending(spec_for(method, plan), tmp_path / "pieces")
+    assert again.stages == whole.stages
+    assert list(found) == list(weights)
+    for name, value in weights.items():
+        assert torch.equal(value, found[name]), name

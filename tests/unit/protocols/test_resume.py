@@ -1,0 +1,99 @@
+"""The checkpoint of a run: cut short or with another bit, the one before it is used, and a sentence says so."""
+
+import logging
+import time
+
+import pytest
+import torch
+
+from holdfast.assembly import Workshop
+from holdfast.data.worlds import world
+from holdfast.experiment import episodes, launch_episode, train
+from holdfast.protocols.resume import Saver
+from holdfast.record import load
+from holdfast.settings import make_spec
+
+DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
+SPEC = make_spec(
+    DATA, method="erm", steps=8, every=4, batch=4, settings={"encoder.hidden": [4], "encoder.dropout": 0.2}
+)
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_after(count):
+    left = iter(range(count))
+
+    def tick(metrics):
+        if next(left, None) is None:
+            raise Killed
+
+    return tick
+
+
+def begun(folder):
+    shop = Workshop(DATA)
+    episode = next(episodes(SPEC, shop))
+    path = folder / "run.safetensors"
+    with pytest.raises(Killed):
+        train(SPEC, episode, shop, saver=Saver(path, seconds=0.0), tick=killed_after(5))
+    return shop, episode, path
+
+
+def flipped(path):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 4]) + whole[-2:])
+
+
+def short(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("damage", [flipped, short, lambda path: path.write_bytes(b"")])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog, damage):
+    shop, episode, path = begun(tmp_path)
+    damage(path)
+    saver, steps = Saver(path), []
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        record, built = train(SPEC, episode, shop, saver=saver, tick=steps.append)
+    assert [r.getMessage() for r in caplog.records if "is damaged, so the one before it is used" in r.getMessage()]
+    assert len(steps) == 4  # five steps were saved, of which the last is lost
+    whole, other = train(SPEC, episode, shop)
+    assert record.stages == whole.stages
+    for name, value in other.deploy().state_dict().items():
+        assert torch.equal(value, built.deploy().state_dict()[name])
+
+
+def test_where_both_are_damaged_the_run_begins_anew_and_says_so(tmp_path, caplog):
+    path = begun(tmp_path)[-1]
+    saver = Saver(path)
+    flipped(path)
+    short(saver.previous)
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        assert saver.load() is None
+    assert "the run begins anew" in caplog.records[-1].getMessage()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_record_is_set_aside_and_its_run_done_again(tmp_path, caplog):
+    shop = Workshop(DATA)
+    episode = next(episodes(SPEC, shop))
+    first = launch_episode(SPEC, episode, shop, tmp_path)
+    (path,) = (tmp_path / "records").glob("*.json")
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        again = launch_episode(SPEC, episode, shop, tmp_path)
+    assert "set aside" in caplog.records[-1].getMessage()
+    assert again.stages == first.stages
+    assert [r.id for r in load(tmp_path)] == [first.id]
+    assert path.with_name(f"{path.name}.damaged").exists()
+
+
+def test_a_clock_that_is_set_back_changes_nothing(tmp_path, monkeypatch):
+    shop, episode, path = begun(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    record, _ = train(SPEC, episode, shop, saver=Saver(path))
+    assert record.stages == train(SPEC, episode, shop)[0].stages
+    assert record.cost["seconds"] > 0
