@@ -6,6 +6,7 @@ spends beside each run; a and o come from 20 and 80 runs, and 200 check them.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import tempfile
 import time
@@ -60,8 +61,7 @@ def run(device: torch.device) -> list[Result]:
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
     """One connection for all sweeps, so that each begins alike."""
-    import ray
-
+    ray = importlib.import_module("ray")
     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
