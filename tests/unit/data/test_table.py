@@ -297,6 +297,7 @@ sys.stdout.write(str((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - befor
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux only")
 def test_a_million_texts_fit_in_four_times_their_bytes(tmp_path):
     count, random = 1_000_000, np.random.default_rng(0)

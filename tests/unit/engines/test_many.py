@@ -101,6 +101,7 @@ def nothing(jobs, shop, out, *, watch, analyse):
     yield from ()
 
 
+@pytest.mark.slow
 def test_closed_early_no_worker_is_left_and_the_run_is_saved(shop, specs, tmp_path, monkeypatch):
     long = replace(specs[0], steps=1_000_000)
     jobs = [Job.of(spec, episode, tmp_path) for spec in (long, specs[0]) for episode in episodes(spec, shop)]
