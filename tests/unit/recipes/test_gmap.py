@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
@@ -15,8 +14,9 @@ from holdfast.recipes.jobs import jobs_for
 from holdfast.reproduction import dataset_of, reproduce
 from tests import tiny
 from tests.task_files import write_places, write_tasks
+from tests.unit.recipes.whole import check_cells, recipes_of
 
-RECIPES = {name: entry.load()() for name, entry in catalog.SECTIONS["recipes"].items() if name.startswith("gmap/")}
+RECIPES = recipes_of("gmap")
 SIZES = {  # rows, columns, cells with a printed number
     "gmap/table1": (16, 9, 64),
     "gmap/table2": (6, 9, 24),
@@ -32,14 +32,8 @@ CONTROLS = {"own-copy": "own", "other-text": "other", "random-general": "random"
 
 
 def test_every_cell_is_there():
-    found = {
-        name: (len(r.rows), len(r.columns), sum(cell.published is not None for cell in r.cells))
-        for name, r in RECIPES.items()
-    }
-    assert found == SIZES
+    check_cells(RECIPES, SIZES)
     for name, recipe in RECIPES.items():
-        assert recipe.name == name
-        assert {cell.recipe for cell in recipe.cells} == {name}
         assert bool(recipe.claim) == name.startswith("gmap/figure")
         assert {row for names in recipe.reasons.values() for row in names} == (
             {"tapt", "kala"} if name == "gmap/table3" else set()

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.data.domain import Dataset
 from holdfast.data.image_sets import CUB_DG, DOMAIN_NET, OFFICE_HOME, PACS, SVIRO, TERRA_INCOGNITA, VLCS
@@ -20,8 +19,9 @@ from holdfast.recipes.gmoe_parts import DOMAINS
 from holdfast.recipes.jobs import jobs_for
 from holdfast.recipes.measure import measure, remarks
 from holdfast.record import RunRecord
+from tests.unit.recipes.whole import check_cells, recipes_of
 
-RECIPES = {name: entry.load()() for name, entry in catalog.SECTIONS["recipes"].items() if name.startswith("gmoe/")}
+RECIPES = recipes_of("gmoe")
 SIZES = {  # rows, columns, cells with a printed number
     "gmoe/table1": (15, 8, 64),
     "gmoe/table2": (10, 1, 5),
@@ -39,13 +39,8 @@ SIZES = {  # rows, columns, cells with a printed number
 
 
 def test_every_cell_is_there():
-    found = {
-        name: (len(r.rows), len(r.columns), sum(cell.published is not None for cell in r.cells))
-        for name, r in RECIPES.items()
-    }
-    assert found == SIZES
-    for name, recipe in RECIPES.items():
-        assert {cell.recipe for cell in recipe.cells} == {name}
+    check_cells(RECIPES, SIZES)
+    for recipe in RECIPES.values():
         assert all("ResNet" in reason for reason in recipe.reasons)  # what else lacks is data
 
 

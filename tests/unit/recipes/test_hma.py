@@ -18,8 +18,9 @@ from holdfast.recipes.measure import measure, remarks
 from holdfast.reproduction import dataset_of, lacks
 from tests.graphs import rings_and_stars, write_layout, write_zip
 from tests.published import write_digits, write_molecules, write_pictures
+from tests.unit.recipes.whole import check_cells, recipes_of
 
-RECIPES = {name: entry.load()() for name, entry in catalog.SECTIONS["recipes"].items() if name.startswith("hma/")}
+RECIPES = recipes_of("hma")
 SIZES = {  # rows, columns, cells with a printed number
     "hma/table1": (12, 5, 45),
     "hma/table2": (18, 2, 12),
@@ -35,14 +36,8 @@ SIZES = {  # rows, columns, cells with a printed number
 
 
 def test_every_cell_is_there():
-    found = {
-        name: (len(r.rows), len(r.columns), sum(cell.published is not None for cell in r.cells))
-        for name, r in RECIPES.items()
-    }
-    assert found == SIZES
+    check_cells(RECIPES, SIZES)
     for name, recipe in RECIPES.items():
-        assert recipe.name == name
-        assert {cell.recipe for cell in recipe.cells} == {name}
         assert bool(recipe.claim) == name.startswith("hma/figure")
         assert not recipe.reasons  # what lacks is data, and whoever has it can run every row
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.comparison import load_data
 from holdfast.experiment import check_job, episodes
@@ -11,8 +10,9 @@ from holdfast.recipes.base import mismatches
 from holdfast.recipes.jobs import jobs_for
 from holdfast.reproduction import dataset_of, lacks
 from tests.published import write_published
+from tests.unit.recipes.whole import check_cells, recipes_of
 
-RECIPES = {name: entry.load()() for name, entry in catalog.SECTIONS["recipes"].items() if name.startswith("mil/")}
+RECIPES = recipes_of("mil")
 SIZES = {  # rows, columns, cells with a printed number
     "mil/table1": (11, 7, 66),
     "mil/table2": (10, 8, 70),
@@ -25,19 +25,8 @@ SIZES = {  # rows, columns, cells with a printed number
 
 
 def test_every_cell_is_there():
-    found = {
-        name: (len(r.rows), len(r.columns), sum(cell.published is not None for cell in r.cells))
-        for name, r in RECIPES.items()
-    }
-    assert found == SIZES
+    check_cells(RECIPES, SIZES)
     for name, recipe in RECIPES.items():
-        assert recipe.name == name
-        assert (
-            len({(c.row.name, c.column.name) for c in recipe.cells})
-            == len(recipe.cells)
-            == SIZES[name][0] * SIZES[name][1]
-        )
-        assert {cell.recipe for cell in recipe.cells} == {name}
         assert bool(recipe.claim) == name.startswith("mil/figure")
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.comparison import load_data
 from holdfast.experiment import check_job, episodes
@@ -11,8 +10,9 @@ from holdfast.recipes.base import mismatches
 from holdfast.recipes.jobs import jobs_for
 from holdfast.reproduction import dataset_of, lacks
 from tests.published import write_published
+from tests.unit.recipes.whole import check_cells, recipes_of
 
-RECIPES = {name: entry.load()() for name, entry in catalog.SECTIONS["recipes"].items() if name.startswith("pmb/")}
+RECIPES = recipes_of("pmb")
 SIZES = {  # rows, columns, cells with a printed number
     "pmb/table1": (2, 5, 10),
     "pmb/table2": (17, 2, 24),
@@ -29,14 +29,8 @@ def printed(table: str, row: str, column: str) -> float | None:
 
 
 def test_every_cell_is_there():
-    found = {
-        name: (len(r.rows), len(r.columns), sum(cell.published is not None for cell in r.cells))
-        for name, r in RECIPES.items()
-    }
-    assert found == SIZES
+    check_cells(RECIPES, SIZES)
     for name, recipe in RECIPES.items():
-        assert recipe.name == name
-        assert {cell.recipe for cell in recipe.cells} == {name}
         assert bool(recipe.claim) == name.startswith("pmb/figure")
 
 
