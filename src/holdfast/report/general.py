@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from holdfast.report.analyses import Groups, Shown, named
 from holdfast.report.labels import natural
-from holdfast.report.plots import SHADES, fragment, plain, style
+from holdfast.report.plots import fragment, plain, share_map, style
 from holdfast.report.words import MISSING
 
 SIDES = ("sources", "targets")
@@ -49,25 +49,10 @@ def _heads(shown: Shown) -> str:
     found = shown.found
     told = [each["mass"] for each in found["targets"].values()]
     values = [[_mean(head) for head in zip(*layer, strict=True)] for layer in zip(*told, strict=True)]
-    figure = go.Figure(
-        go.Heatmap(
-            z=values,
-            x=[str(head + 1) for head in range(len(values[0]))],
-            y=[str(layer) for layer in found["layers"]],
-            text=[[f"{value:.2f}" for value in line] for line in values],
-            texttemplate="%{text}",
-            textfont={"color": "#14181d"},
-            colorscale=SHADES,
-            zmin=0,
-            zmax=1,
-            xgap=2,
-            ygap=2,
-            showscale=False,
-            hovertemplate="layer %{y}, head %{x}: %{z:.4f} of its attention<extra></extra>",
-        )
-    )
-    figure.update_xaxes(title="head", type="category", showgrid=False)
-    figure.update_yaxes(title="layer", type="category", showgrid=False)
+    heads, layers = [str(head + 1) for head in range(len(values[0]))], [str(layer) for layer in found["layers"]]
+    figure = share_map(values, heads, layers, "layer %{y}, head %{x}: %{z:.4f} of its attention")
+    figure.update_xaxes(title="head")
+    figure.update_yaxes(title="layer")
     return fragment(figure, f"general-heads-{shown.id}", height=170 + 34 * len(values))
 
 

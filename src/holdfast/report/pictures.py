@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from holdfast.report.analyses import Bar, Shown, slot_usage
-from holdfast.report.plots import COLOURS, SHADES, fragment, plain, style
+from holdfast.report.plots import COLOURS, fragment, plain, share_map, style
 
 SOURCES, TARGET = COLOURS[0], COLOURS[1]
 MARKS = {"sources": (SOURCES, "circle-open", "solid"), "target": (TARGET, "x-thin-open", "dash")}
@@ -83,27 +83,16 @@ def segment_map(shown: Shown) -> str:
     domains = {**found["sources"], **found["targets"]}
     even = [size / sum(found["sizes"]) for size in found["sizes"]]
     named = [f"{i}: {size:,} slot{'s' if size > 1 else ''}" for i, size in enumerate(found["sizes"], start=1)]
-    figure = go.Figure(
-        go.Heatmap(
-            z=[each["mass"] for each in domains.values()],
-            x=named,
-            y=[f"{plain(domain)} ({each['effective']:,.0f})" for domain, each in domains.items()],
-            text=[[f"{v:.2f}" for v in each["mass"]] for each in domains.values()],
-            customdata=[[[share, each["entropy"], each["evenness"]] for share in even] for each in domains.values()],
-            texttemplate="%{text}",
-            textfont={"color": "#14181d"},
-            colorscale=SHADES,
-            zmin=0,
-            zmax=1,
-            xgap=2,
-            ygap=2,
-            showscale=False,
-            hovertemplate="%{y} reads segment %{x}: %{z:.4f}, an even share %{customdata[0]:.4f}<br>"
-            "entropy of its slots %{customdata[1]:.3f}, evenness %{customdata[2]:.3f}<extra></extra>",
-        )
+    figure = share_map(
+        [each["mass"] for each in domains.values()],
+        named,
+        [f"{plain(domain)} ({each['effective']:,.0f})" for domain, each in domains.items()],
+        "%{y} reads segment %{x}: %{z:.4f}, an even share %{customdata[0]:.4f}<br>"
+        "entropy of its slots %{customdata[1]:.3f}, evenness %{customdata[2]:.3f}",
+        [[[share, each["entropy"], each["evenness"]] for share in even] for each in domains.values()],
     )
-    figure.update_xaxes(title="segment", type="category", showgrid=False)
-    figure.update_yaxes(title="domain (effective slots)", type="category", autorange="reversed", showgrid=False)
+    figure.update_xaxes(title="segment")
+    figure.update_yaxes(title="domain (effective slots)", autorange="reversed")
     return fragment(figure, f"segments-{shown.id}", height=160 + 44 * len(domains))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -190,3 +191,30 @@ def fragment(figure: go.Figure, name: str, *, height: int, legend: bool = True, 
         default_height=f"{height}px",
         config={"displayModeBar": False, "responsive": True},
     )
+
+
+def share_map(
+    values: Sequence[Sequence[float]], x: Sequence[str], y: Sequence[str], hover: str, more: Sequence[Any] | None = None
+) -> go.Figure:
+    """Shares between 0 and 1 as shaded cells with their numbers in them; `more` is what `hover` tells besides."""
+    figure = go.Figure(
+        go.Heatmap(
+            z=values,
+            x=x,
+            y=y,
+            text=[[f"{value:.2f}" for value in line] for line in values],
+            customdata=more,
+            texttemplate="%{text}",
+            textfont={"color": "#14181d"},
+            colorscale=SHADES,
+            zmin=0,
+            zmax=1,
+            xgap=2,
+            ygap=2,
+            showscale=False,
+            hovertemplate=f"{hover}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_yaxes(type="category", showgrid=False)
+    return figure

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from holdfast.record import RunRecord
 from holdfast.report.analyses import Shown
-from holdfast.report.plots import SHADES, SYMBOLS, fragment, plain, style
+from holdfast.report.plots import SHADES, SYMBOLS, fragment, plain, share_map, style
 from holdfast.report.words import number, scaled
 
 PANELS = {"alone": "Slots alone", "beside": "Slots and training rows"}
@@ -82,25 +82,9 @@ def attention_map(shown: Shown) -> list[tuple[str, str]]:
 def _share_map(shown: Shown) -> str:
     found = shown.found
     lines = {**found["shares"], "all": found["mean"], "if even": found["even"]}
-    figure = go.Figure(
-        go.Heatmap(
-            z=list(lines.values()),
-            x=list(SHARES),
-            y=[plain(name) for name in lines],
-            text=[[f"{value:.2f}" for value in line] for line in lines.values()],
-            texttemplate="%{text}",
-            textfont={"color": "#14181d"},
-            colorscale=SHADES,
-            zmin=0,
-            zmax=1,
-            xgap=2,
-            ygap=2,
-            showscale=False,
-            hovertemplate="%{y}, %{x}: %{z:.4f}<extra></extra>",
-        )
-    )
-    figure.update_xaxes(type="category", showgrid=False)
-    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    names = [plain(name) for name in lines]
+    figure = share_map(list(lines.values()), list(SHARES), names, "%{y}, %{x}: %{z:.4f}")
+    figure.update_yaxes(autorange="reversed")
     return fragment(figure, f"slot-shares-{shown.id}", height=130 + 26 * len(lines), legend=False)
 
 

@@ -51,14 +51,14 @@ def test_a_process_may_ask_again_and_leaves_nothing(tmp_path):
 def test_what_is_no_lock_keeps_nobody_out(tmp_path, content):
     (tmp_path / NAME).write_text(content)
     with locked(tmp_path):
-        pass
+        assert json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
 
 
 def test_a_later_process_with_the_same_number_is_another(tmp_path):
     told = {"pid": os.getppid(), "host": socket.gethostname(), "began": "another boot/1"}
     (tmp_path / NAME).write_text(json.dumps(told))
     with locked(tmp_path):
-        pass
+        assert json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
 
 
 def test_of_another_machine_nothing_is_known(tmp_path):
