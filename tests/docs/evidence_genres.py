@@ -10,8 +10,8 @@ from statistics import fmean
 
 from holdfast.record import RunRecord, load
 from holdfast.report.by_example import joined, judged
-from holdfast.report.significance import bootstrap_signed_rank, paired_t
-from holdfast.report.stats import interval
+from holdfast.report.significance import bootstrap_signed_rank
+from tests.docs.paired import difference
 
 RESULTS = Path(__file__).parents[2] / "results" / "pmb"
 SEEDS = 5
@@ -82,13 +82,6 @@ def _ends(folder: str, row: Row) -> list[float]:
     return [fmean(values) for values in zip(*scores(folder, row).values(), strict=True)]
 
 
-def _against(a: list[float], b: list[float]) -> str:
-    told, test = interval([x - y for x, y in zip(a, b, strict=True)]), paired_t(a, b)
-    assert told is not None
-    assert test.p is not None
-    return f"{test.difference:+.1f} ({told[0]:+.1f} to {told[1]:+.1f}), p {test.p:.2f}"
-
-
 def _transfer(folder: str, row: Row) -> str:
     """How the earlier domains changed since they were learnt, the mean over them and the seeds."""
     changes = []
@@ -120,7 +113,7 @@ def _table(folder: str, rows: dict[str, Row], more: tuple[str, Callable[[str], s
     ]
     for name, row in rows.items():
         found = [fmean(values) for values in scores(folder, row).values()]
-        pair = ["-" if name == o else _against(_ends(folder, row), _ends(folder, rows[o])) for o in (PLAIN, NULL)]
+        pair = ["-" if name == o else difference(_ends(folder, row), _ends(folder, rows[o]), 1) for o in (PLAIN, NULL)]
         shown = " | ".join(f"{value:.1f}" for value in [*found, fmean(found)])
         lines.append(f"| {name} | {shown} | {_transfer(folder, row)} | {pair[0]} | {pair[1]} | {more[1](name)} |")
     return lines

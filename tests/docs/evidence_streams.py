@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from holdfast.report.significance import paired_t
-from holdfast.report.stats import interval
 from holdfast.report.transfer import backward_transfer
+from tests.docs.paired import difference
 
 RESULTS = Path(__file__).parents[2] / "results" / "pmb"
 SEEDS = 5
@@ -62,13 +61,9 @@ def last(record: dict, metric: str) -> float:
     return fmean(100 * scores[metric] for scores in record["stages"][-1]["test"].values())
 
 
-def against(mine: dict[int, dict], other: dict[int, dict], metric: str) -> str:
-    """The mean difference at the end with its 95% interval over seeds, and the paired p."""
-    a, b = ([last(each[seed], metric) for seed in range(SEEDS)] for each in (mine, other))
-    told, test = interval([x - y for x, y in zip(a, b, strict=True)]), paired_t(a, b)
-    assert told is not None
-    assert test.p is not None
-    return f"{test.difference:+.2f} ({told[0]:+.2f} to {told[1]:+.2f}), p {test.p:.2f}"
+def finals(records: dict[int, dict], metric: str) -> list[float]:
+    """The mean over domains after the last one, seed by seed."""
+    return [last(records[seed], metric) for seed in range(SEEDS)]
 
 
 def amazon(metric: str = "macro_f1") -> list[str]:
@@ -86,6 +81,7 @@ def amazon(metric: str = "macro_f1") -> list[str]:
         back = [backward_transfer(matrix(r, metric)) for r in records.values()] if stream else []
         shown = " | ".join(f"{value:.1f}" for value in [*ends, fmean(ends)])
         told = f"{fmean(value for value in back if value is not None):+.2f}" if back else "-"
-        pair = ["-" if row == name else against(records, found[name], metric) for name in (base, null)]
+        mine = finals(records, metric)
+        pair = ["-" if row == name else difference(mine, finals(found[name], metric)) for name in (base, null)]
         lines.append(f"| {row} | {shown} | {told} | {pair[0]} | {pair[1]} |")
     return lines

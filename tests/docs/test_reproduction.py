@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import evidence, evidence_genres, evidence_streams
+from tests.docs import evidence, evidence_dialogue, evidence_genres, evidence_streams
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
 TABLES = {
@@ -19,6 +19,7 @@ TABLES = {
     "two genres": evidence_genres.two,
     "five genres": evidence_genres.five,
     "genre after genre": evidence_genres.in_turn,
+    "dialogue": evidence_dialogue.table,
 }
 
 

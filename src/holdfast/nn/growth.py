@@ -106,7 +106,8 @@ def add_units(model: Model, units: int, *, worth: int, column: bool) -> list[nn.
     assert isinstance(backbone, Backbone)
     width = backbone.width
     model.neck.width = width
-    if column or width != len(at):
+    learns = any(True for _ in model.head.parameters())
+    if width != len(at) or (column and learns):
         if not isinstance(model.head, Widening):
             raise BadInput("this head cannot follow features that become wider: use the head linear")
         model.head = model.head.widened(at, width, fresh=column)

@@ -5,10 +5,11 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.backbones.small import MLP
 from holdfast.nn.growth import add_slots, add_units, add_words, holders
-from holdfast.nn.heads import Linear
+from holdfast.nn.heads import Linear, NoHead
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
@@ -102,3 +103,14 @@ def test_as_many_units_as_so_many_parameters_buy():
 def test_what_cannot_follow_says_so(model, says):
     with pytest.raises(BadInput, match=says):
         add_units(model(), 2, worth=0, column=False)
+
+
+def test_a_column_of_a_network_that_answers_needs_no_head_that_follows():
+    torch.manual_seed(0)
+    body = Dialogue(words=[*WORDS, "e", "f"], embedding=6, hidden=4, slots=3, slot_width=6)
+    model = Model(body, NoNeck(body.width), NoHead(body.width))
+    old = {id(parameter) for parameter in model.parameters()}
+    new = add_units(model, 2, worth=0, column=True)
+    assert isinstance(model.head, NoHead)
+    assert {id(p) for p in model.learning()} == {id(p) for p in new}
+    assert not old & {id(p) for p in new}
