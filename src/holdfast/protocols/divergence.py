@@ -59,11 +59,19 @@ class Recent:
         if not seen or self.batches is None:
             return
         values = [value.detach().float() for _, metrics, _ in seen for value in metrics.values()]
-        if not values or bool(torch.stack(values).isfinite().all()):
+        if all(bool(torch.stack(some).isfinite().all()) for some in by_device(values).values()):
             return
         for step, metrics, rows in seen:
             found = self.batches.examples.origins(rows).unique()
             must_be_finite({name: float(value) for name, value in metrics.items()}, step, found.tolist())
+
+
+def by_device(values: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
+    """A method may count on the host what it learns on the device; each place is asked once."""
+    found: dict[torch.device, list[Tensor]] = {}
+    for value in values:
+        found.setdefault(value.device, []).append(value)
+    return found
 
 
 def must_be_finite(values: dict[str, float], step: int, rows: Sequence[int] = ()) -> None:

@@ -9,7 +9,7 @@ import torch
 from holdfast.assembly import Workshop
 from holdfast.data.worlds import world
 from holdfast.experiment import episodes, train
-from holdfast.protocols.divergence import Diverged
+from holdfast.protocols.divergence import Diverged, by_device
 from holdfast.protocols.resume import Saver
 from holdfast.settings import make_spec
 from holdfast.tasks.classify import Classify
@@ -54,3 +54,18 @@ def test_without_ids_rows_are_numbered_as_in_the_data(poisoned):
     with pytest.raises(Diverged, match=r"held rows \d+, ") as caught:
         train(SPEC, episode, shop)
     assert f"rows {caught.value.rows[0] + 1}, " in str(caught.value)
+
+
+def test_values_are_asked_where_they_lie():
+    """A method counts on the host what it learns on a device; `meta` stands for the device."""
+    host, device = torch.ones(()), torch.ones((), device="meta")
+    found = by_device([host, device, host])
+    assert {place.type: len(some) for place, some in found.items()} == {"cpu": 2, "meta": 1}
+
+
+@pytest.mark.gpu
+def test_a_stream_with_a_buffer_is_learned_on_the_device():
+    spec = make_spec(DATA, method="replay", plan="stream", steps=4, every=2, batch=4)
+    shop = Workshop(DATA, device=torch.device("cuda"))
+    record, _ = train(spec, next(episodes(spec, shop)), shop)
+    assert len(record.stages) == 3
