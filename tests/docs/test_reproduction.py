@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import evidence, evidence_dialogue, evidence_genres, evidence_streams
+from tests.docs import evidence, evidence_dialogue, evidence_genres, evidence_hma, evidence_streams
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
 TABLES = {
@@ -20,6 +20,7 @@ TABLES = {
     "five genres": evidence_genres.five,
     "genre after genre": evidence_genres.in_turn,
     "dialogue": evidence_dialogue.table,
+    "heterogeneous memory on amazon": evidence_hma.amazon,
 }
 
 
