@@ -13,9 +13,8 @@ from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.experiment import episodes, train
 from holdfast.protocols.resume import Saver
-from tests.property.test_resume import DATA, STEPS, ending, spec_for
+from tests.property.test_resume import METHODS, STEPS, data_for, ending, spec_for
 
-METHODS = [name for name in catalog.examples("methods") if not catalog.misfit(name, "mlp")]
 STREAMED = [m for m in METHODS if max(e.load().min_domains for _, e in catalog.layers("methods", m)) == 1]
 RUNS = [(m, "leave-one-out") for m in METHODS] + [(m, "stream") for m in STREAMED]
 KILLS = 50
@@ -24,7 +23,7 @@ KILLS = 50
 def run_slowly(method, plan, path, steps):
     """Train as `ending` does, and tell each step."""
     torch.set_num_threads(1)
-    spec, shop = spec_for(method, plan), Workshop(DATA)
+    spec, shop = spec_for(method, plan), Workshop(data_for(method))
 
     def tick(metrics):
         steps.value += 1

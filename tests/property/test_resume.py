@@ -13,6 +13,7 @@ from holdfast.protocols.resume import Saver
 from holdfast.settings import make_spec
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
+GRAPHS = world("graph", "size", domains=3, size=12, classes=2, seed=0)
 STEPS = 12
 SMALL = {"slots": 4, "real": 6, "support": 8, "key_width": 4}
 
@@ -39,15 +40,24 @@ def _free(method):
     return {key for name in names for key in catalog.entry("necks", name).settings()}
 
 
+def data_for(method):
+    """Vectors, or graphs for the few rules that are for graphs alone."""
+    return GRAPHS if catalog.misfit(method, "mlp") else DATA
+
+
 def spec_for(method, plan):
-    settings = {"encoder.hidden": [8], "encoder.dropout": 0.3, "schedule": "cosine", "accumulate": 2}
+    settings = {"encoder.dropout": 0.3, "schedule": "cosine", "accumulate": 2}
+    if data_for(method) is GRAPHS:
+        settings |= {"encoder": "gin-subgraph", "encoder.hidden": 8, "encoder.layers": 2}
+    else:
+        settings["encoder.hidden"] = [8]
     settings |= {f"neck.{key}": value for key, value in SMALL.items() if key in _free(method)}  # saved each step
     settings |= {"method.slots": 4} if method.startswith("progressive") else {}
-    return make_spec(DATA, method=method, plan=plan, steps=STEPS, every=3, batch=4, settings=settings)
+    return make_spec(data_for(method), method=method, plan=plan, steps=STEPS, every=3, batch=4, settings=settings)
 
 
 def ending(spec, folder, kills=()):
-    workshop = Workshop(DATA)
+    workshop = Workshop(data_for(spec.method))
     episode = next(episodes(spec, workshop))
     path = folder / "run.safetensors"
     for at in kills:
@@ -57,7 +67,8 @@ def ending(spec, folder, kills=()):
     return record, {k: v for k, v in built.method.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
-METHODS = [m for m in catalog.examples("methods") if not catalog.misfit(m, "mlp")]
+METHODS = catalog.examples("methods")
+MARKS = {m: (pytest.mark.graph, pytest.mark.slow) for m in METHODS if data_for(m) is GRAPHS}
 
 
 def _stream_is_quick(method):
@@ -67,7 +78,7 @@ def _stream_is_quick(method):
 
 @pytest.mark.parametrize(
     ("method", "plan"),
-    [(m, "leave-one-out") for m in METHODS]
+    [pytest.param(m, "leave-one-out", marks=MARKS.get(m, ())) for m in METHODS]
     + [pytest.param(m, "stream", marks=() if _stream_is_quick(m) else pytest.mark.slow) for m in METHODS],
 )
 @given(data=st.data())
