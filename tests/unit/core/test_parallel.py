@@ -1,5 +1,6 @@
 import os
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -85,3 +86,22 @@ def test_alone_nothing_happens():
     assert parallel.averaged([None, p], [p, p]) == [None, p]
     with parallel.joined("auto"):
         assert not parallel.active()
+
+
+@pytest.mark.gpu
+def test_what_processes_on_gpus_tell_each_other_goes_over_nccl(tmp_path, monkeypatch):
+    """NCCL takes one process a GPU: with one GPU it is a group of one that is made to speak."""
+    parallel.begin(dist.FileStore(str(tmp_path / "store"), 1), 0, 1, backend="cpu:gloo,cuda:nccl")
+    try:
+        monkeypatch.setattr(parallel, "active", lambda: True)
+        weight = nn.Parameter(torch.zeros(3, device="cuda"))
+        weight.grad = torch.tensor([1.0, 2.0, 3.0], device="cuda")
+        parallel.average_gradients([weight])
+        assert weight.grad.tolist() == [1.0, 2.0, 3.0]
+        assert parallel.mean(weight.grad).device.type == "cuda"
+        assert parallel.rows_of_all(torch.arange(3, device="cuda"), (2, 1)).tolist() == [0, 1, 2]
+        assert parallel.any_of(0, 1) == [0, 1]
+        assert parallel.gathered("here") == ["here"]
+        assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
+    finally:
+        dist.destroy_process_group()
