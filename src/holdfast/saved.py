@@ -102,8 +102,10 @@ class SavedModel:
             none = np.zeros(0) if self.gauge is not None else None
             return Judged(np.zeros((0, len(self.classes))), none, None)
         if self.gauge is None:
+            _check_finite(found.numpy())
             return Judged(probabilities(found.numpy()), None, None)
         told = seen(found, len(self.classes))
+        _check_finite(np.concatenate([told.outputs, told.features], axis=1))
         temperature = self.gauge.temperature if calibrated else 1.0
         foreign = self.gauge.foreign.percentiles(told.features)
         return Judged(probabilities(told.outputs, temperature), foreign, self.gauge.undecided(told.entropy))
@@ -139,7 +141,9 @@ class SavedModel:
         return torch.cat(found) if found else None
 
     def _ready(self, device: torch.device | str) -> None:
-        self.model.to(device).eval()
+        some, there = next(self.model.parameters(), None), torch.device(device)
+        if self.model.training or some is None or some.device.type != there.type or there.index is not None:
+            self.model.to(device).eval()  # a walk over all parts, which a server need not take for every batch
         # bf16 is for the GPU it was trained on; elsewhere the same weights run in fp32
         self.model.precision = self.record.spec["precision"] if torch.device(device).type == "cuda" else "fp32"
 
@@ -170,6 +174,16 @@ class SavedModel:
         if self.kept is not None:
             save_sample(folder / SAMPLE, self.kept, size=self.encoder.size)
         return write_text(folder / "config.json", json.dumps(config, indent=1) + "\n").parent
+
+
+def _check_finite(found: np.ndarray) -> None:
+    """One sentence where a network counted beyond what numbers can be."""
+    wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
+    if len(wrong):
+        raise BadInput(
+            f"example {wrong[0] + 1} of {len(found)} has numbers too large for the network to count with: mend "
+            "them, or take it out"
+        )
 
 
 def _use(task: str) -> str:
@@ -210,6 +224,8 @@ def load_model(folder: Path) -> SavedModel:
             encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
             neck = catalog.make_neck(spec["neck"], encoder.width, len(classes), given=spec["neck_args"])
             head = catalog.entry("heads", config["head"]["name"]).load().__self__.load(config["head"]["settings"])
+        if spec.get("task") == "classify" and head.outputs != len(classes):
+            raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
         gauge = Gauge.load(folder / GAUGE) if (folder / GAUGE).exists() else None

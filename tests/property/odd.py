@@ -11,7 +11,7 @@ ODD = (
     "", " ", "\ufeff", "\x00", "\x1a", "\r", "\n", "\r\n", '"', '""', "'", ",", "\t", ";", "\\", "NULL", "nan", "NaN",
     "inf", "-inf", "1e999", "-0", "0x10", "1_000", "true", "None", "=1+1", "@x", "🙂", "👩\u200d👩", "مرحبا", "שלום",
     "\u202eabc", "e\u0301", "日本", "İ", "\u2028", "\U0010ffff", "a" * 5000, "2024-02-30", "1" * 400, "../../x", "%s",
-    "{}", "<b>",
+    "{}", "<b>", "\ud800", "\x1b[31mred", "con", "a/b", "[bold]x[/bold]", "[/]",
 )  # fmt: skip
 PLAIN = ("good", "bad", "a", "b", "train", "1", "2")
 NAMES = ("text", "label", "domain", "split", "id", "time", "x1", "x2", "", "Text", "LABEL", "smiles", "text")

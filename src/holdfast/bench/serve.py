@@ -29,10 +29,10 @@ WORDS = ("film", "book", "phone", "was", "very", "not", "quite", "good", "bad", 
 
 
 def run(device: torch.device) -> list[Result]:
-    """The ratio of examples a second, and the errors among all requests."""
+    """The ratio of examples a second, the errors among all requests, and how fast the machine is without a server."""
     chance = random.Random(0)
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(6, 16))) for _ in range(REQUESTS)]
-    found, errors = [], 0
+    found, speeds, errors = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
         service = Service(_model(Path(folder) / "model", device), device=device.type)
         raw = Texts.of(texts)
@@ -45,10 +45,12 @@ def run(device: torch.device) -> list[Result]:
                 offline = time.perf_counter() - start
                 told = _asked(address, texts)
                 found.append(offline / told["seconds"])
-                errors += len(told["errors"]) + told["unasked"]
+                speeds.append(REQUESTS / offline)
+                errors += len(told["errors"]) + told["unanswered"]
     return [
         Result(f"served/offline, {CLIENTS} clients", median(found), bar=0.8, at_least=True),
         Result(f"errors in {ROUNDS * REQUESTS} requests", float(errors), bar=0.0),
+        Result("offline, examples a second", median(speeds), bar=None),
     ]
 
 

@@ -43,6 +43,7 @@ DATASETS = {
 }
 BENCHES = {
     "methods": Entry("holdfast.bench.methods:run", "a training step of each rule against a step of ERM"),
+    "costs": Entry("holdfast.bench.costs:run", "the same of the rules that have no bar"),
     "loop": Entry("holdfast.bench.loop:run", "the training loop against one written by hand"),
     "cache": Entry("holdfast.bench.cache:run", "cached features of a frozen encoder against computing them"),
     "read": Entry("holdfast.bench.read:run", "reads of memories against a feed-forward layer"),

@@ -18,17 +18,18 @@ def serve(
     device: options.Device = "auto",
     column: options.Column = None,
     max_batch: Annotated[int, typer.Option(help="Examples that are predicted at once.")] = 64,
-    max_wait: Annotated[float, typer.Option(help="Milliseconds that a request waits for others to join it.")] = 5.0,
+    max_wait: Annotated[float, typer.Option(help="Milliseconds that a request may wait for others to join.")] = 5.0,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 8_000_000,
     max_examples: Annotated[int, typer.Option(help="Examples of a request.")] = 256,
-    max_text: Annotated[int, typer.Option(help="Characters of a text.")] = 20_000,
+    max_text: Annotated[int, typer.Option(help="Characters of a text, nodes or edges of a graph.")] = 20_000,
     max_seconds: Annotated[float, typer.Option(help="Seconds that a request may take.")] = 30.0,
     json: options.Json = False,
 ) -> None:
     """Answer predictions over HTTP: POST /predict; GET /health, /model, /metrics; every path is told at /docs.
 
-    A body is `{"examples": [...]}` or `{"example": ...}`. An example is a text, two texts, a list of numbers, an image
-    file in base64, or an object with the columns of a table. Requests that arrive together are predicted together.
+    A body is `{"examples": [...]}` or `{"example": ...}`. An example is a text, two texts, words, a question and its
+    text, a list of numbers, an image file in base64, a graph, or an object with the columns of a table. Requests that
+    arrive together are predicted together.
 
     Examples:
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import difflib
 import logging
+import unicodedata
 from collections.abc import Iterable
 
 from holdfast.core import processes
+
+LONGEST = 800  # characters of a sentence, beside the mark of what was left out
+_TURNED = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # they change the order of what follows
 
 
 class BadInput(ValueError):
@@ -25,6 +29,22 @@ def tell(sentence: str) -> None:
     """One sentence about a fault that was mended on the way: on stderr, unless the program listens to its logger."""
     if processes.first():
         logging.getLogger("holdfast").warning(sentence)
+
+
+def one_line(sentence: str) -> str:
+    """A sentence fit to be shown, whatever was quoted in it: one line, its beginning and its end never lost."""
+    text = visible(" ".join(sentence.split()))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
+
+
+def visible(text: str) -> str:
+    """Characters that steer a terminal or change the order of others by their numbers; all else, and lines, stay."""
+    return "".join(_escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    odd = character in _TURNED or (character != "\n" and unicodedata.category(character) in ("Cc", "Cs"))
+    return character.encode("unicode_escape").decode("ascii") if odd else character
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:

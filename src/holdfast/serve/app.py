@@ -6,62 +6,51 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from jinja2 import Environment, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, one_line
 from holdfast.serve.batcher import Batcher
 from holdfast.serve.limits import Busy, TooLarge
 from holdfast.serve.metrics import CONTENT_TYPE, Metrics
+from holdfast.serve.predict import TOLD, Predict
 from holdfast.serve.service import Service
 
 PATHS = ("/predict", "/health", "/model", "/metrics", "/docs", "/openapi.json")
-_EXAMPLE = {
-    "description": "A text, two texts of a pair, a list of numbers, an image file in base64, or an object with columns."
-}
-_BODY = {
-    "oneOf": [
-        {"type": "object", "required": ["examples"], "properties": {"examples": {"type": "array", "items": _EXAMPLE}}},
-        {"type": "object", "required": ["example"], "properties": {"example": _EXAMPLE}},
-    ]
-}
-_ASKS = {"requestBody": {"required": True, "content": {"application/json": {"schema": _BODY}}}}
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    413: {"description": "Larger than the server takes."},
-    422: {"description": "The examples are wrong; one sentence says how."},
-    503: {"description": "Too much to do, too slow, or stopping."},
+PAGE = Path(__file__).with_name("docs.html")
+SAMPLES = {  # what the page offers to try
+    "text": '"a superb thing"',
+    "vector": "[0.5, 1.0, -2.0]",
+    "image": '"iVBORw0KGgo..."',
+    "sentence": '["a", "superb", "thing"]',
+    "question": '{"question": "what is it?", "context": "It is a superb thing."}',
+    "graph": '{"nodes": [[0], [1]], "edges": [[0, 1], [1, 0]]}',
 }
 
 
 def make_app(service: Service) -> FastAPI:
     """The application of one service; when it stops, what was asked before is answered."""
-    metrics, limits = Metrics(), service.limits
-    batcher = Batcher(service.answer, limits, alone=service.alone, told=metrics.batch)
+    metrics, told = Metrics(), service.model()
+    batcher = Batcher(service.answer, service.limits, alone=service.alone, told=metrics.batch)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(batcher.close)
 
-    told = service.model()
-    app = FastAPI(title=f"Holdfast: {told['name']}", version=told["versions"]["holdfast"], lifespan=lifespan)
+    title, release = f"Holdfast: {told['name']}", told["versions"]["holdfast"]
+    app = FastAPI(
+        title=title, version=release, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     app.add_middleware(_Measured, metrics=metrics)
-
-    @app.post("/predict", openapi_extra=_ASKS, responses=_REFUSALS, summary="Label one or many examples.")
-    async def predict(request: Request) -> Response:
-        try:
-            async with asyncio.timeout(limits.seconds):
-                body = await _body(request, limits.body)
-                slow = service.reader.kind == "image"  # decoding would keep others waiting
-                asked = await asyncio.to_thread(service.reader.read, body) if slow else service.reader.read(body)
-                found = await asyncio.wrap_future(batcher.submit(asked))
-        except TimeoutError as error:
-            raise Busy(f"no answer within {limits.seconds:g} seconds: send fewer examples or ask later") from error
-        return JSONResponse({"predictions": found})
+    app.add_route("/predict", Predict(service, batcher), methods=["POST"])  # pyright: ignore[reportArgumentType]
 
     @app.get("/health", summary="Whether the server answers.")
     async def health() -> dict[str, str]:
@@ -75,6 +64,17 @@ def make_app(service: Service) -> FastAPI:
     async def counts() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
+    described = get_openapi(title=title, version=release, routes=app.routes)
+    described["paths"] = {"/predict": {"post": TOLD}, **described["paths"]}
+    app.openapi = lambda: described
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = page.from_string(PAGE.read_text(encoding="utf-8"))
+    text = made.render(told=told, paths=described["paths"], example=SAMPLES[service.reader.kind])
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(text)
+
     for error, status in ((BadInput, 422), (TooLarge, 413), (Busy, 503), (Exception, 500)):
         app.add_exception_handler(error, _refuse(status))
     app.add_exception_handler(HTTPException, _unknown)
@@ -84,7 +84,7 @@ def make_app(service: Service) -> FastAPI:
 def _refuse(status: int) -> Any:
     async def handle(_: Request, error: Exception) -> JSONResponse:
         said = "the server failed at this request: its log says why" if status == 500 else str(error)
-        return JSONResponse({"error": " ".join(said.split())}, status_code=status)
+        return JSONResponse({"error": one_line(said)}, status_code=status)
 
     return handle
 
@@ -92,20 +92,6 @@ def _refuse(status: int) -> Any:
 async def _unknown(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": f"{error.detail}: see /docs"}, status_code=error.status_code)
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """The body, refused as soon as it is known to be too large."""
-    pieces, size = [], 0
-    said = request.headers.get("content-length", "")
-    if said.isdigit() and int(said) > most:
-        raise TooLarge(f"the body has more than {most} bytes: send fewer or smaller examples")
-    async for piece in request.stream():
-        size += len(piece)
-        if size > most:
-            raise TooLarge(f"the body has more than {most} bytes: send fewer or smaller examples")
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 class _Measured:

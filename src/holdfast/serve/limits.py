@@ -13,7 +13,7 @@ class Limits:
 
     body: int = 8_000_000  # bytes of a request
     examples: int = 256  # of a request
-    text: int = 20_000  # characters of one text
+    text: int = 20_000  # characters of one text, nodes or edges of one graph
     seconds: float = 30.0  # from a request's first byte to its answer
     batch: int = 64  # examples that are predicted at once
     wait: float = 0.005  # seconds that the first of a batch waits for others

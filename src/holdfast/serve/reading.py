@@ -1,4 +1,4 @@
-"""From the body of a request to plain examples that a model takes: texts, pairs, vectors, pictures.
+"""From the body of a request to plain examples that a model takes: texts, pairs, vectors, pictures, and others.
 
 n examples, d features, s pixels a side
 """
@@ -18,12 +18,13 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.data.images import decode_file
 from holdfast.data.objects import read_objects
-from holdfast.data.raw import Pixels, Raw, Texts, Vectors
+from holdfast.data.questions import Questions
+from holdfast.data.raw import GraphList, Pixels, Raw, Texts, Vectors
+from holdfast.data.tags import Sentences
 from holdfast.serve.limits import Limits, TooLarge
+from holdfast.serve.structured import WHERE, graphs, questions, sentences
 
-WHERE = "the request"
 FORM = 'send {"examples": [...]} or {"example": ...}'
-KINDS = ("text", "vector", "image")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,11 @@ class Asked:
 
 
 class Reader:
-    """Reads bodies for a model that takes texts, vectors or images (of `size` pixels a side)."""
+    """Reads bodies of texts, vectors, images (of `size` pixels a side), sentences, questions or graphs."""
 
     def __init__(
         self, kind: str, limits: Limits, *, size: int | None = None, columns: Mapping[str, str] | None = None
     ) -> None:
-        if kind not in KINDS:
-            raise BadInput(f"a model that takes {kind}s cannot be served yet: use `holdfast predict`")
         self.kind, self.limits, self.size, self.columns = kind, limits, size, columns
 
     def read(self, body: bytes) -> Asked:
@@ -55,6 +54,8 @@ class Reader:
             raise TooLarge(f"{len(given)} examples are more than the {self.limits.examples} of one request: send fewer")
         if self.kind == "image":
             return self._images(given)
+        if self.kind in ("sentence", "question", "graph"):
+            return self._structured(given)
         if self.kind == "vector" and isinstance(given[0], list):
             return self._vectors(given)
         asked = self._rows(given) if isinstance(given[0], dict) else self._texts(given)
@@ -82,6 +83,8 @@ class Reader:
         for number, each in enumerate(given, 1):
             if not isinstance(each, dict):
                 raise BadInput(f"example {number} is no object with columns as the first is: mend it")
+            if not all(map(_can_be_written, each)):
+                raise BadInput(f"the name of a column of example {number} holds half a character: mend its encoding")
         data = read_objects(given, where=WHERE, columns=self.columns)
         if data.raw.kind != self.kind:
             raise BadInput(f"this model takes {self.kind}s but the request holds {data.raw.kind}s")
@@ -90,6 +93,14 @@ class Reader:
         if self.kind == "vector":
             return Asked(found.numpy(), ("vector", found.shape[1]), ids)
         return Asked(found, ("text", type(found[0])), ids)
+
+    def _structured(self, given: list[Any]) -> Asked:
+        if self.kind == "graph":
+            found, ids = graphs(given, self.limits.text)
+        else:
+            found, ids = (sentences if self.kind == "sentence" else questions)(given, self.columns)
+            self._check_length([part[:2] if self.kind == "question" else part for part in found])
+        return Asked(found, (self.kind,), ids)
 
     def _check_length(self, examples: Sequence[Any]) -> None:
         for number, each in enumerate(examples, 1):
@@ -125,10 +136,18 @@ class Reader:
 def as_one(lot: Sequence[Asked]) -> Raw:
     """The examples of several requests of one shape as one column."""
     kind = lot[0].shape[0]
-    if kind == "text":
-        return Texts.of([each for asked in lot for each in asked.examples])
-    rows = np.concatenate([np.asarray(asked.examples) for asked in lot])
-    return Vectors(rows) if kind == "vector" else Pixels(rows)
+    if kind in ("vector", "image"):
+        rows = np.concatenate([np.asarray(asked.examples) for asked in lot])
+        return Vectors(rows) if kind == "vector" else Pixels(rows)
+    every = [each for asked in lot for each in asked.examples]
+    match kind:
+        case "text":
+            return Texts.of(every)
+        case "sentence":
+            return Sentences(every, None)
+        case "question":
+            return Questions(every)
+    return GraphList(every)
 
 
 def _can_be_written(text: str) -> bool:

@@ -56,7 +56,12 @@ def _server(service: Service) -> Any:
         raise BadInput("serving needs FastAPI and uvicorn: run `pip install 'holdfast[serve]'`") from error
     grace = int(service.limits.seconds) + GRACE
     config = uvicorn.Config(
-        make_app(service), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=grace
+        make_app(service),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=grace,
     )
     return uvicorn.Server(config)
 

@@ -21,7 +21,7 @@ from holdfast.serve.reading import Asked, Reader, as_one
 from holdfast.settings import choose_device
 from holdfast.versions import current_folder
 
-TASKS = ("classify", "respond")
+READ = {"tag": "sentence", "span": "question"}  # others read what their encoder takes
 
 
 class Service:
@@ -37,10 +37,11 @@ class Service:
     ) -> None:
         self.folder, self.limits, self.device = Path(folder), limits or Limits(), choose_device(device)
         self.saved: SavedModel = load_model(self.folder)
-        if self.saved.task not in TASKS:
-            raise BadInput(f"a model for the task {self.saved.task} cannot be served yet: use `holdfast predict`")
+        if self.saved.task == "masked":
+            raise BadInput("a model of the task masked cannot be served: fit one of another task with its encoder")
         encoder = self.saved.encoder
-        self.reader = Reader(encoder.takes, self.limits, size=encoder.size, columns=columns)
+        kind = READ.get(self.saved.task, encoder.takes)
+        self.reader = Reader(kind, self.limits, size=encoder.size, columns=columns)
 
     @property
     def alone(self) -> bool:
@@ -52,6 +53,9 @@ class Service:
         raw = as_one(lot)
         if self.saved.answers:
             found = [{"response": text} for text in self.saved.responses(raw, device=self.device)]
+        elif self.saved.task in READ:
+            told = self.saved.told(raw, device=self.device)
+            found = [dict(zip(told, each, strict=True)) for each in zip(*told.values(), strict=True)]
         else:
             found = self._judged(raw)
         ids = [each for asked in lot for each in (asked.ids or [None] * len(asked))]
@@ -77,7 +81,7 @@ class Service:
         kind, colon, place = shown.partition(":")
         if colon:
             shown = f"{kind}:{Path(place).name}"
-        text = card.read_text(encoding="utf-8") if card.is_file() else ""
+        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
         return {
             "name": self.folder.resolve().name,
             "task": self.saved.task,

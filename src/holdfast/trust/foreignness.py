@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import solve_triangular
+import torch
 from scipy.spatial.distance import cdist
 from sklearn.covariance import ledoit_wolf
 
@@ -70,4 +70,6 @@ def _unscaled(apart: np.ndarray) -> np.ndarray:
 def _scaled(features: np.ndarray, scale: np.ndarray) -> np.ndarray:
     if scale.ndim == 1:
         return features / scale
-    return solve_triangular(scale.astype(np.float64), features.T, lower=True).T
+    # by torch, whose threads are at work already: those of another library would go on spinning beside them
+    lower, columns = torch.from_numpy(scale.astype(np.float64)), torch.from_numpy(features.T)
+    return torch.linalg.solve_triangular(lower, columns, upper=False).numpy().T

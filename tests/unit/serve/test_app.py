@@ -1,6 +1,8 @@
 """A real server on a free port, asked over sockets."""
 
+import html
 import json
+import re
 import threading
 import time
 import urllib.error
@@ -131,6 +133,39 @@ def test_other_paths(address, folder):
     paths = json.loads(ask(address, "/openapi.json")[1])["paths"]
     assert {"/predict", "/health", "/model", "/metrics"} <= set(paths)
     assert "examples" in json.dumps(paths["/predict"]["post"]["requestBody"])
+
+
+def test_the_page_lists_every_path_and_asks_no_other_host(address):
+    status, page = ask(address, "/docs")
+    assert status == 200
+    assert not re.findall(r"(?:src|href|action|url)\s*[=(]\s*[\"']?(?:https?:)?//", page)
+    assert "://" not in page
+    told = json.loads(ask(address, "/openapi.json")[1])["paths"]
+    listed = set(re.findall(r"<h3>([A-Z]+) (/\w+)</h3>", page))
+    assert listed == {(method.upper(), path) for path, methods in told.items() for method in methods}
+    assert listed == {("POST", "/predict"), ("GET", "/health"), ("GET", "/model"), ("GET", "/metrics")}
+    assert "connect-src 'self'" in page
+    assert "prefers-color-scheme: dark" in page
+    offered = html.unescape(re.search(r"<textarea[^>]*>(.*)</textarea>", page)[1])
+    assert told_of(address, offered)[0]["label"] in ("neg", "pos")
+
+
+def told_of(address, text):
+    status, answer = ask(address, "/predict", raw=text.encode())
+    assert status == 200, answer
+    return json.loads(answer)["predictions"]
+
+
+def test_numbers_that_the_model_cannot_count_with_are_refused(tmp_path):
+    x = np.random.default_rng(0).normal(size=(24, 2))
+    made = DomainClassifier(encoder="mlp", steps=3, batch=4, settings={"encoder.hidden": [4]})
+    made.fit(x, (x[:, 0] > 0).astype(int), domains=["a", "b"] * 12).save_pretrained(tmp_path / "m")
+    with serving(Service(tmp_path / "m", limits=Limits(wait=0.2))) as address, ThreadPoolExecutor(4) as pool:
+        good = {"example": [0.5, 1.0]}
+        bad = {"examples": [[0.0, 0.0], [3e38, -3e38]]}
+        found = list(pool.map(lambda body: ask(address, "/predict", body), [good, bad, good, bad]))
+    assert [status for status, _ in found] == [200, 422, 200, 422]
+    assert "example 2 of 2 has numbers too large" in found[1][1]
 
 
 def test_many_at_once_are_joined_and_each_gets_its_own_answer(service):

@@ -45,8 +45,3 @@ def test_images_are_files_in_base64():
         read("image", [base64.b64encode(b"no image").decode()])
     with pytest.raises(BadInput, match="example 1 is no image"):
         read("image", [3])
-
-
-def test_graphs_are_not_served():
-    with pytest.raises(BadInput, match="graphs cannot be served"):
-        Reader("graph", Limits())

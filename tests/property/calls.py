@@ -1,0 +1,67 @@
+"""The command line as a shell calls it, and what every call must keep to."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import main
+
+
+@dataclass
+class Ran:
+    code: object
+    out: str
+    err: str
+
+
+def called(*words) -> Ran:
+    """The command line as a shell calls it, with streams of bytes that refuse what UTF-8 cannot say."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
+    before, sys.argv = sys.argv, ["holdfast", *map(str, words)]
+    try:
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        sys.argv = before
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode("utf-8"))
+    return Ran(ended.value.code, *texts)
+
+
+def one_sentence(ran: Ran, *, machine: bool) -> None:
+    """Exit code 0 with a result, or 2 with one sentence and nothing beside it on stdout."""
+    assert ran.code in (0, 2), ran
+    assert "Traceback" not in ran.out + ran.err
+    assert "\x1b" not in ran.out + ran.err  # no table steers the terminal
+    if machine:
+        told = json.loads(ran.out)
+        assert ("error" in told) == (ran.code == 2)
+        sentences = [told["error"]] if ran.code else []
+    else:
+        sentences = [line.removeprefix("error: ") for line in ran.err.split("\n") if line.startswith("error: ")]
+        assert len(sentences) == (ran.code == 2), ran.err
+        assert ran.code == 0 or (ran.out == "" and ran.err.rstrip("\n").split("\n")[-1].startswith("error: ")), ran
+    for sentence in sentences:
+        assert 10 < len(sentence) < 1000
+        assert sentence == " ".join(sentence.split())
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The content of every file below a folder."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
+    """A plain csv file."""
+    rows = [columns, *zip(*columns.values(), strict=True)]
+    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
