@@ -15,10 +15,11 @@ from holdfast.core.errors import BadInput, Damaged, tell
 from holdfast.core.files import write_text
 
 SCHEMA = 1
+NAMED = (("spec", "method"), ("spec", "metric"), ("spec", "encoder"), ("code", "version"), ("machine", "torch"))
 SPOKEN = {  # what reports say of a spec
-    str: ("data", "encoder", "neck", "plan", "select", "metric", "task", "tune"),
+    str: ("data", "neck", "plan", "select", "task", "tune"),
     int: ("seed", "steps"),
-    dict: ("method_args", "encoder_args", "neck_args", "plan_args"),
+    dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args"),
 }
 
 Scores = dict[str, float | None]  # metric -> value; None where it is not defined, such as AUC of one class
@@ -90,7 +91,8 @@ def read(path: Path) -> RunRecord:
         if fields["schema"] != SCHEMA:
             raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}")
         written, analysis = fields.pop("checksum", None), fields.get("analysis", {})
-        if written is not None and written != _checksum({**fields, "analysis": analysis}):
+        found = _checksum({**fields, "analysis": analysis})  # which refuses numbers that JSON has not
+        if written is not None and written != found:
             raise Damaged(f"{path} has changed since it was written, by its checksum: delete it and run it again")
         record = RunRecord(**fields)
         _check(record)
@@ -108,12 +110,17 @@ def _check(record: RunRecord) -> None:
     for name, kind in kinds.items():
         if not isinstance(getattr(record, name), kind):
             raise TypeError(f"{name} is no {kind.__name__}")
-    if not isinstance(record.spec["method"], str):
-        raise TypeError("the spec's method is no name")
+    for part, name in NAMED:
+        if not isinstance(getattr(record, part)[name], str):
+            raise TypeError(f"the {part}'s {name} is no name")
     for kind, names in SPOKEN.items():
         given = {name: record.spec[name] for name in names if record.spec.get(name) is not None}
         if wrong := [name for name, value in given.items() if not isinstance(value, kind)]:
             raise TypeError(f"the spec's {wrong[0]} is no {kind.__name__}")
+    if not record.stages:
+        raise TypeError("it has no stages")
+    if not all(value is None or isinstance(value, int | float) for value in record.cost.values()):
+        raise TypeError("a cost is no number")
     for stage in record.stages:
         if not all(isinstance(name, str) for name in stage["train"]) or not isinstance(stage["step"], int):
             raise TypeError("a stage has names of domains to train on, and the number of a step")

@@ -7,6 +7,7 @@ killed, the folder is as it was before or as it should be after.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import BadInput
-from holdfast.core.files import cannot_write, file_digest, write_text
+from holdfast.core.errors import BadInput, Damaged
+from holdfast.core.files import cannot_write, file_digest, read_json, write_text
 
 FOLDER = "versions"
 LEDGER = "ledger.json"
@@ -63,7 +64,7 @@ def place(folder: Path, number: int) -> Path:
 def current_folder(folder: Path) -> Path:
     """Where the version lies that is used: the folder itself where there is only one."""
     path = folder / FOLDER / LEDGER
-    return place(folder, _read(path)["current"]) if path.is_file() else folder
+    return place(folder, _read(path).current) if path.is_file() else folder
 
 
 def has_versions(folder: Path) -> bool:
@@ -76,16 +77,13 @@ def read_ledger(folder: Path, first: Version) -> Ledger:
     if not path.is_file():
         made = datetime.fromtimestamp((folder / "config.json").stat().st_mtime, UTC)
         return Ledger(1, (replace(first, number=1, made=_date(made), files=_digests(folder)),))
-    found = _read(path)
-    return Ledger(
-        found["current"], tuple(Version(**{**each, "learned": tuple(each["learned"])}) for each in found["versions"])
-    )
+    return _read(path)
 
 
 def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[Path], Any]) -> Version:
     """Let `write` fill a new folder, move it to its place in one step, and use it from then on."""
     home = folder / FOLDER
-    number = max(each.number for each in ledger.versions) + 1
+    number = max([each.number for each in ledger.versions] + _unlisted(home)) + 1
     draft = home / f".{number}.{os.getpid()}.draft"
     try:
         home.mkdir(exist_ok=True)
@@ -101,6 +99,13 @@ def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[P
         raise cannot_write(home / str(number), error) from error
     _write(folder, Ledger(number, (*ledger.versions, made)))
     return made
+
+
+def _unlisted(home: Path) -> list[int]:
+    """Versions that lie there without a ledger, which a user may have deleted since it was broken: none is lost."""
+    if not home.is_dir() or (home / LEDGER).is_file():
+        return []
+    return [int(each.name) for each in home.iterdir() if each.name.isdecimal()]
 
 
 def use_version(folder: Path, ledger: Ledger, number: int) -> Version:
@@ -134,15 +139,29 @@ def _write(folder: Path, ledger: Ledger) -> None:
     write_text(folder / FOLDER / LEDGER, json.dumps(held, indent=1) + "\n")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Ledger:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         if found["format"] != FORMAT:
             raise BadInput(f"{path} has format {found['format']}, this version of holdfast reads {FORMAT}")
-        assert isinstance(found["current"], int)
-        return found
-    except (OSError, KeyError, TypeError, AssertionError, json.JSONDecodeError) as error:
+        ledger = Ledger(found["current"], tuple(_version(each) for each in found["versions"]))
+        ledger.version(ledger.current)
+        return ledger
+    except (Damaged, KeyError, TypeError) as error:
         raise BadInput(f"{path} is broken ({error}): delete it to use the model as it was fitted") from error
+
+
+def _version(told: dict[str, Any]) -> Version:
+    """One version as the ledger tells it; a TypeError where it is not of that form."""
+    made = Version(**{**told, "learned": tuple(told["learned"])})
+    for name, kind in {"number": int, "made": str, "method": str, "metric": str, "scores": dict, "files": dict}.items():
+        if not isinstance(getattr(made, name), kind):
+            raise TypeError(f"{name} of a version is no {kind.__name__}")
+    if not all(isinstance(name, str) for name in made.learned):
+        raise TypeError("a domain that was learned has no name")
+    if not all(value is None or math.isfinite(value) for value in made.scores.values()):
+        raise TypeError("a score is no number")
+    return made
 
 
 def _date(moment: datetime) -> str:

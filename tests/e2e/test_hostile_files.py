@@ -125,6 +125,14 @@ def test_weights_of_other_shapes_and_a_folder_from_an_earlier_version(copy):
         load_model(copy)
 
 
+@pytest.mark.parametrize("classes", [["pos"], ["pos", "neg", "new"], {}])
+def test_as_many_classes_as_the_head_has_outputs(copy, classes):
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"classes": classes}))
+    with pytest.raises(BadInput, match=f"its head has 2 outputs for {len(classes)} classes"):
+        load_model(copy)
+
+
 def packed(path, members, **more):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as opened:
         for name, content in members.items():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.core.errors import Damaged
 from holdfast.record import packed, read, unpacked
 from tests.unit.report.made import record
 
@@ -33,6 +34,30 @@ def test_a_record_from_before_there_were_analyses_still_reads(tmp_path):
     fields.pop("analysis", None)
     path.write_text(json.dumps(fields))
     assert read(path).analysis == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("stages",), [], "it has no stages"),
+        (("cost", "seconds"), [1], "a cost is no number"),
+        (("cost", "seconds"), float("nan"), "not JSON compliant"),
+        (("spec", "metric"), None, "the spec's metric is no name"),
+        (("code", "version"), {}, "the code's version is no name"),
+        (("machine",), {}, "'torch'"),
+        (("spec", "head_args"), 3, "the spec's head_args is no dict"),
+    ],
+)
+def test_a_record_of_another_form_is_told(tmp_path, path, value, said):
+    fields = json.loads(record("erm", 0, {"t": 0.5}).text())
+    del fields["checksum"]
+    inner = fields
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    (tmp_path / "r.json").write_text(json.dumps(fields))
+    with pytest.raises(Damaged, match=f"r.json is not a run record .*{said}"):
+        read(tmp_path / "r.json")
 
 
 @pytest.mark.parametrize("right", [[], [True], [False], [False] * 9, [False, True, True, False, True], [True] * 64])

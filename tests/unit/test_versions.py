@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from holdfast import versions
@@ -53,6 +55,14 @@ def test_every_version_can_be_given_back_and_none_is_lost(model):
         use_version(model, after, 9)
 
 
+def test_without_its_ledger_a_later_version_is_not_written_over(model):
+    grown(model, "two", "three")
+    (model / "versions" / "ledger.json").unlink()
+    after = grown(model, "four")
+    assert [each.number for each in after.versions] == [1, 4]
+    assert (model / "versions" / "2" / "model.safetensors").read_text() == "model.safetensors two"
+
+
 @pytest.mark.parametrize("moment", ["while it is written", "before it is in its place", "before the ledger"])
 def test_a_kill_at_any_moment_leaves_the_old_version_whole(model, monkeypatch, moment):
     def killed(*_):
@@ -90,9 +100,39 @@ def test_a_version_that_changed_on_the_disk_is_not_given_back(model):
     assert content(model) == "model.safetensors two"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 7, "current": 1}'])
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 9**6, "\xff", '{"format": 1}', '{"format": 7, "current": 1}'])
 def test_a_broken_ledger_is_told(model, text):
     grown(model, "two")
-    (model / "versions" / "ledger.json").write_text(text)
+    (model / "versions" / "ledger.json").write_text(text, encoding="latin-1")
     with pytest.raises(BadInput, match=r"ledger.json (is broken|has format)"):
+        current_folder(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("number", "2", "number of a version is no int"),
+        ("files", [], "files of a version is no dict"),
+        ("learned", 3, "not iterable"),
+        ("learned", [3], "has no name"),
+        ("scores", {"a": {}}, "must be real number"),
+        ("scores", {"a": float("nan")}, "a score is no number"),
+        ("more", 1, "unexpected keyword"),
+    ],
+)  # fmt: skip
+def test_a_version_of_another_form_is_told(model, name, value, said):
+    grown(model, "two")
+    path = model / "versions" / "ledger.json"
+    held = json.loads(path.read_text())
+    held["versions"][1][name] = value
+    path.write_text(json.dumps(held))
+    with pytest.raises(BadInput, match=f"ledger.json is broken .*{said}.*: delete it"):
+        read_ledger(model, FIRST)
+
+
+def test_a_ledger_that_uses_a_version_it_has_not_is_told(model):
+    grown(model, "two")
+    path = model / "versions" / "ledger.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"current": 7}))
+    with pytest.raises(BadInput, match="no version 7 of this model: it has 1, 2"):
         current_folder(model)

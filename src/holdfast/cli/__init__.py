@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -80,6 +81,8 @@ def main() -> None:
     from holdfast.core.errors import BadInput
 
     before = signal.signal(signal.SIGTERM, _terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no emoji gets their numbers
     try:
         _check_verb(sys.argv[1:])
         code = app(standalone_mode=False)

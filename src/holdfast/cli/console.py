@@ -20,9 +20,11 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from holdfast.core import processes
+from holdfast.core.errors import one_line, visible
 
 if TYPE_CHECKING:
     from holdfast.engines.watch import Watch
@@ -36,7 +38,8 @@ def say(sentence: str, *, anyone: bool = False) -> None:
     """A sentence for a person, on stderr; of several processes the first alone says it, unless `anyone` may."""
     if not anyone and not processes.first():
         return
-    Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
+    text = visible(" ".join(sentence.split()))
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
 
 
 def show(thing: Any) -> None:
@@ -44,7 +47,12 @@ def show(thing: Any) -> None:
     if not processes.first():
         return
     width = None if sys.stdout.isatty() else 200  # a file or a pipe has no edge to wrap at
-    Console(highlight=False, width=width, soft_wrap=isinstance(thing, str)).print(thing)
+    console = Console(highlight=False, width=width)
+    if isinstance(thing, str):  # a domain called [red] is a name, not markup
+        console.print(visible(thing), soft_wrap=True, markup=False, emoji=False)
+    else:
+        parts = [Segment(visible(part.text), part.style) for part in console.render(thing)]
+        console.print(Segments(parts), crop=False)
 
 
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
@@ -63,12 +71,13 @@ def show_records(records: Sequence[RunRecord], metric: str) -> None:
 def give_json(document: Any, *, anyone: bool = False) -> None:
     """The one document a machine reads, on stdout."""
     if anyone or processes.first():
-        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
+        ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+        sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only) + "\n")
 
 
 def fail(sentence: str) -> NoReturn:
     """The sentence on stderr, or as JSON on stdout where --json was asked for; exit code 2."""
-    sentence = " ".join(sentence.split())
+    sentence = one_line(sentence)
     if not may_speak():
         sys.exit(2)
     if "--json" in sys.argv:
@@ -119,7 +128,7 @@ def watching(quiet: bool) -> Iterator[Watch]:
         yield Watch() if silent else _lines()
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         _Rate(),
@@ -144,7 +153,7 @@ def watching(quiet: bool) -> Iterator[Watch]:
 
             def begin(self, name: str, steps: int) -> None:
                 self.close()  # one that diverged has no end
-                self.run = bars.add_task(name, total=steps)
+                self.run = bars.add_task(visible(name), total=steps)
 
             def elsewhere(self, id: str, name: str, done: int, steps: int) -> None:
                 if done >= steps:
@@ -153,7 +162,7 @@ def watching(quiet: bool) -> Iterator[Watch]:
                 elif id in self.others:
                     bars.update(self.others[id], completed=done)
                 elif len(self.others) < SHOWN:
-                    self.others[id] = bars.add_task(name, total=steps, completed=done)
+                    self.others[id] = bars.add_task(visible(name), total=steps, completed=done)
 
             def step(self, metrics: Any) -> None:
                 if self.run is not None:

@@ -157,7 +157,10 @@ def explain(path: Path, error: BaseException, types: Types | None = None) -> Bad
         return BadInput(f"{path}: {fault}")
     if isinstance(error, PermissionError):
         return BadInput(f"{path} may not be read: change its permissions")
-    return BadInput(f"{path} is broken or not a {path.suffix[1:]} file: {said[:200]}")
+    if said.endswith("Empty CSV file or block: cannot infer number of columns"):
+        return BadInput(f"{path} is broken or has no header: give it a header and one row an example")
+    why = said.split(". ")[0].rstrip(".")[:200]  # arrow says more than one sentence
+    return BadInput(f"{path} is broken or not a {path.suffix[1:]} file ({why}): write it anew")
 
 
 def _row(said: str) -> str:
@@ -184,7 +187,7 @@ def _json_fault(path: Path, types: Types) -> str | None:
             try:
                 value = json.loads(line.strip())
             except json.JSONDecodeError as error:
-                return f"row {row} is not JSON: {error.msg} at character {error.colno}"
+                return f"row {row} is not JSON: {error.msg.removesuffix(' at')} at character {error.colno}"
             except (ValueError, RecursionError) as error:
                 return f"row {row} is not JSON: {error}"
             if not isinstance(value, dict):

@@ -150,6 +150,8 @@ def _free(make: Callable[..., Dataset]) -> list[str]:
 
 
 def _not_found(data: str, known: Collection[str]) -> BadInput:
-    near = difflib.get_close_matches(data, known, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"known data sets: {', '.join(sorted(known)) or 'none'}"
-    return BadInput(f"'{data}' is neither a file, nor a folder, nor a known data set: {hint}")
+    near = difflib.get_close_matches(data, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
+    return BadInput(
+        f"'{data}' is neither a file, nor a folder, nor a known data set: {hint} `holdfast list datasets` shows those"
+    )

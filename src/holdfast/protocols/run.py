@@ -79,7 +79,7 @@ def run(
         before = {"before": score(method, examples, (*first.test, *first.valid), task, task.metrics)}
         _recall(method, past, None if saved else examples, settings.batch)
     for index, stage in enumerate(episode.stages, start=behind):
-        _check_stage(method, stage)
+        _check_stage(method, stage, examples)
         words = tuple if following is None else partial(following.words, stage.train)
         method.begin_stage(StageInfo(index, tuple(p.domain for p in stage.train), words))
         if index < begun:
@@ -155,7 +155,7 @@ def _steps_by_folds(
         others = tuple(p for p in stage.train if p.domain != held.domain)
         fold = Stage(others, (Part(held.domain, rows),), ())
         method = make()
-        _check_stage(method, fold)
+        _check_stage(method, fold, examples)
         method.begin_stage(StageInfo(index, tuple(p.domain for p in others)))
         fitted = _train(
             method, fold, index, examples, task, settings,
@@ -189,12 +189,15 @@ def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task:
     }
 
 
-def _check_stage(method: Method, stage: Stage) -> None:
+def _check_stage(method: Method, stage: Stage, examples: Examples) -> None:
     if len(stage.train) < method.min_domains:
         raise BadInput(
             f"{type(method).__name__} needs {method.min_domains} training domains, this protocol gives it "
             f"{len(stage.train)}: bring more domains or use another method"
         )
+    for part in (*stage.valid, *stage.test):
+        if not len(examples.rows_of(part)):  # such as texts of which a tokenizer knows no word
+            raise BadInput(f"domain '{part.domain}' has nothing held out to score: give it more or leave it out")
 
 
 def check_labels(y: np.ndarray, classes: Sequence[str], episode: Episode) -> None:

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from holdfast.core.bounded import Bounded
 from holdfast.core.checkpoint import load_tensors, load_tree, save_tree
-from holdfast.core.errors import BadInput, Damaged, unknown
+from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import read_json, write_text, write_whole
 
 
@@ -55,11 +55,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
         write_whole(path, full)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_unknown_names_suggest_the_nearest():
-    assert "did you mean 'coral'" in str(unknown("method", "corall", ["erm", "coral"]))
-    assert "known: coral, erm" in str(unknown("method", "zzz", ["erm", "coral"]))
 
 
 def test_one_flipped_bit_is_noticed(tmp_path):

@@ -52,8 +52,12 @@ def test_a_folder_of_images(tmp_path):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(BadInput, match=r"'vadr' is neither .* did you mean 'vader'\?"):
         read("vadr", known={"vader": toy})
-    with pytest.raises(BadInput, match="known data sets: toy, vader"):
-        read("/no/such/file.csv", known={"vader": toy, "toy": toy})
+    with pytest.raises(BadInput, match=r"did you mean 'imdb-b' or 'imdb'\? `holdfast list datasets` shows those"):
+        read("imdb-", known=dict.fromkeys(("imdb", "vader", "imdb-b"), toy))
+    many = dict.fromkeys((f"set {i}" for i in range(50)), toy)
+    with pytest.raises(BadInput, match=r"check the path; `holdfast list datasets` shows those") as refused:
+        read("/no/such/file.csv", known=many)
+    assert len(str(refused.value)) < 200
     (tmp_path / "data.xlsx").write_text("x")
     with pytest.raises(BadInput, match=r"suffix '\.xlsx'.*\.csv.*\.npz"):
         read(tmp_path / "data.xlsx", known={})

@@ -235,6 +235,7 @@ def test_a_text_longer_than_a_block(tmp_path):
     [
         ("data.txt", b"x", "suffix '.txt'"),
         ("data.csv", b"", "is empty"),
+        ("data.csv", b"\n\n", "has no header: give it a header"),
         ("data.csv", b"text,label,domain\n", "no rows"),
         ("data.jsonl", b"\n\n", "no rows"),
         ("data.csv", b"text,label,domain\na,b\n", "row 1 has 2 values"),
@@ -251,7 +252,9 @@ def test_a_text_longer_than_a_block(tmp_path):
         ("data.jsonl", b"nonsense\n", "row 1 is not JSON"),
         ("data.jsonl", b'{"text": "a", "label": [1], "domain": 2}\n', "row 1, column 'label'"),
         ("data.jsonl", b'{"text": "a", "label": 1, "domain": 2}\n{"text": "b"', "row 2 is not JSON"),
+        ("data.jsonl", b'{"text": "a\n', "row 1 is not JSON: Unterminated string starting at character 10"),
         ("data.parquet", b"hello", "broken"),
+        ("data.parquet", b"hello world", "(Parquet magic bytes not found in footer): write it anew"),
         ("data.parquet", b"PAR1" + bytes(100) + b"PAR1", "broken"),
     ],
 )  # fmt: skip

@@ -200,6 +200,22 @@ def test_too_few_training_domains_for_a_method():
         run(episode, Needy, EXAMPLES, TASK, settings())
 
 
+@pytest.mark.parametrize("kind", ["valid", "test"])
+def test_a_held_out_part_of_which_no_input_was_made_is_told_before_the_training(kind):
+    """As with texts that are cut into windows, where one of blanks alone gives none."""
+    episode = next(LeaveOneOut().episodes(shares(DATA), 0))
+    part = getattr(episode.stages[0], kind)[0]
+    sizes = torch.ones(len(DATA), dtype=torch.long)
+    sizes[torch.from_numpy(part.rows)] = 0
+    whole = sizes.bool()
+    starts = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
+    examples = Examples(TensorStore(X[whole]), torch.from_numpy(DATA.y)[whole], DATA.domains, starts=starts)
+    diary = Diary()
+    with pytest.raises(BadInput, match=f"domain '{part.domain}' has nothing held out to score"):
+        run(episode, lambda: diary, examples, TASK, settings())
+    assert diary.steps == 0
+
+
 def test_auxiliary_losses_on_the_tape_are_trained():
     from holdfast.core.tape import record
 
