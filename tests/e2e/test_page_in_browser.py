@@ -193,3 +193,27 @@ def test_a_command_can_be_copied(page):
     assert run.locator("code").text_content().startswith("holdfast compare 'my file.csv' --methods mil --seeds 2 ")
     run.locator(".copy").click()
     page.wait_for_function("document.querySelector('details[open] .copy').textContent === 'Copied'")
+
+
+def test_the_page_of_a_server_asks_its_model(browser, tmp_path):
+    from holdfast import DomainClassifier
+    from holdfast.serve.run import serving
+    from holdfast.serve.service import Service
+
+    made = DomainClassifier(encoder="mlp", steps=2, batch=2, device="cpu", settings={"encoder.hidden": [4]})
+    rows = [[float(i), -float(i), 0.5] for i in range(12)]
+    made.fit(rows, ["low", "high"] * 6, domains=["a", "a", "b", "b"] * 3).save_pretrained(tmp_path / "model")
+    page, said, asked = browser.new_page(), [], []
+    page.set_default_timeout(120_000)
+    page.on("console", lambda message: said.append(message.text))
+    page.on("request", lambda request: asked.append(request.url))
+    with serving(Service(tmp_path / "model", device="cpu")) as address:
+        page.goto(f"{address}/docs")
+        page.click("button")
+        page.wait_for_function("document.body.innerText.includes('predictions')")
+        page.fill("textarea", '{"example": "no vector"}')
+        page.click("button")
+        page.wait_for_function("document.body.innerText.includes('422')")
+    page.close()
+    assert asked == [f"{address}/docs", f"{address}/predict", f"{address}/predict"]
+    assert all("422" in each for each in said)  # what a browser says of the refusal, and no more
