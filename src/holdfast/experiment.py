@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from holdfast import catalog
-from holdfast.analysis.views import view_domains
 from holdfast.assembly import Assembled, Workshop, assemble
 from holdfast.core import parallel
 from holdfast.core.chance import two_streams
@@ -174,6 +173,8 @@ def _analyses(names: Sequence[str], built: Assembled, episode: Episode, seed: in
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:
         return {}
+    from holdfast.analysis.views import view_domains  # brings transformers, which takes seconds that most runs can save
+
     stage = episode.stages[-1]
     trained = {part.domain for part in stage.train}
     sources = [part for part in (*stage.train, *stage.valid) if part.domain in trained]

@@ -96,3 +96,8 @@ def test_only_parallel_knows_torch_distributed():
 def test_light_modules_need_no_torch(module):
     code = f"import {module}, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_worker_needs_no_transformers_until_a_run_does():
+    code = "import holdfast.engines.worker, sys; sys.exit('transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,6 +1,7 @@
 """What an engine costs beside the runs themselves: 200 tiny runs by Ray, by processes, one after another, and bare.
 
-A tiny run is 60 steps of a small network on vectors; both engines that run several at once get two at once.
+A tiny run is 150 steps of a small network on vectors, a quarter of a second; both engines that run several at once get
+two at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from holdfast.settings import make_spec
 from holdfast.spec import Spec
 
 RUNS, AT_ONCE, EACH, ROUNDS = 200, 2, 4, 3  # a spec has as many episodes as there are domains: EACH
+STEPS, FEWER = 150, 60
 
 
 def run(device: torch.device) -> list[Result]:
@@ -32,20 +34,22 @@ def run(device: torch.device) -> list[Result]:
     with one_thread():
         return [
             attempt(f"ray/local, {RUNS} runs, {AT_ONCE} at once", lambda: _ray_over_local(device), bar=1.3),
+            attempt(f"the same, {FEWER} steps a run", lambda: _ray_over_local(device, FEWER, rounds=1), bar=None),
             Result("overhead of the local engine, ms a run", _overhead(device), bar=60.0),
         ]
 
 
-def tiny(count: int, device: torch.device) -> tuple[list[Spec], Workshop]:
+def tiny(count: int, device: torch.device, steps: int = STEPS) -> tuple[list[Spec], Workshop]:
     """Specs of so many runs in all, which differ by their seeds, and where they run."""
     shop = Workshop(world("vector", "rotation", domains=EACH, size=60), device=device, cache=None)
-    spec = make_spec(shop.dataset, steps=60, batch=16, device=device, settings={"encoder.hidden": [32], "every": 20})
+    small = {"encoder.hidden": [32], "every": steps // 3}
+    spec = make_spec(shop.dataset, steps=steps, batch=16, device=device, settings=small)
     return [replace(spec, seed=seed) for seed in range(count // EACH)], shop
 
 
-def seconds(engine: Engine, count: int, device: torch.device) -> float:
+def seconds(engine: Engine, count: int, device: torch.device, steps: int = STEPS) -> float:
     """How long an engine takes for so many runs, its start and end included."""
-    specs, shop = tiny(count, device)
+    specs, shop = tiny(count, device, steps)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         done = run_all(specs, shop, Path(folder), engine=engine)
@@ -53,11 +57,11 @@ def seconds(engine: Engine, count: int, device: torch.device) -> float:
         return time.perf_counter() - start
 
 
-def _ray_over_local(device: torch.device) -> float:
+def _ray_over_local(device: torch.device, steps: int = STEPS, *, rounds: int = ROUNDS) -> float:
     found = []
-    for _ in range(ROUNDS):
-        local = seconds(Local(AT_ONCE), RUNS, device)
-        found.append(seconds(Ray(), RUNS, device) / local)
+    for _ in range(rounds):
+        local = seconds(Local(AT_ONCE), RUNS, device, steps)
+        found.append(seconds(Ray(), RUNS, device, steps) / local)
     return median(found)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.assembly import Workshop
 from holdfast.core.errors import BadInput
-from holdfast.engines.board import Board
+from holdfast.engines.board import Place
 from holdfast.engines.job import TRIES, Counted, Job, Kit, Outcome, Outcomes, do, share_features
 from holdfast.engines.watch import Watch
 from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_asked
@@ -22,7 +22,9 @@ from holdfast.record import RunRecord
 
 WINDOW = 1000  # tasks that the cluster knows of at once; the others wait in the driver
 LOOK = 0.2  # seconds between looks at whether we were asked to stop
+TOGETHER = 8  # outcomes that are taken at once where runs are so short that many end between two looks
 TELL = 2.0  # seconds between two words of a run about its steps
+LONG = 10.0  # seconds without an outcome after which runs are worth asking for their steps
 PATIENCE = 60.0  # seconds that runs which were asked to stop may take to end their step and save
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -71,20 +73,19 @@ class _Driver:
     def __init__(self, ray: Any, task: Any, kit: Kit, watch: Watch) -> None:
         self.ray, self.task, self.watch = ray, task, watch
         self.kit = ray.put(kit)
-        self.key = self.kit.hex()
-        here = ray.get_runtime_context().get_node_id()
-        affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
-        self.board = ray.remote(Board).options(num_cpus=0, scheduling_strategy=affinity).remote()
+        self.place, self.board = Place(self.kit.hex()), None
         self.under_way: dict[Any, Job] = {}  # by the reference to the outcome
-        self.looked = time.monotonic()
+        self.looked = self.heard = time.monotonic()
 
     def run(self, jobs: Sequence[Job]) -> Outcomes:
         waiting = iter(jobs)
         try:
             while self._submit(waiting) or self.under_way:
                 stop_if_asked()
-                ready, _ = self.ray.wait(list(self.under_way), timeout=LOOK)
+                few = min(TOGETHER, len(self.under_way))
+                ready, _ = self.ray.wait(list(self.under_way), num_returns=few, timeout=LOOK)
                 for each in ready:
+                    self.heard = time.monotonic()
                     job = self.under_way.pop(each)
                     outcome = self._outcome(each, job)
                     self.watch.elsewhere(job.id, job.name, job.steps, job.steps)
@@ -99,7 +100,7 @@ class _Driver:
         """Fill the window; whether anything was submitted."""
         before = len(self.under_way)
         while len(self.under_way) < WINDOW and (job := next(waiting, None)) is not None:
-            self.under_way[self.task.remote(job, [self.kit], self.key, self.board)] = job
+            self.under_way[self.task.remote(job, [self.kit], self.place)] = job
         return len(self.under_way) > before
 
     def _outcome(self, reference: Any, job: Job) -> Outcome:
@@ -115,7 +116,9 @@ class _Driver:
         """Pass on how far the runs are."""
         if time.monotonic() - self.looked >= TELL:
             self.looked = time.monotonic()
-            told = self.ray.get(self.board.take.remote())
+            if self.board is None and self.looked - self.heard >= LONG:
+                self.board = self.place.put_up()
+            told = {} if self.board is None else self.ray.get(self.board.take.remote())
             for job in self.under_way.values():
                 if job.id in told:
                     self.watch.elsewhere(job.id, job.name, told[job.id], job.steps)
@@ -129,20 +132,21 @@ class _Driver:
             _, left = self.ray.wait(left, num_returns=len(left), timeout=LOOK)
         for reference in left:
             self.ray.cancel(reference, force=True)
-        self.ray.kill(self.board)
+        if self.board is not None:
+            self.ray.kill(self.board)
 
 
 _shops: dict[str, tuple[Kit, Workshop]] = {}  # of this worker process: one, that of the last kit
 
 
-def _task(job: Job, kits: list[Any], key: str, board: Any) -> Outcome:
+def _task(job: Job, kits: list[Any], place: Place) -> Outcome:
     """A run on a node; its process keeps the data for the next."""
-    if key not in _shops:
+    if place.key not in _shops:
         _shops.clear()
         kit = importlib.import_module("ray").get(kits[0])
-        _shops[key] = (kit, kit.shop())
-    kit, shop = _shops[key]
-    tick = Counted(lambda steps: board.tell.remote(job.id, steps), time.monotonic, TELL)
+        _shops[place.key] = (kit, kit.shop())
+    kit, shop = _shops[place.key]
+    tick = Counted(lambda steps: place.tell(job.id, steps), time.monotonic, TELL)
     with stop_at_signal():  # a task that is cancelled gets what Ctrl-C gives: it saves and ends
         try:
             return do(job, shop, kit.out, tick=tick, analyse=kit.analyse)
@@ -157,7 +161,6 @@ def _connected(address: str | None) -> Iterator[Any]:
         os.environ.setdefault(name, value)
     try:
         ray = importlib.import_module("ray")
-        importlib.import_module("ray.util.scheduling_strategies")
     except ImportError as error:
         raise BadInput("--engine ray needs the package ray: run `pip install 'holdfast[ray]'`") from error
     ours = not ray.is_initialized()

