@@ -76,25 +76,40 @@ def _stream_is_quick(method):
     return method in ("erm", "ewc", "si", "lwf", "replay", "agem") or method.startswith("progressive")
 
 
-@pytest.mark.parametrize(
+ASKED = pytest.mark.parametrize(
     ("method", "plan"),
     [pytest.param(m, "leave-one-out", marks=MARKS.get(m, ())) for m in METHODS]
     + [pytest.param(m, "stream", marks=() if _stream_is_quick(m) else pytest.mark.slow) for m in METHODS],
 )
-@given(data=st.data())
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_resume_is_exact(tmp_path_factory, method, plan, data):
+
+
+def check_resume(folders, method, plan, data):
     spec = spec_for(method, plan)
     if plan == "stream" and max(e.load().min_domains for _, e in catalog.layers("methods", method)) > 1:
         pytest.skip("a stream trains on one domain at a time")
     last = 15 if plan == "stream" else STEPS // 2  # a stream takes three times the steps
     kills = data.draw(st.lists(st.integers(2, last), min_size=1, max_size=2))
-    whole, weights = ending(spec, tmp_path_factory.mktemp("whole"))
-    pieces, again = ending(spec, tmp_path_factory.mktemp("pieces"), kills)
+    whole, weights = ending(spec, folders.mktemp("whole"))
+    pieces, again = ending(spec, folders.mktemp("pieces"), kills)
     assert whole.stages == pieces.stages
     assert list(weights) == list(again)
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name
+
+
+@ASKED
+@given(data=st.data())
+@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_resume_is_exact(tmp_path_factory, method, plan, data):
+    check_resume(tmp_path_factory, method, plan, data)
+
+
+@pytest.mark.slow
+@ASKED
+@given(data=st.data())
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_resume_is_exact_at_more_moments(tmp_path_factory, method, plan, data):
+    check_resume(tmp_path_factory, method, plan, data)
 
 
 @pytest.mark.parametrize("method", ["mil", "swad(mil)", "moving-average(mil)"])

@@ -1,6 +1,6 @@
 """A graph encoder that pools nodes to clusters between its layers.
 
-b graphs, v nodes of all graphs, d width
+b graphs, v nodes of all graphs, k clusters that are kept, e edges with a loop at each node, d width
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout, leaky_relu
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Inputs
@@ -41,7 +43,7 @@ class PooledNetwork(Backbone):
             raise BadInput(f"ratio, the share of clusters that are kept, must lie between 0 and 1, not {ratio}")
         shape: dict[str, Any] = {"kind": kind, "layers": layers, "hidden": hidden, "dropout": dropout}
         self.before = GraphNetwork(form=form, pooling=pooling, **shape)
-        self.clusters = geometric().ASAPooling(hidden, ratio, dropout=dropout)
+        self.clusters = Clusters(hidden, ratio, dropout)
         self.after = GraphNetwork(form=GraphForm(inputs=hidden), pooling=pooling, **shape)
         self.width, self.form = hidden, self.before.form
         self.settings = {"form": self.before.settings["form"], "ratio": ratio, "pooling": pooling, **shape}
@@ -68,13 +70,75 @@ class PooledNetwork(Backbone):
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Graphs)
         h = self.before.nodes(x)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it multiplies sparse matrices, which torch calls a beta
-            nodes, edges, weights, owner, _ = self.clusters(h, x.edges, batch=x.owner)
-        return self.after.pooled(Graphs(nodes, edges, owner, x.count), weights)  # (b, d)
+        pooled, weights = self.clusters(Graphs(h, x.edges, x.owner, x.count))
+        return self.after.pooled(pooled, weights)  # (b, d)
 
     def blocks(self) -> list[nn.Module]:
         return [*self.before.blocks(), self.clusters, *self.after.blocks()]
 
     def preparation(self) -> str:
         return self.before.preparation()
+
+
+class Clusters(nn.Module):
+    """Every node with its neighbours is a cluster; the fittest share of a graph's clusters are the nodes of the next.
+
+    Clusters are joined where their nodes are, by S'AS: S holds how much of each node a cluster takes.
+    """
+
+    def __init__(self, width: int, ratio: float, dropout: float) -> None:
+        super().__init__()
+        self.ratio, self.dropout = ratio, dropout
+        self.query, self.attention = nn.Linear(width, width), nn.Linear(2 * width, 1)
+        self.fitness = geometric().LEConv(width, 1)
+
+    def forward(self, x: Graphs) -> tuple[Graphs, Tensor]:
+        """The clusters as graphs, and the weights of their edges."""
+        v, own = len(x.nodes), torch.arange(len(x.nodes), device=x.nodes.device)
+        loops = x.edges[0] == x.edges[1]
+        edges = torch.cat([x.edges[:, ~loops], own.expand(2, -1)], dim=1)  # (2, e)
+        node, centre = edges
+        near = x.nodes[node]  # (e, d)
+        where = centre.unsqueeze(-1).expand_as(near)
+        most = torch.zeros_like(x.nodes).scatter_reduce(0, where, near, "amax", include_self=False)
+        pair = torch.cat([self.query(most)[centre], near], dim=-1)
+        score = leaky_relu(self.attention(pair).squeeze(-1), 0.2)
+        share = dropout(_shares(score, centre, v), self.dropout, self.training)  # (e,)
+        nodes = torch.zeros_like(x.nodes).index_add(0, centre, near * share.unsqueeze(-1))
+        fitness = self.fitness(nodes, edges).sigmoid().squeeze(-1)  # (v,)
+        kept = fittest(fitness, x.owner, x.count, self.ratio)
+        joined = _joined(edges, share, kept, v)
+        ends, weights = joined.indices(), joined.values()
+        apart = ends[0] != ends[1]
+        chosen = nodes[kept] * fitness[kept].unsqueeze(-1)
+        return Graphs(chosen, ends[:, apart], x.owner[kept], x.count), weights[apart]
+
+
+def fittest(fitness: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:
+    """(k,) of each graph the share of nodes with the highest fitness, at least one, graph after graph."""
+    order = fitness.argsort(descending=True, stable=True)
+    order = order[owner[order].argsort(stable=True)]
+    sizes = owner.bincount(minlength=count)
+    place = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[owner[order]]
+    return order[place < (sizes * ratio).ceil()[owner[order]]]
+
+
+def _shares(score: Tensor, centre: Tensor, v: int) -> Tensor:
+    """(e,) the softmax over the nodes of each cluster."""
+    top = torch.zeros(v, device=score.device, dtype=score.dtype)
+    top = top.scatter_reduce(0, centre, score.detach(), "amax", include_self=False)
+    weight = (score - top[centre]).exp()
+    return weight / torch.zeros_like(top).index_add(0, centre, weight)[centre]
+
+
+def _joined(edges: Tensor, share: Tensor, kept: Tensor, v: int) -> Tensor:
+    """(k, k) how strongly clusters are joined, sparse; in COO, since CSR has no such product on every CPU."""
+    column = torch.full((v,), -1, dtype=torch.long, device=kept.device)
+    column[kept] = torch.arange(len(kept), device=kept.device)
+    mine = column[edges[1]] >= 0
+    places = torch.stack([edges[0, mine], column[edges[1, mine]]])
+    taken = torch.sparse_coo_tensor(places, share[mine].float(), (v, len(kept)), check_invariants=False).coalesce()
+    linked = torch.sparse_coo_tensor(edges, torch.ones_like(share).float(), (v, v), check_invariants=False).coalesce()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls what it does inside a beta
+        return torch.sparse.mm(taken.t(), torch.sparse.mm(linked, taken)).coalesce()
