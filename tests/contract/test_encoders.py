@@ -21,8 +21,9 @@ SMALL = {
 
 
 def marked(name):
-    """Encoders of graphs need a package that may not be there."""
-    return pytest.param(name, marks=pytest.mark.graph if catalog.ENCODERS[name].takes == "graph" else ())
+    """Encoders of graphs need a package that may not be there; a large one keeps the promises of its small kin."""
+    marks = [pytest.mark.graph] if catalog.ENCODERS[name].takes == "graph" else []
+    return pytest.param(name, marks=[*marks, pytest.mark.slow] if name == "vit-b/16" else marks)
 
 
 @pytest.fixture(params=[marked(name) for name in catalog.ENCODERS])

@@ -46,6 +46,7 @@ def wait_for(condition, process, seconds=60.0):
     assert process.poll() is None, process.communicate()
 
 
+@pytest.mark.slow
 def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_path):
     words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=200", "--set=every=50", "--set=schedule=cosine", *SMALL]
     code, _, err = finish(tmp_path, *words, "--out=whole", HOLDFAST_SAVE_SECONDS="1000")

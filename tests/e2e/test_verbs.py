@@ -213,6 +213,7 @@ def test_all_leaves_out_with_a_reason_what_the_data_cannot_serve(holdfast, revie
     assert "dann needs 2 training domains" in named.json["error"]
 
 
+@pytest.mark.slow
 def test_all_leaves_out_what_would_train_as_erm_on_a_frozen_encoder(holdfast, reviews, tmp_path):
     from tests.tiny import tiny_bert
 

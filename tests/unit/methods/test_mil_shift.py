@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import pytest
 import torch
 
 from holdfast.analysis.shift import a_distance
@@ -82,6 +83,7 @@ def measured(method: Method, seed: int) -> tuple[float, float]:
     return float(np.mean(a_distance(*features, seed=0, repeats=2).values)), right
 
 
+@pytest.mark.slow
 def test_the_memory_hides_the_domain_and_keeps_the_class():
     names = ("erm", "untrained", "mil")
     found = {name: np.array([measured(tuned(name, seed), seed) for seed in SEEDS]) for name in names}

@@ -146,7 +146,12 @@ def test_tuning_can_change_its_mind() -> None:
         assert sum(p.requires_grad for p in mlp.parameters()) == learning
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW_IN_BF16 = ("cnn", "resnet")  # on a CPU without bf16 a convolution takes a hundred times as long
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in SLOW_IN_BF16 else ()) for kind in KINDS]
+)
 def test_bf16_trains_every_backbone(kind: str, tmp_path) -> None:
     backbone, examples = make(kind, tmp_path)
     x = backbone.prepare(examples).take(torch.arange(4))
