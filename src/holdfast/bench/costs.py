@@ -17,10 +17,10 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import generator, seeded
 from holdfast.data.batches import Batches
 from holdfast.data.examples import Examples, prepare
+from holdfast.data.splits import Part
 from holdfast.data.worlds import world
 from holdfast.methods.base import StageInfo
 from holdfast.nn.backbones.base import Backbone
-from holdfast.protocols.plan import Part
 
 ELSEWHERE = ("mil", "hma", "progressive(erm)")  # measured by benches of their own, or as costly as what they wrap
 ROUNDS = 3
