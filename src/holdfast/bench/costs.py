@@ -30,7 +30,7 @@ GRAPHS = "gin-subgraph"
 def run(device: torch.device) -> list[Result]:
     """One case a rule, each measured turn by turn with ERM on the same network and batch."""
     gpu = device.type == "cuda"
-    kinds = {True: (image_encoder(device), image_batch(device), 8 if gpu else 1), False: (*_graphs(device), 8)}
+    kinds = {True: (image_encoder(device), image_batch(device, few=not gpu), 2 if gpu else 1), False: (*_graphs(device), 8)}
     found = []
     with one_thread():
         for name in catalog.examples("methods"):

@@ -21,7 +21,7 @@ from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
 from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
-from holdfast.nn.backbones.pretrained import bare_module
+from holdfast.nn.backbones.pretrained import bare_module, layers_of
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.experts.layer import Options, SparseMoE
 from holdfast.nn.experts.router import route
@@ -148,8 +148,9 @@ def _network(top: int, device: torch.device, *, compiled: bool) -> tuple[Model, 
     with seeded(0, "init"):
         backbone = VisionTransformer(bare_module(ViTConfig(**config)), name="vit", size=pixels, experts=experts)
         model = Model(backbone, NoNeck(WIDTH), Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
-    if compiled:
-        backbone.module.compile()
+    if compiled:  # layer by layer: those alike are compiled once
+        for layer in layers_of(backbone.module):
+            layer.compile()
     chance = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=chance).to(torch.uint8)
     y = torch.randint(0, CLASSES, (size,), generator=chance)

@@ -55,9 +55,10 @@ def image_encoder(device: torch.device) -> Backbone:
         return catalog.make("encoders", "vit-s/16" if device.type == "cuda" else "resnet18", lambda: None, given={})
 
 
-def image_batch(device: torch.device) -> DomainBatch:
-    """162 images on a GPU, as published, 96 small ones on a CPU."""
+def image_batch(device: torch.device, *, few: bool = False) -> DomainBatch:
+    """162 images on a GPU, as published, 96 small ones on a CPU; a few are a quarter of them."""
     size, pixels = (54, 224) if device.type == "cuda" else (32, 32)
+    size = size // 4 if few else size
     chance = np.random.default_rng(0)
     images = chance.integers(0, 255, (DOMAINS * size, 3, pixels, pixels), dtype=np.uint8)
     y = torch.from_numpy(chance.integers(0, CLASSES, DOMAINS * size)).to(device)
