@@ -30,13 +30,14 @@ GRAPHS = "gin-subgraph"
 def run(device: torch.device) -> list[Result]:
     """One case a rule, each measured turn by turn with ERM on the same network and batch."""
     gpu = device.type == "cuda"
-    kinds = {True: (image_encoder(device), image_batch(device, few=not gpu), 2 if gpu else 1), False: (*_graphs(device), 8)}
+    images = (image_encoder(device), image_batch(device, few=not gpu), 2 if gpu else 1)
+    graphs = (*_graphs(device), 8)
     found = []
     with one_thread():
         for name in catalog.examples("methods"):
             if name in BARS or name in ELSEWHERE:
                 continue
-            backbone, batch, count = kinds[not catalog.misfit(name, "mlp")]
+            backbone, batch, count = graphs if catalog.misfit(name, "mlp") else images
             found.append(attempt(f"{name}/erm", partial(_measured, name, backbone, batch, count, device), bar=None))
     return found
 

@@ -18,7 +18,7 @@ from holdfast.core.annotated import Question
 from holdfast.core.errors import BadInput
 from holdfast.data.domain import Dataset
 from holdfast.data.raw import Raw
-from holdfast.data.rows import ABOUT, each_row, finder, gathered
+from holdfast.data.rows import ABOUT, each_row, finder, gathered, half_character
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 OUTPUTS = ("start", "end")  # what a network says of each token: whether the answer begins, and ends, there
@@ -99,7 +99,10 @@ def _checked(path: Path, row: int, each: Question) -> Question:
 
 def _from_json(path: Path) -> Iterator[tuple[Question, dict[str, Any]]]:
     try:
-        articles = json.loads(path.read_text(encoding="utf-8-sig"))["data"]
+        written = path.read_text(encoding="utf-8-sig")
+        articles = json.loads(written)["data"]
+        if half_character(written, articles):
+            raise BadInput(f"{path} has half of a character, as \\ud83d alone: write the whole of it")
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for each in paragraph["qas"]:

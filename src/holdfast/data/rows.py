@@ -58,7 +58,20 @@ def _objects(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
                 raise BadInput(f"{path}: row {row} is not JSON: {error}") from error
             if not isinstance(found, dict):
                 raise BadInput(f"{path}: row {row} is not a JSON object: write one {{...}} a line")
+            if half_character(line, found):
+                raise BadInput(f"{path}: row {row} has half of a character, as \\ud83d alone: write the whole of it")
             yield {name: found.get(name) for name in names}
+
+
+def half_character(written: str, found: Any) -> bool:
+    """Whether JSON spells one half of a pair of surrogates, which no encoding can hold."""
+    if "\\ud" not in written.lower():
+        return False
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def gathered(

@@ -83,7 +83,9 @@ def test_bad_files_get_one_sentence(tmp_path, case):
 
 def test_other_json_and_other_files_are_told(tmp_path):
     (tmp_path / "a.json").write_text('{"questions": []}')
+    (tmp_path / "b.json").write_text('{"data": ["\\uD83d"]}')
     (tmp_path / "a.xml").write_text("<a/>")
-    for name, said in (("a.json", "not JSON of SQuAD's form"), ("a.xml", "holds no questions")):
+    told = {"a.json": "not JSON of SQuAD's form", "b.json": "half of a character", "a.xml": "holds no questions"}
+    for name, said in told.items():
         with pytest.raises(BadInput, match=said):
             read_questions(tmp_path / name)

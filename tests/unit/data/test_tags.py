@@ -92,6 +92,7 @@ BAD = {
     "numbers": ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', "the tag '3'"),
     "no words": ("a.jsonl", '{"tokens": [], "tags": []}\n', "row 1, column 'tokens' has no words"),
     "no json": ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{\n', "row 2 is not JSON"),
+    "half of a character": ("a.jsonl", '{"tokens": ["\\ud83d"], "tags": ["O"]}\n', "row 1 has half of a character"),
 }
 
 
