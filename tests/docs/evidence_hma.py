@@ -3,51 +3,78 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from holdfast.record import RunRecord, load
 from tests.docs.paired import difference
 
 RESULTS = Path(__file__).parents[2] / "results" / "hma"
-PLAIN, NULL = "ERM", "PARAM, parameters alone"
-# row -> (method, neck, what of it was changed)
-PARTS = {
-    PLAIN: ("erm", "none", {}),
-    NULL: ("erm", "param", {}),
-    "RMA, the queue": ("hma", "rma", {}),
-    "ABD, batch-mates": ("hma", "abd", {}),
-    "ABD+RMA": ("hma", "abd-rma", {}),
-    "ABD+SYN": ("hma", "abd-syn", {}),
-    "HMA": ("hma", "heterogeneous", {}),
-    "HMA, predicted in batches": ("hma", "heterogeneous", {"context": "batch"}),
-    "HMA, a queue of noise": ("hma", "heterogeneous", {"written": False}),
-    "HMA, slots that never learn": ("hma", "heterogeneous", {"frozen": True}),
-}
-CHANGES = ("context", "written", "frozen")
+Rows = Mapping[str, dict[str, Any]]  # name -> what a run of this row has that plain training has not
 Scores = dict[str, dict[str, dict[int, float]]]  # row -> column -> seed -> score
 
+PLAIN = {"method": "erm", "neck": "none", "augment": False, "context": "", "written": True, "frozen": False}
+ERM, NULL = "ERM", "PARAM, parameters alone"
+MEMORY: dict[str, Any] = {"method": "hma", "neck": "heterogeneous"}
+PARTS: dict[str, dict[str, Any]] = {
+    "RMA, the queue": {"method": "hma", "neck": "rma"},
+    "ABD, batch-mates": {"method": "hma", "neck": "abd"},
+    "ABD+RMA": {"method": "hma", "neck": "abd-rma"},
+    "ABD+SYN": {"method": "hma", "neck": "abd-syn"},
+}
+NULLS: dict[str, dict[str, Any]] = {
+    "HMA, a queue of noise": {**MEMORY, "written": False},
+    "HMA, slots that never learn": {**MEMORY, "frozen": True},
+}
+TEXTS: Rows = {
+    ERM: {}, NULL: {"neck": "param"}, **PARTS, "HMA": MEMORY,
+    "HMA, predicted in batches": {**MEMORY, "context": "batch"}, **NULLS,
+}  # fmt: skip
+# the recipes predict in batches, as published
+ALONE: dict[str, dict[str, Any]] = {"HMA, predicted beside training rows": {**MEMORY, "context": "support"}}
+CHANGES: dict[str, dict[str, Any]] = {
+    **{name: {"augment": key} for name, key in (("DropEdge", "drop-edge"), ("DropNode", "drop-node"))},
+    "Subgraph": {"augment": "subgraph"}, "M-Mixup": {"method": "manifold-mixup"}, "G-Mixup": {"method": "g-mixup"},
+}  # fmt: skip
+RULES: dict[str, dict[str, Any]] = {
+    "ASAP pooling": {"encoder": "gin-asap"}, "DIR": {"method": "dir"}, "IRM": {"method": "irm"},
+    "V-REx": {"method": "vrex"}, "IB-IRM": {"method": "ib-irm"}, "CIGA v1": {"method": "ciga-v1"},
+    "CIGA v2": {"method": "ciga-v2"},
+}  # fmt: skip
+HMA: Rows = {"HMA": MEMORY, **ALONE, **NULLS}
+PEOPLE: Rows = {ERM: {}, NULL: {"neck": "param"}, **CHANGES, **PARTS, **HMA}
+SIZE: Rows = {ERM: {}, NULL: {"neck": "param"}, **RULES, **HMA}
+DIGITS: Rows = {ERM: {}, NULL: {"neck": "param"}, "IRM": {"method": "irm"}, "V-REx": {"method": "vrex"}, **HMA}
 
-def _row(record: RunRecord) -> str:
-    given = {key: value for key, value in record.spec["neck_args"].items() if key in CHANGES}
-    said = (record.spec["method"], record.spec["neck"], given)
-    (name,) = (name for name, row in PARTS.items() if row == said)
+
+def _row(record: RunRecord, rows: Rows, context: str) -> str:
+    spec = record.spec
+    told = {**PLAIN, "context": context, **spec, **spec["neck_args"]}
+    if spec["neck"] in ("none", "param"):
+        told["context"] = context
+    said = {key: told[key] for key in PLAIN if told[key] != {**PLAIN, "context": context}[key]}
+    if spec["encoder"].endswith("-asap"):
+        said["encoder"] = spec["encoder"]
+    (name,) = (name for name, row in rows.items() if row == said)
     return name
 
 
-@cache
-def _scores(folder: str, metric: str) -> Scores:
+def _scores(
+    folder: str, rows: Rows, score: Callable[[RunRecord], dict[str, float]], *, context: str = "batch", **only: Any
+) -> Scores:
+    """`score` gives the columns of a record; `only` says which records count, by their spec."""
     found: Scores = defaultdict(lambda: defaultdict(dict))
     for record in load(RESULTS / folder):
-        for target, told in record.stages[-1]["test"].items():
-            found[_row(record)][target][record.spec["seed"]] = 100 * told[metric]
+        if all(record.spec[key] == value for key, value in only.items()):
+            for column, value in score(record).items():
+                found[_row(record, rows, context)][column][record.spec["seed"]] = 100 * value
     return found
 
 
-def _table(found: Scores, seeds: int) -> list[str]:
+def _table(found: Scores, rows: Rows, columns: Sequence[str], seeds: int) -> list[str]:
     """Every row must have every seed on every column; differences are those of the mean over columns."""
-    columns = sorted(found[PLAIN])
 
     def means(row: str) -> list[float]:
         return [fmean(found[row][column][seed] for column in columns) for seed in range(seeds)]
@@ -56,14 +83,58 @@ def _table(found: Scores, seeds: int) -> list[str]:
         f"| row | {' | '.join(columns)} | mean | against ERM | against PARAM |",
         f"|---|{'---|' * (len(columns) + 3)}",
     ]
-    for row in PARTS:
+    for row in rows:
         by_column = [fmean(found[row][column][seed] for seed in range(seeds)) for column in columns]
         shown = " | ".join(f"{value:.1f}" for value in [*by_column, fmean(by_column)])
-        pair = ["-" if row == other else difference(means(row), means(other)) for other in (PLAIN, NULL)]
+        pair = ["-" if row == other else difference(means(row), means(other)) for other in (ERM, NULL)]
         lines.append(f"| {row} | {shown} | {' | '.join(pair)} |")
     return lines
 
 
+def _by_target(metric: str) -> Callable[[RunRecord], dict[str, float]]:
+    return lambda record: {target: told[metric] for target, told in record.stages[-1]["test"].items()}
+
+
+def _by_set(metric: str) -> Callable[[RunRecord], dict[str, float]]:
+    def score(record: RunRecord) -> dict[str, float]:
+        (told,) = record.stages[-1]["test"].values()
+        return {record.spec["data"].partition("@")[0]: told[metric]}
+
+    return score
+
+
+def _by_colour(size: int) -> Callable[[RunRecord], dict[str, float]]:
+    """How often the colour errs in training, and the mean of the two tests where it does not help."""
+
+    def score(record: RunRecord) -> dict[str, float]:
+        given = dict(each.split("=") for each in record.spec["data"].partition("@")[2].split(","))
+        if int(given["size"]) != size:
+            return {}
+        tests = record.stages[-1]["test"]
+        return {f"{given['first']}, {given['second']}": fmean(tests[name]["accuracy"] for name in ("reversed", "grey"))}
+
+    return score
+
+
 def amazon() -> list[str]:
     """HMA as a neck on MiniLM, one domain left out."""
-    return _table(_scores("amazon", "macro_f1"), seeds=3)
+    found = _scores("amazon", TEXTS, _by_target("macro_f1"), context="support")
+    return _table(found, TEXTS, sorted(found[ERM]), seeds=3)
+
+
+def people() -> list[str]:
+    """Networks of people beside augmentations."""
+    found = _scores("people", PEOPLE, _by_set("accuracy"))
+    return _table(found, PEOPLE, ("imdb-binary", "imdb-multi", "reddit-binary"), seeds=5)
+
+
+def size() -> list[str]:
+    """From small graphs to large ones, Matthews correlation."""
+    return _table(_scores("size", SIZE, _by_set("mcc")), SIZE, ("nci1", "nci109", "proteins", "dd"), seeds=5)
+
+
+def digits(encoder: str, pixels: int) -> list[str]:
+    """Coloured digits, one network and one size of the pictures."""
+    points = ("0.2, 0.1", "0.15, 0.08", "0.1, 0.06", "0.05, 0.04", "0, 0.02")
+    found = _scores("digits", DIGITS, _by_colour(pixels), encoder=encoder)
+    return _table(found, DIGITS, points, seeds=3)
