@@ -15,6 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `([^`\n]+)`\n\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 BENCHED = ("dann", "irm", "coral", "vrex", "fishr", "mldg", "swad(METHOD)")
+OTHERWISE = (
+    "erm",
+    "mil",
+    "hma",
+    "progressive(METHOD)",
+)  # the ratio's one, told in words of their own, or the wrapped rule's
+TOLD = [name for name in METHODS if name not in (*BENCHED, *OTHERWISE)]
 
 
 def ratios(bench: str, device: str) -> dict[str, str]:
@@ -28,7 +35,7 @@ def test_every_method_has_a_section_in_the_order_of_the_catalog():
     for name, text in SECTIONS.items():
         about, cost = (" ".join(part.split()) for part in text.split("\nCost: "))
         assert "Use it" in about, name
-        assert "not measured" in cost or re.search(r"\d", cost), name
+        assert re.search(r"\d", cost) or name in OTHERWISE, name
 
 
 @pytest.mark.parametrize("name", BENCHED)
@@ -36,6 +43,13 @@ def test_costs_are_those_of_the_records(name):
     case = f"{name.replace('METHOD', 'erm')}/erm"
     gpu, cpu = ratios("methods", "cuda")[case], ratios("methods", "cpu")[case]
     assert f"Cost: {gpu} on an H200, {cpu} on a CPU" in SECTIONS[name]
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_costs_without_a_bar_are_those_of_the_records(name):
+    case = f"{name.replace('METHOD', 'erm')}/erm"
+    said, gpu = f"{ratios('costs', 'cpu')[case]} on a CPU.", ratios("costs", "cuda").get(case)
+    assert (f"{gpu} on an H200, {said}" if gpu else said) in " ".join(SECTIONS[name].split())
 
 
 def test_costs_of_memories_are_those_of_the_records():
