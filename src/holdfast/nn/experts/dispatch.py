@@ -9,11 +9,13 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from holdfast.nn.experts.passes import Biased, BiasedGelu, Collect, Combine, Spread, member_of
+from holdfast.nn.kernels import kernels_unless_compiled
 
 _grouped_mm = getattr(F, "grouped_mm", None)  # torch from 2.10 on
 
@@ -36,6 +38,9 @@ def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, ro
     With `room` an expert keeps so many pairs, those that come first. Nothing here waits for the device.
     """
     t, k = chosen.shape
+    fast = kernels_unless_compiled("places", chosen) if first is None and room is None else None
+    if fast is not None and experts <= fast.MOST:
+        return Places(*fast.places(chosen, experts), kept=None)
     expert = (chosen if first is None else chosen[first]).T.reshape(-1)  # (s,) choice after choice
     # a sort of bytes takes one pass over them
     narrow = torch.uint8 if experts < 1 << 8 else torch.int16 if experts < 1 << 15 else torch.int64
@@ -56,38 +61,6 @@ def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, ro
 def room_for(tokens: int, experts: int, *, top: int, factor: float) -> int:
     """How many pairs an expert takes: k int(factor ceil(t / e)), as in the code of GMoE."""
     return top * int(factor * math.ceil(tokens / experts))
-
-
-class Spread(torch.autograd.Function):
-    """Rows of tokens (t, ...) to the places of their pairs (s, ...); the way back is `Collect`: both only gather."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, token: Tensor, place: Tensor) -> Tensor:
-        ctx.save_for_backward(token, place)
-        ctx.tokens = len(x)
-        return x.index_select(0, token)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
-        token, place = ctx.saved_tensors
-        return Collect.apply(grads[0], token, place, ctx.tokens), None, None  # pyright: ignore[reportReturnType]
-
-
-class Collect(torch.autograd.Function):
-    """Rows at places (s, ...) added up by token (t, ...); the way back is `Spread`."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, token: Tensor, place: Tensor, tokens: int) -> Tensor:
-        ctx.save_for_backward(token, place)
-        if not tokens:
-            return y.new_zeros(0, *y.shape[1:])
-        pairs = y.index_select(0, place).view(-1, tokens, *y.shape[1:])  # (k, t, ...)
-        return pairs[0] if len(pairs) == 1 else pairs.sum(dim=0)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:
-        token, place = ctx.saved_tensors
-        return Spread.apply(grads[0].contiguous(), token, place), None, None, None  # pyright: ignore[reportReturnType]
 
 
 def grouped(x: Tensor, weight: Tensor, ends: Tensor, *, loop: bool = False) -> Tensor:
@@ -139,16 +112,22 @@ def through_experts(
     """
     up, up_bias, down, down_bias = parts
     x = Spread.apply(u, at.token, at.place)  # (s, d)
-    member = None
-    if up_bias is not None or down_bias is not None:
-        # as a product, the gradient of the biases is one too, and needs no atomics; whole 16 bytes a row make it quick
-        wide = -(-len(up) // 8) * 8
-        member = (at.expert[:, None] == torch.arange(wide, device=u.device)).to(u.dtype)  # (s, e)
-    hidden = between(_biased(grouped(x, up, at.ends, loop=loop), member, up_bias))  # (s, h)
-    y = _biased(grouped(hidden, down, at.ends, loop=loop), member, down_bias)  # (s, d)
-    weights = Spread.apply(gates.T.reshape(-1), at.order, at.place)  # (s,) a pair has one place
     if at.kept is not None:
-        weights = weights * at.kept
+        gates = gates * at.kept[at.place].view(gates.shape[1], -1).T
+    fast = kernels_unless_compiled("experts", x)
+    # a compiler fuses what is added out of place with what comes next
+    whole = fast or torch.compiler.is_compiling() or up_bias is None
+    member = None if whole else member_of(at.expert, len(up), x.dtype)
+    hidden = grouped(x, up, at.ends, loop=loop)  # (s, h)
+    if fast and between is F.gelu:
+        hidden = BiasedGelu.apply(hidden, up_bias, at.expert, at.ends)
+    else:
+        hidden = between(_biased(hidden, up_bias, at.expert, member))
+    y = grouped(hidden, down, at.ends, loop=loop)  # (s, d)
+    if fast:
+        return Combine.apply(y, down_bias, gates.contiguous(), at.expert, at.order, at.place, at.ends)
+    y = _biased(y, down_bias, at.expert, member)
+    weights = Spread.apply(gates.T.reshape(-1), at.order, at.place)  # (s,) a pair has one place
     return Collect.apply(y * weights[:, None].to(y.dtype), at.token, at.place, len(u))
 
 
@@ -165,13 +144,16 @@ def through_all(
     spread = none.scatter(1, chosen, gates)  # (t, e)
     out = torch.zeros_like(u)
     for e, gate in enumerate(spread.to(u.dtype).unbind(1)):
-        hidden = between(F.linear(u, up[e], None if up_bias is None else up_bias[e]))
-        out = out + gate[:, None] * F.linear(hidden, down[e], None if down_bias is None else down_bias[e])
+        biases = (None if bias is None else bias[e].to(u.dtype) for bias in (up_bias, down_bias))
+        hidden = between(F.linear(u, up[e], next(biases)))
+        out = out + gate[:, None] * F.linear(hidden, down[e], next(biases))
     return out
 
 
-def _biased(y: Tensor, member: Tensor | None, bias: Tensor | None) -> Tensor:
-    """The bias of each row's expert added in place: out of place, the product would first copy all of y."""
-    if member is None or bias is None:
+def _biased(y: Tensor, bias: Tensor | None, expert: Tensor, member: Tensor | None) -> Tensor:
+    """The bias of each row's expert added; with `member` in place, where the product would first copy all of y."""
+    if bias is None:
         return y
-    return y.addmm_(member, F.pad(bias, (0, 0, 0, member.shape[1] - len(bias))))
+    if member is None:
+        return Biased.apply(y, bias, expert)  # pyright: ignore[reportReturnType]
+    return y.addmm_(member, F.pad(bias.to(y.dtype), (0, 0, 0, member.shape[1] - len(bias))))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.held import Held
 from holdfast.core.tape import listening, record
-from holdfast.nn.experts.balance import FORMS, balance
+from holdfast.nn.experts.balance import FORMS, balance_and_importance, importance
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.router import Routing, make_router, route
 
@@ -123,18 +123,24 @@ class SparseMoE(nn.Module):
         mask = _real.value
         real = mask.reshape(-1) if mask is not None and mask.shape == states.shape[:-1] else None
         noise = options.noise / options.count if self.training else 0.0
-        routing = route(self.router, states, top=options.top, renormalise=options.sums_to_one, noise=noise)
+        x, up, down = _cast(u, self.up_proj, self.down_proj)
+        parts = up, self.up_proj_bias, down, self.down_proj_bias
+        # a CPU gains nothing by narrow products, so its scores are the same with and without autocast
+        narrow = x.view_as(states) if x.is_cuda and x.dtype == torch.bfloat16 else None
+        routing = route(
+            self.router, states, top=options.top, renormalise=options.sums_to_one, noise=noise, narrow=narrow
+        )
         factor = options.capacity if self.training else options.eval_capacity
         if torch.compiler.is_exporting() and not self.training and not factor:  # which pairs there are is not known yet
-            x, parts = _cast(u, *self._parts())
             return through_all(x, routing.gates, routing.chosen, parts, self._between).view_as(states)
         first = room = None
         if factor:
             first = _by_score(routing, real)
             room = room_for(len(u), options.count, top=options.top, factor=factor)
         at = place_pairs(routing.chosen, options.count, first=first, room=room)
-        x, parts = _cast(u, *self._parts())
-        out = through_experts(x, routing.gates, at, parts, self._between)  # pyright: ignore[reportArgumentType]
+        dropped = self.training and options.dropout
+        between = F.gelu if _is_gelu(self.act_fn) and not dropped else self._between
+        out = through_experts(x, routing.gates, at, parts, between)
         if listening():
             self._tell(routing, at, states.shape[:-1], real)
         return out.view_as(states)
@@ -143,18 +149,19 @@ class SparseMoE(nn.Module):
         return F.dropout(self.act_fn(hidden), self.options.dropout, self.training)
 
     def _tell(self, routing: Routing, at: Places, shape: torch.Size, real: Tensor | None) -> None:
-        options = self.options
+        options, amounts = self.options, None
         if self.training and options.balance:
             sigma = (options.noise or 1.0) / options.count  # without noise the step is smoothed all the same
-            first, second = balance(
+            first, second, amounts = balance_and_importance(
                 routing, sigma=sigma, form=options.form, detach=not options.threshold_learns, real=real
             )
-            record("loss/experts", options.balance * (first + second) / 2)
+            record("loss/experts", options.balance / 2 * (first + second))
             record("experts/importance-loss", first.detach())
             record("experts/load-loss", second.detach())
         if self.training:
+            amounts = importance(routing, real).detach() if amounts is None else amounts
             record("share/experts/load", at.ends.diff(prepend=at.ends.new_zeros(1)) / len(at.order))
-            record("share/experts/importance", routing.clean.detach().softmax(dim=-1).mean(dim=0))
+            record("share/experts/importance", amounts / amounts.sum())
         if at.kept is not None:
             counted = torch.ones_like(at.kept) if real is None else real[at.token]
             record("experts/dropped", (~at.kept & counted).sum() / counted.sum())
@@ -172,9 +179,16 @@ def _by_score(routing: Routing, real: Tensor | None) -> Tensor:
     return best.argsort(descending=True, stable=True)
 
 
-def _cast(u: Tensor, *parts: Tensor | None) -> tuple[Tensor, tuple[Any, ...]]:
+def _is_gelu(activation: nn.Module) -> bool:
+    """Whether it is GELU by the error function, as torch has it."""
+    if isinstance(activation, nn.GELU):
+        return activation.approximate == "none"
+    # the class of transformers, which would take seconds to import
+    return type(activation).__name__ == "GELUActivation" and vars(activation).get("act") is F.gelu
+
+
+def _cast(u: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
     """As autocast would have it, which does not know grouped products; without it, in the type of the weights."""
     kind = u.device.type
-    assert parts[0] is not None
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else parts[0].dtype
-    return u.to(dtype), tuple(p if p is None else p.to(dtype) for p in parts)
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weights[0].dtype
+    return u.to(dtype), *(w.to(dtype) for w in weights)

@@ -13,11 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.nn.experts.choice import LARGEST, Products, choose, cosines
 
-LARGEST = 100.0  # of the scale of a cosine: a temperature never falls below 0.01
 ROUTERS = ("cosine", "linear", "random")
 SLOTS = 1021  # places that the random router tells apart
-FEW = 4  # so many best ones are found one after the other, which a GPU does sooner than a partial sort
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +46,22 @@ class CosineRouter(nn.Module):
         else:
             self.register_buffer("log_scale", log_scale)
 
-    def forward(self, u: Tensor) -> Tensor:
-        query = F.linear(u, self.project.weight.float(), self.project.bias.float())  # (..., q)
-        scale = self.log_scale.float().clamp(max=math.log(LARGEST)).exp()
-        # dividing the e scores, and not the q numbers, keeps nothing more of that width for the way back
-        length = query.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        return scale * F.linear(query, F.normalize(self.directions.float(), dim=-1)) / length  # (..., e)
+    def forward(self, u: Tensor, narrow: Tensor | None = None) -> Tensor:
+        """(..., e) from tokens (..., d) in fp32; `narrow` are the same ones in a type with quicker products.
+
+        The length of W u + b is the same for all experts and decides nothing between them, so it may come of those.
+        The rest, E (W u + b) = (E W) u + E b, then has no product of the width q and stays in fp32. Gradients come back
+        through `narrow`.
+        """
+        weight, bias, directions = self.project.weight, self.project.bias, self.directions.float()
+        if narrow is None:
+            query = F.linear(u, weight.float(), bias.float())  # (..., q)
+            dots = F.linear(query, directions)
+        else:
+            folded = directions @ weight.float(), directions @ bias.float()
+            found = Products.apply(u, narrow, weight.to(narrow.dtype), bias.to(narrow.dtype), *folded)
+            query, dots = found  # pyright: ignore[reportGeneralTypeIssues]
+        return cosines(dots, query, directions, self.log_scale)
 
 
 class LinearRouter(nn.Module):
@@ -95,29 +104,18 @@ def make_router(
     raise unknown("router", kind, ROUTERS)
 
 
-def route(router: nn.Module, u: Tensor, *, top: int, renormalise: bool, noise: float) -> Routing:
+def route(
+    router: nn.Module, u: Tensor, *, top: int, renormalise: bool, noise: float, narrow: Tensor | None = None
+) -> Routing:
     """Choose `top` experts for each token (..., d); `noise` is the standard deviation of what is added to the scores.
 
     Gates are the softmax of the scores at the chosen ones, with `renormalise` divided by their sum. All of it is fp32,
-    under autocast too: a rounded score would send tokens elsewhere.
+    under autocast too, but for the lengths of a cosine where `narrow` tokens are given: a rounded score would send
+    tokens elsewhere.
     """
     with torch.autocast(u.device.type, enabled=False):
-        clean = router(u.float()).flatten(0, -2)
-        noisy = clean + noise * torch.randn_like(clean) if noise else clean
-        chosen = _best(noisy.detach(), top)
-        gates = noisy.softmax(dim=-1).gather(1, chosen)
-        if renormalise:
-            gates = gates / gates.sum(dim=-1, keepdim=True)
+        scores = router(u.float(), narrow) if isinstance(router, CosineRouter) else router(u.float())
+        clean = scores.flatten(0, -2)
+        drawn = torch.randn_like(clean) if noise else None
+        noisy, chosen, gates = choose(clean, drawn, noise=noise, top=top, renormalise=renormalise)
     return Routing(clean, noisy, chosen, gates)
-
-
-def _best(scores: Tensor, k: int) -> Tensor:
-    """(t, k) where the k best scores of each row are, the best first."""
-    if k > FEW:
-        return scores.topk(k, dim=-1).indices
-    found: list[Tensor] = []
-    for _ in range(k):
-        if found:
-            scores = scores.scatter(1, found[-1], -math.inf)
-        found.append(scores.argmax(dim=-1, keepdim=True))
-    return found[0] if k == 1 else torch.cat(found, dim=1)

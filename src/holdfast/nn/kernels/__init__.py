@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -20,6 +20,11 @@ def kernels(name: str, tensor: Tensor) -> Any:
     """The module of that name where this tensor can go through its kernels, else None."""
     module = _module(name) if tensor.is_cuda and _work(tensor.device) else None
     return module if module is not None and tensor.dtype in module.TYPES else None
+
+
+def kernels_unless_compiled(name: str, tensor: Tensor) -> Any:
+    """The same for what a compiler fuses itself when it is shown the plain way."""
+    return None if torch.compiler.is_compiling() or not tensor.numel() else kernels(name, tensor)
 
 
 @functools.cache
@@ -36,12 +41,12 @@ def _work(device: torch.device) -> bool:
     try:
         _module("rows").gather(one, torch.zeros(1, 1, dtype=torch.long, device=device), one[:, :1])
     except Exception as error:
-        warnings.warn(f"Triton does not work here, so reads of large memories are slower: {error}", stacklevel=2)
+        warnings.warn(f"Triton does not work here, so large memories and experts are slower: {error}", stacklevel=2)
         return False
     return True
 
 
-def kernel(function: Callable[..., None]) -> Any:
+def kernel(function: Callable[..., Any]) -> Any:
     """triton.jit, imported only where kernels are."""
     import triton  # pyright: ignore[reportMissingImports]
 
@@ -57,3 +62,20 @@ def on_its_device(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **named)
 
     return wrapped
+
+
+def through_plain(
+    plain: Callable[..., Any], inputs: Sequence[Any], learns: Sequence[bool], grads: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of `plain` at what a kernel was given, which can be differentiated once more.
+
+    One input may come of another, so each gets a name of its own here: a gradient goes no further back than that.
+    """
+    with torch.enable_grad():
+        own = [each.view_as(each) if learned else each for each, learned in zip(inputs, learns, strict=True)]
+        outputs = plain(*own)
+    pairs = zip(outputs if isinstance(outputs, tuple) else (outputs,), grads, strict=True)
+    asked, by_asked = zip(*((out, grad) for out, grad in pairs if grad is not None), strict=True)
+    wanted = [each for each, learned in zip(own, learns, strict=True) if learned]
+    found = iter(torch.autograd.grad(asked, wanted, by_asked, create_graph=True, allow_unused=True))
+    return tuple(next(found) if learned else None for learned in learns)

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.experts.balance import balance, importance, load, variation
+from holdfast.nn.experts.balance import balance, balance_and_importance, importance, load, variation
 from holdfast.nn.experts.router import Routing
 
 # Table 5 of the paper: importance is even, yet the second expert is never chosen
@@ -85,3 +85,34 @@ def test_padding_does_not_count():
     real = torch.tensor([True] * 3 + [False] * 4)
     for a, b in zip(balance(routing(more), sigma=0.25, real=real), balance(routing(PRINTED), sigma=0.25), strict=True):
         assert_close(a, b)
+
+
+@pytest.mark.parametrize("form", ["logit", "tutel"])
+@pytest.mark.parametrize(("t", "e", "k"), [(1, 4, 1), (37, 6, 2), (300, 5, 3)])
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_losses_and_both_derivatives_by_kernels_and_plainly(way, same, form, t, e, k, detach, padded):
+    device, fast = way
+    chance = torch.Generator().manual_seed(0)
+    clean, added = (torch.randn(t, e, generator=chance).to(device) for _ in range(2))
+    noisy = clean + 0.2 * added
+    chosen = noisy.topk(k, -1).indices
+    real = (torch.arange(t, device=device) % 3 != 1) if padded else None
+    counts = torch.ones(t, 1, device=device) if real is None else real[:, None]
+
+    def naive(clean, noisy):
+        share = clean.softmax(-1)
+        threshold = noisy.gather(1, chosen[:, -1:])
+        apart = (clean if form == "logit" else share) - (threshold.detach() if detach else threshold)
+        chances = (1 + torch.erf(apart / 0.5 / math.sqrt(2))) / 2
+        amounts = [(each * counts).sum(0) for each in (share, chances)]
+        below = e if form == "logit" else e - 1
+        first, second = (((a - a.mean()) ** 2).sum() / below / (a.mean() ** 2 + 1e-10) for a in amounts)
+        return first, second, amounts[0].detach()
+
+    def mine(clean, noisy):
+        routing = Routing(clean, noisy, chosen, clean.gather(1, chosen))
+        return balance_and_importance(routing, sigma=0.5, form=form, detach=detach, real=real)
+
+    assert ("_Balance" in str(mine(clean.requires_grad_(), noisy)[1].grad_fn)) == fast
+    same(mine, naive, (clean, noisy), close=1e-4)

@@ -96,6 +96,24 @@ def test_more_experts_than_a_byte_counts_are_sorted_too(experts):
     assert found.ends.tolist() == torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).tolist()
 
 
+@pytest.mark.parametrize(("t", "k", "experts"), [(1, 1, 1), (255, 1, 6), (256, 2, 6), (700, 3, 40), (300, 2, 90)])
+@pytest.mark.parametrize("alone", [False, True])
+def test_pairs_lie_as_a_stable_sort_lays_them(way, t, k, experts, alone):
+    device, _ = way
+    chosen = torch.rand(t, experts, generator=torch.Generator().manual_seed(t)).topk(k, -1).indices
+    if alone:  # all on the same few
+        chosen = chosen[:1].expand(t, k).contiguous()
+    found = place_pairs(chosen.to(device), experts)
+    flat = chosen.T.reshape(-1).tolist()
+    order = sorted(range(t * k), key=flat.__getitem__)
+    assert found.order.tolist() == order
+    assert found.token.tolist() == [pair % t for pair in order]
+    assert found.expert.tolist() == [flat[pair] for pair in order]
+    assert [order[place] for place in found.place.tolist()] == list(range(t * k))
+    assert found.ends.tolist() == [sum(e <= i for e in flat) for i in range(experts)]
+    assert (found.order.dtype, found.ends.dtype, found.kept) == (torch.int64, torch.int32, None)
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of its compiler
 def test_compiled_it_is_the_same_in_values_and_gradients():
     u, gates, chosen, parts = made()

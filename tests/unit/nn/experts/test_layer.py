@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
+from transformers.activations import ACT2FN
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.experts.layer import Options, SparseMoE, _is_gelu, only_these_count
 from holdfast.nn.experts.router import route
 
 U = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
@@ -198,6 +199,69 @@ def test_dropout_lies_inside_the_experts_in_training_alone():
 def test_wrong_settings_get_one_sentence(options, told):
     with pytest.raises(BadInput, match=told):
         copied(**options)
+
+
+@pytest.mark.parametrize(
+    ("activation", "exact"),
+    [(nn.GELU(), True), (ACT2FN["gelu"], True), (ACT2FN["gelu_python"], False), (nn.GELU("tanh"), False),
+     (ACT2FN["gelu_new"], False), (nn.ReLU(), False)],
+)  # fmt: skip
+def test_any_activation_is_what_lies_between(activation, exact):
+    up, down = feed()
+    made = SparseMoE.of(up, down, activation, Options(count=3, inner=5)).eval()
+    assert_close(made(U), down(activation(up(U))), rtol=1e-5, atol=1e-5)
+    assert _is_gelu(activation) == exact
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_a_whole_layer_by_kernels_and_plainly(way, top):
+    """Written out: the output, the balance loss, and the gradient of every parameter and of the input."""
+    device, fast = way
+    made, u = differing(top=top, inner=300, noise=0.0).train().to(device), U.to(device).requires_grad_()
+    with tape() as side:
+        found = made(u)
+    flat, router = u.view(-1, 8), made.router
+    query = router.project(flat)
+    clean = router.log_scale.exp() * F.cosine_similarity(query[:, None], router.directions[None], dim=-1)
+    share = clean.softmax(-1)
+    best = share.topk(top, dim=-1)
+    gates = best.values / best.values.sum(-1, keepdim=True) if top > 1 else best.values
+    hidden = F.gelu(torch.einsum("td,ehd->teh", flat, made.up_proj) + made.up_proj_bias)
+    each = torch.einsum("teh,edh->ted", hidden, made.down_proj) + made.down_proj_bias
+    wanted = (gates[..., None] * each.gather(1, best.indices[..., None].expand(-1, -1, 8))).sum(1).view_as(u)
+    threshold = clean.gather(1, best.indices[:, -1:])
+    amounts = share.sum(0), torch.special.ndtr((clean - threshold) * 4).sum(0)
+    loss = 0.005 * sum(a.var(unbiased=False) / a.mean() ** 2 for a in amounts)
+    assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert_close(side["loss/experts"][0], loss, rtol=1e-4, atol=1e-7)
+    assert torch.equal(side["experts/chosen"][0].view(-1, top), best.indices)
+    assert_close(side["share/experts/importance"][0], share.mean(0).detach(), rtol=1e-4, atol=1e-6)
+    counts = torch.bincount(best.indices.flatten(), minlength=4)
+    assert_close(side["share/experts/load"][0], counts / counts.sum())
+    learned = (u, *made.parameters())
+    weights = torch.randn(U.shape, generator=torch.Generator().manual_seed(3)).to(device)
+    mine = torch.autograd.grad((found * weights).sum() + 100 * side["loss/experts"][0], learned)
+    theirs = torch.autograd.grad((wanted * weights).sum() + 100 * loss, learned)
+    for a, b in zip(mine, theirs, strict=True):
+        assert_close(a, b, rtol=1e-3, atol=1e-4)
+    assert ("Combine" in str(found.grad_fn.next_functions[0][0])) == fast
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("top", [1, 2])
+def test_under_autocast_on_a_gpu_it_is_the_wide_layer_but_for_rounding(top):
+    torch.manual_seed(0)
+    made = SparseMoE(64, 128, nn.GELU(), options=Options(inner=32, top=top, noise=0.0)).train().cuda()
+    u = torch.randn(4, 100, 64, generator=torch.Generator().manual_seed(0)).cuda()
+    heard = []
+    for narrow in (True, False):
+        with tape() as side, torch.autocast("cuda", torch.bfloat16, enabled=narrow):
+            out = made(u)
+        grads = torch.autograd.grad(out.float().square().sum() + side["loss/experts"][0], tuple(made.parameters()))
+        heard.append((out, side["loss/experts"][0], *grads))
+        assert torch.equal(side["experts/chosen"][0], made.router(u).topk(top, dim=-1).indices)
+    for a, b in zip(*heard, strict=True):
+        assert bool((a.detach().float() - b.detach()).abs().max() <= 0.05 * b.detach().abs().max())
 
 
 @pytest.mark.slow

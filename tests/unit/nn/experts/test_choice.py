@@ -1,0 +1,118 @@
+"""Scores, choices and gates, by kernels and plainly: the naive ones in values and both derivatives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from holdfast.nn.experts.choice import LARGEST, Products, choose, cosines
+from holdfast.nn.experts.router import CosineRouter, route
+
+
+def drawn(*shape, device, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+@pytest.mark.parametrize(("t", "e", "q"), [(1, 1, 5), (37, 6, 256), (70, 20, 300)])
+def test_cosines_are_those_of_directions(way, same, t, e, q):
+    device, fast = way
+    query, directions = drawn(t, q, device=device), 0.1 * drawn(e, q, device=device, seed=1)
+    dots, log_scale = query @ directions.T, torch.tensor(0.7, device=device)
+
+    def naive(dots, query, directions, log_scale):
+        lengths = query.square().sum(-1, keepdim=True).sqrt() * directions.square().sum(-1).sqrt()
+        return (log_scale.exp() * dots / lengths,)
+
+    found = cosines(dots.requires_grad_(), query, directions, log_scale)
+    wanted = F.cosine_similarity(query[:, None], directions[None], dim=-1) * math.exp(0.7)
+    torch.testing.assert_close(found.detach(), wanted, rtol=1e-4, atol=1e-5)
+    assert ("_Cosines" in str(found.grad_fn.next_functions[0][0])) == fast
+    same(lambda *parts: (cosines(*parts),), naive, (dots, query, directions, log_scale))
+
+
+def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_divides_nothing(way):
+    device, _ = way
+    query, directions = drawn(4, 8, device=device), drawn(3, 8, device=device, seed=2)
+    query[1] = directions[2] = 0
+    parts = drawn(4, 3, device=device), query, directions, torch.tensor(9.0, device=device)
+    for each in parts:
+        each.requires_grad_()
+    found = cosines(*parts)
+    expected = LARGEST * parts[0][0, :2] / query[0].norm() / directions[:2].norm(dim=-1)
+    torch.testing.assert_close(found[0, :2], expected)
+    _, by_query, by_directions, by_scale = torch.autograd.grad(found[:, :2].sum(), parts)
+    assert by_scale == 0
+    assert not by_query[1].any()
+    assert not by_directions[2].any()
+    assert by_query[0].any()
+    assert by_directions[0].any()
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize(("t", "e", "k"), [(1, 6, 1), (37, 6, 2), (300, 5, 3), (40, 64, 4), (3, 1, 1)])
+def test_choices_are_those_of_a_sort(way, same, t, e, k, renormalise):
+    device, fast = way
+    clean, noise = drawn(t, e, device=device), drawn(t, e, device=device, seed=1)
+    if t > 1 and e > 1:
+        clean[1] = torch.tensor([3.0] * 2 + [0.0] * (e - 2))
+        noise[1] = 0.0  # of equal ones the first comes first
+
+    def naive(clean):
+        noisy = clean + 0.25 * noise
+        chosen = noisy.argsort(dim=-1, descending=True, stable=True)[:, :k]
+        gates = noisy.softmax(dim=-1).gather(1, chosen)
+        return noisy, chosen, gates / gates.sum(-1, keepdim=True) if renormalise else gates
+
+    def mine(clean):
+        return choose(clean, noise, noise=0.25, top=k, renormalise=renormalise)
+
+    _, chosen, gates = mine(clean.requires_grad_())
+    assert torch.equal(chosen, naive(clean)[1])
+    assert chosen.dtype == torch.int64
+    assert ("_Choice" in str(gates.grad_fn)) == fast
+    same(mine, naive, (clean,))
+    same(lambda clean: mine(clean)[2:], lambda clean: naive(clean)[2:], (clean,))
+    without = choose(clean, None, noise=0.0, top=k, renormalise=renormalise)
+    assert without[0] is clean
+    assert torch.equal(without[1], clean.argsort(dim=-1, descending=True, stable=True)[:, :k])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter
+def test_what_is_no_number_still_names_an_expert(way):
+    device, _ = way
+    clean = torch.full((3, 5), math.nan, device=device)
+    clean[1, :4] = 0.0
+    chosen = choose(clean, None, noise=0.0, top=2, renormalise=True)[1]
+    assert int(chosen.min()) >= 0
+    assert int(chosen.max()) < 5
+    assert int(chosen[1, 0]) == 4
+
+
+@pytest.mark.parametrize("experts", [6, 16])
+def test_a_length_of_narrow_products_moves_the_scores_little_and_no_choice(experts):
+    torch.manual_seed(0)
+    router, u = CosineRouter(32, experts, inner=64), torch.randn(5, 100, 32, requires_grad=True)
+    with torch.no_grad():
+        router.project.bias.normal_()
+    exact = route(router, u, top=2, renormalise=True, noise=0.0)
+    narrow = route(router, u, top=2, renormalise=True, noise=0.0, narrow=u.bfloat16())
+    assert narrow.clean.dtype == torch.float32
+    assert torch.equal(narrow.chosen, exact.chosen)
+    torch.testing.assert_close(narrow.clean, exact.clean, rtol=3e-3, atol=1e-5)
+    parts = (u, *router.parameters())
+    for a, b in zip(*(torch.autograd.grad(r.gates[:, 0].sum(), parts) for r in (narrow, exact)), strict=True):
+        assert a.dtype == b.dtype
+        assert float((a - b).abs().max()) <= 0.02 * float(b.abs().max())
+
+
+def test_products_have_both_derivatives_of_plain_ones(same):
+    shapes = [(3, 7, 5), (9, 5), (9,), (6, 5), (6,)]
+    parts = [drawn(*shape, device="cpu", seed=i) for i, shape in enumerate(shapes)]
+
+    def naive(u, weight, bias, folded, folded_bias):
+        return u @ weight.T + bias, u @ folded.T + folded_bias
+
+    same(lambda u, *rest: Products.apply(u.detach(), u, *rest), naive, parts)
