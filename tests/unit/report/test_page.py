@@ -132,6 +132,8 @@ def test_headline_clear_weak_and_within_the_error():
     within = headline(averages(erm=[0.69, 0.71], mil=[0.70, 0.72]), "accuracy")
     assert "1.0 points better than erm" in within
     assert "within the error" in within
+    level = headline(averages(erm=[0.69, 0.71], mil=[0.71, 0.69], hma=[0.5, 0.5]), "accuracy")
+    assert level == "erm and mil are level, with an average accuracy of 70.0 ± 1.0 % over 1 target domain and 2 seeds."
 
 
 def test_headline_compares_with_erm_and_names_the_others_within_the_error():
