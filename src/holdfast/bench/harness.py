@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from holdfast.core.held import Held
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -25,6 +27,10 @@ class Result:
     bar: float | None
     at_least: bool = False
     error: str = ""
+
+    def __post_init__(self) -> None:
+        if heard.value is not None:
+            heard.value(self)
 
     @property
     def ok(self) -> bool:
@@ -41,6 +47,9 @@ class Result:
         if self.error:
             return {"case": self.case, "ratio": None, "bar": self.bar, "ok": False, "error": self.error}
         return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
+
+
+heard = Held[Callable[[Result], None]]()  # who is told of each case as soon as it is measured
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, show
+from holdfast.cli.console import give_json, say, show
 
 
 def bench(
@@ -16,7 +16,7 @@ def bench(
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Measure a part against its reference; exit code 1 when a bar is missed.
+    """Measure a part against its reference; exit code 1 when a bar is missed. Each case is told as it comes.
 
     Examples:
 
@@ -25,10 +25,13 @@ def bench(
     - `holdfast bench cache --json`
     """
     from holdfast import catalog
+    from holdfast.bench.harness import heard
     from holdfast.settings import choose_device
 
     where = choose_device(device)
-    results = catalog.entry("benches", name).load()(where)
+    measure = catalog.entry("benches", name).load()
+    with heard.hold(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
+        results = measure(where)
     if json:
         give_json({"bench": name, "device": str(where), "results": [r.json() for r in results]})
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.bench.harness import Result, attempt
+from holdfast.bench.harness import Result, attempt, heard
 
 
 def test_a_case_that_fails_says_why_and_is_not_kept():
@@ -23,3 +23,13 @@ def test_bars():
     assert not Result("a", 1.3, bar=1.2).ok
     assert Result("a", 60.0, bar=50, at_least=True).ok
     assert not Result("a", 1.0, bar=None, error="it failed").ok
+
+
+def test_each_case_is_told_as_it_is_measured():
+    told: list[str] = []
+    with heard.hold(lambda result: told.append(result.case)):
+        attempt("first", lambda: 1.0, bar=None)
+        assert told == ["first"]
+        Result("second", 1.0, bar=None)
+    Result("third", 1.0, bar=None)
+    assert told == ["first", "second"]
