@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
+# processes of the tests share the cores: threads of each would only wait for one another
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
 .PHONY: setup demo test test-all suite check lint types format bench golden audit clean
 
