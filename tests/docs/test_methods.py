@@ -15,12 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `([^`\n]+)`\n\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 BENCHED = ("dann", "irm", "coral", "vrex", "fishr", "mldg", "swad(METHOD)")
-OTHERWISE = (
-    "erm",
-    "mil",
-    "hma",
-    "progressive(METHOD)",
-)  # the ratio's one, told in words of their own, or the wrapped rule's
+# one by definition, told in a sentence of their own, and that of the rule inside
+OTHERWISE = ("erm", "mil", "hma", "progressive(METHOD)")
 TOLD = [name for name in METHODS if name not in (*BENCHED, *OTHERWISE)]
 
 

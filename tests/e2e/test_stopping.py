@@ -39,6 +39,12 @@ def finish(folder: Path, *words, **env) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+def comparing(folder: Path, *, steps: int) -> list[str]:
+    """Four runs of one rule, and no model at the end."""
+    data = str(write_reviews(folder / "r.csv"))
+    return ["compare", data, "--seeds=1", f"--steps={steps}", "--methods=erm", "--no-model", *SMALL]
+
+
 def wait_for(condition, process, seconds=60.0):
     end = time.monotonic() + seconds
     while not condition() and process.poll() is None and time.monotonic() < end:
@@ -75,8 +81,7 @@ def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_p
 
 
 def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
-    words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=150", "--methods=erm", *SMALL]
-    words.append("--no-model")
+    words = comparing(tmp_path, steps=150)
     code, _, err = finish(tmp_path, *words, "--out=whole")
     assert code == 0, err
     process = start(tmp_path, *words, "--out=pieces")
@@ -132,8 +137,7 @@ def make_room(folder):
 
 
 def test_a_full_disk_is_one_sentence_and_no_half_record(tmp_path, full):
-    words = ["compare", write_reviews(tmp_path / "r.csv"), "--seeds=1", "--steps=20", "--methods=erm", *SMALL]
-    words.append("--no-model")
+    words = comparing(tmp_path, steps=20)
     code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
     assert code == 2
     assert "no space left" in err

@@ -18,7 +18,7 @@ from holdfast.core.annotated import Question
 from holdfast.core.errors import BadInput
 from holdfast.data.domain import Dataset
 from holdfast.data.raw import Raw
-from holdfast.data.rows import ABOUT, each_row, finder, gathered, half_character
+from holdfast.data.rows import ABOUT, check_characters, each_row, finder, gathered
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 OUTPUTS = ("start", "end")  # what a network says of each token: whether the answer begins, and ends, there
@@ -101,8 +101,7 @@ def _from_json(path: Path) -> Iterator[tuple[Question, dict[str, Any]]]:
     try:
         written = path.read_text(encoding="utf-8-sig")
         articles = json.loads(written)["data"]
-        if half_character(written, articles):
-            raise BadInput(f"{path} has half of a character, as \\ud83d alone: write the whole of it")
+        check_characters(written, articles, str(path))
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for each in paragraph["qas"]:

@@ -58,20 +58,18 @@ def _objects(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
                 raise BadInput(f"{path}: row {row} is not JSON: {error}") from error
             if not isinstance(found, dict):
                 raise BadInput(f"{path}: row {row} is not a JSON object: write one {{...}} a line")
-            if half_character(line, found):
-                raise BadInput(f"{path}: row {row} has half of a character, as \\ud83d alone: write the whole of it")
+            check_characters(line, found, f"{path}: row {row}")
             yield {name: found.get(name) for name in names}
 
 
-def half_character(written: str, found: Any) -> bool:
-    """Whether JSON spells one half of a pair of surrogates, which no encoding can hold."""
+def check_characters(written: str, found: Any, where: str) -> None:
+    """JSON can spell one half of a pair of surrogates, which no encoding can hold."""
     if "\\ud" not in written.lower():
-        return False
+        return
     try:
         json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
-    return False
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{where} has half of a character, as \\ud83d alone: write the whole of it") from error
 
 
 def gathered(

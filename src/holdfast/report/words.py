@@ -73,8 +73,9 @@ def headline(rows: Sequence[Row], metric: str) -> str:
     told = f"{rival.label} ({_unit(show(other, metric), metric)}; {_plural(other.n, 'seed')})"
     gap = abs(mean.mean - other.mean)
     points = f"{number(gap, metric)} points" if is_percent(metric) else number(gap, metric)
-    text = f"{top.label} is best, with an {found}: {points} better than {told}, {_judged(mean, other, metric)}."
-    if float(number(gap, metric)) == 0:
+    if float(number(gap, metric)):
+        text = f"{top.label} is best, with an {found}: {points} better than {told}, {_judged(mean, other, metric)}."
+    else:
         text = f"{top.label} and {rival.label} are level, with an {found}."
     near = [row.label for row, cell in rest if row is not rival and _within(mean, cell)]
     if near:
