@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.exporting import exporting
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
@@ -179,7 +180,7 @@ class TextEncoder(Backbone):
             real = x.mask[..., None]
             return (states * real).sum(1) / real.sum(1)
         masks = (x.ids == self.tokenizer.mask_token_id) & x.mask  # (b, t)
-        if not torch.compiler.is_exporting() and not bool(masks.any(1).all()):
+        if not exporting() and not bool(masks.any(1).all()):
             raise BadInput(self._no_mask("an example"))
         at = masks.int().argmax(1)  # (b,) the first one
         return states[torch.arange(at.shape[0], device=at.device), at]

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.exporting import exporting
 from holdfast.core.held import Held
 from holdfast.core.tape import listening, record
 from holdfast.nn.experts.balance import FORMS, balance_and_importance, importance
@@ -131,7 +132,7 @@ class SparseMoE(nn.Module):
             self.router, states, top=options.top, renormalise=options.sums_to_one, noise=noise, narrow=narrow
         )
         factor = options.capacity if self.training else options.eval_capacity
-        if torch.compiler.is_exporting() and not self.training and not factor:  # which pairs there are is not known yet
+        if exporting() and not self.training and not factor:  # which pairs there are is not known yet
             return through_all(x, routing.gates, routing.chosen, parts, self._between).view_as(states)
         first = room = None
         if factor:

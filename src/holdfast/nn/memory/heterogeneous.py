@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.exporting import exporting
 from holdfast.core.tape import listening, record
 from holdfast.nn.block import Block, Keys, joined
 from holdfast.nn.memory.queue import Queue
@@ -103,7 +104,7 @@ class Heterogeneous(nn.Module):
         looks_at, tell = self._looks_at(self.training), listening() and not self.training
         real, rest = self._real(), self._rest(looks_at)
         # a program that is being recorded must take any number of rows, and pieces would be counted once for all
-        whole = self.training or looks_at == "batch" or torch.compiler.is_exporting()
+        whole = self.training or looks_at == "batch" or exporting()
         pieces = [z] if whole else F.pad(z, (0, 0, 0, -len(z) % PIECE)).split(PIECE)
         found = []
         for piece in pieces:
