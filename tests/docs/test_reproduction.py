@@ -21,6 +21,9 @@ TABLES = {
     "genre after genre": evidence_genres.in_turn,
     "dialogue": evidence_dialogue.table,
     "heterogeneous memory on amazon": evidence_hma.amazon,
+    "heterogeneous memory by the size of graphs": evidence_hma.size,
+    "coloured digits, a perceptron": lambda: evidence_hma.digits("pixel-mlp", 28),
+    "coloured digits, a convolutional network": lambda: evidence_hma.digits("cnn", 28),
 }
 
 
