@@ -10,14 +10,14 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.record import RunRecord, load
-from tests.docs.paired import difference
+from tests.docs.paired import compared
 
 RESULTS = Path(__file__).parents[2] / "results" / "hma"
 Rows = Mapping[str, dict[str, Any]]  # name -> what a run of this row has that plain training has not
-Scores = dict[str, dict[str, dict[int, float]]]  # row -> column -> seed -> score
 
 PLAIN = {"method": "erm", "neck": "none", "augment": False, "context": "", "written": True, "frozen": False}
 ERM, NULL = "ERM", "PARAM, parameters alone"
+AGAINST = {ERM: "ERM", NULL: "PARAM"}
 MEMORY: dict[str, Any] = {"method": "hma", "neck": "heterogeneous"}
 PARTS: dict[str, dict[str, Any]] = {
     "RMA, the queue": {"method": "hma", "neck": "rma"},
@@ -71,9 +71,9 @@ def _row(record: RunRecord, rows: Rows, context: str) -> str:
 
 def _scores(
     folder: str, rows: Rows, score: Callable[[RunRecord], dict[str, float]], *, context: str = "batch", **only: Any
-) -> Scores:
+) -> dict[str, Any]:
     """`score` gives the columns of a record; `only` says which records count, by their spec."""
-    found: Scores = defaultdict(lambda: defaultdict(dict))
+    found: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for record in load(RESULTS / folder):
         if all(record.spec[key] == value for key, value in only.items()):
             for column, value in score(record).items():
@@ -91,27 +91,6 @@ def _published(recipe: str, columns: Sequence[str], *, times: float = 1.0, **nam
         if all(printed):
             means[row] = times * fmean(value for value in printed if value)
     return means
-
-
-def _table(
-    found: Scores, rows: Rows, columns: Sequence[str], seeds: int, published: Mapping[str, float] | None = None
-) -> list[str]:
-    """Every row must have every seed on every column; differences are those of the mean over columns."""
-
-    def means(row: str) -> list[float]:
-        return [fmean(found[row][column][seed] for column in columns) for seed in range(seeds)]
-
-    told = [] if published is None else ["published"]
-    head = ["row", *columns, "mean", *told, "against ERM", "against PARAM"]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for row in rows:
-        by_column = [fmean(found[row][column][seed] for seed in range(seeds)) for column in columns]
-        shown = " | ".join(f"{value:.1f}" for value in [*by_column, fmean(by_column)])
-        pair = ["-" if row == other else difference(means(row), means(other)) for other in (ERM, NULL)]
-        if published is not None:
-            shown += f" | {published[row]:.1f}" if row in published else " | -"
-        lines.append(f"| {row} | {shown} | {' | '.join(pair)} |")
-    return lines
 
 
 def _by_target(metric: str) -> Callable[[RunRecord], dict[str, float]]:
@@ -142,28 +121,30 @@ def _by_colour(size: int) -> Callable[[RunRecord], dict[str, float]]:
 def amazon() -> list[str]:
     """HMA as a neck on MiniLM, one domain left out."""
     found = _scores("amazon", TEXTS, _by_target("macro_f1"), context="support")
-    return _table(found, TEXTS, sorted(found[ERM]), seeds=3)
+    return compared(found, TEXTS, sorted(found[ERM]), seeds=3, against=AGAINST)
 
 
 def people() -> list[str]:
     """Networks of people beside augmentations."""
     sets = ("imdb-binary", "imdb-multi", "reddit-binary")
     printed = _published("hma/table4", sets, **{ERM: "vanilla"})
-    return _table(_scores("people", PEOPLE, _by_set("accuracy")), PEOPLE, sets, seeds=5, published=printed)
+    found = _scores("people", PEOPLE, _by_set("accuracy"))
+    return compared(found, PEOPLE, sets, seeds=5, against=AGAINST, published=printed)
 
 
 def size() -> list[str]:
     """From small graphs to large ones, Matthews correlation."""
     sets = ("nci1", "nci109", "proteins", "dd")
     printed = _published("hma/table6", sets, times=100)
-    return _table(_scores("size", SIZE, _by_set("mcc")), SIZE, sets, seeds=5, published=printed)
+    found = _scores("size", SIZE, _by_set("mcc"))
+    return compared(found, SIZE, sets, seeds=5, against=AGAINST, published=printed)
 
 
 def digits(encoder: str, pixels: int) -> list[str]:
     """Coloured digits, one network and one size of the pictures."""
     points = ("0.2, 0.1", "0.15, 0.08", "0.1, 0.06", "0.05, 0.04", "0, 0.02")
     found = _scores("digits", DIGITS, _by_colour(pixels), encoder=encoder)
-    return _table(found, DIGITS, points, seeds=3)
+    return compared(found, DIGITS, points, seeds=3, against=AGAINST)
 
 
 def molecules(encoder: str) -> list[str]:
@@ -171,4 +152,5 @@ def molecules(encoder: str) -> list[str]:
     sets = ("bace", "bbbp", "hiv")
     rows = {row: DIGITS[row] for row in (ERM, NULL, *HMA)}
     printed = _published("hma/table3", sets, **{ERM: encoder, "HMA": f"{encoder}+hma"})
-    return _table(_scores("molecules", rows, _by_set("roc_auc"), encoder=encoder), rows, sets, 3, printed)
+    found = _scores("molecules", rows, _by_set("roc_auc"), encoder=encoder)
+    return compared(found, rows, sets, seeds=3, against=AGAINST, published=printed)

@@ -1,11 +1,14 @@
-"""A difference between two rows of an evidence table, as the tables print it."""
+"""Rows of an evidence table beside those they are compared with, as the tables print them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
 from holdfast.report.significance import paired_t
 from holdfast.report.stats import interval
+
+Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # row -> column -> seed -> score
 
 
 def difference(mine: Sequence[float], theirs: Sequence[float], digits: int = 2) -> str:
@@ -14,3 +17,33 @@ def difference(mine: Sequence[float], theirs: Sequence[float], digits: int = 2) 
     assert told is not None
     assert test.p is not None
     return f"{test.difference:+.{digits}f} ({told[0]:+.{digits}f} to {told[1]:+.{digits}f}), p {test.p:.2f}"
+
+
+def compared(
+    found: Scores,
+    rows: Iterable[str],
+    columns: Sequence[str],
+    *,
+    seeds: int,
+    against: Mapping[str, str],
+    published: Mapping[str, float] | None = None,
+) -> list[str]:
+    """Every row must have every seed on every column; differences are those of the mean over columns.
+
+    `against` are the rows to compare with and what their columns are called, `published` the printed means of rows.
+    """
+
+    def means(row: str) -> list[float]:
+        return [fmean(found[row][column][seed] for column in columns) for seed in range(seeds)]
+
+    told = [] if published is None else ["published"]
+    head = ["row", *columns, "mean", *told, *(f"against {name}" for name in against.values())]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for row in rows:
+        by_column = [fmean(found[row][column][seed] for seed in range(seeds)) for column in columns]
+        cells = [f"{value:.1f}" for value in [*by_column, fmean(by_column)]]
+        if published is not None:
+            cells.append(f"{published[row]:.1f}" if row in published else "-")
+        cells += ["-" if row == other else difference(means(row), means(other)) for other in against]
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return lines
