@@ -59,7 +59,7 @@ class Examples:
     def targets(self, rows: Tensor) -> Tensor:
         if isinstance(self.y, Ragged):
             return inputs.to(self.y.take(rows.cpu()), self.device)
-        return self.y.index_select(0, rows.to(self.device))
+        return self.y.index_select(0, inputs.to(rows, self.device))
 
     def rows_of(self, part: Part) -> Tensor:
         """The rows here of a part's examples, in its order."""
@@ -77,7 +77,7 @@ class Examples:
     def both(self, rows: Tensor) -> tuple[Inputs, Tensor]:
         """Inputs and targets; rows of a tensor travel to the device once for both."""
         if isinstance(self.store, TensorStore):
-            rows = rows.to(self.device)
+            rows = inputs.to(rows, self.device)
         return self.inputs(rows), self.targets(rows)
 
     def once(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
