@@ -61,7 +61,7 @@ app.command("bench")(bench.bench)
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer brings its own click from 0.26 on
 
 
-AT_ONCE = "stopped at once; the same command goes on from the last checkpoint"
+KEEPS = ("demo", "compare", "sweep", "fit", "adapt", "pretrain", "reproduce")  # verbs that write checkpoints
 TOGETHER = ("fit", "compare")  # verbs whose runs several processes can share
 
 
@@ -84,7 +84,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no emoji gets their numbers
     try:
-        _check_verb(sys.argv[1:])
+        _check_verb()
         code = app(standalone_mode=False)
     except BadInput as error:
         fail(str(error))
@@ -119,14 +119,19 @@ def main() -> None:
 
 def _at_once() -> None:
     if may_speak():
-        say(AT_ONCE, anyone=True)
+        more = "; the same command goes on from the last checkpoint" if _verb() in KEEPS else ""
+        say(f"stopped at once{more}", anyone=True)
 
 
-def _check_verb(words: list[str]) -> None:
+def _verb() -> str:
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+
+
+def _check_verb() -> None:
     """One sentence where several processes were started for what one of them does."""
     from holdfast.core.errors import BadInput
 
-    verb = next((word for word in words if not word.startswith("-")), "")
+    verb = _verb()
     if processes.started() > 1 and verb and verb not in TOGETHER:
         raise BadInput(
             f"{processes.started()} processes were started, and holdfast {verb} runs in one: start it without "
