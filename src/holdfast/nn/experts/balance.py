@@ -47,64 +47,64 @@ def balance(
     routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, real: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The two losses; `tutel` also takes the variance with e - 1, so that it is e / (e - 1) as large."""
-    return balance_and_importance(routing, sigma=sigma, form=form, detach=detach, real=real)[:2]
+    return _plain(routing, real, sigma, form, detach)[:2]
 
 
-def balance_and_importance(
-    routing: Routing, *, sigma: float, form: str, detach: bool, real: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same, and the importance (e,) without a gradient, which comes with them."""
-    if form not in FORMS:
-        raise unknown("form of the balance loss", form, FORMS)
-    fast = kernels_unless_compiled("routing", routing.clean)
-    if fast is None or routing.clean.shape[1] > fast.MOST:
-        return _plain(routing, real, sigma, form, detach)
+def weighed(
+    routing: Routing, *, weight: float, sigma: float, form: str, detach: bool, real: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`weight` times the sum of the losses; without a gradient both of them and the share of each in the importance."""
     how = routing, real, sigma, form, detach
-    return _Balance.apply(routing.clean, routing.noisy, *how)  # pyright: ignore[reportReturnType]
+    fast = kernels_unless_compiled("routing", routing.clean)
+    if fast is not None and routing.clean.shape[1] <= fast.MOST:
+        return _Weighed.apply(routing.clean, routing.noisy, weight, *how)  # pyright: ignore[reportReturnType]
+    first, second, amounts = _plain(*how)
+    return weight * (first + second), first.detach(), second.detach(), amounts / amounts.sum()
 
 
 def _plain(
     routing: Routing, real: Tensor | None, sigma: float, form: str, detach: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    amounts = importance(routing, real), load(routing, sigma=sigma, form=form, detach=detach, real=real)
-    first, second = (variation(each, unbiased=form == "tutel") for each in amounts)
-    return first, second, amounts[0].detach()
+    if form not in FORMS:
+        raise unknown("form of the balance loss", form, FORMS)
+    amounts, unbiased = importance(routing, real), form == "tutel"
+    second = load(routing, sigma=sigma, form=form, detach=detach, real=real)
+    return variation(amounts, unbiased=unbiased), variation(second, unbiased=unbiased), amounts.detach()
 
 
-class _Balance(torch.autograd.Function):
+class _Weighed(torch.autograd.Function):
     """By kernels; a second derivative goes through plain tensors."""
 
     @staticmethod
     def forward(
-        ctx: Any, clean: Tensor, noisy: Tensor, routing: Routing, real: Tensor | None, sigma: float, form: str,
-        detach: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        ctx: Any, clean: Tensor, noisy: Tensor, weight: float, routing: Routing, real: Tensor | None, sigma: float,
+        form: str, detach: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         fast = kernels_unless_compiled("routing", clean)
         parts = clean.contiguous(), noisy.contiguous(), routing.chosen.contiguous(), real
-        first, second, amounts, slopes = fast.balance(*parts, sigma=sigma, tutel=form == "tutel")
+        loss, first, second, shares, slopes = fast.balance(*parts, sigma=sigma, tutel=form == "tutel", weight=weight)
         ctx.save_for_backward(clean, noisy, slopes)
-        ctx.how = routing, real, sigma, form, detach
-        told = amounts[0]
-        ctx.mark_non_differentiable(told)
+        ctx.how = weight, routing, real, sigma, form, detach
         ctx.set_materialize_grads(False)
-        return first, second, told
+        ctx.mark_non_differentiable(first, second, shares)
+        return loss, first, second, shares
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         clean, noisy, slopes = ctx.saved_tensors
-        routing, real, sigma, form, detach = ctx.how
-        grads = tuple(slopes.new_zeros(()) if grad is None else grad for grad in grads[:2])
+        weight, routing, real, sigma, form, detach = ctx.how
         if torch.is_grad_enabled():  # someone will differentiate this once more
 
-            def plain(clean: Tensor, noisy: Tensor) -> tuple[Tensor, ...]:
-                return _plain(replace(routing, clean=clean, noisy=noisy), *ctx.how[1:])[:2]
+            def plain(clean: Tensor, noisy: Tensor) -> Tensor:
+                first, second, _ = _plain(replace(routing, clean=clean, noisy=noisy), *ctx.how[2:])
+                return weight * (first + second)
 
-            found = through_plain(plain, (clean, noisy), ctx.needs_input_grad[:2], grads)
+            found = through_plain(plain, (clean, noisy), ctx.needs_input_grad[:2], grads[:1])
         else:
-            parts = clean.contiguous(), noisy.contiguous(), routing.chosen.contiguous(), real, slopes, *grads
+            parts = clean.contiguous(), noisy.contiguous(), routing.chosen.contiguous(), real, slopes, grads[0]
             fast = kernels_unless_compiled("routing", clean)
-            found = fast.balance_back(*parts, sigma=sigma, tutel=form == "tutel", detach=detach)
-        return *found, None, None, None, None, None
+            found = fast.balance_back(*parts, sigma=sigma, tutel=form == "tutel", detach=detach, weight=weight)
+        return *found, *[None] * len(ctx.how)
 
 
 def _total(each: Tensor, real: Tensor | None) -> Tensor:

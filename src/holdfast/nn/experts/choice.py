@@ -30,6 +30,17 @@ def cosines(dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor) 
     return found.view_as(dots)  # pyright: ignore[reportOptionalMemberAccess]
 
 
+def narrow_scores(
+    u: Tensor, narrow: Tensor, weight: Tensor, bias: Tensor, directions: Tensor, log_scale: Tensor
+) -> Tensor:
+    """(..., e) cosines of W u + b with each direction: its length of narrow products, E (W u + b) = (E W) u + E b."""
+    fast = kernels_unless_compiled("folding", u)
+    if fast is None or len(directions) > fast.MOST:
+        query, dots = _products(u, narrow, weight, bias, directions)
+        return cosines(dots, query, directions.float(), log_scale)
+    return _Scores.apply(u, narrow, weight, bias, directions, log_scale)  # pyright: ignore[reportReturnType]
+
+
 class Products(torch.autograd.Function):
     """What a cosine router multiplies tokens (..., d) by: weight (q, d) and bias in their narrow type, folded in fp32.
 
@@ -90,6 +101,37 @@ class _Cosines(torch.autograd.Function):
         return kernels_unless_compiled("cosine", dots).gradients(*parts, math.log(LARGEST))
 
 
+class _Scores(torch.autograd.Function):
+    """`narrow_scores` by kernels, where products of the query and of the dots on the way back are one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, narrow: Tensor, weight: Tensor, bias: Tensor, directions: Tensor, log_scale: Tensor
+    ) -> Tensor:
+        rows, few = narrow.flatten(0, -2), (weight.contiguous(), bias.contiguous(), directions.contiguous())
+        fast = kernels_unless_compiled("folding", u)
+        folded, folded_bias, both, narrow_bias = fast.fold(*few, narrow.dtype)
+        query = F.linear(rows, both[: len(weight)], narrow_bias)  # (t, q)
+        dots = F.linear(u.flatten(0, -2), folded, folded_bias)  # (t, e)
+        fast = kernels_unless_compiled("cosine", dots)
+        scores, *sizes = fast.cosines(dots, query, few[2], log_scale, math.log(LARGEST))
+        ctx.save_for_backward(narrow, weight, bias, directions, log_scale, both, query, scores, *sizes)
+        return scores.view(*narrow.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        *inputs, both, query, scores, lengths, sizes = ctx.saved_tensors
+        if torch.is_grad_enabled():  # someone will differentiate this once more
+            return None, *through_plain(_narrow_scores, inputs, ctx.needs_input_grad[1:], grads)
+        narrow, weight, bias, directions, log_scale = inputs
+        rows, largest = narrow.flatten(0, -2), math.log(LARGEST)
+        parts = log_scale, lengths, sizes, grads[0].reshape(scores.shape).contiguous()
+        joined, sums = kernels_unless_compiled("cosine", scores).joined_gradients(scores, query, *parts, largest)
+        few = weight.contiguous(), bias.contiguous(), directions.contiguous(), log_scale
+        found = kernels_unless_compiled("folding", scores).unfold(*few, sizes, sums, joined.T @ rows, largest)
+        return None, (joined @ both).view_as(narrow), *found
+
+
 class _Choice(torch.autograd.Function):
     """The same of noise, choice and gates; without noise the first output is empty."""
 
@@ -122,6 +164,18 @@ class _Choice(torch.autograd.Function):
                 noisy.contiguous(), chosen, by_noisy, by_gates.contiguous(), renormalise=ctx.renormalise
             )
         return by_clean, None, None, None, None
+
+
+def _narrow_scores(narrow: Tensor, weight: Tensor, bias: Tensor, directions: Tensor, log_scale: Tensor) -> Tensor:
+    """Plainly, from what the kernels keep of the tokens."""
+    query, dots = _products(narrow.detach().float(), narrow, weight, bias, directions)
+    return _cosines(dots, query, directions.float(), log_scale)
+
+
+def _products(u: Tensor, narrow: Tensor, weight: Tensor, bias: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    directions = directions.float()
+    folded = directions @ weight.float(), directions @ bias.float()
+    return Products.apply(u, narrow, weight.to(narrow.dtype), bias.to(narrow.dtype), *folded)  # pyright: ignore[reportReturnType]
 
 
 def _cosines(dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor) -> Tensor:

@@ -29,7 +29,14 @@ class Places:
     token: Tensor  # (s,) the token at each place
     expert: Tensor  # (s,) the expert at each place
     ends: Tensor  # (e,) int32, where each expert's pairs end
-    kept: Tensor | None  # (s,) by place, whether an expert had room; None where all are kept
+    shares: Tensor | None = None  # (e,) of the pairs, where they came with the places
+    kept: Tensor | None = None  # (s,) by place, whether an expert had room; None where all are kept
+
+    def load(self) -> Tensor:
+        """(e,) which share of the pairs each expert has."""
+        if self.shares is not None:
+            return self.shares
+        return self.ends.diff(prepend=self.ends.new_zeros(1)) / len(self.order)
 
 
 def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, room: int | None = None) -> Places:
@@ -40,7 +47,7 @@ def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, ro
     t, k = chosen.shape
     fast = kernels_unless_compiled("places", chosen) if first is None and room is None else None
     if fast is not None and experts <= fast.MOST:
-        return Places(*fast.places(chosen, experts), kept=None)
+        return Places(*fast.places(chosen, experts))
     expert = (chosen if first is None else chosen[first]).T.reshape(-1)  # (s,) choice after choice
     # a sort of bytes takes one pass over them
     narrow = torch.uint8 if experts < 1 << 8 else torch.int16 if experts < 1 << 15 else torch.int64
@@ -55,7 +62,7 @@ def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, ro
     if room is not None:
         starts = F.pad(ends[:-1], (1, 0))
         kept = torch.arange(t * k, device=chosen.device) - starts[expert] < room
-    return Places(order, place, token, expert, ends, kept)
+    return Places(order, place, token, expert, ends, kept=kept)
 
 
 def room_for(tokens: int, experts: int, *, top: int, factor: float) -> int:

@@ -18,7 +18,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.exporting import exporting
 from holdfast.core.held import Held
 from holdfast.core.tape import listening, record
-from holdfast.nn.experts.balance import FORMS, balance_and_importance, importance
+from holdfast.nn.experts.balance import FORMS, importance, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.router import Routing, make_router, route
 
@@ -150,18 +150,21 @@ class SparseMoE(nn.Module):
         return F.dropout(self.act_fn(hidden), self.options.dropout, self.training)
 
     def _tell(self, routing: Routing, at: Places, shape: torch.Size, real: Tensor | None) -> None:
-        options, amounts = self.options, None
+        options = self.options
+        if self.training:
+            record("share/experts/load", at.load())
         if self.training and options.balance:
             sigma = (options.noise or 1.0) / options.count  # without noise the step is smoothed all the same
-            first, second, amounts = balance_and_importance(
-                routing, sigma=sigma, form=options.form, detach=not options.threshold_learns, real=real
-            )
-            record("loss/experts", options.balance / 2 * (first + second))
-            record("experts/importance-loss", first.detach())
-            record("experts/load-loss", second.detach())
-        if self.training:
-            amounts = importance(routing, real).detach() if amounts is None else amounts
-            record("share/experts/load", at.ends.diff(prepend=at.ends.new_zeros(1)) / len(at.order))
+            loss, first, second, shares = weighed(
+                routing, weight=options.balance / 2, sigma=sigma, form=options.form,
+                detach=not options.threshold_learns, real=real,
+            )  # fmt: skip
+            record("loss/experts", loss)
+            record("experts/importance-loss", first)
+            record("experts/load-loss", second)
+            record("share/experts/importance", shares)
+        elif self.training:
+            amounts = importance(routing, real).detach()
             record("share/experts/importance", amounts / amounts.sum())
         if at.kept is not None:
             counted = torch.ones_like(at.kept) if real is None else real[at.token]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.nn.experts.choice import LARGEST, Products, choose, cosines
+from holdfast.nn.experts.choice import LARGEST, choose, cosines, narrow_scores
 
 ROUTERS = ("cosine", "linear", "random")
 SLOTS = 1021  # places that the random router tells apart
@@ -53,15 +53,12 @@ class CosineRouter(nn.Module):
         The rest, E (W u + b) = (E W) u + E b, then has no product of the width q and stays in fp32. Gradients come back
         through `narrow`.
         """
-        weight, bias, directions = self.project.weight, self.project.bias, self.directions.float()
-        if narrow is None:
-            query = F.linear(u, weight.float(), bias.float())  # (..., q)
-            dots = F.linear(query, directions)
-        else:
-            folded = directions @ weight.float(), directions @ bias.float()
-            found = Products.apply(u, narrow, weight.to(narrow.dtype), bias.to(narrow.dtype), *folded)
-            query, dots = found  # pyright: ignore[reportGeneralTypeIssues]
-        return cosines(dots, query, directions, self.log_scale)
+        weight, bias = self.project.weight, self.project.bias
+        if narrow is not None:
+            return narrow_scores(u, narrow, weight, bias, self.directions, self.log_scale)
+        directions = self.directions.float()
+        query = F.linear(u, weight.float(), bias.float())  # (..., q)
+        return cosines(F.linear(query, directions), query, directions, self.log_scale)
 
 
 class LinearRouter(nn.Module):

@@ -7,24 +7,26 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 def kernels(name: str, tensor: Tensor) -> Any:
     """The module of that name where this tensor can go through its kernels, else None."""
-    module = _module(name) if tensor.is_cuda and _work(tensor.device) else None
-    return module if module is not None and tensor.dtype in module.TYPES else None
+    return _usable(name, tensor.device, tensor.dtype) if tensor.is_cuda else None
 
 
 def kernels_unless_compiled(name: str, tensor: Tensor) -> Any:
     """The same for what a compiler fuses itself when it is shown the plain way."""
     return None if torch.compiler.is_compiling() or not tensor.numel() else kernels(name, tensor)
+
+
+@functools.cache
+def _usable(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    module = _module(name) if _work(device) else None
+    return module if module is not None and dtype in module.TYPES else None
 
 
 @functools.cache
@@ -51,17 +53,6 @@ def kernel(function: Callable[..., Any]) -> Any:
     import triton  # pyright: ignore[reportMissingImports]
 
     return triton.jit(function)
-
-
-def on_its_device(function: Callable[P, R]) -> Callable[P, R]:
-    """A kernel runs on the device that is current, so make it the first tensor's."""
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **named: P.kwargs) -> R:
-        with torch.cuda.device_of(args[0]):
-            return function(*args, **named)
-
-    return wrapped
 
 
 def through_plain(

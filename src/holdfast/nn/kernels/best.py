@@ -6,36 +6,34 @@ r rows, n scores, k chosen
 from __future__ import annotations
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel, on_its_device
+from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels.launch import launch, power_of_two
 
 LONGEST = 4096  # a row of scores, and all sums of a pair of lists, are held in registers
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@on_its_device
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """(..., k) the best scores of each row (..., n) in fp32, and where they stand; in the order of the row."""
     *rows, n = scores.shape
     values = torch.empty(*rows, k, dtype=torch.float32, device=scores.device)
     places = torch.empty(*rows, k, dtype=torch.int32, device=scores.device)
-    size = triton.next_power_of_2(n)
+    size = power_of_two(n)
     low = 16 if scores.dtype == torch.bfloat16 else 0  # bits that are empty once a score is written in fp32
     grid = (scores.numel() // n,)
-    _best[grid](scores.contiguous(), values, places, n, k, SIZE=size, LOW=low, num_warps=max(1, size // 1024))
+    launch(_best, grid, scores.contiguous(), values, places, n, k, SIZE=size, LOW=low, num_warps=max(1, size // 1024))
     return values, places
 
 
-@on_its_device
 def best_sums(values: Tensor, places: Tensor, k: int) -> Tensor:
     """(2, r, k) the places of the k best of all k x k sums of two lists; values and places are (2, r, k)."""
     r = values.shape[1]
     chosen = torch.empty(2, r, k, dtype=torch.int64, device=values.device)
-    side = triton.next_power_of_2(k)
-    _best_sums[(r,)](values, places, chosen, k, SIDE=side, num_warps=max(1, side * side // 1024))
+    side = power_of_two(k)
+    launch(_best_sums, (r,), values, places, chosen, k, SIDE=side, num_warps=max(1, side * side // 1024))
     return chosen
 
 

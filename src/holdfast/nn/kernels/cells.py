@@ -7,11 +7,11 @@ of a longer one may.
 from __future__ import annotations
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels.launch import launch, pieces
 
 TYPES = (torch.float32,)
 SIZE = 128
@@ -20,32 +20,32 @@ SIZE = 128
 def lstm(sums: Tensor, h: Tensor, keep: Tensor, kept_before: Tensor) -> None:
     """The sums (blocks g, i, f, o) become the gates; the next state goes to `h` and to `keep`, c' and tanh c'."""
     parts = (sums, h, keep, kept_before)
-    _lstm[_grid(h)](*parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_lstm, _grid(h), *parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
 
 
 def lstm_back(gates: Tensor, keep: Tensor, kept_before: Tensor, grad: Tensor, inner: Tensor, out: Tensor) -> None:
     """From the gradient of h' to that of the sums in `out`; `inner`, that of c', becomes that of c."""
     parts = (gates, keep, kept_before, grad, inner, out)
-    _lstm_back[_grid(grad)](*parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_lstm_back, _grid(grad), *parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
 
 
 def gru(sums: Tensor, h: Tensor, h_before: Tensor) -> None:
     """The sums (blocks u, r, z, n) become the gates, u stays; the next state goes to `h`."""
     parts = (sums, h, h_before)
-    _gru[_grid(h)](*parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_gru, _grid(h), *parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
 
 
 def gru_back(gates: Tensor, h_before: Tensor, grad: Tensor, out: Tensor) -> Tensor:
     """From the gradient of h' to that of the sums in `out`; what goes to h straight is returned."""
     straight = torch.empty_like(grad, memory_format=torch.contiguous_format)
     parts = (gates, h_before, grad, out, straight)
-    _gru_back[_grid(grad)](*parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_gru_back, _grid(grad), *parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
     return straight
 
 
 def _grid(h: Tensor) -> tuple[int, int]:
     g, a, width = h.shape
-    return g * a, triton.cdiv(width, SIZE)
+    return g * a, pieces(width, SIZE)
 
 
 @kernel

@@ -1,16 +1,17 @@
 """Scores of a cosine router on a GPU from its products: lengths, division and scale in one pass, there and back.
 
-t tokens, e experts, q width in which the cosine is taken
+t tokens, e experts, q width in which the cosine is taken, w = q + e or a few more
 """
 
 from __future__ import annotations
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel, on_its_device
+from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels.folding import size_of, whole
+from holdfast.nn.kernels.launch import launch, pieces, power_of_two
 
 MOST = 64  # experts
 TYPES = (torch.float32,)
@@ -18,7 +19,6 @@ ROWS = 32
 HELD = 2048  # sums at once
 
 
-@on_its_device
 def cosines(
     dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor, largest: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -28,13 +28,26 @@ def cosines(
     """
     (t, e), q = dots.shape, query.shape[1]
     scores, lengths, sizes = torch.empty_like(dots), dots.new_empty(t), dots.new_empty(e)
-    _cosines[(triton.cdiv(t, ROWS),)](
-        dots, query, directions, log_scale, scores, lengths, sizes, t, e, q, largest, ROWS=ROWS, **_tile(e)
+    launch(
+        _cosines,
+        (pieces(t, ROWS),),
+        dots,
+        query,
+        directions,
+        log_scale,
+        scores,
+        lengths,
+        sizes,
+        t,
+        e,
+        q,
+        largest,
+        ROWS=ROWS,
+        **_tile(e),
     )
     return scores, lengths, sizes
 
 
-@on_its_device
 def gradients(
     scores: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor, lengths: Tensor, sizes: Tensor, grad: Tensor,
     largest: float,
@@ -42,21 +55,40 @@ def gradients(
     """Of the dots, the query, the directions and the scale's logarithm."""
     (t, e), q = scores.shape, query.shape[1]
     by_dots, by_query, by_directions, by_scale = (torch.empty_like(x) for x in (scores, query, directions, log_scale))
-    blocks = triton.cdiv(t, ROWS)
+    blocks, tile = pieces(t, ROWS), _tile(e)
     sums = scores.new_empty(blocks, e)
-    _gradients[(blocks,)](
-        scores, query, log_scale, lengths, sizes, grad, by_dots, by_query, sums, t, e, q, largest, ROWS=ROWS, **_tile(e)
-    )
-    _few_gradients[(1,)](
-        directions, log_scale, sizes, sums, by_directions, by_scale, blocks, e, q, largest,
-        ROWS=HELD // _tile(e)["SIZE"], **_tile(e),
+    launch(
+        _gradients, (blocks,), scores, query, log_scale, lengths, sizes, grad, by_dots, by_query, sums,
+        t, e, q, e, e, q, largest, MORE=False, ROWS=ROWS, **tile,
+    )  # fmt: skip
+    launch(
+        _few_gradients, (1,), directions, log_scale, sizes, sums, by_directions, by_scale, blocks, e, q, largest,
+        ROWS=HELD // tile["SIZE"], **tile,
     )  # fmt: skip
     return by_dots, by_query, by_directions, by_scale
 
 
+def joined_gradients(
+    scores: Tensor, query: Tensor, log_scale: Tensor, lengths: Tensor, sizes: Tensor, grad: Tensor, largest: float
+) -> tuple[Tensor, Tensor]:
+    """Of the query beside the dots (t, w) in the query's type, then nothing; and for `unfold` the sums of blocks."""
+    (t, e), q = scores.shape, query.shape[1]
+    wide, blocks, size = whole(q, e), pieces(t, ROWS), size_of(e)
+    joined, sums = query.new_empty(t, wide), scores.new_empty(blocks, 2 * e + q)
+    launch(
+        _gradients, (blocks,), scores, query, log_scale, lengths, sizes, grad, joined[:, q:], joined, sums,
+        t, e, q, wide - q, wide, wide, largest, MORE=True, ROWS=ROWS, SIZE=size, COLS=_cols(size),
+    )  # fmt: skip
+    return joined, sums
+
+
+def _cols(size: int) -> int:
+    return 256 if size <= 16 else 64
+
+
 def _tile(experts: int) -> dict[str, int]:
-    size = max(2, triton.next_power_of_2(experts))
-    return {"SIZE": size, "COLS": 256 if size <= 16 else 64}
+    size = max(2, power_of_two(experts))
+    return {"SIZE": size, "COLS": _cols(size)}
 
 
 @kernel
@@ -84,24 +116,35 @@ def _cosines(
 
 @kernel
 def _gradients(
-    scores, query, log_scale, lengths, sizes, grad, by_dots, by_query, sums, t, e, q, largest,
-    ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
+    scores, query, log_scale, lengths, sizes, grad, by_dots, by_query, sums,
+    t, e, q, wide, step_dots, step_query, largest,
+    MORE: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The query has a gradient by its length alone; <grad, scores> of a block of tokens go to the few parameters."""
+    """The query has a gradient by its length alone; <grad, scores> of a block of tokens go to the few parameters.
+
+    Rows of the dots' gradient are `wide`, and rows of both lie a step apart. MORE: the sums of both as well.
+    """
     row, i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
     at, real = row[:, None] * e + i[None, :], (row < t)[:, None] & (i < e)[None, :]
     length, size = tl.load(lengths + row, mask=row < t, other=1), tl.load(sizes + i, mask=i < e, other=1)
     g = tl.load(grad + at, mask=real, other=0)
     along = g * tl.load(scores + at, mask=real, other=0)
     scale = tl.exp(tl.minimum(tl.load(log_scale).to(tl.float32), largest))
-    tl.store(by_dots + at, g * (scale / size)[None, :] / length[:, None], mask=real)
-    tl.store(sums + tl.program_id(0) * e + i, tl.sum(along, 0), mask=i < e)
+    by = g * (scale / size)[None, :] / length[:, None]
+    tl.store(by_dots + row[:, None] * step_dots + i[None, :], by, mask=(row < t)[:, None] & (i < wide)[None, :])
+    sums += tl.program_id(0).to(tl.int64) * (2 * e + q if MORE else e)
+    tl.store(sums + i, tl.sum(along, 0), mask=i < e)
+    if MORE:
+        tl.store(sums + e + i, tl.sum(by, 0), mask=i < e)
     by_length = tl.where(length > 1e-12, tl.sum(along, 1) / (length * length), 0.0)
     for left in range(0, q, COLS):
-        cols = left + tl.arange(0, COLS)[None, :]
-        inside = (row < t)[:, None] & (cols < q)
-        x = tl.load(query + row[:, None] * q + cols, mask=inside, other=0).to(tl.float32)
-        tl.store(by_query + row[:, None] * q + cols, -by_length[:, None] * x, mask=inside)
+        cols = left + tl.arange(0, COLS)
+        inside = (row < t)[:, None] & (cols < q)[None, :]
+        x = tl.load(query + row[:, None] * q + cols[None, :], mask=inside, other=0).to(tl.float32)
+        shorter = -by_length[:, None] * x
+        tl.store(by_query + row[:, None] * step_query + cols[None, :], shorter, mask=inside)
+        if MORE:
+            tl.store(sums + 2 * e + cols, tl.sum(shorter, 0), mask=cols < q)
 
 
 @kernel

@@ -6,62 +6,70 @@ t tokens, k chosen, s = t k pairs which stand expert after expert, e experts, d 
 from __future__ import annotations
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel, on_its_device
+from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels.launch import launch, pieces
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 ROWS, COLS = 32, 128
 SLOTS, NARROW = 32, 32  # a tile of the sums of blocks
 
 
-@on_its_device
 def gelu(x: Tensor, bias: Tensor | None, expert: Tensor) -> Tensor:
     """(s, d) GELU of x plus the bias (e, d) of each row's expert."""
     s, d = x.shape
     out = torch.empty_like(x)
-    grid = (triton.cdiv(s, ROWS), triton.cdiv(d, COLS))
-    _gelu[grid](x, _or(bias, x), expert, out, s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS)
+    grid = (pieces(s, ROWS), pieces(d, COLS))
+    launch(_gelu, grid, x, _or(bias, x), expert, out, s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS)
     return out
 
 
-@on_its_device
 def gelu_back(
     x: Tensor, bias: Tensor | None, expert: Tensor, ends: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of x and of the bias."""
     s, d = x.shape
     out, sums = torch.empty_like(x), _sums(bias, s)
-    grid = (triton.cdiv(s, ROWS), triton.cdiv(d, COLS))
-    _gelu_back[grid](
-        x, _or(bias, x), expert, grad, out, _or(sums, x), s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS
+    grid = (pieces(s, ROWS), pieces(d, COLS))
+    launch(
+        _gelu_back,
+        grid,
+        x,
+        _or(bias, x),
+        expert,
+        grad,
+        out,
+        _or(sums, x),
+        s,
+        d,
+        BIASED=bias is not None,
+        ROWS=ROWS,
+        COLS=COLS,
     )
     return out, _by_expert(sums, bias, ends)
 
 
-@on_its_device
 def combine(y: Tensor, bias: Tensor | None, gates: Tensor | None, expert: Tensor, place: Tensor, tokens: int) -> Tensor:
     """(t, d) sum_j gate_j (y_j + bias_j) over the pairs of each token, with y (s, d) by place; no gates: all one."""
     s, d = y.shape
     out = y.new_empty(tokens, d)
-    grid = (triton.cdiv(tokens, ROWS), triton.cdiv(d, COLS))
-    _combine[grid](
+    grid = (pieces(tokens, ROWS), pieces(d, COLS))
+    launch(_combine, grid,
         y, _or(bias, y), _or(gates, y), expert, place, out, tokens, d,
         K=s // tokens, BIASED=bias is not None, GATED=gates is not None, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
     return out
 
 
-@on_its_device
 def combine_back(
     y: Tensor, bias: Tensor | None, gates: Tensor, expert: Tensor, order: Tensor, ends: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Gradients of y, the bias and the gates (t, k)."""
     (s, d), (t, k) = y.shape, gates.shape
     out, sums, by_gates = torch.empty_like(y), _sums(bias, s), torch.empty_like(gates)
-    _combine_back[(triton.cdiv(s, ROWS),)](
+    launch(_combine_back, (pieces(s, ROWS),),
         y, _or(bias, y), gates, expert, order, grad, out, _or(sums, y), by_gates, s, t, d,
         K=k, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
@@ -80,7 +88,7 @@ def _sums(bias: Tensor | None, s: int) -> Tensor | None:
     """
     if bias is None:
         return None
-    return torch.empty(triton.cdiv(s, ROWS) + len(bias), bias.shape[1], dtype=torch.float32, device=bias.device)
+    return torch.empty(pieces(s, ROWS) + len(bias), bias.shape[1], dtype=torch.float32, device=bias.device)
 
 
 def _by_expert(sums: Tensor | None, bias: Tensor | None, ends: Tensor) -> Tensor | None:
@@ -89,7 +97,7 @@ def _by_expert(sums: Tensor | None, bias: Tensor | None, ends: Tensor) -> Tensor
         return None
     out = torch.empty_like(bias)
     e, d = bias.shape
-    _expert_sums[(e, triton.cdiv(d, NARROW))](sums, ends, out, d, ROWS=ROWS, SLOTS=SLOTS, COLS=NARROW)
+    launch(_expert_sums, (e, pieces(d, NARROW)), sums, ends, out, d, ROWS=ROWS, SLOTS=SLOTS, COLS=NARROW)
     return out
 
 

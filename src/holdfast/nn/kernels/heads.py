@@ -6,36 +6,34 @@ h heads, b batch, m slots
 from __future__ import annotations
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel, on_its_device
+from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels.launch import launch, power_of_two
 
 WIDEST = 16384  # a row of scores is held in registers
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@on_its_device
 def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     """(b, m) the sum over heads of the weights, and the weights (h, b, m) themselves."""
     heads, b, m = scores.shape
     weights, total = torch.empty_like(scores), scores.new_empty(b, m)
-    _forward[(b,)](scores, weights, total, heads, b, m, SIZE=triton.next_power_of_2(m), num_warps=_warps(m))
+    launch(_forward, (b,), scores, weights, total, heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
     return total, weights
 
 
-@on_its_device
 def gradient(weights: Tensor, grad: Tensor) -> Tensor:
     """(h, b, m) the gradient of the scores, from that of the sum over heads."""
     heads, b, m = weights.shape
     out = torch.empty_like(weights)
-    _backward[(b,)](weights, grad, out, heads, b, m, SIZE=triton.next_power_of_2(m), num_warps=_warps(m))
+    launch(_backward, (b,), weights, grad, out, heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
     return out
 
 
 def _warps(m: int) -> int:
-    return min(8, max(1, triton.next_power_of_2(m) // 256))
+    return min(8, max(1, power_of_two(m) // 256))
 
 
 @kernel

@@ -6,18 +6,17 @@ t tokens, e experts, k chosen
 from __future__ import annotations
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel, on_its_device
+from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels.launch import launch, pieces, power_of_two
 
 MOST = 64  # experts: the scores of a token are held in registers
 TYPES = (torch.float32,)
 HELD = 2048  # scores of one program
 
 
-@on_its_device
 def choose(
     clean: Tensor, drawn: Tensor | None, *, noise: float, top: int, renormalise: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -27,14 +26,13 @@ def choose(
     chosen = torch.empty(t, top, dtype=torch.int64, device=clean.device)
     gates = clean.new_empty(t, top)
     rows, size = _tile(e)
-    _choose[(triton.cdiv(t, rows),)](
+    launch(_choose, (pieces(t, rows),),
         clean, clean if drawn is None else drawn, noisy, chosen, gates, noise, t, e,
-        K=top, WIDE=triton.next_power_of_2(top), WHOLE=renormalise, NOISY=drawn is not None, ROWS=rows, SIZE=size,
+        K=top, WIDE=power_of_two(top), WHOLE=renormalise, NOISY=drawn is not None, ROWS=rows, SIZE=size,
     )  # fmt: skip
     return noisy, chosen, gates
 
 
-@on_its_device
 def choose_back(
     noisy: Tensor, chosen: Tensor, by_noisy: Tensor | None, by_gates: Tensor, *, renormalise: bool
 ) -> Tensor:
@@ -42,53 +40,55 @@ def choose_back(
     (t, e), top = noisy.shape, chosen.shape[1]
     out = torch.empty_like(noisy)
     rows, size = _tile(e)
-    _choose_back[(triton.cdiv(t, rows),)](
+    launch(_choose_back, (pieces(t, rows),),
         noisy, chosen, noisy if by_noisy is None else by_noisy, by_gates, out, t, e,
         K=top, WHOLE=renormalise, MORE=by_noisy is not None, ROWS=rows, SIZE=size,
     )  # fmt: skip
     return out
 
 
-@on_its_device
 def balance(
-    clean: Tensor, noisy: Tensor, chosen: Tensor, real: Tensor | None, *, sigma: float, tutel: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The importance and the load loss, their amounts (2, e), and how each loss moves with its amounts (2, e)."""
+    clean: Tensor, noisy: Tensor, chosen: Tensor, real: Tensor | None, *, sigma: float, tutel: bool, weight: float
+) -> tuple[Tensor, ...]:
+    """`weight` times the sum of the importance and the load loss, both, shares of the importance (e,), and slopes.
+
+    Those say how each loss moves with its amounts (2, e).
+    """
     (t, e), top = clean.shape, chosen.shape[1]
     rows, size = _tile(e)
-    blocks = triton.cdiv(t, rows)
-    parts, amounts, slopes = clean.new_empty(blocks, 2, e), clean.new_empty(2, e), clean.new_empty(2, e)
-    first, second = clean.new_empty(()), clean.new_empty(())
-    _amounts[(blocks,)](
-        clean, noisy, chosen, chosen if real is None else real, parts, t, e, 1 / sigma,
+    blocks = pieces(t, rows)
+    parts, slopes, shares = clean.new_empty(blocks, 2, e), clean.new_empty(2, e), clean.new_empty(e)
+    losses = clean.new_empty(3).unbind(0)
+    launch(
+        _amounts, (blocks,), clean, noisy, chosen, chosen if real is None else real, parts, t, e, 1 / sigma,
         K=top, TUTEL=tutel, SOME=real is not None, ROWS=rows, SIZE=size,
     )  # fmt: skip
-    _variation[(2,)](
-        parts, amounts, slopes, first, second, blocks, e, e - 1.0 if tutel else float(e), ROWS=rows, SIZE=size
-    )
-    return first, second, amounts, slopes
+    launch(
+        _variation, (1,), parts, slopes, shares, *losses, blocks, e, e - 1.0 if tutel else float(e), weight,
+        ROWS=rows, SIZE=size,
+    )  # fmt: skip
+    return *losses, shares, slopes
 
 
-@on_its_device
 def balance_back(
-    clean: Tensor, noisy: Tensor, chosen: Tensor, real: Tensor | None, slopes: Tensor, first: Tensor, second: Tensor,
-    *, sigma: float, tutel: bool, detach: bool,
+    clean: Tensor, noisy: Tensor, chosen: Tensor, real: Tensor | None, slopes: Tensor, grad: Tensor,
+    *, sigma: float, tutel: bool, detach: bool, weight: float,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Gradients of the clean and the noisy scores, from those of the two losses; none of the latter with `detach`."""
+    """Gradients of the clean and the noisy scores, from that of the weighted sum; None of the latter with `detach`."""
     (t, e), top = clean.shape, chosen.shape[1]
     by_clean = torch.empty_like(clean)
     by_noisy = None if detach else torch.empty_like(clean)
     rows, size = _tile(e)
-    _balance_back[(triton.cdiv(t, rows),)](
-        clean, noisy, chosen, chosen if real is None else real, slopes, first, second,
-        by_clean, by_clean if by_noisy is None else by_noisy, t, e, 1 / sigma,
+    launch(
+        _balance_back, (pieces(t, rows),), clean, noisy, chosen, chosen if real is None else real, slopes,
+        grad, by_clean, by_clean if by_noisy is None else by_noisy, t, e, 1 / sigma, weight,
         K=top, TUTEL=tutel, SOME=real is not None, MOVES=not detach, ROWS=rows, SIZE=size,
     )  # fmt: skip
     return by_clean, by_noisy
 
 
 def _tile(experts: int) -> tuple[int, int]:
-    size = max(2, triton.next_power_of_2(experts))
+    size = max(2, power_of_two(experts))
     return max(16, HELD // size // 2), size
 
 
@@ -176,28 +176,36 @@ def _amounts(
 
 
 @kernel
-def _variation(parts, amounts, slopes, first, second, blocks, e, freedom, ROWS: tl.constexpr, SIZE: tl.constexpr):
-    """One program a loss: its amounts, (std / mean)^2 of them, and the derivative of that."""
-    which, i = tl.program_id(0), tl.arange(0, SIZE)
-    total = tl.zeros((ROWS, SIZE), tl.float32)
-    for begin in range(0, blocks, ROWS):
-        block = begin + tl.arange(0, ROWS)
-        at = (block[:, None] * 2 + which) * e + i[None, :]
-        total += tl.load(parts + at, mask=(block < blocks)[:, None] & (i < e)[None, :], other=0)
-    amount = tl.sum(total, 0)
-    mean = tl.sum(amount, 0) / e
-    off = tl.where(i < e, amount - mean, 0.0)
-    variance, below = tl.sum(off * off, 0) / freedom, mean * mean + 1e-10
-    tl.store(first, variance / below, mask=which == 0)
-    tl.store(second, variance / below, mask=which == 1)
-    tl.store(amounts + which * e + i, amount, mask=i < e)
-    slope = (2 * off / freedom - 2 * variance * mean / (e * below)) / below
-    tl.store(slopes + which * e + i, slope, mask=i < e)
+def _variation(
+    parts, slopes, shares, both, first, second, blocks, e, freedom, weight, ROWS: tl.constexpr, SIZE: tl.constexpr
+):
+    """One program: the amounts of each loss, (std / mean)^2 of them, and the derivative of that."""
+    i, added = tl.arange(0, SIZE), 0.0
+    for which in tl.static_range(2):
+        total = tl.zeros((ROWS, SIZE), tl.float32)
+        for begin in range(0, blocks, ROWS):
+            block = begin + tl.arange(0, ROWS)
+            at = (block[:, None] * 2 + which) * e + i[None, :]
+            total += tl.load(parts + at, mask=(block < blocks)[:, None] & (i < e)[None, :], other=0)
+        amount = tl.sum(total, 0)
+        whole = tl.sum(amount, 0)
+        mean = whole / e
+        off = tl.where(i < e, amount - mean, 0.0)
+        variance, below = tl.sum(off * off, 0) / freedom, mean * mean + 1e-10
+        slope = (2 * off / freedom - 2 * variance * mean / (e * below)) / below
+        tl.store(slopes + which * e + i, slope, mask=i < e)
+        if which == 0:
+            tl.store(first, variance / below)
+            tl.store(shares + i, amount / whole, mask=i < e)
+        else:
+            tl.store(second, variance / below)
+        added += variance / below
+    tl.store(both, weight * added)
 
 
 @kernel
 def _balance_back(
-    clean, noisy, chosen, real, slopes, first, second, by_clean, by_noisy, t, e, steep,
+    clean, noisy, chosen, real, slopes, grad, by_clean, by_noisy, t, e, steep, weight,
     K: tl.constexpr, TUTEL: tl.constexpr, SOME: tl.constexpr, MOVES: tl.constexpr,
     ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -206,8 +214,9 @@ def _balance_back(
     x = tl.load(clean + at, mask=inside, other=0)
     share = _softmax(tl.where((i < e)[None, :], x, -float("inf")))
     apart, last = _apart(noisy, chosen, share if TUTEL else x, row, t, e, steep, K)
-    by_share = tl.load(first) * tl.load(slopes + i, mask=i < e, other=0)[None, :]
-    by_chance = tl.load(second) * tl.load(slopes + e + i, mask=i < e, other=0)[None, :]
+    scale = weight * tl.load(grad)
+    by_share = scale * tl.load(slopes + i, mask=i < e, other=0)[None, :]
+    by_chance = scale * tl.load(slopes + e + i, mask=i < e, other=0)[None, :]
     by_score = by_chance * steep * 0.3989422804014327 * tl.exp(-0.5 * apart * apart)
     if TUTEL:
         by_share += by_score

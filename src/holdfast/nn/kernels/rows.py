@@ -6,39 +6,36 @@ b batch, k rows chosen, m rows, d width, n = b k choices, s segments (choices of
 from __future__ import annotations
 
 import torch
-import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel, on_its_device
+from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels.launch import launch, pieces, power_of_two
 
 WIDEST = 2048  # a segment's row is held in registers
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 SEGMENTS = 1  # of one program; more of them wait for the longest (measured on an H200, as are the tiles)
 
 
-@on_its_device
 def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     """(b, d) sum_k weights_bk table[rows_bk], summed in fp32."""
     (b, k), d = rows.shape, table.shape[1]
     out = table.new_empty(b, d)
-    cols = min(1024, triton.next_power_of_2(d))
-    chunks = triton.cdiv(d, cols)
-    _gather[(b * chunks,)](table, rows, weights, out, k, d, chunks, ROWS=4, COLS=cols, num_warps=4)
+    cols = min(1024, power_of_two(d))
+    chunks = pieces(d, cols)
+    launch(_gather, (b * chunks,), table, rows, weights, out, k, d, chunks, ROWS=4, COLS=cols, num_warps=4)
     return out
 
 
-@on_its_device
 def dots(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
     """(b, k) <grad_b, table[rows_bk]>: the gradient of the weights where the table itself needs none."""
     (b, k), d = rows.shape, table.shape[1]
     out = torch.empty(b, k, dtype=torch.float32, device=table.device)
-    cols = min(256, triton.next_power_of_2(d))
-    _dots[(b,)](table, rows, grad, out, k, d, ROWS=16, COLS=cols, num_warps=4)
+    cols = min(256, power_of_two(d))
+    launch(_dots, (b,), table, rows, grad, out, k, d, ROWS=16, COLS=cols, num_warps=4)
     return out
 
 
-@on_its_device
 def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, sparse: bool) -> tuple[Tensor, Tensor]:
     """Gradients of the table, dense or coalesced, and of the weights.
 
@@ -55,9 +52,9 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
     else:
         chosen, (starts, ends), segments = row, _edges_of(row, m), m  # a row that nobody chose is an empty segment
     grad_rows = table.new_empty(segments, d)
-    _segments[(triton.cdiv(segments, SEGMENTS),)](
+    launch(_segments, (pieces(segments, SEGMENTS),),
         table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, k, d,
-        SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=triton.next_power_of_2(d), num_warps=1,
+        SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=power_of_two(d), num_warps=1,
     )  # fmt: skip
     if not sparse:
         return grad_rows, grad_weights
@@ -69,7 +66,7 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
 def _edges_of(row: Tensor, m: int) -> Tensor:
     """(2, m) where the choices of each row begin and end in the sorted list; 0 and 0 where there are none."""
     edges = torch.zeros(2, m, dtype=torch.int32, device=row.device)
-    _edges[(triton.cdiv(len(row), 1024),)](row, edges[0], edges[1], len(row), BLOCK=1024)
+    launch(_edges, (pieces(len(row), 1024),), row, edges[0], edges[1], len(row), BLOCK=1024)
     return edges
 
 

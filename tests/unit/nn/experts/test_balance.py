@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.experts.balance import balance, balance_and_importance, importance, load, variation
+from holdfast.nn.experts.balance import balance, importance, load, variation, weighed
 from holdfast.nn.experts.router import Routing
 
 # Table 5 of the paper: importance is even, yet the second expert is never chosen
@@ -108,11 +108,14 @@ def test_losses_and_both_derivatives_by_kernels_and_plainly(way, same, form, t, 
         amounts = [(each * counts).sum(0) for each in (share, chances)]
         below = e if form == "logit" else e - 1
         first, second = (((a - a.mean()) ** 2).sum() / below / (a.mean() ** 2 + 1e-10) for a in amounts)
-        return first, second, amounts[0].detach()
+        shares = (amounts[0] / amounts[0].sum()).detach()
+        return 0.25 * (first + second), first.detach(), second.detach(), shares
 
     def mine(clean, noisy):
         routing = Routing(clean, noisy, chosen, clean.gather(1, chosen))
-        return balance_and_importance(routing, sigma=0.5, form=form, detach=detach, real=real)
+        return weighed(routing, weight=0.25, sigma=0.5, form=form, detach=detach, real=real)
 
-    assert ("_Balance" in str(mine(clean.requires_grad_(), noisy)[1].grad_fn)) == fast
+    loss, *rest = mine(clean.requires_grad_(), noisy)
+    assert ("_Weighed" in str(loss.grad_fn)) == fast
+    assert not any(each.requires_grad for each in rest)
     same(mine, naive, (clean, noisy), close=1e-4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from holdfast.nn.experts.choice import LARGEST, Products, choose, cosines
+from holdfast.nn.experts.choice import LARGEST, Products, choose, cosines, narrow_scores
 from holdfast.nn.experts.router import CosineRouter, route
 
 
@@ -116,3 +116,36 @@ def test_products_have_both_derivatives_of_plain_ones(same):
         return u @ weight.T + bias, u @ folded.T + folded_bias
 
     same(lambda u, *rest: Products.apply(u.detach(), u, *rest), naive, parts)
+
+
+@pytest.mark.parametrize(("t", "e", "q", "d"), [(1, 1, 5, 8), (33, 6, 64, 24), (70, 20, 37, 72), (9, 40, 16, 8)])
+def test_scores_of_tokens_are_cosines_in_values_and_both_derivatives(way, same, t, e, q, d):
+    device, fast = way
+    shapes = [(2, t, d), (q, d), (q,), (e, q)]
+    parts = [drawn(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
+    parts = [*parts, torch.tensor(0.7, device=device)]
+
+    def naive(u, weight, bias, directions, log_scale):
+        query = u @ weight.T + bias
+        lengths = query.square().sum(-1, keepdim=True).sqrt() * directions.square().sum(-1).sqrt()
+        return (log_scale.exp() * (query @ directions.T) / lengths,)
+
+    def mine(u, *rest):
+        return (narrow_scores(u.detach(), u, *rest),)
+
+    found = mine(*(part.requires_grad_() for part in parts))[0]
+    assert ("_Scores" in str(found.grad_fn)) == (fast and e <= 32)
+    same(mine, naive, parts, close=1e-4)
+
+
+def test_scores_of_narrow_tokens_are_rounded_and_no_more(way):
+    device, _ = way
+    parts = [drawn(*shape, device=device, seed=i) for i, shape in enumerate([(50, 24), (64, 24), (64,), (6, 64)])]
+    parts = [part.requires_grad_() for part in (*parts, torch.tensor(0.7, device=device))]
+    exact = narrow_scores(parts[0].detach(), *parts)
+    found = narrow_scores(parts[0].detach(), parts[0].bfloat16(), *parts[1:])
+    weights = drawn(50, 6, device=device, seed=9)
+    grads = (torch.autograd.grad((each * weights).sum(), parts) for each in (found, exact))
+    for a, b in [(found, exact), *zip(*grads, strict=True)]:
+        assert a.dtype == torch.float32
+        assert bool((a - b).detach().abs().max() <= 0.03 * b.detach().abs().max())

@@ -18,7 +18,6 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.nn.tuning import tune
-from tests.unit.nn.memory.test_neck import check_folder
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 ALL = {"count": 4, "at": [0, 1, 2], "inner": 8}
@@ -126,6 +125,8 @@ def test_tuning_that_freezes_all_of_them_is_refused(folder):
 ], ids=["neck", "encoder", "with a memory"])  # fmt: skip
 @pytest.mark.parametrize("family", ["bert", "vit"])
 def test_a_model_folder_gives_the_same_predictions(family, settings, tmp_path):
+    from tests.unit.nn.memory.test_neck import check_folder  # it needs all of the package, plots too
+
     check_folder(family, tmp_path, settings)
 
 

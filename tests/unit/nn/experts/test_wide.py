@@ -12,7 +12,6 @@ from holdfast.nn.experts.layer import Options, SparseMoE
 from holdfast.nn.experts.wide import WideNeck, widened
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
-from tests.unit.nn.memory.test_neck import check_folder
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 
@@ -51,6 +50,8 @@ def test_six_times_as_wide_has_the_parameters_of_six_experts():
 
 
 def test_a_model_folder_gives_the_same_predictions(tmp_path):
+    from tests.unit.nn.memory.test_neck import check_folder  # it needs all of the package, plots too
+
     check_folder("vit", tmp_path, {"neck": "wide", "neck.times": 2})
 
 

@@ -1,0 +1,89 @@
+"""Launches of kernels without what Triton does at each in Python: a kernel that was found once is called itself.
+
+Triton compiles a kernel for the types of its arguments, for addresses and whole numbers that 16 divides, for a one, and
+for its constants; the same names the compiled kernel here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import triton  # pyright: ignore[reportMissingImports]
+from torch import Tensor
+from triton import knobs  # pyright: ignore[reportMissingImports]
+from triton.compiler import CompiledKernel  # pyright: ignore[reportMissingImports]
+from triton.runtime import driver  # pyright: ignore[reportMissingImports]
+
+KNOWN = ("3.6.", "3.7.", "3.9.")  # versions in which a compiled kernel is called as it is here
+
+
+class _Direct(NamedTuple):
+    compiled: Any  # held, for a kernel that nobody holds is unloaded
+    run: Callable[..., Any]
+    stream: Callable[[int], int]
+    constants: tuple[Any, ...]
+
+
+_found: dict[tuple[Any, ...], _Direct | None] = {}
+
+
+def launch(function: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None:
+    """function[grid](*args, **named) on the device of the first argument; all constants are named, and nothing else."""
+    if torch.compiler.is_compiling():  # it records kernels by themselves
+        function[grid](*args, **named)
+        return None
+    device = args[0].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return launch(function, grid, *args, **named)
+    given: list[Any] = []
+    key: list[Any] = [id(function), device, *named.items()]
+    for arg in args:
+        kind = type(arg)
+        if kind is int:
+            key.append((arg == 1, not arg & 15, arg >> 31))
+        elif isinstance(arg, Tensor):
+            at = arg.data_ptr()
+            key.append((arg.dtype, not at & 15, arg.get_device()))
+            arg = at  # a tensor would be asked for it again, and the driver whether it is the device's
+        else:
+            key.append(kind)
+        given.append(arg)
+    known = tuple(key)
+    direct = _found.get(known)
+    if direct is None or _watched():
+        compiled = function[grid](*args, **named)
+        if known not in _found:
+            _found[known] = _direct(function, compiled, named, len(args))
+        return None
+    compiled, run, stream, constants = direct
+    x, y, z = (*grid, 1, 1)[:3]
+    run(x, y, z, stream(device), compiled.function, compiled.packed_metadata, None, None, None, *given, *constants)
+    return None
+
+
+def _direct(function: Any, compiled: Any, named: dict[str, Any], args: int) -> _Direct | None:
+    """None where kernels are interpreted, or in a version or on a device whose inner ways are not known here."""
+    if not isinstance(compiled, CompiledKernel) or not triton.__version__.startswith(KNOWN):
+        return None
+    if compiled.metadata.target.backend != "cuda":
+        return None
+    constants = tuple(named[name] for name in function.arg_names[args:])
+    return _Direct(compiled, compiled.run, driver.active.get_current_stream, constants)
+
+
+def _watched() -> bool:
+    """Whether someone, a profiler say, is to be told of each launch by Triton."""
+    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+
+
+def pieces(length: int, size: int) -> int:
+    """How many of this size a length takes; triton.cdiv serves inside kernels too, and is slower outside for it."""
+    return -(-length // size)
+
+
+def power_of_two(least: int) -> int:
+    return 1 << max(0, least - 1).bit_length()
