@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# where it is set, every process of the tests would compile torch and the rest anew, for seconds
+unexport PYTHONDONTWRITEBYTECODE
 # processes of the tests share the cores: threads of each would only wait for one another
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 

@@ -42,10 +42,10 @@ PARSED_ONLY = {
 }
 # what is added to a line that does not say it itself: all methods with 3 seeds and 300 steps take minutes
 SHORTER = {
-    "compare": {"--methods": "erm,coral", "--steps": "8", "--seeds": "1"},
+    "compare": {"--methods": "erm,coral", "--steps": "8", "--seeds": "1", "--batch": "4"},
     "sweep": {"--steps": "8", "--seeds": "1"},
-    "fit": {"--steps": "12"},
-    "adapt": {"--steps": "4", "--max-forgetting": "100"},
+    "fit": {"--steps": "12", "--batch": "4"},
+    "adapt": {"--steps": "4", "--batch": "4", "--max-forgetting": "100"},
     "pretrain": {"--steps": "2", "--batch": "4"},
     "reproduce": {"--steps": "2", "--seeds": "1", "--tune": "frozen"},
 }
@@ -105,7 +105,7 @@ def marked(counts: dict[str, int]) -> list:
 def place(tmp_path, monkeypatch) -> Path:
     """A folder with the files that the documents name."""
     monkeypatch.chdir(tmp_path)
-    write_reviews(tmp_path / "reviews.csv")
+    write_reviews(tmp_path / "reviews.csv", size=16)
     write_published(tmp_path / "data", "amazon")
     write_talks(tmp_path / "talks.csv")
     write_names(tmp_path / "names", 8)

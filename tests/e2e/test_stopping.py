@@ -80,10 +80,10 @@ def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_p
     assert not list(checkpoints.glob("*.safetensors"))
 
 
-def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
+def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(holdfast, tmp_path):
     words = comparing(tmp_path, steps=150)
-    code, _, err = finish(tmp_path, *words, "--out=whole")
-    assert code == 0, err
+    ran = holdfast(*words, "--out=whole")
+    assert ran.code == 0, ran.err
     process = start(tmp_path, *words, "--out=pieces")
     wait_for(lambda: any((tmp_path / "pieces" / "records").glob("*.json")), process)
     process.send_signal(signal.SIGINT)
@@ -93,9 +93,9 @@ def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
     assert "Traceback" not in out + err
     done = {p.name for p in (tmp_path / "pieces" / "records").glob("*.json")}
     assert 1 <= len(done) < 4
-    code, _, err = finish(tmp_path, *words, "--out=pieces")
-    assert code == 0, err
-    assert "of 4 runs are done already" in err
+    ran = holdfast(*words, "--out=pieces")
+    assert ran.code == 0, ran.err
+    assert "of 4 runs are done already" in ran.err
     for path in (tmp_path / "whole" / "records").glob("*.json"):
         other = json.loads((tmp_path / "pieces" / "records" / path.name).read_text())
         assert other["stages"] == json.loads(path.read_text())["stages"]
@@ -136,18 +136,18 @@ def make_room(folder):
     subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
 
 
-def test_a_full_disk_is_one_sentence_and_no_half_record(tmp_path, full):
+def test_a_full_disk_is_one_sentence_and_no_half_record(holdfast, tmp_path, full):
     words = comparing(tmp_path, steps=20)
-    code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
-    assert code == 2
-    assert "no space left" in err
-    assert "Traceback" not in err
+    ran = holdfast(*words, f"--out={full / 'runs'}")
+    assert ran.code == 2
+    assert "no space left" in ran.err
+    assert "Traceback" not in ran.err
     for path in full.rglob("*.json"):
         json.loads(path.read_text())
     assert not list(full.rglob("*.draft"))
     make_room(full)
-    code, _, err = finish(tmp_path, *words, f"--out={full / 'runs'}")
-    assert code == 0, err
+    ran = holdfast(*words, f"--out={full / 'runs'}")
+    assert ran.code == 0, ran.err
     assert len(list((full / "runs" / "records").glob("*.json"))) == 4
 
 

@@ -1,5 +1,7 @@
 """A run stopped at any step and taken up again ends with the same weights, bit for bit."""
 
+from functools import cache, partial
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -59,12 +61,18 @@ def spec_for(method, plan):
 def ending(spec, folder, kills=()):
     workshop = Workshop(data_for(spec.method))
     episode = next(episodes(spec, workshop))
-    path = folder / "run.safetensors"
+    saver = partial(Saver, folder / "run.safetensors", seconds=0.0 if kills else 1000.0)
     for at in kills:
         with pytest.raises(Killed):
-            train(spec, episode, workshop, saver=Saver(path, seconds=0.0), tick=killer(at))
-    record, built = train(spec, episode, workshop, saver=Saver(path, seconds=0.0))
+            train(spec, episode, workshop, saver=saver(), tick=killer(at))
+    record, built = train(spec, episode, workshop, saver=saver())
     return record, {k: v for k, v in built.method.state_dict().items() if isinstance(v, torch.Tensor)}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The ending of a run that nobody stops, trained once for every way of stopping it."""
+    return cache(lambda method, plan: ending(spec_for(method, plan), tmp_path_factory.mktemp("whole")))
 
 
 METHODS = catalog.examples("methods")
@@ -83,13 +91,13 @@ ASKED = pytest.mark.parametrize(
 )
 
 
-def check_resume(folders, method, plan, data):
+def check_resume(folders, straight, method, plan, data):
     spec = spec_for(method, plan)
     if plan == "stream" and max(e.load().min_domains for _, e in catalog.layers("methods", method)) > 1:
         pytest.skip("a stream trains on one domain at a time")
     last = 15 if plan == "stream" else STEPS // 2  # a stream takes three times the steps
     kills = data.draw(st.lists(st.integers(2, last), min_size=1, max_size=2))
-    whole, weights = ending(spec, folders.mktemp("whole"))
+    whole, weights = straight(method, plan)
     pieces, again = ending(spec, folders.mktemp("pieces"), kills)
     assert whole.stages == pieces.stages
     assert list(weights) == list(again)
@@ -100,25 +108,24 @@ def check_resume(folders, method, plan, data):
 @ASKED
 @given(data=st.data())
 @settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_resume_is_exact(tmp_path_factory, method, plan, data):
-    check_resume(tmp_path_factory, method, plan, data)
+def test_resume_is_exact(tmp_path_factory, straight, method, plan, data):
+    check_resume(tmp_path_factory, straight, method, plan, data)
 
 
 @pytest.mark.slow
 @ASKED
 @given(data=st.data())
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_resume_is_exact_at_more_moments(tmp_path_factory, method, plan, data):
-    check_resume(tmp_path_factory, method, plan, data)
+def test_resume_is_exact_at_more_moments(tmp_path_factory, straight, method, plan, data):
+    check_resume(tmp_path_factory, straight, method, plan, data)
 
 
 @pytest.mark.parametrize("method", ["mil", "swad(mil)", "moving-average(mil)"])
 @pytest.mark.parametrize("kills", [(5,), (STEPS,), (STEPS + 1,), (STEPS + 7,), (4, STEPS + 3)], ids=str)
-def test_resume_is_exact_in_each_phase(tmp_path, method, kills):
-    spec = spec_for(method, "leave-one-out")
-    whole, weights = ending(spec, tmp_path / "whole")
+def test_resume_is_exact_in_each_phase(tmp_path, straight, method, kills):
+    whole, weights = straight(method, "leave-one-out")
     assert [h["phase"] for h in whole.stages[0]["history"]] == ["meta"] * 4 + ["final"] * 4
-    pieces, again = ending(spec, tmp_path / "pieces", kills)
+    pieces, again = ending(spec_for(method, "leave-one-out"), tmp_path / "pieces", kills)
     assert whole.stages == pieces.stages
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name

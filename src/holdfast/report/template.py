@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -11,6 +12,12 @@ from plotly.offline import get_plotlyjs
 
 def template(name: str) -> Template:
     """A template by its file; plotly.js is at hand in it, so that a page can be read offline."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    """One for all pages: a template is compiled once."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -19,4 +26,4 @@ def template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.globals["plotlyjs"] = Markup(get_plotlyjs())
-    return environment.get_template(name)
+    return environment

@@ -176,14 +176,14 @@ def test_dann_discriminator_learns_while_features_confuse_it():
     x[:, 3] = torch.arange(3).repeat_interleave(n).float() * 3  # a feature that gives the domain away
     y = (x[:, 0] > 0).long()
     batch = DomainBatch(x, y, (0, 1, 2), (n,) * 3)
-    seen = [method.step(batch) for _ in range(400)]
+    seen = [method.step(batch) for _ in range(200)]
     assert float(seen[-1]["risk"]) < 0.2
     plain = DANN(
         Model(nn.Linear(4, 4), NoNeck(4), nn.Linear(4, 2)),
         task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), weight=0.0,
     )  # fmt: skip
     plain.begin_stage(INFO)
-    unconfused = [plain.step(batch) for _ in range(400)]
+    unconfused = [plain.step(batch) for _ in range(200)]
     assert np.mean([float(m["confusion"]) for m in seen[-50:]]) > 2 * float(unconfused[-1]["confusion"])
 
 
@@ -217,7 +217,7 @@ def test_irm_and_vrex_beat_erm_where_a_cue_flips(tmp_path):
     """
     data = world("vector", "spurious", domains=4, size=600, classes=2, seed=0, noise=2.0)
     target = data.domains[-1]
-    plan = {"plan.targets": [target], "encoder.hidden": [32]}
+    plan = {"plan.targets": [target], "encoder.hidden": [32], "every": 400}
     means, inside = {}, {}
     for method, own in (
         ("erm", {}),
@@ -225,7 +225,7 @@ def test_irm_and_vrex_beat_erm_where_a_cue_flips(tmp_path):
         ("vrex", {"method.weight": 100.0, "method.anneal": 200}),
     ):
         done = holdfast.compare(
-            data, methods=[method], settings={**plan, **own}, seeds=3, steps=400, batch=256, select="last", out=tmp_path
+            data, methods=[method], settings={**plan, **own}, seeds=2, steps=400, batch=256, select="last", out=tmp_path
         )
         means[method] = next(c["mean"] for c in done.table() if c["target"] == target)
         inside[method] = np.mean([s["accuracy"] for r in done.records for s in r.stages[0]["valid"].values()])
