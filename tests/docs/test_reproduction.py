@@ -1,5 +1,6 @@
 """The tables of docs/reproduction.md are what the records say."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,11 @@ TABLES = {
     "dialogue": evidence_dialogue.table,
     "heterogeneous memory on amazon": evidence_hma.amazon,
     "heterogeneous memory by the size of graphs": evidence_hma.size,
-    "coloured digits, a perceptron": lambda: evidence_hma.digits("pixel-mlp", 28),
-    "coloured digits, a convolutional network": lambda: evidence_hma.digits("cnn", 28),
+    **{
+        f"coloured digits, {encoder}, {pixels} pixels": partial(evidence_hma.digits, encoder, pixels)
+        for encoder in ("pixel-mlp", "cnn")
+        for pixels in (28, 14)
+    },
 }
 
 
