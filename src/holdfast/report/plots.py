@@ -142,7 +142,8 @@ def _reach(rows: Sequence[Row], metric: str) -> list[float] | None:
     low = scaled(min(c.mean - (c.stderr or 0.0) for c in cells), metric)
     high = scaled(max(c.mean + (c.stderr or 0.0) for c in cells), metric)
     room = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
-    return [low - room, high + room]
+    most = 101.0 if is_percent(metric) else math.inf  # a dot at 100 is still whole
+    return [low - room, min(high + room, max(high, most))]
 
 
 def style(place: int) -> tuple[str, str, str]:

@@ -73,11 +73,13 @@ def headline(rows: Sequence[Row], metric: str) -> str:
     told = f"{rival.label} ({_unit(show(other, metric), metric)}; {_plural(other.n, 'seed')})"
     gap = abs(mean.mean - other.mean)
     points = f"{number(gap, metric)} points" if is_percent(metric) else number(gap, metric)
+    named = [rival.label]
     if float(number(gap, metric)):
         text = f"{top.label} is best, with an {found}: {points} better than {told}, {_judged(mean, other, metric)}."
     else:
-        text = f"{top.label} and {rival.label} are level, with an {found}."
-    near = [row.label for row, cell in rest if row is not rival and _within(mean, cell)]
+        named = [row.label for row, cell in rest if not float(number(abs(mean.mean - cell.mean), metric))]
+        text = f"{', '.join([top.label, *named[:-1]])} and {named[-1]} are level, with an {found}."
+    near = [row.label for row, cell in rest if row.label not in named and _within(mean, cell)]
     if near:
         text += f" Also within the error of the best: {', '.join(near)}."
     return text

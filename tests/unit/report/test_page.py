@@ -134,6 +134,9 @@ def test_headline_clear_weak_and_within_the_error():
     assert "within the error" in within
     level = headline(averages(erm=[0.69, 0.71], mil=[0.71, 0.69], hma=[0.5, 0.5]), "accuracy")
     assert level == "erm and mil are level, with an average accuracy of 70.0 ± 1.0 % over 1 target domain and 2 seeds."
+    three = headline(averages(erm=[0.7, 0.7], mil=[0.7, 0.7], hma=[0.7, 0.7], coral=[0.6, 0.8]), "accuracy")
+    assert three.startswith("erm, coral, hma and mil are level, with an average")
+    assert "Also within" not in three
 
 
 def test_headline_compares_with_erm_and_names_the_others_within_the_error():

@@ -34,6 +34,12 @@ def test_scores_have_targets_average_and_errors():
     assert layout["yaxis"]["range"] == pytest.approx([57.6, 92.4])  # 60 to 90, and 8 % of that around
 
 
+def test_an_axis_of_percent_ends_a_little_above_100():
+    made = [record(name, 0, {"t": 1.0}) for name in ("erm", "coral")]
+    _, layout = figure(scores_chart(rows(made, "accuracy"), "accuracy"))
+    assert layout["yaxis"]["range"] == [95.0, 101.0]
+
+
 def test_fragments_leave_plotly_out_and_are_the_same_each_time():
     first, second = (scores_chart(rows(leave_one_out(), "accuracy"), "accuracy") for _ in range(2))
     assert first == second
