@@ -145,12 +145,3 @@ def digits(encoder: str, pixels: int) -> list[str]:
     points = ("0.2, 0.1", "0.15, 0.08", "0.1, 0.06", "0.05, 0.04", "0, 0.02")
     found = _scores("digits", DIGITS, _by_colour(pixels), encoder=encoder)
     return compared(found, DIGITS, points, seeds=3, against=AGAINST)
-
-
-def molecules(encoder: str) -> list[str]:
-    """Molecules by their scaffold with one network, area under the curve."""
-    sets = ("bace", "bbbp", "hiv")
-    rows = {row: DIGITS[row] for row in (ERM, NULL, *HMA)}
-    printed = _published("hma/table3", sets, **{ERM: encoder, "HMA": f"{encoder}+hma"})
-    found = _scores("molecules", rows, _by_set("roc_auc"), encoder=encoder)
-    return compared(found, rows, sets, seeds=3, against=AGAINST, published=printed)

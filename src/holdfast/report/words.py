@@ -71,14 +71,16 @@ def headline(rows: Sequence[Row], metric: str) -> str:
     baseline = next((pair for pair in rest if pair[0].method == BASELINE), None)
     rival, other = baseline if baseline is not None and top.method != BASELINE else rest[0]
     told = f"{rival.label} ({_unit(show(other, metric), metric)}; {_plural(other.n, 'seed')})"
-    gap = abs(mean.mean - other.mean)
-    points = f"{number(gap, metric)} points" if is_percent(metric) else number(gap, metric)
-    named = [rival.label]
-    if float(number(gap, metric)):
-        text = f"{top.label} is best, with an {found}: {points} better than {told}, {_judged(mean, other, metric)}."
+    level = [row.label for row, cell in rest if not float(number(abs(mean.mean - cell.mean), metric))]
+    best = f"{', '.join([top.label, *level[:-1]])} and {level[-1]}" if level else top.label
+    if rival.label in level:
+        text = f"{best} are level, with an {found}."
     else:
-        named = [row.label for row, cell in rest if not float(number(abs(mean.mean - cell.mean), metric))]
-        text = f"{', '.join([top.label, *named[:-1]])} and {named[-1]} are level, with an {found}."
+        gap = abs(mean.mean - other.mean)
+        points = f"{number(gap, metric)} points" if is_percent(metric) else number(gap, metric)
+        judged = f"{points} better than {told}, {_judged(mean, other, metric)}"
+        text = f"{best} {'are' if level else 'is'} best, with an {found}: {judged}."
+    named = {rival.label, *level}
     near = [row.label for row, cell in rest if row.label not in named and _within(mean, cell)]
     if near:
         text += f" Also within the error of the best: {', '.join(near)}."

@@ -137,6 +137,9 @@ def test_headline_clear_weak_and_within_the_error():
     three = headline(averages(erm=[0.7, 0.7], mil=[0.7, 0.7], hma=[0.7, 0.7], coral=[0.6, 0.8]), "accuracy")
     assert three.startswith("erm, coral, hma and mil are level, with an average")
     assert "Also within" not in three
+    one_seed = headline(averages(erm=[0.65], mil=[0.70], coral=[0.70]), "accuracy")
+    assert one_seed.startswith("coral and mil are best, with an average accuracy of 70.0 %")
+    assert "5.0 points better than erm" in one_seed
 
 
 def test_headline_compares_with_erm_and_names_the_others_within_the_error():

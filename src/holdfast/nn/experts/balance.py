@@ -47,6 +47,7 @@ def balance(
     routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, real: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The two losses; `tutel` also takes the variance with e - 1, so that it is e / (e - 1) as large."""
+    _check(form)
     return _plain(routing, real, sigma, form, detach)[:2]
 
 
@@ -54,6 +55,7 @@ def weighed(
     routing: Routing, *, weight: float, sigma: float, form: str, detach: bool, real: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`weight` times the sum of the losses; without a gradient both of them and the share of each in the importance."""
+    _check(form)
     how = routing, real, sigma, form, detach
     fast = kernels_unless_compiled("routing", routing.clean)
     if fast is not None and routing.clean.shape[1] <= fast.MOST:
@@ -62,11 +64,14 @@ def weighed(
     return weight * (first + second), first.detach(), second.detach(), amounts / amounts.sum()
 
 
+def _check(form: str) -> None:
+    if form not in FORMS:
+        raise unknown("form of the balance loss", form, FORMS)
+
+
 def _plain(
     routing: Routing, real: Tensor | None, sigma: float, form: str, detach: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if form not in FORMS:
-        raise unknown("form of the balance loss", form, FORMS)
     amounts, unbiased = importance(routing, real), form == "tutel"
     second = load(routing, sigma=sigma, form=form, detach=detach, real=real)
     return variation(amounts, unbiased=unbiased), variation(second, unbiased=unbiased), amounts.detach()

@@ -16,7 +16,7 @@ from triton import knobs  # pyright: ignore[reportMissingImports]
 from triton.compiler import CompiledKernel  # pyright: ignore[reportMissingImports]
 from triton.runtime import driver  # pyright: ignore[reportMissingImports]
 
-KNOWN = ("3.6.", "3.7.", "3.9.")  # versions in which a compiled kernel is called as it is here
+KNOWN = ("3.6.", "3.7.", "3.8.", "3.9.")  # versions in which a compiled kernel is called as it is here
 
 
 class _Direct(NamedTuple):

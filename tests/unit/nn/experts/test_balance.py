@@ -67,6 +67,8 @@ def test_tutel_mixes_two_scales_and_is_nearly_still():
     assert_close(tutel[1], variation(by_hand, unbiased=True))
     with pytest.raises(BadInput, match="form of the balance loss"):
         balance(found, sigma=1 / 6, form="tutle")
+    with pytest.raises(BadInput, match="form of the balance loss"):
+        weighed(found, weight=1.0, sigma=1 / 6, form="tutle", detach=False, real=None)
 
 
 def test_gradients_reach_the_scores_through_both_and_the_threshold_can_be_taken_as_given():
