@@ -165,4 +165,4 @@ def test_unknown_verbs_and_options(holdfast):
     check(holdfast("compair", "x"), r"compair")
     check(holdfast("list", "metods"), r"did you mean 'methods'")
     check(holdfast("list", "methods", "--jsn"), r"--jsn")
-    check(holdfast("bench", "lop"), r"did you mean 'loop'")
+    check(holdfast("bench", "lop"), r"unknown bench 'lop'.*did you mean 'loop'")

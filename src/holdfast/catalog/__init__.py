@@ -124,7 +124,7 @@ def entry(section: str, name: str) -> Entry:
         prefix = pattern.removesuffix("NAME_OR_PATH")
         if prefix != pattern and name.startswith(prefix) and len(name) > len(prefix):
             return replace(found, fixed={**found.fixed, "name": name.removeprefix(prefix)})
-    raise unknown(section.removesuffix("s"), name, known)
+    raise unknown(_one_of(section), name, known)
 
 
 def layers(section: str, name: str) -> list[tuple[str, Entry]]:
@@ -134,8 +134,13 @@ def layers(section: str, name: str) -> list[tuple[str, Entry]]:
         return [(name, entry(section, name))]
     outer = f"{wrapped[1]}(METHOD)"
     if outer not in SECTIONS[section]:
-        raise unknown(f"wrapper of a {section.removesuffix('s')}", wrapped[1], wrappers(section))
+        raise unknown(f"wrapper of a {_one_of(section)}", wrapped[1], wrappers(section))
     return [(wrapped[1], SECTIONS[section][outer]), *layers(section, wrapped[2])]
+
+
+def _one_of(section: str) -> str:
+    """What a single part of a section is called."""
+    return {"benches": "bench", "analyses": "analysis"}.get(section, section.removesuffix("s"))
 
 
 def wrappers(section: str) -> list[str]:
@@ -149,10 +154,10 @@ def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, A
     free = [layer.settings() for _, layer in found]
     for key in given:
         if not any(free):
-            raise BadInput(f"{section.removesuffix('s')} '{name}' has no settings, so '{key}' cannot be set")
+            raise BadInput(f"{_one_of(section)} '{name}' has no settings, so '{key}' cannot be set")
         if not any(key in names for names in free):
             raise unknown(
-                f"setting of {section.removesuffix('s')} '{name}'", key, [key for names in free for key in names]
+                f"setting of {_one_of(section)} '{name}'", key, [key for names in free for key in names]
             )
     return [{k: v for k, v in given.items() if k in names} for names in free]
 
@@ -169,7 +174,7 @@ def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: 
         if isinstance(error, BadInput) or not given:
             raise
         told = ", ".join(f"{key}={value!r}" for key, value in given.items())
-        raise BadInput(f"{section.removesuffix('s')} '{name}' cannot be made with {told}: {error}") from error
+        raise BadInput(f"{_one_of(section)} '{name}' cannot be made with {told}: {error}") from error
     return made
 
 
@@ -185,7 +190,7 @@ def serves(section: str, name: str, task: str) -> None:
         if task not in layer.tasks:
             fitting = [n for n, e in SECTIONS[section].items() if task in e.tasks]
             raise BadInput(
-                f"{section.removesuffix('s')} '{own}' is for the task {' or '.join(layer.tasks)}, not for {task}: "
+                f"{_one_of(section)} '{own}' is for the task {' or '.join(layer.tasks)}, not for {task}: "
                 f"use one of {', '.join(fitting)}"
             )
 

@@ -6,5 +6,5 @@ import torch
 
 
 def exporting() -> bool:
-    """Before torch 2.13 a call that is only compiled is told the same by torch, though it is meant for export alone."""
+    """Torch 2.11, unlike 2.13, tells a call that is only compiled the same, though that is meant for export alone."""
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()

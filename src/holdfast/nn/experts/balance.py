@@ -45,10 +45,15 @@ def variation(amounts: Tensor, *, unbiased: bool = False) -> Tensor:
 
 def balance(
     routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, real: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The two losses; `tutel` also takes the variance with e - 1, so that it is e / (e - 1) as large."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The two losses, and the importance (e,) without a gradient, which comes with them.
+
+    `tutel` also takes the variance with e - 1, so that it is e / (e - 1) as large.
+    """
     _check(form)
-    return _plain(routing, real, sigma, form, detach)[:2]
+    amounts, unbiased = importance(routing, real), form == "tutel"
+    second = load(routing, sigma=sigma, form=form, detach=detach, real=real)
+    return variation(amounts, unbiased=unbiased), variation(second, unbiased=unbiased), amounts.detach()
 
 
 def weighed(
@@ -56,25 +61,17 @@ def weighed(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`weight` times the sum of the losses; without a gradient both of them and the share of each in the importance."""
     _check(form)
-    how = routing, real, sigma, form, detach
     fast = kernels_unless_compiled("routing", routing.clean)
     if fast is not None and routing.clean.shape[1] <= fast.MOST:
-        return _Weighed.apply(routing.clean, routing.noisy, weight, *how)  # pyright: ignore[reportReturnType]
-    first, second, amounts = _plain(*how)
+        how = weight, routing, real, sigma, form, detach
+        return _Weighed.apply(routing.clean, routing.noisy, *how)  # pyright: ignore[reportReturnType]
+    first, second, amounts = balance(routing, sigma=sigma, form=form, detach=detach, real=real)
     return weight * (first + second), first.detach(), second.detach(), amounts / amounts.sum()
 
 
 def _check(form: str) -> None:
     if form not in FORMS:
         raise unknown("form of the balance loss", form, FORMS)
-
-
-def _plain(
-    routing: Routing, real: Tensor | None, sigma: float, form: str, detach: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    amounts, unbiased = importance(routing, real), form == "tutel"
-    second = load(routing, sigma=sigma, form=form, detach=detach, real=real)
-    return variation(amounts, unbiased=unbiased), variation(second, unbiased=unbiased), amounts.detach()
 
 
 class _Weighed(torch.autograd.Function):
@@ -101,7 +98,8 @@ class _Weighed(torch.autograd.Function):
         if torch.is_grad_enabled():  # someone will differentiate this once more
 
             def plain(clean: Tensor, noisy: Tensor) -> Tensor:
-                first, second, _ = _plain(replace(routing, clean=clean, noisy=noisy), *ctx.how[2:])
+                own = replace(routing, clean=clean, noisy=noisy)
+                first, second, _ = balance(own, sigma=sigma, form=form, detach=detach, real=real)
                 return weight * (first + second)
 
             found = through_plain(plain, (clean, noisy), ctx.needs_input_grad[:2], grads[:1])

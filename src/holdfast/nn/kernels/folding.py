@@ -20,7 +20,7 @@ BLOCKS = 128  # sums at once
 
 
 def whole(q: int, e: int) -> int:
-    return -(-(q + e) // 8) * 8
+    return 8 * pieces(q + e, 8)
 
 
 def fold(weight: Tensor, bias: Tensor, directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
