@@ -156,9 +156,7 @@ def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, A
         if not any(free):
             raise BadInput(f"{_one_of(section)} '{name}' has no settings, so '{key}' cannot be set")
         if not any(key in names for names in free):
-            raise unknown(
-                f"setting of {_one_of(section)} '{name}'", key, [key for names in free for key in names]
-            )
+            raise unknown(f"setting of {_one_of(section)} '{name}'", key, [key for names in free for key in names])
     return [{k: v for k, v in given.items() if k in names} for names in free]
 
 
