@@ -5,22 +5,18 @@ t tokens, e experts, k chosen
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from holdfast.core.errors import unknown
 from holdfast.nn.experts.router import Routing
-from holdfast.nn.kernels import kernels_unless_compiled, through_plain
 
 FORMS = ("logit", "tutel")
 
 
-def importance(routing: Routing, real: Tensor | None = None) -> Tensor:
-    """(e,) the softmax scores of all tokens, added up; `real` (t,) says which tokens count."""
-    return _total(routing.clean.softmax(dim=-1), real)
+def importance(scores: Tensor, real: Tensor | None = None) -> Tensor:
+    """(e,) the softmax of the scores (t, e) of all tokens, added up; `real` (t,) says which tokens count."""
+    return _total(scores.softmax(dim=-1), real)
 
 
 def load(
@@ -50,8 +46,9 @@ def balance(
 
     `tutel` also takes the variance with e - 1, so that it is e / (e - 1) as large.
     """
-    _check(form)
-    amounts, unbiased = importance(routing, real), form == "tutel"
+    if form not in FORMS:
+        raise unknown("form of the balance loss", form, FORMS)
+    amounts, unbiased = importance(routing.clean, real), form == "tutel"
     second = load(routing, sigma=sigma, form=form, detach=detach, real=real)
     return variation(amounts, unbiased=unbiased), variation(second, unbiased=unbiased), amounts.detach()
 
@@ -60,54 +57,8 @@ def weighed(
     routing: Routing, *, weight: float, sigma: float, form: str, detach: bool, real: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`weight` times the sum of the losses; without a gradient both of them and the share of each in the importance."""
-    _check(form)
-    fast = kernels_unless_compiled("routing", routing.clean)
-    if fast is not None and routing.clean.shape[1] <= fast.MOST:
-        how = weight, routing, real, sigma, form, detach
-        return _Weighed.apply(routing.clean, routing.noisy, *how)  # pyright: ignore[reportReturnType]
     first, second, amounts = balance(routing, sigma=sigma, form=form, detach=detach, real=real)
     return weight * (first + second), first.detach(), second.detach(), amounts / amounts.sum()
-
-
-def _check(form: str) -> None:
-    if form not in FORMS:
-        raise unknown("form of the balance loss", form, FORMS)
-
-
-class _Weighed(torch.autograd.Function):
-    """By kernels; a second derivative goes through plain tensors."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, clean: Tensor, noisy: Tensor, weight: float, routing: Routing, real: Tensor | None, sigma: float,
-        form: str, detach: bool,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        fast = kernels_unless_compiled("routing", clean)
-        parts = clean.contiguous(), noisy.contiguous(), routing.chosen.contiguous(), real
-        loss, first, second, shares, slopes = fast.balance(*parts, sigma=sigma, tutel=form == "tutel", weight=weight)
-        ctx.save_for_backward(clean, noisy, slopes)
-        ctx.how = weight, routing, real, sigma, form, detach
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(first, second, shares)
-        return loss, first, second, shares
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        clean, noisy, slopes = ctx.saved_tensors
-        weight, routing, real, sigma, form, detach = ctx.how
-        if torch.is_grad_enabled():  # someone will differentiate this once more
-
-            def plain(clean: Tensor, noisy: Tensor) -> Tensor:
-                own = replace(routing, clean=clean, noisy=noisy)
-                first, second, _ = balance(own, sigma=sigma, form=form, detach=detach, real=real)
-                return weight * (first + second)
-
-            found = through_plain(plain, (clean, noisy), ctx.needs_input_grad[:2], grads[:1])
-        else:
-            parts = clean.contiguous(), noisy.contiguous(), routing.chosen.contiguous(), real, slopes, grads[0]
-            fast = kernels_unless_compiled("routing", clean)
-            found = fast.balance_back(*parts, sigma=sigma, tutel=form == "tutel", detach=detach, weight=weight)
-        return *found, *[None] * len(ctx.how)
 
 
 def _total(each: Tensor, real: Tensor | None) -> Tensor:

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.nn.experts.passes import Biased, BiasedGelu, Collect, Combine, Spread, member_of
-from holdfast.nn.kernels import kernels_unless_compiled
+from holdfast.nn.experts.passes import Biased, Collect, Spread, member_of
 
 _grouped_mm = getattr(F, "grouped_mm", None)  # torch from 2.10 on
 
@@ -29,13 +28,10 @@ class Places:
     token: Tensor  # (s,) the token at each place
     expert: Tensor  # (s,) the expert at each place
     ends: Tensor  # (e,) int32, where each expert's pairs end
-    shares: Tensor | None = None  # (e,) of the pairs, where they came with the places
     kept: Tensor | None = None  # (s,) by place, whether an expert had room; None where all are kept
 
     def load(self) -> Tensor:
         """(e,) which share of the pairs each expert has."""
-        if self.shares is not None:
-            return self.shares
         return self.ends.diff(prepend=self.ends.new_zeros(1)) / len(self.order)
 
 
@@ -45,9 +41,6 @@ def place_pairs(chosen: Tensor, experts: int, *, first: Tensor | None = None, ro
     With `room` an expert keeps so many pairs, those that come first. Nothing here waits for the device.
     """
     t, k = chosen.shape
-    fast = kernels_unless_compiled("places", chosen) if first is None and room is None else None
-    if fast is not None and experts <= fast.MOST:
-        return Places(*fast.places(chosen, experts))
     expert = (chosen if first is None else chosen[first]).T.reshape(-1)  # (s,) choice after choice
     # a sort of bytes takes one pass over them
     narrow = torch.uint8 if experts < 1 << 8 else torch.int16 if experts < 1 << 15 else torch.int64
@@ -72,7 +65,7 @@ def room_for(tokens: int, experts: int, *, top: int, factor: float) -> int:
 
 def grouped(x: Tensor, weight: Tensor, ends: Tensor, *, loop: bool = False) -> Tensor:
     """x (s, i) times the transposed weight (e, o, i) of each row's expert, (s, o); rows stand expert after expert."""
-    if not loop and _fits(x, weight):
+    if not loop and fits(x, weight):
         assert _grouped_mm is not None
         return _grouped_mm(x, weight.transpose(-2, -1), offs=ends)
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
@@ -80,19 +73,31 @@ def grouped(x: Tensor, weight: Tensor, ends: Tensor, *, loop: bool = False) -> T
     return torch.cat(pieces)
 
 
-def _fits(x: Tensor, weight: Tensor) -> bool:
+def grouped_back(grad: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """(s, i) what comes back to the rows of `grouped`, where the product fits."""
+    assert _grouped_mm is not None
+    return _grouped_mm(grad, weight, offs=ends)
+
+
+def weight_back(grad: Tensor, x: Tensor, ends: Tensor) -> Tensor:
+    """(e, o, i) what comes back to its weight."""
+    assert _grouped_mm is not None
+    return _grouped_mm(grad.T, x, offs=ends)
+
+
+def fits(x: Tensor, weight: Tensor, dtype: torch.dtype | None = None) -> bool:
     """Whether torch has this product: bf16 on a GPU that knows it, fp32 on a CPU, rows of whole 16 bytes.
 
-    A compiled program has it in bf16 alone, on a CPU too.
+    A compiled program has it in bf16 alone, on a CPU too. `dtype` is the type that both will be in, if not that of x.
     """
     if _grouped_mm is None or not len(x):
         return False
-    compiled = torch.compiler.is_compiling()
+    dtype, compiled = dtype or x.dtype, torch.compiler.is_compiling()
     if x.is_cuda:
-        able = x.dtype == torch.bfloat16 and _new_enough(x.device)
+        able = dtype == torch.bfloat16 and _new_enough(x.device)
     else:
-        able = x.device.type == "cpu" and x.dtype == (torch.bfloat16 if compiled else torch.float32)
-    sizes = [weight.shape[-1] * x.element_size(), weight.shape[-2] * x.element_size()]
+        able = x.device.type == "cpu" and dtype == (torch.bfloat16 if compiled else torch.float32)
+    sizes = [weight.shape[-1] * dtype.itemsize, weight.shape[-2] * dtype.itemsize]
     if not compiled:  # what is compiled has no addresses yet, and begins at even ones
         sizes += [x.data_ptr(), weight.data_ptr()]
     return able and not any(size % 16 for size in sizes)
@@ -121,19 +126,11 @@ def through_experts(
     x = Spread.apply(u, at.token, at.place)  # (s, d)
     if at.kept is not None:
         gates = gates * at.kept[at.place].view(gates.shape[1], -1).T
-    fast = kernels_unless_compiled("experts", x)
     # a compiler fuses what is added out of place with what comes next
-    whole = fast or torch.compiler.is_compiling() or up_bias is None
+    whole = torch.compiler.is_compiling() or up_bias is None
     member = None if whole else member_of(at.expert, len(up), x.dtype)
-    hidden = grouped(x, up, at.ends, loop=loop)  # (s, h)
-    if fast and between is F.gelu:
-        hidden = BiasedGelu.apply(hidden, up_bias, at.expert, at.ends)
-    else:
-        hidden = between(_biased(hidden, up_bias, at.expert, member))
-    y = grouped(hidden, down, at.ends, loop=loop)  # (s, d)
-    if fast:
-        return Combine.apply(y, down_bias, gates.contiguous(), at.expert, at.order, at.place, at.ends)
-    y = _biased(y, down_bias, at.expert, member)
+    hidden = between(_biased(grouped(x, up, at.ends, loop=loop), up_bias, at.expert, member))  # (s, h)
+    y = _biased(grouped(hidden, down, at.ends, loop=loop), down_bias, at.expert, member)  # (s, d)
     weights = Spread.apply(gates.T.reshape(-1), at.order, at.place)  # (s,) a pair has one place
     return Collect.apply(y * weights[:, None].to(y.dtype), at.token, at.place, len(u))
 

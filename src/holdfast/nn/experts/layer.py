@@ -5,10 +5,10 @@ t tokens, k chosen, e experts, d width, h hidden width
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,11 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.exporting import exporting
 from holdfast.core.held import Held
 from holdfast.core.tape import listening, record
-from holdfast.nn.experts.balance import FORMS, importance, weighed
+from holdfast.nn.experts.balance import FORMS, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
-from holdfast.nn.experts.router import Routing, make_router, route
+from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
+from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_importance, tell_load
+from holdfast.nn.experts.whole import How, Parts, in_one_piece
 
 _real = Held[Tensor]()
 
@@ -120,18 +122,25 @@ class SparseMoE(nn.Module):
         return self.up_proj, self.up_proj_bias, self.down_proj, self.down_proj_bias
 
     def forward(self, states: Tensor) -> Tensor:
-        options, u = self.options, states.reshape(-1, states.shape[-1])  # (t, d)
+        options = self.options
         mask = _real.value
         real = mask.reshape(-1) if mask is not None and mask.shape == states.shape[:-1] else None
-        noise = options.noise / options.count if self.training else 0.0
-        x, up, down = _cast(u, self.up_proj, self.down_proj)
+        factor = options.capacity if self.training else options.eval_capacity
+        plain_gelu = _is_gelu(self.act_fn) and not (self.training and options.dropout)
+        if plain_gelu and not factor and isinstance(self.router, CosineRouter) and not exporting():
+            compiled = torch.compiler.is_compiling()
+            found = _uncompiled(self, states, real) if compiled and states.is_cuda else self._at_once(states, real)
+            if found is not None:
+                return found
+        u = states.reshape(-1, states.shape[-1])  # (t, d)
+        dtype = _dtype(u, self.up_proj)
+        x, up, down = u.to(dtype), self.up_proj.to(dtype), self.down_proj.to(dtype)
         parts = up, self.up_proj_bias, down, self.down_proj_bias
         # a CPU gains nothing by narrow products, so its scores are the same with and without autocast
         narrow = x.view_as(states) if x.is_cuda and x.dtype == torch.bfloat16 else None
         routing = route(
-            self.router, states, top=options.top, renormalise=options.sums_to_one, noise=noise, narrow=narrow
+            self.router, states, top=options.top, renormalise=options.sums_to_one, noise=self._noise, narrow=narrow
         )
-        factor = options.capacity if self.training else options.eval_capacity
         if exporting() and not self.training and not factor:  # which pairs there are is not known yet
             return through_all(x, routing.gates, routing.chosen, parts, self._between).view_as(states)
         first = room = None
@@ -139,11 +148,43 @@ class SparseMoE(nn.Module):
             first = _by_score(routing, real)
             room = room_for(len(u), options.count, top=options.top, factor=factor)
         at = place_pairs(routing.chosen, options.count, first=first, room=room)
-        dropped = self.training and options.dropout
-        between = F.gelu if _is_gelu(self.act_fn) and not dropped else self._between
-        out = through_experts(x, routing.gates, at, parts, between)
+        out = through_experts(x, routing.gates, at, parts, F.gelu if plain_gelu else self._between)
         if listening():
             self._tell(routing, at, states.shape[:-1], real)
+        return out.view_as(states)
+
+    @property
+    def _noise(self) -> float:
+        return self.options.noise / self.options.count if self.training else 0.0
+
+    @property
+    def _sigma(self) -> float:
+        """Of the step in the load loss, which is smoothed without noise too."""
+        return (self.options.noise or 1.0) / self.options.count
+
+    def _at_once(self, states: Tensor, real: Tensor | None) -> Tensor | None:
+        """All of it by kernels in one piece, where that can be."""
+        options, router, told = self.options, self.router, listening()
+        assert isinstance(router, CosineRouter)
+        weight = options.balance / 2 if self.training and told else 0.0
+        how = How(
+            options.top, options.sums_to_one, self._noise, weight, self._sigma, options.form,
+            not options.threshold_learns,
+        )  # fmt: skip
+        project = router.project
+        parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
+        found = in_one_piece(states.reshape(-1, states.shape[-1]), _dtype(states, self.up_proj), how, parts, real)
+        if found is None:
+            return None
+        out, loss, said = found
+        if told and self.training:
+            tell_load(said.load)
+            if loss is None or said.losses is None:
+                tell_importance(said.scores, real)
+            else:
+                tell_balance(loss, *said.losses)
+        if told:
+            tell_choices(said.chosen, said.scores, states.shape[:-1], real)
         return out.view_as(states)
 
     def _between(self, hidden: Tensor) -> Tensor:
@@ -152,27 +193,24 @@ class SparseMoE(nn.Module):
     def _tell(self, routing: Routing, at: Places, shape: torch.Size, real: Tensor | None) -> None:
         options = self.options
         if self.training:
-            record("share/experts/load", at.load())
+            tell_load(at.load())
         if self.training and options.balance:
-            sigma = (options.noise or 1.0) / options.count  # without noise the step is smoothed all the same
-            loss, first, second, shares = weighed(
-                routing, weight=options.balance / 2, sigma=sigma, form=options.form,
+            losses = weighed(
+                routing, weight=options.balance / 2, sigma=self._sigma, form=options.form,
                 detach=not options.threshold_learns, real=real,
             )  # fmt: skip
-            record("loss/experts", loss)
-            record("experts/importance-loss", first)
-            record("experts/load-loss", second)
-            record("share/experts/importance", shares)
+            tell_balance(*losses)
         elif self.training:
-            amounts = importance(routing, real).detach()
-            record("share/experts/importance", amounts / amounts.sum())
+            tell_importance(routing.clean.detach(), real)
         if at.kept is not None:
             counted = torch.ones_like(at.kept) if real is None else real[at.token]
             record("experts/dropped", (~at.kept & counted).sum() / counted.sum())
-        record("experts/chosen", routing.chosen.view(*shape, -1))
-        record("experts/scores", routing.clean.detach().view(*shape, -1))
-        if real is not None:
-            record("experts/real", real.view(shape))
+        tell_choices(routing.chosen, routing.clean.detach(), shape, real)
+
+
+# what a compiler makes of the layer is slower than its kernels, even with what it loses by a break
+_uncompiled: Callable[..., Any]
+_uncompiled = torch.compiler.disable(SparseMoE._at_once)  # pyright: ignore
 
 
 def _by_score(routing: Routing, real: Tensor | None) -> Tensor:
@@ -191,8 +229,7 @@ def _is_gelu(activation: nn.Module) -> bool:
     return type(activation).__name__ == "GELUActivation" and vars(activation).get("act") is F.gelu
 
 
-def _cast(u: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-    """As autocast would have it, which does not know grouped products; without it, in the type of the weights."""
+def _dtype(u: Tensor, weight: Tensor) -> torch.dtype:
+    """As autocast would have it, which does not know grouped products; without it, the type of the weights."""
     kind = u.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weights[0].dtype
-    return u.to(dtype), *(w.to(dtype) for w in weights)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype

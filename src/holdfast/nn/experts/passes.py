@@ -1,4 +1,4 @@
-"""What rows go through around the products of experts: to their places, through bias and GELU, and back, weighted.
+"""What rows go through around the products of experts: to their places, with a bias added, and back.
 
 t tokens, k chosen, s = t k pairs of a token and an expert, e experts, d width, h hidden width
 """
@@ -8,10 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-
-from holdfast.nn.kernels import kernels_unless_compiled, through_plain
 
 
 class Spread(torch.autograd.Function):
@@ -37,9 +34,6 @@ class Collect(torch.autograd.Function):
         ctx.save_for_backward(token, place)
         if not tokens:
             return y.new_zeros(0, *y.shape[1:])
-        fast = kernels_unless_compiled("experts", y) if y.ndim == 2 and len(y) > tokens else None
-        if fast is not None:
-            return fast.combine(y.contiguous(), None, None, token, place, tokens)
         pairs = y.index_select(0, place).view(-1, tokens, *y.shape[1:])  # (k, t, ...)
         return pairs[0] if len(pairs) == 1 else pairs.sum(dim=0)
 
@@ -69,54 +63,3 @@ def member_of(expert: Tensor, experts: int, dtype: torch.dtype) -> Tensor:
     """(s, e) one where a row is its expert's; whole 16 bytes a row make products with it quick."""
     wide = -(-experts // 8) * 8
     return (expert[:, None] == torch.arange(wide, device=expert.device)).to(dtype)
-
-
-class BiasedGelu(torch.autograd.Function):
-    """GELU(x + bias of the row's expert) by kernels; x is (s, h), bias (e, h) or None."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, expert: Tensor, ends: Tensor) -> Tensor:
-        ctx.save_for_backward(x, bias, expert, ends)
-        return kernels_unless_compiled("experts", x).gelu(x.contiguous(), bias, expert)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        x, bias, expert, ends = ctx.saved_tensors
-        if torch.is_grad_enabled():  # someone will differentiate this once more
-            return *through_plain(_biased_gelu, (x, bias, expert), ctx.needs_input_grad[:3], grads), None
-        fast = kernels_unless_compiled("experts", x)
-        return *fast.gelu_back(x.contiguous(), bias, expert, ends, grads[0].contiguous()), None, None
-
-
-class Combine(torch.autograd.Function):
-    """sum_j gate_j (y_j + bias_j) over the pairs of each token, by kernels; y is (s, d), gates (t, k)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, y: Tensor, bias: Tensor | None, gates: Tensor, expert: Tensor, order: Tensor, place: Tensor,
-        ends: Tensor,
-    ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(y, bias, gates, expert, order, place, ends)
-        fast = kernels_unless_compiled("experts", y)
-        return fast.combine(y.contiguous(), bias, gates, expert, place, len(gates))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        y, bias, gates, expert, order, place, ends = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            found = through_plain(_combined, (y, bias, gates, expert, place), ctx.needs_input_grad[:5], grads)
-            return *found, None, None
-        fast = kernels_unless_compiled("experts", y)
-        found = fast.combine_back(y.contiguous(), bias, gates, expert, order, ends, grads[0].contiguous())
-        return *found, None, None, None, None
-
-
-def _biased_gelu(x: Tensor, bias: Tensor | None, expert: Tensor) -> Tensor:
-    return F.gelu(x if bias is None else Biased.apply(x, bias, expert))  # pyright: ignore[reportArgumentType]
-
-
-def _combined(y: Tensor, bias: Tensor | None, gates: Tensor, expert: Tensor, place: Tensor) -> Tensor:
-    if bias is not None:
-        y = Biased.apply(y, bias, expert)  # pyright: ignore[reportAssignmentType]
-    pairs = y.index_select(0, place).view(gates.shape[1], *gates.shape[:1], -1)  # (k, t, d)
-    return (pairs * gates.T[..., None].to(y.dtype)).sum(dim=0)

@@ -18,11 +18,6 @@ def kernels(name: str, tensor: Tensor) -> Any:
     return _usable(name, tensor.device, tensor.dtype) if tensor.is_cuda else None
 
 
-def kernels_unless_compiled(name: str, tensor: Tensor) -> Any:
-    """The same for what a compiler fuses itself when it is shown the plain way."""
-    return None if torch.compiler.is_compiling() or not tensor.numel() else kernels(name, tensor)
-
-
 @functools.cache
 def _usable(name: str, device: torch.device, dtype: torch.dtype) -> Any:
     module = _module(name) if _work(device) else None

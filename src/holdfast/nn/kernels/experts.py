@@ -26,29 +26,14 @@ def gelu(x: Tensor, bias: Tensor | None, expert: Tensor) -> Tensor:
     return out
 
 
-def gelu_back(
-    x: Tensor, bias: Tensor | None, expert: Tensor, ends: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of x and of the bias."""
+def gelu_back(x: Tensor, bias: Tensor | None, expert: Tensor, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The gradient of x, and for `by_expert` sums of that of the bias."""
     s, d = x.shape
     out, sums = torch.empty_like(x), _sums(bias, s)
-    grid = (pieces(s, ROWS), pieces(d, COLS))
-    launch(
-        _gelu_back,
-        grid,
-        x,
-        _or(bias, x),
-        expert,
-        grad,
-        out,
-        _or(sums, x),
-        s,
-        d,
-        BIASED=bias is not None,
-        ROWS=ROWS,
-        COLS=COLS,
-    )
-    return out, _by_expert(sums, bias, ends)
+    launch(_gelu_back, (pieces(s, ROWS), pieces(d, COLS)),
+        x, _or(bias, x), expert, grad, out, _or(sums, x), s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
+    )  # fmt: skip
+    return out, sums
 
 
 def combine(y: Tensor, bias: Tensor | None, gates: Tensor | None, expert: Tensor, place: Tensor, tokens: int) -> Tensor:
@@ -64,16 +49,27 @@ def combine(y: Tensor, bias: Tensor | None, gates: Tensor | None, expert: Tensor
 
 
 def combine_back(
-    y: Tensor, bias: Tensor | None, gates: Tensor, expert: Tensor, order: Tensor, ends: Tensor, grad: Tensor
+    y: Tensor, bias: Tensor | None, gates: Tensor, expert: Tensor, order: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Gradients of y, the bias and the gates (t, k)."""
+    """Gradients of y and the gates (t, k), and between them for `by_expert` sums of that of the bias."""
     (s, d), (t, k) = y.shape, gates.shape
     out, sums, by_gates = torch.empty_like(y), _sums(bias, s), torch.empty_like(gates)
     launch(_combine_back, (pieces(s, ROWS),),
         y, _or(bias, y), gates, expert, order, grad, out, _or(sums, y), by_gates, s, t, d,
         K=k, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
-    return out, _by_expert(sums, bias, ends), by_gates
+    return out, sums, by_gates
+
+
+def by_expert(sums: Tensor, bias: Tensor, more: Tensor, other: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of two biases (e, d) from their sums, always added up in the same order."""
+    out, second = torch.empty_like(bias), torch.empty_like(other)
+    (e, d), wide = bias.shape, other.shape[1]
+    launch(
+        _expert_sums, (e, pieces(d, NARROW) + pieces(wide, NARROW)), sums, out, more, second, ends, d, wide,
+        ROWS=ROWS, SLOTS=SLOTS, COLS=NARROW,
+    )  # fmt: skip
+    return out, second
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
@@ -91,16 +87,6 @@ def _sums(bias: Tensor | None, s: int) -> Tensor | None:
     return torch.empty(pieces(s, ROWS) + len(bias), bias.shape[1], dtype=torch.float32, device=bias.device)
 
 
-def _by_expert(sums: Tensor | None, bias: Tensor | None, ends: Tensor) -> Tensor | None:
-    """The gradient of the bias (e, d), always added up in the same order."""
-    if sums is None or bias is None:
-        return None
-    out = torch.empty_like(bias)
-    e, d = bias.shape
-    launch(_expert_sums, (e, pieces(d, NARROW)), sums, ends, out, d, ROWS=ROWS, SLOTS=SLOTS, COLS=NARROW)
-    return out
-
-
 @kernel
 def _store_sums(values, mine, expert, sums, block, s, d, cols, ROWS: tl.constexpr):
     """The rows of a block added up for each expert that has some there."""
@@ -112,8 +98,19 @@ def _store_sums(values, mine, expert, sums, block, s, d, cols, ROWS: tl.constexp
 
 
 @kernel
-def _expert_sums(sums, ends, out, d, ROWS: tl.constexpr, SLOTS: tl.constexpr, COLS: tl.constexpr):
-    j, cols = tl.program_id(0), tl.program_id(1) * COLS + tl.arange(0, COLS)
+def _expert_sums(sums, out, more, second, ends, d, wide, ROWS: tl.constexpr, SLOTS: tl.constexpr, COLS: tl.constexpr):
+    """One program an expert and a stretch of columns, those of the second bias after those of the first."""
+    j, stretch = tl.program_id(0), tl.program_id(1)
+    left = tl.cdiv(d, COLS)
+    if stretch < left:
+        _add_up(sums, out, ends, j, stretch, d, ROWS, SLOTS, COLS)
+    else:
+        _add_up(more, second, ends, j, stretch - left, wide, ROWS, SLOTS, COLS)
+
+
+@kernel
+def _add_up(sums, out, ends, j, stretch, d, ROWS: tl.constexpr, SLOTS: tl.constexpr, COLS: tl.constexpr):
+    cols = stretch * COLS + tl.arange(0, COLS)
     begin = tl.load(ends + j - 1, mask=j > 0, other=0)
     end = tl.load(ends + j)
     total = tl.zeros((SLOTS, COLS), tl.float32)

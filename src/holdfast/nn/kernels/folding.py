@@ -12,8 +12,6 @@ from torch import Tensor
 from holdfast.nn.kernels import kernel
 from holdfast.nn.kernels.launch import launch, pieces, power_of_two
 
-MOST = 32  # experts: products of tiles hold them all
-TYPES = (torch.float32,)
 COLS, DEEP = 32, 32  # a tile of the weight on the way there
 BAND, NARROW = 16, 64  # and on the way back: a program has a band of its rows
 BLOCKS = 128  # sums at once

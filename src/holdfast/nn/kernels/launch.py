@@ -1,7 +1,7 @@
 """Launches of kernels without what Triton does at each in Python: a kernel that was found once is called itself.
 
 Triton compiles a kernel for the types of its arguments, for addresses and whole numbers that 16 divides, for a one, and
-for its constants; the same names the compiled kernel here.
+for its constants; types, odd addresses, numbers and constants name the compiled kernel here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ KNOWN = ("3.6.", "3.7.", "3.8.", "3.9.")  # versions in which a compiled kernel 
 class _Direct(NamedTuple):
     compiled: Any  # held, for a kernel that nobody holds is unloaded
     run: Callable[..., Any]
+    function: Any
+    packed: Any
     stream: Callable[[int], int]
     constants: tuple[Any, ...]
 
 
+MOST = 4096  # launches that are known at once: numbers are known by their value, and lengths of texts differ
 _found: dict[tuple[Any, ...], _Direct | None] = {}
+# the same as torch.cuda.current_device, without looking whether there is a GPU: tensors are on it
+_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
 def launch(function: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None:
@@ -35,32 +40,32 @@ def launch(function: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> No
         function[grid](*args, **named)
         return None
     device = args[0].get_device()
-    if device >= 0 and device != torch.cuda.current_device():
+    if device >= 0 and device != _current_device():
         with torch.cuda.device(device):
             return launch(function, grid, *args, **named)
-    given: list[Any] = []
-    key: list[Any] = [id(function), device, *named.items()]
+    given, kinds, bits = [], [id(function), device, *named, *named.values()], 0
     for arg in args:
-        kind = type(arg)
-        if kind is int:
-            key.append((arg == 1, not arg & 15, arg >> 31))
-        elif isinstance(arg, Tensor):
-            at = arg.data_ptr()
-            key.append((arg.dtype, not at & 15, arg.get_device()))
-            arg = at  # a tensor would be asked for it again, and the driver whether it is the device's
+        if isinstance(arg, Tensor):
+            kinds.append(arg.dtype)
+            arg = arg.data_ptr()  # a tensor would be asked for it again, and the driver whether it is the device's
+            bits |= arg
         else:
-            key.append(kind)
+            kinds.append(arg if type(arg) is int else type(arg))
         given.append(arg)
-    known = tuple(key)
+    if bits & 15:  # some address is odd: which ones
+        kinds.append(tuple(isinstance(arg, Tensor) and bool(at & 15) for arg, at in zip(args, given, strict=True)))
+    known = tuple(kinds)
     direct = _found.get(known)
     if direct is None or _watched():
         compiled = function[grid](*args, **named)
         if known not in _found:
+            if len(_found) >= MOST:
+                _found.clear()
             _found[known] = _direct(function, compiled, named, len(args))
         return None
-    compiled, run, stream, constants = direct
+    _, run, kernel, packed, stream, constants = direct
     x, y, z = (*grid, 1, 1)[:3]
-    run(x, y, z, stream(device), compiled.function, compiled.packed_metadata, None, None, None, *given, *constants)
+    run(x, y, z, stream(device), kernel, packed, None, None, None, *given, *constants)
     return None
 
 
@@ -71,7 +76,8 @@ def _direct(function: Any, compiled: Any, named: dict[str, Any], args: int) -> _
     if compiled.metadata.target.backend != "cuda":
         return None
     constants = tuple(named[name] for name in function.arg_names[args:])
-    return _Direct(compiled, compiled.run, driver.active.get_current_stream, constants)
+    ways = compiled.run, compiled.function, compiled.packed_metadata, driver.active.get_current_stream
+    return _Direct(compiled, *ways, constants)
 
 
 def _watched() -> bool:

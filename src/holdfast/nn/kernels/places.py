@@ -11,44 +11,36 @@ from torch import Tensor
 
 from holdfast.nn.kernels import kernel
 from holdfast.nn.kernels.launch import launch, pieces, power_of_two
+from holdfast.nn.kernels.routes import ROWS
 
-MOST = 64  # experts: a block is compared with each
-TYPES = (torch.int64,)
-BLOCK = 256
 FEW = 4096  # so many counts each program adds up itself, which is sooner than a running sum of all
 HELD = 2048  # of them at once, for each expert
 
 
-def places(chosen: Tensor, experts: int) -> tuple[Tensor, ...]:
-    """Of chosen (t, k): order, place, token and expert (s,), ends and shares of the pairs (e,).
+def places(
+    chosen: Tensor, counts: Tensor, notes: Tensor, experts: int, *, weight: float, tutel: bool
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Of what `route` leaves: order, place, token and expert (s,) and ends (e,); then what is told, all in fp32.
 
-    First choices come before second ones.
+    First choices come before second ones. Told are `weight` times the balance losses, both of them, the share of each
+    expert (e,) in the importance, and its share of the pairs; with a weight of 0 the last alone holds something. The
+    slopes of both losses go to the notes.
     """
     (t, k), device = chosen.shape, chosen.device
-    blocks, size = pieces(t, BLOCK), max(2, power_of_two(experts))
-    tile = {"BLOCK": BLOCK, "SIZE": size, "num_warps": 8 if size > 16 else 4}
-    counts = torch.empty(experts * k * blocks, dtype=torch.int32, device=device)
-    launch(_count, (blocks, k), chosen, counts, t, k, experts, **tile)
-    few = len(counts) <= FEW
+    blocks, size = pieces(t, ROWS), max(2, power_of_two(experts))
+    few = counts.shape[0] <= FEW
     if not few:
         counts = counts.cumsum(0, dtype=torch.int32)
-    order, place, token, expert = torch.empty(4, t * k, dtype=torch.int64, device=device).unbind(0)
+    found = torch.empty(4, t * k, dtype=torch.int64, device=device).unbind(0)
     ends = torch.empty(experts, dtype=torch.int32, device=device)
-    shares = torch.empty(experts, dtype=torch.float32, device=device)
+    losses, shares = notes.new_empty(3).unbind(0), notes.new_empty(2, experts).unbind(0)
     launch(
-        _place, (blocks, k), chosen, counts, order, place, token, expert, ends, shares, t, k, experts,
-        ADDED=not few, CHUNK=HELD // size, **tile,
+        _place, (blocks, k), chosen, counts, notes, *found, ends, *losses, *shares, t, k, experts,
+        experts - 1.0 if tutel else float(experts), weight,
+        ADDED=not few, WEIGHED=weight > 0, CHUNK=HELD // size, BLOCK=ROWS, SIZE=size,
+        num_warps=8 if size > 16 else 4,
     )  # fmt: skip
-    return order, place, token, expert, ends, shares
-
-
-@kernel
-def _count(chosen, counts, t, k, e, BLOCK: tl.constexpr, SIZE: tl.constexpr):
-    block, choice = tl.program_id(0), tl.program_id(1)
-    row, i = block * BLOCK + tl.arange(0, BLOCK), tl.arange(0, SIZE)
-    expert = tl.load(chosen + row.to(tl.int64) * k + choice, mask=row < t, other=SIZE)
-    count = tl.sum((expert[:, None] == i[None, :]).to(tl.int32), 0)
-    tl.store(counts + (i * k + choice) * tl.num_programs(0) + block, count, mask=i < e)
+    return (*found, ends), (*losses, *shares)
 
 
 @kernel
@@ -66,8 +58,9 @@ def _before(counts, slot, slots, ADDED: tl.constexpr, CHUNK: tl.constexpr):
 
 @kernel
 def _place(
-    chosen, counts, order, place, token, expert, ends, shares, t, k, e,
-    ADDED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
+    chosen, counts, notes, order, place, token, expert, ends, both, first, second, importance, shares,
+    t, k, e, freedom, weight,
+    ADDED: tl.constexpr, WEIGHED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Counts lie expert after expert, choice after choice, block after block, as the pairs will."""
     block, choice, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
@@ -86,3 +79,35 @@ def _place(
         end = _before(counts, (i + 1) * k * blocks, slots, ADDED, CHUNK)
         tl.store(ends + i, end, mask=i < e)
         tl.store(shares + i, (end - before).to(tl.float32) / (t * k), mask=i < e)
+        if WEIGHED:
+            amounts = notes + t + e
+            slopes = amounts + blocks * 2 * e
+            value = _variation(amounts, blocks, slopes, e, freedom, BLOCK, SIZE)
+            tl.store(first, value)
+            more = _variation(amounts + e, blocks, slopes + e, e, freedom, BLOCK, SIZE)
+            tl.store(second, more)
+            tl.store(both, weight * (value + more))
+            amount = _total(amounts, blocks, e, BLOCK, SIZE)
+            tl.store(importance + i, amount / tl.sum(amount, 0), mask=i < e)
+
+
+@kernel
+def _total(parts, blocks, e, ROWS: tl.constexpr, SIZE: tl.constexpr):
+    """(e,) of the amounts of all blocks, which stand 2 e apart."""
+    i, total = tl.arange(0, SIZE), tl.zeros((ROWS, SIZE), tl.float32)
+    for begin in range(0, blocks, ROWS):
+        block = begin + tl.arange(0, ROWS)
+        here = (block < blocks)[:, None] & (i < e)[None, :]
+        total += tl.load(parts + block[:, None] * 2 * e + i[None, :], mask=here, other=0)
+    return tl.sum(total, 0)
+
+
+@kernel
+def _variation(parts, blocks, slopes, e, freedom, ROWS: tl.constexpr, SIZE: tl.constexpr):
+    """(std / mean)^2 of the amounts; its derivative goes to the slopes."""
+    i, amount = tl.arange(0, SIZE), _total(parts, blocks, e, ROWS, SIZE)
+    mean = tl.sum(amount, 0) / e
+    off = tl.where(i < e, amount - mean, 0.0)
+    variance, below = tl.sum(off * off, 0) / freedom, mean * mean + 1e-10
+    tl.store(slopes + i, (2 * off / freedom - 2 * variance * mean / (e * below)) / below, mask=i < e)
+    return variance / below

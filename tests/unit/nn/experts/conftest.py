@@ -1,35 +1,40 @@
-"""Ways through which the same tests go: plain tensors, kernels on a GPU, and kernels interpreted on a CPU.
+"""Kernels on a GPU, or interpreted on a CPU; and a comparison with exact values and derivatives.
 
-The last only with TRITON_INTERPRET=1 and Triton installed, for whoever writes kernels without a GPU.
+Interpreted only with TRITON_INTERPRET=1 and Triton installed, for whoever writes kernels without a GPU.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
+import itertools
 import os
 
 import pytest
 import torch
 
-from holdfast.nn.experts import balance, choice, dispatch, passes
+from holdfast.nn.experts import dispatch, whole
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
-WAYS = ["plain", pytest.param("gpu", marks=pytest.mark.gpu), *(["interpreted"] if INTERPRETED else [])]
-
-
-def interpreted(name, tensor):
-    module = importlib.import_module(f"holdfast.nn.kernels.{name}")
-    return module if tensor.dtype in module.TYPES and tensor.numel() and not torch.compiler.is_compiling() else None
+WAYS = [pytest.param("gpu", marks=pytest.mark.gpu), *(["interpreted"] if INTERPRETED else [])]
 
 
 @pytest.fixture(params=WAYS)
-def way(request, monkeypatch) -> tuple[torch.device, bool]:
-    """A device, and whether kernels are to be used on it."""
+def by_kernels(request, monkeypatch) -> torch.device:
+    """A device on which a layer goes through kernels in any type and width: grouped products are those of a loop."""
+
+    def grouped(x, weight, *, offs):
+        ends = [0, *offs.tolist()]
+        spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        if weight.ndim == 2:  # rows of both belong to an expert
+            return torch.stack([x[:, span] @ weight[span] for span in spans])
+        return torch.cat([x[span] @ own for span, own in zip(spans, weight, strict=True)])
+
+    monkeypatch.setattr(dispatch, "_grouped_mm", grouped)
+    for module in (dispatch, whole):
+        monkeypatch.setattr(module, "fits", lambda *_: True)
     if request.param == "interpreted":
-        for module in (balance, choice, dispatch, passes):
-            monkeypatch.setattr(module, "kernels_unless_compiled", interpreted)
-    return torch.device("cuda" if request.param == "gpu" else "cpu"), request.param != "plain"
+        monkeypatch.setattr(whole, "kernels", lambda *_: True)
+    return torch.device("cuda" if request.param == "gpu" else "cpu")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_written_out_with_noise():
         for e in range(5):
             by_hand[e] += 1 - normal.cdf(threshold - float(clean[i, e]))
     assert_close(load(found, sigma=0.2), by_hand)
-    assert_close(importance(found), clean.softmax(-1).sum(0))
+    assert_close(importance(found.clean), clean.softmax(-1).sum(0))
     amounts = by_hand.tolist()
     mean = sum(amounts) / 5
     spread = math.fsum((a - mean) ** 2 for a in amounts) / 5
@@ -93,14 +93,13 @@ def test_padding_does_not_count():
 @pytest.mark.parametrize(("t", "e", "k"), [(1, 4, 1), (37, 6, 2), (300, 5, 3)])
 @pytest.mark.parametrize("detach", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_losses_and_both_derivatives_by_kernels_and_plainly(way, same, form, t, e, k, detach, padded):
-    device, fast = way
+def test_losses_and_both_derivatives_are_the_naive_ones(same, form, t, e, k, detach, padded):
     chance = torch.Generator().manual_seed(0)
-    clean, added = (torch.randn(t, e, generator=chance).to(device) for _ in range(2))
+    clean, added = (torch.randn(t, e, generator=chance) for _ in range(2))
     noisy = clean + 0.2 * added
     chosen = noisy.topk(k, -1).indices
-    real = (torch.arange(t, device=device) % 3 != 1) if padded else None
-    counts = torch.ones(t, 1, device=device) if real is None else real[:, None]
+    real = (torch.arange(t) % 3 != 1) if padded else None
+    counts = torch.ones(t, 1) if real is None else real[:, None]
 
     def naive(clean, noisy):
         share = clean.softmax(-1)
@@ -117,7 +116,6 @@ def test_losses_and_both_derivatives_by_kernels_and_plainly(way, same, form, t, 
         routing = Routing(clean, noisy, chosen, clean.gather(1, chosen))
         return weighed(routing, weight=0.25, sigma=0.5, form=form, detach=detach, real=real)
 
-    loss, *rest = mine(clean.requires_grad_(), noisy)
-    assert ("_Weighed" in str(loss.grad_fn)) == fast
+    _, *rest = mine(clean.requires_grad_(), noisy)
     assert not any(each.requires_grad for each in rest)
     same(mine, naive, (clean, noisy), close=1e-4)

@@ -214,10 +214,9 @@ def test_any_activation_is_what_lies_between(activation, exact):
 
 
 @pytest.mark.parametrize("top", [1, 2])
-def test_a_whole_layer_by_kernels_and_plainly(way, top):
+def test_a_whole_layer_is_the_one_written_out(top):
     """Written out: the output, the balance loss, and the gradient of every parameter and of the input."""
-    device, fast = way
-    made, u = differing(top=top, inner=300, noise=0.0).train().to(device), U.to(device).requires_grad_()
+    made, u = differing(top=top, inner=300, noise=0.0).train(), U.clone().requires_grad_()
     with tape() as side:
         found = made(u)
     flat, router = u.view(-1, 8), made.router
@@ -239,12 +238,11 @@ def test_a_whole_layer_by_kernels_and_plainly(way, top):
     counts = torch.bincount(best.indices.flatten(), minlength=4)
     assert_close(side["share/experts/load"][0], counts / counts.sum())
     learned = (u, *made.parameters())
-    weights = torch.randn(U.shape, generator=torch.Generator().manual_seed(3)).to(device)
+    weights = torch.randn(U.shape, generator=torch.Generator().manual_seed(3))
     mine = torch.autograd.grad((found * weights).sum() + 100 * side["loss/experts"][0], learned)
     theirs = torch.autograd.grad((wanted * weights).sum() + 100 * loss, learned)
     for a, b in zip(mine, theirs, strict=True):
         assert_close(a, b, rtol=1e-3, atol=1e-4)
-    assert ("Combine" in str(found.grad_fn.next_functions[0][0])) == fast
 
 
 @pytest.mark.gpu

@@ -1,0 +1,38 @@
+"""What a layer of experts tells whoever listens: its balance, who got how much, and which experts were chosen.
+
+t tokens, k chosen, e experts
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from holdfast.core.tape import record
+from holdfast.nn.experts.balance import importance
+
+
+def tell_load(shares: Tensor) -> None:
+    record("share/experts/load", shares)
+
+
+def tell_balance(loss: Tensor, first: Tensor, second: Tensor, shares: Tensor) -> None:
+    """The weighted loss, then without a gradient the importance and the load loss and shares (e,) of the importance."""
+    record("loss/experts", loss)
+    record("experts/importance-loss", first)
+    record("experts/load-loss", second)
+    record("share/experts/importance", shares)
+
+
+def tell_importance(scores: Tensor, real: Tensor | None) -> None:
+    """Where nothing is balanced; scores are (t, e)."""
+    amounts = importance(scores, real)
+    record("share/experts/importance", amounts / amounts.sum())
+
+
+def tell_choices(chosen: Tensor, scores: Tensor, shape: torch.Size, real: Tensor | None) -> None:
+    """Of tokens in this shape: the experts (t, k), the best first, and scores without noise (t, e)."""
+    record("experts/chosen", chosen.view(*shape, -1))
+    record("experts/scores", scores.view(*shape, -1))
+    if real is not None:
+        record("experts/real", real.view(shape))

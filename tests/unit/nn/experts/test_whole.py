@@ -1,0 +1,213 @@
+"""A layer in one piece by kernels: the layer written out, in values, both derivatives, and what is told of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from holdfast.core.tape import tape
+from holdfast.nn.experts.choice import LARGEST
+from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.whole import How, Parts, in_one_piece
+
+HOW = How(top=2, renormalise=True, noise=0.25, weight=0.5, sigma=0.25, form="logit", detach=False)
+# tokens, experts, width, hidden width, inner width; how else; whether some tokens are padding
+CASES = [
+    ((1, 1, 8, 8, 5), {"top": 1}, False),
+    ((37, 6, 24, 40, 64), {}, False),
+    ((37, 6, 24, 40, 64), {"top": 1, "renormalise": False}, True),
+    ((37, 6, 24, 40, 64), {"form": "tutel"}, True),
+    ((70, 5, 40, 136, 300), {"form": "tutel", "detach": True, "renormalise": False}, False),
+    ((150, 20, 8, 24, 37), {"top": 4, "noise": 0.0, "detach": True}, False),
+    ((300, 32, 72, 8, 16), {"top": 3, "renormalise": False}, True),
+    ((70, 5, 40, 136, 300), {"weight": 0.0}, False),
+]
+
+
+def drawn(*shape, device, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def case(sizes, device):
+    """Tokens and parts; nobody chooses the second expert where there are some to choose from."""
+    t, e, d, h, q = sizes
+    shapes = [(t, d), (e, h, d), (e, h), (e, d, h), (e, d), (q, d), (q,), (e, q)]
+    u, *parts = (drawn(*shape, device=device, seed=i) for i, shape in enumerate(shapes))
+    for weight in (parts[0], parts[2]):
+        weight /= weight.shape[-1] ** 0.5
+    if e > 4:
+        parts[4][0], parts[5][0], parts[6][:, 0], parts[6][1, 0] = 0.0, 30.0, 1.0, -60.0
+    return u, *parts, torch.tensor(0.7, device=device)
+
+
+def padding(t, device, some):
+    return torch.arange(t, device=device) % 3 != 1 if some else None
+
+
+def noise_of(how, t, e, device):
+    torch.manual_seed(5)
+    return torch.randn(t, e, device=device) if how.noise else torch.zeros(t, e, device=device)
+
+
+def mine(how, real, u, *parts):
+    torch.manual_seed(5)
+    found = in_one_piece(u, u.dtype, how, Parts(*parts), real)
+    assert found is not None
+    return found
+
+
+def naive(how, real, noise, u, up, up_bias, down, down_bias, weight, bias, directions, log_scale):
+    """Every expert on every token; states, the loss, both losses, importance, choices and their load."""
+    query, e = u @ weight.T + bias, len(up)
+    clean = log_scale.exp() * F.cosine_similarity(query[:, None], directions[None], dim=-1, eps=1e-12)
+    noisy = clean + how.noise * noise
+    chosen = noisy.detach().argsort(dim=-1, descending=True, stable=True)[:, : how.top]
+    gates = noisy.softmax(-1).gather(1, chosen)
+    gates = gates / gates.sum(-1, keepdim=True) if how.renormalise else gates
+    hidden = F.gelu(torch.einsum("td,ehd->teh", u, up) + up_bias)
+    each = torch.einsum("teh,edh->ted", hidden, down) + down_bias
+    out = torch.einsum("te,ted->td", torch.zeros_like(clean).scatter(1, chosen, gates), each)
+    share, threshold = clean.softmax(-1), noisy.gather(1, chosen[:, -1:])
+    apart = (clean if how.form == "logit" else share) - (threshold.detach() if how.detach else threshold)
+    chances = (1 + torch.erf(apart / how.sigma / math.sqrt(2))) / 2
+    counts = torch.ones(len(u), 1, device=u.device) if real is None else real[:, None]
+    amounts = [(each * counts).sum(0) for each in (share, chances)]
+    below = e if how.form == "logit" else e - 1
+    losses = [((a - a.mean()) ** 2).sum() / below / (a.mean() ** 2 + 1e-10) for a in amounts]
+    load = torch.bincount(chosen.flatten(), minlength=e) / chosen.numel()
+    return out, how.weight * sum(losses), *losses, amounts[0] / amounts[0].sum(), clean, chosen, load
+
+
+@pytest.mark.parametrize(("sizes", "options", "some"), CASES)
+def test_values_and_both_derivatives_are_those_of_the_layer_written_out(by_kernels, same, sizes, options, some):
+    how, inputs = replace(HOW, **options), case(sizes, by_kernels)
+    real, noise = padding(sizes[0], by_kernels, some), noise_of(how, *sizes[:2], by_kernels)
+    count = 1 if how.weight == 0 or (how.form == "tutel" and sizes[1] == 1) else 2
+    same(
+        lambda *parts: mine(how, real, *parts)[:count],
+        lambda *parts: naive(how, real, noise.double(), *parts)[:count],
+        inputs, close=2e-4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "options", "some"), CASES)
+def test_what_is_told_is_what_happened(by_kernels, sizes, options, some):
+    how, inputs = replace(HOW, **options), case(sizes, by_kernels)
+    real, noise = padding(sizes[0], by_kernels, some), noise_of(how, *sizes[:2], by_kernels)
+    out, loss, told = mine(how, real, *inputs)
+    wanted = naive(how, real, noise, *inputs)
+    torch.testing.assert_close(told.scores, wanted[5], rtol=1e-4, atol=1e-5)
+    assert torch.equal(told.chosen, wanted[6])
+    assert told.chosen.dtype == torch.int64
+    torch.testing.assert_close(told.load, wanted[7])
+    assert (loss is None) == (told.losses is None) == (how.weight == 0)
+    if told.losses is not None:
+        for a, b in zip(told.losses, wanted[2:5], strict=True):
+            assert not a.requires_grad
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(mine(how, real, *inputs)[0], out)
+
+
+def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_leaves_numbers(by_kernels):
+    u, *parts, _ = case((4, 3, 8, 8, 8), by_kernels)
+    u[1] = parts[5][:] = parts[6][2] = 0  # a query and a direction of nothing
+    inputs = [each.requires_grad_() for each in (u, *parts, torch.tensor(9.0, device=by_kernels))]
+    out, loss, told = mine(replace(HOW, top=1, renormalise=False, noise=0.0), None, *inputs)
+    query = u[0] @ parts[4].T
+    expected = LARGEST * F.cosine_similarity(query[None], parts[6][:2], dim=-1)
+    torch.testing.assert_close(told.scores[0, :2], expected.detach(), rtol=1e-4, atol=1e-3)
+    grads = torch.autograd.grad(out.sum() + loss, inputs)
+    assert grads[-1] == 0
+    assert all(bool(grad.isfinite().all()) for grad in grads)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter
+def test_what_is_no_number_still_names_an_expert(by_kernels):
+    inputs = case((5, 6, 8, 8, 8), by_kernels)
+    inputs[0][2] = math.nan
+    out, _, told = mine(HOW, None, *inputs)
+    assert int(told.chosen.min()) >= 0
+    assert int(told.chosen.max()) < 6
+    assert bool(out[[0, 1, 3, 4]].isfinite().all())
+
+
+def test_many_blocks_are_added_up_first_and_the_same_comes_again(by_kernels, monkeypatch):
+    inputs = [each.requires_grad_() for each in case((300, 6, 24, 40, 64), by_kernels)]
+    heard = []
+    for few in (4096, 4096, 0):
+        monkeypatch.setattr("holdfast.nn.kernels.places.FEW", few)
+        out, loss, told = mine(HOW, None, *inputs)
+        heard.append((out, told.load, *torch.autograd.grad(out.sum() + loss, inputs)))
+    for again in heard[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(heard[0], again, strict=True))
+
+
+def test_without_biases_and_with_frozen_experts(by_kernels, same):
+    how, inputs = replace(HOW, noise=0.0), case((37, 6, 24, 40, 64), by_kernels)
+
+    def bare(u, up, down, *router):
+        return mine(how, None, u, up, None, down, None, *router)[:2]
+
+    def naive_bare(u, up, down, *router):
+        return naive(how, None, 0.0, u, up, 0.0, down, 0.0, *router)[:2]
+
+    same(bare, naive_bare, [each for i, each in enumerate(inputs) if i not in (2, 4)], close=2e-4)
+    learned = [each.clone().requires_grad_() for each in inputs]
+    some = [each if i > 4 else each.detach() for i, each in enumerate(learned)]
+    wanted, found = (mine(how, None, *each)[0].square().sum() for each in (learned, some))
+    for a, b in zip(torch.autograd.grad(found, some[5:]), torch.autograd.grad(wanted, learned[5:]), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_either_output_alone_has_its_gradients(by_kernels):
+    inputs = [each.requires_grad_() for each in case((37, 6, 24, 40, 64), by_kernels)]
+    whole = torch.autograd.grad(sum(each.sum() for each in mine(HOW, None, *inputs)[:2]), inputs)
+    parts = [torch.autograd.grad(mine(HOW, None, *inputs)[which].sum(), inputs, allow_unused=True) for which in (0, 1)]
+    for both, first, second in zip(whole, *parts, strict=True):
+        torch.testing.assert_close(both, first + second, rtol=1e-3, atol=1e-4)
+
+
+def test_narrow_products_round_and_no_more(by_kernels):
+    """Scores decide as wide ones do, so that tokens go to the same experts."""
+    inputs = [each.requires_grad_() for each in case((70, 5, 40, 136, 64), by_kernels)]
+    heard = []
+    for dtype in (torch.bfloat16, torch.float32):
+        torch.manual_seed(5)
+        found = in_one_piece(inputs[0], dtype, HOW, Parts(*inputs[1:]), None)
+        assert found is not None
+        out, loss, told = found
+        assert out.dtype == dtype
+        heard.append((out.float(), loss, *torch.autograd.grad(out.float().square().sum() + loss, inputs)))
+        heard[-1] += (told.chosen,)
+    assert torch.equal(heard[0][-1], heard[1][-1])
+    for a, b in zip(heard[0][:-1], heard[1][:-1], strict=True):
+        assert a.dtype == b.dtype
+        assert bool((a - b).detach().abs().max() <= 0.05 * b.detach().abs().max())
+
+
+def test_too_many_experts_or_choices_go_the_plain_way(by_kernels):
+    for sizes, top in (((9, 33, 8, 8, 8), 2), ((9, 6, 8, 8, 8), 5)):
+        u, *parts = case(sizes, by_kernels)
+        assert in_one_piece(u, u.dtype, replace(HOW, top=top), Parts(*parts), None) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("top", [1, 2])
+def test_a_compiled_layer_is_in_one_piece_too(top):
+    torch.manual_seed(0)
+    made = SparseMoE(64, 128, nn.GELU(), options=Options(inner=32, top=top, noise=0.0)).train().cuda()
+    u, heard = torch.randn(4, 100, 64, device="cuda"), []
+    for layer in (made, torch.compile(made)):
+        with tape() as side, torch.autocast("cuda", torch.bfloat16):
+            out = layer(u)
+        grads = torch.autograd.grad(out.float().square().sum() + side["loss/experts"][0], tuple(made.parameters()))
+        heard.append((out, side["experts/chosen"][0], *grads))
+        assert "_Whole" in str(out.grad_fn.next_functions[0][0])
+    for a, b in zip(*heard, strict=True):
+        torch.testing.assert_close(a, b)
