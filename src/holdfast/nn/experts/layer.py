@@ -5,6 +5,7 @@ t tokens, k chosen, e experts, d width, h hidden width
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,7 +140,12 @@ class SparseMoE(nn.Module):
         # a CPU gains nothing by narrow products, so its scores are the same with and without autocast
         narrow = x.view_as(states) if x.is_cuda and x.dtype == torch.bfloat16 else None
         routing = route(
-            self.router, states, top=options.top, renormalise=options.sums_to_one, noise=self._noise, narrow=narrow
+            self.router,
+            states,
+            top=options.top,
+            renormalise=options.sums_to_one,
+            noise=_noise(options, self.training),
+            narrow=narrow,
         )
         if exporting() and not self.training and not factor:  # which pairs there are is not known yet
             return through_all(x, routing.gates, routing.chosen, parts, self._between).view_as(states)
@@ -153,25 +159,11 @@ class SparseMoE(nn.Module):
             self._tell(routing, at, states.shape[:-1], real)
         return out.view_as(states)
 
-    @property
-    def _noise(self) -> float:
-        return self.options.noise / self.options.count if self.training else 0.0
-
-    @property
-    def _sigma(self) -> float:
-        """Of the step in the load loss, which is smoothed without noise too."""
-        return (self.options.noise or 1.0) / self.options.count
-
     def _at_once(self, states: Tensor, real: Tensor | None) -> Tensor | None:
         """All of it by kernels in one piece, where that can be."""
-        options, router, told = self.options, self.router, listening()
+        router, told = self.router, listening()
         assert isinstance(router, CosineRouter)
-        weight = options.balance / 2 if self.training and told else 0.0
-        how = How(
-            options.top, options.sums_to_one, self._noise, weight, self._sigma, options.form,
-            not options.threshold_learns,
-        )  # fmt: skip
-        project = router.project
+        how, project = _how(self.options, self.training, told), router.project
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
         found = in_one_piece(states.reshape(-1, states.shape[-1]), _dtype(states, self.up_proj), how, parts, real)
         if found is None:
@@ -196,7 +188,7 @@ class SparseMoE(nn.Module):
             tell_load(at.load())
         if self.training and options.balance:
             losses = weighed(
-                routing, weight=options.balance / 2, sigma=self._sigma, form=options.form,
+                routing, weight=options.balance / 2, sigma=_sigma(options), form=options.form,
                 detach=not options.threshold_learns, real=real,
             )  # fmt: skip
             tell_balance(*losses)
@@ -211,6 +203,23 @@ class SparseMoE(nn.Module):
 # what a compiler makes of the layer is slower than its kernels, even with what it loses by a break
 _uncompiled: Callable[..., Any]
 _uncompiled = torch.compiler.disable(SparseMoE._at_once)  # pyright: ignore
+
+
+def _noise(options: Options, training: bool) -> float:
+    return options.noise / options.count if training else 0.0
+
+
+def _sigma(options: Options) -> float:
+    """Of the step in the load loss, which is smoothed without noise too."""
+    return (options.noise or 1.0) / options.count
+
+
+@functools.cache
+def _how(options: Options, training: bool, told: bool) -> How:
+    return How(
+        options.top, options.sums_to_one, _noise(options, training), options.balance / 2 if training and told else 0.0,
+        _sigma(options), options.form, not options.threshold_learns,
+    )  # fmt: skip
 
 
 def _by_score(routing: Routing, real: Tensor | None) -> Tensor:

@@ -67,7 +67,7 @@ def in_one_piece(
     """  # fmt: skip
     if torch.compiler.is_compiling() or kernels("experts", u) is None or how.top > FEW or parts.up.shape[0] > MOST:
         return None
-    if not (fits(u, parts.up, dtype) and fits(u, parts.down, dtype)):
+    if not fits(u, parts.up, dtype) or parts.down.data_ptr() % 16:
         return None
     if torch.is_grad_enabled():
         said: list[Told] = []
@@ -121,7 +121,6 @@ class Kept(NamedTuple):
     query: Tensor
     scores: Tensor
     noisy: Tensor
-    drawn: Tensor | None
     notes: Tensor
     chosen: Tensor
     gates: Tensor
@@ -163,7 +162,7 @@ def _there(
     y = grouped(hidden, down, ends)
     out = experts.combine(y, down_bias, gates, expert, place, t)
     kept = Kept(
-        rows, up, down, both, query, scores, noisy, drawn, notes, chosen, gates, order, place, token, expert, ends, x,
+        rows, up, down, both, query, scores, noisy, notes, chosen, gates, order, place, token, expert, ends, x,
         before, hidden, y,
     )  # fmt: skip
     if not how.weight:
@@ -209,7 +208,7 @@ def _plainly(how: How, real: Tensor | None, kept: Kept, u: Tensor, *parts: Any) 
     own, dtype = Parts(*parts), kept.rows.dtype
     rows = u.to(dtype)
     clean = narrow_scores(u.float(), rows, own.project, own.project_bias, own.directions, own.log_scale)
-    noisy = clean if kept.drawn is None else clean + how.noise * kept.drawn
+    noisy = clean + (kept.noisy - kept.scores) if how.noise else clean
     gates = gates_of(noisy, kept.chosen, how.renormalise)
     at = Places(kept.order, kept.place, kept.token, kept.expert, kept.ends)
     experts = own.up.to(dtype), own.up_bias, own.down.to(dtype), own.down_bias
