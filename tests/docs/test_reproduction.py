@@ -23,6 +23,7 @@ TABLES = {
     "dialogue": evidence_dialogue.table,
     "heterogeneous memory on amazon": evidence_hma.amazon,
     "heterogeneous memory by the size of graphs": evidence_hma.size,
+    "heterogeneous memory on networks of people": evidence_hma.people,
     **{
         f"coloured digits, {encoder}, {pixels} pixels": partial(evidence_hma.digits, encoder, pixels)
         for encoder in ("pixel-mlp", "cnn")
