@@ -103,6 +103,7 @@ def fits(x: Tensor, weight: Tensor, dtype: torch.dtype | None = None) -> bool:
     return able and not any(size % 16 for size in sizes)
 
 
+@torch.compiler.assume_constant_result
 @functools.cache
 def _new_enough(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -5,8 +5,7 @@ t tokens, k chosen, e experts, d width, h hidden width
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -23,7 +22,7 @@ from holdfast.nn.experts.balance import FORMS, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
 from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_importance, tell_load
-from holdfast.nn.experts.whole import How, Parts, in_one_piece
+from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
 
 _real = Held[Tensor]()
 
@@ -31,7 +30,7 @@ _real = Held[Tensor]()
 @contextmanager
 def only_these_count(mask: Tensor) -> Iterator[None]:
     """Tokens that are padding (b, t) go through experts as others do, but no loss and no statistic sees them."""
-    with _real.hold(mask):
+    with _real.hold(mask.bool()):
         yield
 
 
@@ -125,12 +124,11 @@ class SparseMoE(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         options = self.options
         mask = _real.value
-        real = mask.reshape(-1) if mask is not None and mask.shape == states.shape[:-1] else None
+        real = mask.reshape(-1).contiguous() if mask is not None and mask.shape == states.shape[:-1] else None
         factor = options.capacity if self.training else options.eval_capacity
         plain_gelu = _is_gelu(self.act_fn) and not (self.training and options.dropout)
         if plain_gelu and not factor and isinstance(self.router, CosineRouter) and not exporting():
-            compiled = torch.compiler.is_compiling()
-            found = _uncompiled(self, states, real) if compiled and states.is_cuda else self._at_once(states, real)
+            found = self._at_once(states, self.router, real)
             if found is not None:
                 return found
         u = states.reshape(-1, states.shape[-1])  # (t, d)
@@ -159,23 +157,27 @@ class SparseMoE(nn.Module):
             self._tell(routing, at, states.shape[:-1], real)
         return out.view_as(states)
 
-    def _at_once(self, states: Tensor, real: Tensor | None) -> Tensor | None:
+    def _at_once(self, states: Tensor, router: CosineRouter, real: Tensor | None) -> Tensor | None:
         """All of it by kernels in one piece, where that can be."""
-        router, told = self.router, listening()
-        assert isinstance(router, CosineRouter)
-        how, project = _how(self.options, self.training, told), router.project
+        u, dtype = states.reshape(-1, states.shape[-1]), _dtype(states, self.up_proj)
+        how, project = _how(self.options, self.training, listening()), router.project
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
-        found = in_one_piece(states.reshape(-1, states.shape[-1]), _dtype(states, self.up_proj), how, parts, real)
-        if found is None:
+        if not able(u, dtype, how, parts):
             return None
-        out, loss, said = found
-        if told and self.training:
+        through = _uncompiled if torch.compiler.is_compiling() else SparseMoE._told
+        return through(self, states, u, dtype, how, parts, real)
+
+    def _told(
+        self, states: Tensor, u: Tensor, dtype: torch.dtype, how: How, parts: Parts, real: Tensor | None
+    ) -> Tensor:
+        out, loss, said = in_one_piece(u, dtype, how, parts, real)
+        if listening() and self.training:
             tell_load(said.load)
             if loss is None or said.losses is None:
                 tell_importance(said.scores, real)
             else:
                 tell_balance(loss, *said.losses)
-        if told:
+        if listening():
             tell_choices(said.chosen, said.scores, states.shape[:-1], real)
         return out.view_as(states)
 
@@ -201,8 +203,7 @@ class SparseMoE(nn.Module):
 
 
 # what a compiler makes of the layer is slower than its kernels, even with what it loses by a break
-_uncompiled: Callable[..., Any]
-_uncompiled = torch.compiler.disable(SparseMoE._at_once)  # pyright: ignore
+_uncompiled: Any = torch.compiler.disable(SparseMoE._told)  # pyright: ignore[reportPrivateUsage]
 
 
 def _noise(options: Options, training: bool) -> float:
@@ -214,7 +215,6 @@ def _sigma(options: Options) -> float:
     return (options.noise or 1.0) / options.count
 
 
-@functools.cache
 def _how(options: Options, training: bool, told: bool) -> How:
     return How(
         options.top, options.sums_to_one, _noise(options, training), options.balance / 2 if training and told else 0.0,

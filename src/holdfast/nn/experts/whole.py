@@ -19,7 +19,7 @@ from holdfast.nn.experts.balance import balance
 from holdfast.nn.experts.choice import FEW, LARGEST, gates_of, narrow_scores
 from holdfast.nn.experts.dispatch import Places, fits, grouped, grouped_back, through_experts, weight_back
 from holdfast.nn.experts.router import Routing
-from holdfast.nn.kernels import kernels, through_plain
+from holdfast.nn.kernels import through_plain, usable
 
 MOST = 32  # experts that kernels take: products of tiles hold them all
 
@@ -59,16 +59,22 @@ class Told(NamedTuple):
     losses: tuple[Tensor, Tensor, Tensor] | None = None  # both of them, and shares of the importance (e,)
 
 
+def able(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> bool:
+    """Whether kernels do this layer for tokens (t, d) with products in `dtype`."""
+    if how.top > FEW or parts.up.shape[0] > MOST or not _on(u.device, u.dtype) or not fits(u, parts.up, dtype):
+        return False
+    return torch.compiler.is_compiling() or not parts.down.data_ptr() % 16
+
+
+@torch.compiler.assume_constant_result
+def _on(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and usable("experts", device, dtype) is not None
+
+
 def in_one_piece(
     u: Tensor, dtype: torch.dtype, how: How, parts: Parts, real: Tensor | None
-) -> tuple[Tensor, Tensor | None, Told] | None:
-    """The layer with GELU and all pairs kept, of tokens (t, d) with products in `dtype`: states (t, d), the weighted
-    balance losses, and what is told. None where no kernels do it.
-    """  # fmt: skip
-    if torch.compiler.is_compiling() or kernels("experts", u) is None or how.top > FEW or parts.up.shape[0] > MOST:
-        return None
-    if not fits(u, parts.up, dtype) or parts.down.data_ptr() % 16:
-        return None
+) -> tuple[Tensor, Tensor | None, Told]:
+    """The layer with GELU and all pairs kept: states (t, d), the weighted balance losses, and what is told."""
     if torch.is_grad_enabled():
         said: list[Told] = []
         out, loss = _Whole.apply(u, dtype, how, real, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
@@ -103,11 +109,13 @@ class _Whole(torch.autograd.Function):
         how, (u, real, *rest) = ctx.how, ctx.saved_tensors
         parts, kept = Parts(*rest[:8]), Kept(*rest[8:])
         learns = ctx.needs_input_grad
+        if all(grad is None for grad in grads):
+            return (None,) * len(learns)
         if torch.is_grad_enabled():  # someone will differentiate this once more
             plain = functools.partial(_plainly, how, real, kept)
             by_u, *found = through_plain(plain, (u, *parts), (learns[0], *learns[5:]), grads)
         else:
-            by_u, *found = _back(u, how, real, parts, kept, learns, *grads)
+            by_u, *found = _back(u, how, real, parts, kept, learns[0], Parts(*learns[5:]), *grads)
         return by_u, None, None, None, None, *found
 
 
@@ -139,11 +147,10 @@ def _there(
     u: Tensor, dtype: torch.dtype, how: How, real: Tensor | None, parts: Parts
 ) -> tuple[Tensor, Tensor | None, Told, Kept]:
     folding, routes, places, experts = _kernels()
-    up, up_bias, down, down_bias, weight, bias, directions, log_scale = parts
+    up, up_bias, down, down_bias, weight, bias, directions, log_scale = _without_gaps(parts)
     (t, _), e, q, tutel = u.shape, up.shape[0], weight.shape[0], how.form == "tutel"
     rows, up, down = u.to(dtype).contiguous(), up.to(dtype), down.to(dtype)
-    directions = directions.contiguous()
-    folded, folded_bias, both, narrow_bias = folding.fold(weight.contiguous(), bias.contiguous(), directions, dtype)
+    folded, folded_bias, both, narrow_bias = folding.fold(weight, bias, directions, dtype)
     query = F.linear(rows, both[:q], narrow_bias)  # (t, q)
     dots = torch.empty(t, e, device=u.device)
     torch.addmm(folded_bias, u.float(), folded.T, out=dots)  # a product to a given place is none of autocast's
@@ -171,43 +178,60 @@ def _there(
 
 
 def _back(
-    u: Tensor, how: How, real: Tensor | None, parts: Parts, kept: Kept, learns: tuple[bool, ...],
+    u: Tensor, how: How, real: Tensor | None, parts: Parts, kept: Kept, u_learns: bool, learns: Any,
     by_out: Tensor | None, by_loss: Tensor | None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients of the tokens and of all parts."""
+    """Gradients of the tokens and the parts, None where nothing comes back or nothing learns; `learns` is a `Parts`."""
     folding, routes, _, experts = _kernels()
-    up, up_bias, down, down_bias, weight, bias, directions, log_scale = parts
-    ends, largest = kept.ends, math.log(LARGEST)
-    by_out = torch.zeros_like(kept.rows) if by_out is None else by_out.contiguous()
-    by_y, sums_down, by_gates = experts.combine_back(kept.y, down_bias, kept.gates, kept.expert, kept.order, by_out)
-    by_hidden = grouped_back(by_y, kept.down, ends)
-    by_before, sums_up = experts.gelu_back(kept.before, up_bias, kept.expert, by_hidden)
-    by_biases = None, None
-    if up_bias is not None:
-        by_biases = experts.by_expert(sums_up, up_bias, sums_down, down_bias, ends)
-    by_down = weight_back(by_y, kept.hidden, ends).to(down.dtype) if learns[7] else None
-    by_up = weight_back(by_before, kept.x, ends).to(up.dtype) if learns[5] else None
-    by_x = grouped_back(by_before, kept.up, ends)
-    if how.top == 1:
-        by_rows = by_x.index_select(0, kept.place)
+    up, up_bias, down, down_bias, *router = _without_gaps(parts)
+    ends, largest, t = kept.ends, math.log(LARGEST), u.shape[0]
+    by_up = by_up_bias = by_down = by_down_bias = by_u = None
+    if by_out is None:
+        by_gates = torch.zeros_like(kept.gates)
     else:
-        by_rows = experts.combine(by_x, None, None, kept.token, kept.place, u.shape[0])
+        by_y, sums_down, by_gates = experts.combine_back(
+            kept.y, down_bias, kept.gates, kept.expert, kept.order, by_out.contiguous()
+        )
+        by_hidden = grouped_back(by_y, kept.down, ends)
+        by_before, sums_up = experts.gelu_back(kept.before, up_bias, kept.expert, by_hidden)
+        if learns.up_bias or learns.down_bias:
+            by_up_bias, by_down_bias = experts.by_expert(sums_up, up_bias, sums_down, down_bias, ends)
+        if learns.down:
+            by_down = weight_back(by_y, kept.hidden, ends).to(down.dtype)
+        if learns.up:
+            by_up = weight_back(by_before, kept.x, ends).to(up.dtype)
+        if u_learns:
+            by_x = grouped_back(by_before, kept.up, ends)
+            one = how.top == 1
+            by_u = (
+                by_x.index_select(0, kept.place)
+                if one
+                else experts.combine(by_x, None, None, kept.token, kept.place, t)
+            )
+    if not u_learns and not any(learns[4:]):
+        return None, by_up, by_up_bias, by_down, by_down_bias, None, None, None, None
     joined, sums = routes.route_back(
-        kept.scores, kept.noisy, kept.chosen, real, kept.notes, kept.query, log_scale, by_gates, by_loss,
+        kept.scores, kept.noisy, kept.chosen, real, kept.notes, kept.query, parts.log_scale, by_gates, by_loss,
         largest=largest, renormalise=how.renormalise, steep=1 / how.sigma, tutel=how.form == "tutel",
         weight=how.weight, detach=how.detach,
     )  # fmt: skip
-    few, sizes = (weight.contiguous(), bias.contiguous(), directions.contiguous(), log_scale), kept.notes[u.shape[0] :]
-    by_router = folding.unfold(*few, sizes, sums, joined.T @ kept.rows, largest)
-    by_u = by_rows.addmm_(joined, kept.both).to(u.dtype)
-    return by_u, by_up, by_biases[0], by_down, by_biases[1], *by_router
+    by_router = folding.unfold(*router, kept.notes[t:], sums, joined.T @ kept.rows, largest)
+    if u_learns:
+        by_u = joined @ kept.both if by_u is None else by_u.addmm_(joined, kept.both)
+        by_u = by_u.to(u.dtype)
+    return by_u, by_up, by_up_bias, by_down, by_down_bias, *by_router
+
+
+def _without_gaps(parts: Parts) -> Any:
+    return [None if part is None else part.contiguous() for part in parts]
 
 
 def _plainly(how: How, real: Tensor | None, kept: Kept, u: Tensor, *parts: Any) -> tuple[Tensor, Tensor | None]:
     """The same through the parts, each of which knows its second derivative."""
     own, dtype = Parts(*parts), kept.rows.dtype
     rows = u.to(dtype)
-    clean = narrow_scores(u.float(), rows, own.project, own.project_bias, own.directions, own.log_scale)
+    with torch.autocast(u.device.type, enabled=False):
+        clean = narrow_scores(u.float(), rows, own.project, own.project_bias, own.directions, own.log_scale)
     noisy = clean + (kept.noisy - kept.scores) if how.noise else clean
     gates = gates_of(noisy, kept.chosen, how.renormalise)
     at = Places(kept.order, kept.place, kept.token, kept.expert, kept.ends)

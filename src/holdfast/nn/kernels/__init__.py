@@ -15,11 +15,12 @@ from torch import Tensor
 
 def kernels(name: str, tensor: Tensor) -> Any:
     """The module of that name where this tensor can go through its kernels, else None."""
-    return _usable(name, tensor.device, tensor.dtype) if tensor.is_cuda else None
+    return usable(name, tensor.device, tensor.dtype) if tensor.is_cuda else None
 
 
 @functools.cache
-def _usable(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+def usable(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """The same for all tensors of a type on a GPU."""
     module = _module(name) if _work(device) else None
     return module if module is not None and dtype in module.TYPES else None
 

@@ -28,7 +28,7 @@ class _Direct(NamedTuple):
     constants: tuple[Any, ...]
 
 
-MOST = 4096  # launches that are known at once: numbers are known by their value, and lengths of texts differ
+LAUNCHES = 4096  # that are known at once: numbers are known by their value, and lengths of texts differ
 _found: dict[tuple[Any, ...], _Direct | None] = {}
 # the same as torch.cuda.current_device, without looking whether there is a GPU: tensors are on it
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
@@ -59,7 +59,7 @@ def launch(function: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> No
     if direct is None or _watched():
         compiled = function[grid](*args, **named)
         if known not in _found:
-            if len(_found) >= MOST:
+            if len(_found) >= LAUNCHES:
                 _found.clear()
             _found[known] = _direct(function, compiled, named, len(args))
         return None

@@ -1,4 +1,6 @@
-"""A stable sort of pairs by expert on a GPU by counting: how many lie before each block, then ranks within it.
+"""What `route` counted, put to use on a GPU: a stable sort of pairs by expert, and in passing both balance losses.
+
+How many pairs lie before each block is known from the counts; ranks within it make the rest of the sort.
 
 t tokens, k chosen, s = t k pairs, e experts
 """
@@ -31,9 +33,9 @@ def places(
     few = counts.shape[0] <= FEW
     if not few:
         counts = counts.cumsum(0, dtype=torch.int32)
-    found = torch.empty(4, t * k, dtype=torch.int64, device=device).unbind(0)
+    found = [torch.empty(t * k, dtype=torch.int64, device=device) for _ in range(4)]
     ends = torch.empty(experts, dtype=torch.int32, device=device)
-    losses, shares = notes.new_empty(3).unbind(0), notes.new_empty(2, experts).unbind(0)
+    losses, shares = [notes.new_empty(()) for _ in range(3)], [notes.new_empty(experts) for _ in range(2)]
     launch(
         _place, (blocks, k), chosen, counts, notes, *found, ends, *losses, *shares, t, k, experts,
         experts - 1.0 if tutel else float(experts), weight,

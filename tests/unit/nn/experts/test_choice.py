@@ -12,15 +12,14 @@ from holdfast.nn.experts.choice import LARGEST, Products, choose, cosines, narro
 from holdfast.nn.experts.router import CosineRouter, route
 
 
-def drawn(*shape, device, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize(("t", "e", "q"), [(1, 1, 5), (37, 6, 256), (70, 20, 300)])
 def test_cosines_are_those_of_directions(same, t, e, q):
-    device = torch.device("cpu")
-    query, directions = drawn(t, q, device=device), 0.1 * drawn(e, q, device=device, seed=1)
-    dots, log_scale = query @ directions.T, torch.tensor(0.7, device=device)
+    query, directions = drawn(t, q), 0.1 * drawn(e, q, seed=1)
+    dots, log_scale = query @ directions.T, torch.tensor(0.7)
 
     def naive(dots, query, directions, log_scale):
         lengths = query.square().sum(-1, keepdim=True).sqrt() * directions.square().sum(-1).sqrt()
@@ -33,10 +32,9 @@ def test_cosines_are_those_of_directions(same, t, e, q):
 
 
 def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_divides_nothing():
-    device = torch.device("cpu")
-    query, directions = drawn(4, 8, device=device), drawn(3, 8, device=device, seed=2)
+    query, directions = drawn(4, 8), drawn(3, 8, seed=2)
     query[1] = directions[2] = 0
-    parts = drawn(4, 3, device=device), query, directions, torch.tensor(9.0, device=device)
+    parts = drawn(4, 3), query, directions, torch.tensor(9.0)
     for each in parts:
         each.requires_grad_()
     found = cosines(*parts)
@@ -53,8 +51,7 @@ def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_divides_noth
 @pytest.mark.parametrize("renormalise", [True, False])
 @pytest.mark.parametrize(("t", "e", "k"), [(1, 6, 1), (37, 6, 2), (300, 5, 3), (40, 64, 4), (3, 1, 1)])
 def test_choices_are_those_of_a_sort(same, t, e, k, renormalise):
-    device = torch.device("cpu")
-    clean, noise = drawn(t, e, device=device), drawn(t, e, device=device, seed=1)
+    clean, noise = drawn(t, e), drawn(t, e, seed=1)
     if t > 1 and e > 1:
         clean[1] = torch.tensor([3.0] * 2 + [0.0] * (e - 2))
         noise[1] = 0.0  # of equal ones the first comes first
@@ -79,8 +76,7 @@ def test_choices_are_those_of_a_sort(same, t, e, k, renormalise):
 
 
 def test_what_is_no_number_still_names_an_expert():
-    device = torch.device("cpu")
-    clean = torch.full((3, 5), math.nan, device=device)
+    clean = torch.full((3, 5), math.nan)
     clean[1, :4] = 0.0
     chosen = choose(clean, None, noise=0.0, top=2, renormalise=True)[1]
     assert int(chosen.min()) >= 0
@@ -107,7 +103,7 @@ def test_a_length_of_narrow_products_moves_the_scores_little_and_no_choice(exper
 
 def test_products_have_both_derivatives_of_plain_ones(same):
     shapes = [(3, 7, 5), (9, 5), (9,), (6, 5), (6,)]
-    parts = [drawn(*shape, device="cpu", seed=i) for i, shape in enumerate(shapes)]
+    parts = [drawn(*shape, seed=i) for i, shape in enumerate(shapes)]
 
     def naive(u, weight, bias, folded, folded_bias):
         return u @ weight.T + bias, u @ folded.T + folded_bias
@@ -117,10 +113,9 @@ def test_products_have_both_derivatives_of_plain_ones(same):
 
 @pytest.mark.parametrize(("t", "e", "q", "d"), [(1, 1, 5, 8), (33, 6, 64, 24), (70, 20, 37, 72), (9, 40, 16, 8)])
 def test_scores_of_tokens_are_cosines_in_values_and_both_derivatives(same, t, e, q, d):
-    device = torch.device("cpu")
     shapes = [(2, t, d), (q, d), (q,), (e, q)]
-    parts = [drawn(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
-    parts = [*parts, torch.tensor(0.7, device=device)]
+    parts = [drawn(*shape, seed=i) for i, shape in enumerate(shapes)]
+    parts = [*parts, torch.tensor(0.7)]
 
     def naive(u, weight, bias, directions, log_scale):
         query = u @ weight.T + bias
@@ -134,12 +129,11 @@ def test_scores_of_tokens_are_cosines_in_values_and_both_derivatives(same, t, e,
 
 
 def test_scores_of_narrow_tokens_are_rounded_and_no_more():
-    device = torch.device("cpu")
-    parts = [drawn(*shape, device=device, seed=i) for i, shape in enumerate([(50, 24), (64, 24), (64,), (6, 64)])]
-    parts = [part.requires_grad_() for part in (*parts, torch.tensor(0.7, device=device))]
+    parts = [drawn(*shape, seed=i) for i, shape in enumerate([(50, 24), (64, 24), (64,), (6, 64)])]
+    parts = [part.requires_grad_() for part in (*parts, torch.tensor(0.7))]
     exact = narrow_scores(parts[0].detach(), *parts)
     found = narrow_scores(parts[0].detach(), parts[0].bfloat16(), *parts[1:])
-    weights = drawn(50, 6, device=device, seed=9)
+    weights = drawn(50, 6, seed=9)
     grads = (torch.autograd.grad((each * weights).sum(), parts) for each in (found, exact))
     for a, b in [(found, exact), *zip(*grads, strict=True)]:
         assert a.dtype == torch.float32
