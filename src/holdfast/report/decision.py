@@ -68,9 +68,8 @@ def _chosen(records: Sequence[RunRecord], table: Sequence[Row], metric: str, up:
                 f"on the same examples it is right more often than {rival} (p {p}, McNemar's test); whether other "
                 "seeds agree takes at least three, --seeds 3"
             )
-    return bases[
-        0
-    ].label, f"too few seeds show a method to be better than {BASELINE}, {simple}; --seeds 3 can tell more"
+    few = f"fewer than three seeds cannot show a method to be better than {BASELINE}"
+    return bases[0].label, f"{few}, {simple}; --seeds 3 can tell more"
 
 
 def _worst(row: Row, rival: Row, metric: str) -> str:
