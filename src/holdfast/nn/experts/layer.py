@@ -164,10 +164,10 @@ class SparseMoE(nn.Module):
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
         if not able(u, dtype, how, parts):
             return None
-        through = _uncompiled if torch.compiler.is_compiling() else SparseMoE._told
+        through = _uncompiled if torch.compiler.is_compiling() else SparseMoE._pass_and_tell
         return through(self, states, u, dtype, how, parts, real)
 
-    def _told(
+    def _pass_and_tell(
         self, states: Tensor, u: Tensor, dtype: torch.dtype, how: How, parts: Parts, real: Tensor | None
     ) -> Tensor:
         out, loss, said = in_one_piece(u, dtype, how, parts, real)
@@ -203,7 +203,7 @@ class SparseMoE(nn.Module):
 
 
 # what a compiler makes of the layer is slower than its kernels, even with what it loses by a break
-_uncompiled: Any = torch.compiler.disable(SparseMoE._told)  # pyright: ignore[reportPrivateUsage]
+_uncompiled: Any = torch.compiler.disable(SparseMoE._pass_and_tell)  # pyright: ignore[reportPrivateUsage]
 
 
 def _noise(options: Options, training: bool) -> float:

@@ -202,12 +202,10 @@ def _back(
             by_up = weight_back(by_before, kept.x, ends).to(up.dtype)
         if u_learns:
             by_x = grouped_back(by_before, kept.up, ends)
-            one = how.top == 1
-            by_u = (
-                by_x.index_select(0, kept.place)
-                if one
-                else experts.combine(by_x, None, None, kept.token, kept.place, t)
-            )
+            if how.top == 1:
+                by_u = by_x.index_select(0, kept.place)
+            else:
+                by_u = experts.combine(by_x, None, None, kept.token, kept.place, t)
     if not u_learns and not any(learns[4:]):
         return None, by_up, by_up_bias, by_down, by_down_bias, None, None, None, None
     joined, sums = routes.route_back(
