@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast import catalog
 from holdfast.record import RunRecord, load
-from tests.docs.paired import compared
+from tests.docs.paired import Scores, compared, difference
 
 RESULTS = Path(__file__).parents[2] / "results" / "hma"
 Rows = Mapping[str, dict[str, Any]]  # name -> what a run of this row has that plain training has not
@@ -29,12 +29,10 @@ NULLS: dict[str, dict[str, Any]] = {
     "HMA, a queue of noise": {**MEMORY, "written": False},
     "HMA, slots that never learn": {**MEMORY, "frozen": True},
 }
-TEXTS: Rows = {
-    ERM: {}, NULL: {"neck": "param"}, **PARTS, "HMA": MEMORY,
-    "HMA, predicted in batches": {**MEMORY, "context": "batch"}, **NULLS,
-}  # fmt: skip
-# the recipes predict in batches, as published
+# a neck predicts beside training rows, the recipes in batches, as published
+BESIDE: dict[str, dict[str, Any]] = {"HMA, predicted in batches": {**MEMORY, "context": "batch"}}
 ALONE: dict[str, dict[str, Any]] = {"HMA, predicted beside training rows": {**MEMORY, "context": "support"}}
+TEXTS: Rows = {ERM: {}, NULL: {"neck": "param"}, **PARTS, "HMA": MEMORY, **BESIDE, **NULLS}
 CHANGES: dict[str, dict[str, Any]] = {
     **{name: {"augment": key} for name, key in (("DropEdge", "drop-edge"), ("DropNode", "drop-node"))},
     "Subgraph": {"augment": "subgraph"}, "M-Mixup": {"method": "manifold-mixup"}, "G-Mixup": {"method": "g-mixup"},
@@ -48,6 +46,13 @@ HMA: Rows = {"HMA": MEMORY, **ALONE, **NULLS}
 PEOPLE: Rows = {ERM: {}, NULL: {"neck": "param"}, **CHANGES, **PARTS, **HMA}
 SIZE: Rows = {ERM: {}, NULL: {"neck": "param"}, **RULES, **HMA}
 DIGITS: Rows = {ERM: {}, NULL: {"neck": "param"}, "IRM": {"method": "irm"}, "V-REx": {"method": "vrex"}, **HMA}
+MOLECULES: Rows = {ERM: {}, NULL: {"neck": "param"}, **HMA}
+GRAPHS = {
+    "gcn": "GCN",
+    "gin": "GIN",
+    "gcn-virtual": "GCN with a virtual node",
+    "gin-virtual": "GIN with a virtual node",
+}
 # what a recipe calls the rows that were published
 PRINTED = {
     ERM: "erm", "ASAP pooling": "asap", "DIR": "dir", "IRM": "irm", "V-REx": "vrex", "IB-IRM": "ib-irm",
@@ -118,30 +123,77 @@ def _by_colour(size: int) -> Callable[[RunRecord], dict[str, float]]:
     return score
 
 
-def amazon() -> list[str]:
+class Measured(NamedTuple):
+    """What one table is made of."""
+
+    found: Scores
+    rows: Rows
+    columns: Sequence[str]
+    seeds: int
+    published: Mapping[str, float] | None = None
+
+    def table(self) -> list[str]:
+        return compared(
+            self.found, self.rows, self.columns, seeds=self.seeds, against=AGAINST, published=self.published
+        )
+
+    def means(self, row: str) -> list[float]:
+        """Over columns, by seed."""
+        return [fmean(self.found[row][column][seed] for column in self.columns) for seed in range(self.seeds)]
+
+
+def amazon() -> Measured:
     """HMA as a neck on MiniLM, one domain left out."""
     found = _scores("amazon", TEXTS, _by_target("macro_f1"), context="support")
-    return compared(found, TEXTS, sorted(found[ERM]), seeds=3, against=AGAINST)
+    return Measured(found, TEXTS, sorted(found[ERM]), 3)
 
 
-def people() -> list[str]:
+def people() -> Measured:
     """Networks of people beside augmentations."""
     sets = ("imdb-binary", "imdb-multi", "reddit-binary")
     printed = _published("hma/table4", sets, **{ERM: "vanilla"})
-    found = _scores("people", PEOPLE, _by_set("accuracy"))
-    return compared(found, PEOPLE, sets, seeds=5, against=AGAINST, published=printed)
+    return Measured(_scores("people", PEOPLE, _by_set("accuracy")), PEOPLE, sets, 5, printed)
 
 
-def size() -> list[str]:
+def size() -> Measured:
     """From small graphs to large ones, Matthews correlation."""
     sets = ("nci1", "nci109", "proteins", "dd")
     printed = _published("hma/table6", sets, times=100)
-    found = _scores("size", SIZE, _by_set("mcc"))
-    return compared(found, SIZE, sets, seeds=5, against=AGAINST, published=printed)
+    return Measured(_scores("size", SIZE, _by_set("mcc")), SIZE, sets, 5, printed)
 
 
-def digits(encoder: str, pixels: int) -> list[str]:
+def molecules(encoder: str) -> Measured:
+    """Molecules by their scaffold with one network, area under the curve."""
+    sets = ("bace", "bbbp", "hiv")
+    printed = _published("hma/table3", sets, **{ERM: encoder, "HMA": f"{encoder}+hma"})
+    found = _scores("molecules", MOLECULES, _by_set("roc_auc"), encoder=encoder)
+    return Measured(found, MOLECULES, sets, 3, printed)
+
+
+def digits(encoder: str, pixels: int) -> Measured:
     """Coloured digits, one network and one size of the pictures."""
     points = ("0.2, 0.1", "0.15, 0.08", "0.1, 0.06", "0.05, 0.04", "0, 0.02")
-    found = _scores("digits", DIGITS, _by_colour(pixels), encoder=encoder)
-    return compared(found, DIGITS, points, seeds=3, against=AGAINST)
+    return Measured(_scores("digits", DIGITS, _by_colour(pixels), encoder=encoder), DIGITS, points, 3)
+
+
+def summary() -> list[str]:
+    """HMA on each kind of data against plain training, its nulls, and itself predicted the other way."""
+    kinds: dict[str, list[Measured]] = {
+        "Amazon, MiniLM": [amazon()],
+        "small to large graphs, GIN": [size()],
+        "people, GIN": [people()],
+        "molecules, four networks": [molecules(encoder) for encoder in GRAPHS],
+        "digits, perceptron": [digits("pixel-mlp", pixels) for pixels in (28, 14)],
+        "digits, convolutional": [digits("cnn", pixels) for pixels in (28, 14)],
+    }
+    head = ["data", "against ERM", "against PARAM", "against a queue of noise", "against slots that never learn"]
+    head.append("support against batch")
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for name, parts in kinds.items():
+        means = {row: [fmean(each) for each in zip(*(part.means(row) for part in parts), strict=True)]
+                 for row in parts[0].rows}  # fmt: skip
+        (alone,), (beside,) = ALONE, BESIDE
+        other = (means["HMA"], means[beside]) if beside in means else (means[alone], means["HMA"])
+        pairs = [*((means["HMA"], means[row]) for row in (ERM, NULL, *NULLS)), other]
+        lines.append(f"| {name} | {' | '.join(difference(*pair) for pair in pairs)} |")
+    return lines

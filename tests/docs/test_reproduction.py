@@ -1,11 +1,10 @@
 """The tables of docs/reproduction.md are what the records say."""
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.docs import evidence, evidence_dialogue, evidence_genres, evidence_hma, evidence_streams
+from tests.docs import evidence, evidence_dialogue, evidence_genres, evidence_gmap, evidence_hma, evidence_streams
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
 TABLES = {
@@ -21,21 +20,32 @@ TABLES = {
     "five genres": evidence_genres.five,
     "genre after genre": evidence_genres.in_turn,
     "dialogue": evidence_dialogue.table,
-    "heterogeneous memory on amazon": evidence_hma.amazon,
-    "heterogeneous memory by the size of graphs": evidence_hma.size,
-    "heterogeneous memory on networks of people": evidence_hma.people,
+    "heterogeneous memory on amazon": lambda: evidence_hma.amazon().table(),
+    "heterogeneous memory by the size of graphs": lambda: evidence_hma.size().table(),
+    "heterogeneous memory on networks of people": lambda: evidence_hma.people().table(),
     **{
-        f"coloured digits, {encoder}, {pixels} pixels": partial(evidence_hma.digits, encoder, pixels)
+        f"coloured digits, {encoder}, {pixels} pixels": lambda a=encoder, b=pixels: evidence_hma.digits(a, b).table()
         for encoder in ("pixel-mlp", "cnn")
         for pixels in (28, 14)
     },
+    **{
+        f"heterogeneous memory on molecules, {encoder}": lambda a=encoder: evidence_hma.molecules(a).table()
+        for encoder in evidence_hma.GRAPHS
+    },
+    "heterogeneous memory everywhere": evidence_hma.summary,
+    "domain models": evidence_gmap.pretrained,
+    "search of rates": evidence_gmap.searched,
+    "general memory on texts": evidence_gmap.texts,
+    "general memory set by set": evidence_gmap.gains,
+    "attentions to a general memory": evidence_gmap.kinds,
+    "general memory on names and answers": evidence_gmap.places_and_spans,
 }
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_what_the_records_give(name):
     wanted = TABLES[name]()
-    assert len(wanted) > 6
+    assert len(wanted) > 4
     heads = [i for i, line in enumerate(PAGE) if line == wanted[0]]
     assert any(PAGE[i : i + len(wanted) + 1] == [*wanted, ""] for i in heads), wanted
 

@@ -1,0 +1,148 @@
+"""The tables of G-MAP in docs/reproduction.md, made from the records in results/gmap."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from holdfast import catalog
+from holdfast.record import RunRecord, load
+from tests.docs.paired import compared, difference
+
+RESULTS = Path(__file__).parents[2] / "results" / "gmap"
+SEEDS = 5
+NO_MEMORY = {"strategy": "none"}
+DAPT, NULL = "DAPT", "memory of the domain model's own frozen copy"
+AGAINST = {DAPT: "DAPT", NULL: "its own copy"}
+# row -> how its encoder differs from chunk-gated memory of a frozen general model inside one after DAPT
+BASELINES: dict[str, dict[str, Any]] = {
+    "fine-tuning of MiniLM": {**NO_MEMORY, "mix": 1.0},
+    DAPT: NO_MEMORY,
+    "TAPT": {**NO_MEMORY, "start": "tapt"},
+    "DAPT+TAPT": {**NO_MEMORY, "start": "dapt+tapt"},
+    "logits fusion": {"strategy": "beside"},
+    "ensemble of probabilities": {"strategy": "beside", "frozen": False},
+}
+MEMORY: dict[str, dict[str, Any]] = {
+    "G-MAP, single layer": {"strategy": "single"},
+    "G-MAP, multiple layers": {"strategy": "multi"},
+    "G-MAP, gated": {"strategy": "gated"},
+    "G-MAP, chunk-gated": {},
+}
+CONTROLS: dict[str, dict[str, Any]] = {
+    NULL: {"memory": "own"},
+    "memory of another text": {"memory": "other"},
+    "memory of a random network": {"memory": "random"},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "chunk-gated, cross-attention": {"attention": "cross"},
+    "chunk-gated, a gate for attention": {"attention": "gate"},
+    "chunk-gated, the general model learns": {"frozen": False},
+}
+ALL = {**BASELINES, **MEMORY, **CONTROLS}
+FEW = {name: ALL[name] for name in ("fine-tuning of MiniLM", DAPT, "G-MAP, chunk-gated", *CONTROLS)}
+TEXTS = ("chemprot", "acl-arc", "acl-arc-clean", "scierc", "hyperpartisan", "ag-news", "imdb")
+PLACES = ("ncbi-disease", "conll2003", "subjqa")
+# what a recipe calls the rows that were published
+PRINTED = {
+    "fine-tuning of MiniLM": "fine-tuning", DAPT: "dapt", "logits fusion": "logits-fusion",
+    "ensemble of probabilities": "ensemble", "G-MAP, single layer": "single", "G-MAP, multiple layers": "multi",
+    "G-MAP, gated": "gated", "G-MAP, chunk-gated": "gmap",
+}  # fmt: skip
+
+
+def _row(record: RunRecord) -> str:
+    given = record.spec["encoder_args"]
+    start = given["domain"].rsplit("/", 1)[-1].removesuffix(f"-{record.spec['data'].partition('@')[0]}")
+    said = {key: given[key] for key in ("strategy", "memory", "attention", "frozen", "mix") if key in given}
+    if start in ("tapt", "dapt+tapt"):
+        said["start"] = start
+    (name,) = (name for name, row in {**ALL, **KINDS}.items() if row == said)
+    return name
+
+
+def _scores(folders: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
+    for folder in folders:
+        for record in load(RESULTS / folder):
+            (told,) = record.stages[-1]["test"].values()
+            found[_row(record)][folder][record.spec["seed"]] = 100 * told[record.spec["metric"]]
+    return found
+
+
+def _cells() -> dict[tuple[str, str], float | None]:
+    cells = catalog.entry("recipes", "gmap/table1").load()().cells
+    return {(cell.row.name, cell.column.name): cell.published for cell in cells}
+
+
+def _published(columns: tuple[str, ...]) -> dict[str, float]:
+    found, means = _cells(), {}
+    for row, name in PRINTED.items():
+        means[row] = fmean(value for column in columns if (value := found.get((name, column))) is not None)
+    return means
+
+
+def texts() -> list[str]:
+    """Sets of texts: baselines, the four strategies, the controls."""
+    return compared(_scores(TEXTS), ALL, TEXTS, seeds=SEEDS, against=AGAINST, published=_published(TEXTS))
+
+
+def kinds() -> list[str]:
+    """Where the paper changes the attention and lets the general model learn."""
+    sets = TEXTS[:4]
+    rows = (DAPT, "G-MAP, chunk-gated", NULL, *KINDS)
+    return compared(_scores(sets), rows, sets, seeds=SEEDS, against=AGAINST)
+
+
+def places_and_spans() -> list[str]:
+    """Names in sentences, and answers in reviews."""
+    return compared(_scores(PLACES), FEW, PLACES, seeds=SEEDS, against=AGAINST)
+
+
+def gains() -> list[str]:
+    """Chunk-gated memory of a general model over each of the others, set by set, with the printed gain over DAPT."""
+    others = {DAPT: "DAPT", NULL: "its own copy", "memory of another text": "another text"}
+    others["memory of a random network"] = "a random network"
+    found, printed = _scores((*TEXTS, *PLACES)), _cells()
+    lines = [f"| set | published over DAPT | {' | '.join(f'over {name}' for name in others.values())} |"]
+    lines.append("|" + "---|" * (2 + len(others)))
+    for name, columns in {"all texts": TEXTS, **{column: (column,) for column in (*TEXTS, *PLACES)}}.items():
+        mine, plain = printed.get(("gmap", name)), printed.get(("dapt", name))
+        told = "-" if mine is None or plain is None else f"{mine - plain:+.1f}"
+        means = {row: [fmean(found[row][column][seed] for column in columns) for seed in range(SEEDS)]
+                 for row in (*others, "G-MAP, chunk-gated")}  # fmt: skip
+        cells = [difference(means["G-MAP, chunk-gated"], means[row]) for row in others]
+        lines.append(f"| {name} | {told} | {' | '.join(cells)} |")
+    return lines
+
+
+def searched() -> list[str]:
+    """What each rate gave on validation examples, mean over the sets and rows that were tried."""
+    rates = (5e-5, 1e-4, 2e-4, 4e-4)
+    lines = [f"| task | runs a rate | {' | '.join(f'{rate:g}' for rate in rates)} |", "|" + "---|" * (2 + len(rates))]
+    for kind, name in {"text": "a label a text", "tag": "names in sentences", "span": "answers in texts"}.items():
+        by_rate: dict[float, list[float]] = defaultdict(list)
+        for record in load(RESULTS / f"search-{kind}"):
+            (told,) = record.stages[-1]["valid"].values()
+            by_rate[record.spec["lr"]].append(100 * told[record.spec["metric"]])
+        (count,) = {len(values) for values in by_rate.values()}
+        lines.append(f"| {name} | {count} | {' | '.join(f'{fmean(by_rate[rate]):.1f}' for rate in rates)} |")
+    return lines
+
+
+def pretrained() -> list[str]:
+    """The domain models: loss on hidden words of texts that were kept aside, and that of the second training."""
+    lines = ["| model | before | after | trained again |", "|---|---|---|---|"]
+    for file in sorted((RESULTS / "pretraining").glob("*.json")):
+        first, again = (_losses(RESULTS / folder / file.name) for folder in ("pretraining", "pretraining-again"))
+        lines.append(f"| {file.stem.replace('_', '+')} | {first[0]:.2f} | {first[1]:.2f} | {again[1]:.2f} |")
+    return lines
+
+
+def _losses(path: Path) -> tuple[float, float]:
+    told = json.loads(path.read_text(encoding="utf-8"))
+    (before,), (after,) = told["analysis"]["before"].values(), told["stages"][-1]["test"].values()
+    return before["nll"], after["nll"]
