@@ -28,8 +28,11 @@ def test_the_table_of_experts_is_its_record():
         assert f"| {label} | {' | '.join(cells)} |" in PAGE
 
 
-def test_what_was_measured_again_is_in_the_record():
-    first, second, third = (f"{ratio:.2f}" for ratio in RECORD["again"]["with a break"])
-    assert f"three times more right after: {first}, {second} and {third}" in PAGE
-    (whole,) = RECORD["again"]["in one graph"]
-    assert f"took {whole:.2f} in the same run" in PAGE.replace("\n", " ")
+def test_the_run_before_is_in_the_record():
+    before, page = RECORD["before"], PAGE.replace("\n", " ")
+    found = {result["case"]: f"{result['ratio']:.2f}" for result in before["results"]}
+    eager, compiled = (found[f"gmoe-step/vit-step, {way}, k=1"] for way in ("eager", "compiled"))
+    assert f"gave {eager} eagerly and {compiled} compiled" in page
+    first, second, third = (f"{ratio:.2f}" for ratio in before["gmoe-step/vit-step, compiled, k=1, again"])
+    assert f"three more of the compiled step {first}, {second} and {third}." in page
+    assert f"took {before['in one graph']:.2f} in the run before" in page
