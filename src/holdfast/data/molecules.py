@@ -44,6 +44,14 @@ _ATOM_CODES = [{value: i for i, value in enumerate(values)} for values in ATOM.v
 _BOND_CODES = [{value: i for i, value in enumerate(values)} for values in BOND.values()]
 
 
+class Molecules(GraphList):
+    """Graphs that were written as SMILES, which are kept: what they share can be told from them."""
+
+    def __init__(self, graphs: Sequence[Graphs], smiles: Sequence[str]) -> None:
+        super().__init__(graphs)
+        self.smiles = list(smiles)
+
+
 def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
     """The column of a table that holds SMILES: named by the user, or called so where no input is named."""
     given = dict(columns or {})
@@ -67,23 +75,24 @@ def read_molecules(
 
 def as_molecules(table: Dataset, rows: np.ndarray, where: str) -> Dataset:
     """These rows of a data set of SMILES, as graphs."""
-    return replace(table.subset(rows), raw=GraphList(molecules(table.raw.take(rows), where, rows=rows + 1)))
+    texts = table.raw.take(rows)
+    return replace(table.subset(rows), raw=Molecules(molecules(texts, where, rows=rows + 1), texts))
 
 
 def molecules(texts: Sequence[str], where: str = "these SMILES", *, rows: Iterable[int] | None = None) -> list[Graphs]:
     """One graph a molecule, hydrogens left implicit; `rows` are the numbers by which one that is wrong is named."""
-    chemistry = _rdkit()
+    chemistry = rdkit()
     found = []
     with chemistry.rdBase.BlockLogs():  # what cannot be read is told below
         for row, text in zip(rows if rows is not None else range(1, len(texts) + 1), texts, strict=True):
-            molecule = _parsed(chemistry.Chem, text)
+            molecule = parsed(chemistry.Chem, text)
             if molecule is None or not molecule.GetNumAtoms():
                 raise BadInput(f"{where}, row {row}: '{text[:60]}' is no molecule in SMILES: mend it or take it out")
             found.append(_graph(molecule))
     return found
 
 
-def _parsed(chem: Any, text: str) -> Any:
+def parsed(chem: Any, text: str) -> Any:
     """The molecule; where only its valences are unusual, as of metals in older sets, without the check of those."""
     molecule = chem.MolFromSmiles(text)
     if molecule is not None:
@@ -132,7 +141,7 @@ def _coded(rows: Sequence[tuple[Any, ...]], codes: Sequence[Mapping[Any, int]]) 
     return torch.tensor(found, dtype=torch.long).reshape(len(rows), len(codes))
 
 
-def _rdkit() -> Any:
+def rdkit() -> Any:
     try:
         import rdkit
         from rdkit import Chem, rdBase  # noqa: F401

@@ -52,7 +52,7 @@ def read(
         if key not in (*free, *SHIFT):
             raise unknown(f"setting of {data}", key, [*free, *SHIFT])
     if given and "shift" not in given and set(given) & set(SHIFT):
-        raise BadInput(f"'{data}@{text}' says how to group a shift, but names none: add shift=size or shift=degree")
+        raise BadInput(f"'{data}@{text}' says how to group a shift, but names none: add shift=size, degree or scaffold")
     made = make(**{key: value for key, value in given.items() if key in free})
     if "shift" in given:
         chosen = {key: value for key, value in given.items() if key in SHIFT and key != "shift"}

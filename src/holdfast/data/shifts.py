@@ -1,4 +1,4 @@
-"""One pool of graphs cut by a property into what is trained on and what is not: shifts of size and of degree.
+"""One pool of graphs cut by a property into what is trained on and what is not: shifts of size, degree and scaffold.
 
 n graphs
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Graphs
 from holdfast.core.seeds import derive
 from holdfast.data.domain import SPLITS, Dataset
+from holdfast.data.scaffolds import by_scaffold
 
 GROUPS = ("quantile", "chance")
 _TRAIN, _VALID, _TEST = (SPLITS.index(name) for name in ("train", "valid", "test"))
@@ -40,38 +42,58 @@ SHIFTS = {
 }
 
 
+SCAFFOLD = ("common", "rarer", "rare")
+NAMES = (*SHIFTS, "scaffold")
+
+
+class _Cut(NamedTuple):
+    """Rows that train, in the order of the property, that choose, or none, and that are scored."""
+
+    names: tuple[str, str, str]
+    train: np.ndarray
+    valid: np.ndarray | None
+    test: np.ndarray
+
+
 def shifted(dataset: Dataset, shift: str, *, environments: int = 2, group: str = "quantile") -> Dataset:
     """Graphs that train, choose and are scored as domains with their split; graphs between are left out.
 
     The training graphs are cut into equally large domains, environments, for rules that compare some: by quantiles of
-    the same property, or by chance. Percentiles are those of all graphs, whatever their domain; labels are not read.
+    the same property (of scaffolds, how common they are), or by chance. Domains and labels are not read.
     """
-    if shift not in SHIFTS:
-        raise unknown("shift", shift, SHIFTS)
+    if shift not in NAMES:
+        raise unknown("shift", shift, NAMES)
     if group not in GROUPS:
         raise unknown("way to group", group, GROUPS)
     if type(environments) is not int or environments < 1:
         raise BadInput(f"environments must be a whole number of 1 or more, not {environments!r}")
     if dataset.raw.kind != "graph":
         raise BadInput(f"the shift '{shift}' is one of graphs, and {dataset.name} holds {dataset.raw.kind}s")
-    rule = SHIFTS[shift]
+    cut = _Cut(SCAFFOLD, *by_scaffold(dataset)) if shift == "scaffold" else _by_property(dataset, SHIFTS[shift])
+    train = cut.train
+    if len(train) < environments:
+        raise BadInput(f"{dataset.name} has {len(train)} graphs to train on, too few for {environments} environments")
+    if group == "chance":
+        train = np.random.default_rng(derive(0, "environments", dataset.name)).permutation(np.sort(train))
+    first, second, third = cut.names
+    names = [first] if environments == 1 else [f"{first}-{i + 1}" for i in range(environments)]
+    parts = [(name, rows, _TRAIN) for name, rows in zip(names, np.array_split(train, environments), strict=True)]
+    if cut.valid is not None:
+        parts.append((second, cut.valid, _VALID))
+    parts.append((third, cut.test, _TEST))
+    return _parted(dataset, parts)
+
+
+def _by_property(dataset: Dataset, rule: Shift) -> _Cut:
+    """Percentiles are those of all graphs, whatever their domain."""
     graphs = dataset.raw.take(np.arange(len(dataset)))
     known = np.flatnonzero([graph.edges.shape[1] >= rule.least_edges for graph in graphs])
     values = measured(rule.what, [graphs[i] for i in known])
     inside = partial(_between, values)
-    train = known[inside(rule.train)]
-    if len(train) < environments or not len(known):
-        raise BadInput(f"{dataset.name} has {len(train)} graphs to train on, too few for {environments} environments")
-    if group == "quantile":
-        train = train[np.argsort(values[inside(rule.train)], kind="stable")]
-    else:
-        train = np.random.default_rng(derive(0, "environments", dataset.name)).permutation(train)
-    names = [rule.names[0]] if environments == 1 else [f"{rule.names[0]}-{i + 1}" for i in range(environments)]
-    parts = [(name, rows, _TRAIN) for name, rows in zip(names, np.array_split(train, environments), strict=True)]
-    if rule.valid is not None:
-        parts.append((rule.names[1], known[inside(rule.valid)], _VALID))
-    parts.append((rule.names[2], known[inside(rule.test)], _TEST))
-    return _cut(dataset, parts)
+    chosen = inside(rule.train)
+    train = known[chosen][np.argsort(values[chosen], kind="stable")]
+    valid = None if rule.valid is None else known[inside(rule.valid)]
+    return _Cut(rule.names, train, valid, known[inside(rule.test)])
 
 
 def measured(what: str, graphs: Sequence[Graphs]) -> np.ndarray:
@@ -90,7 +112,7 @@ def _between(values: np.ndarray, share: tuple[float, float]) -> np.ndarray:
     return (values <= high) & ((values > low) | (share[0] == 0))
 
 
-def _cut(dataset: Dataset, parts: Sequence[tuple[str, np.ndarray, int]]) -> Dataset:
+def _parted(dataset: Dataset, parts: Sequence[tuple[str, np.ndarray, int]]) -> Dataset:
     domain, split = np.full(len(dataset), -1, dtype=np.int64), np.full(len(dataset), -1, dtype=np.int64)
     for index, (name, rows, kind) in enumerate(parts):
         if not len(rows):
