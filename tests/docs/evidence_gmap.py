@@ -44,12 +44,16 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 ALL = {**BASELINES, **MEMORY, **CONTROLS}
 FEW = {name: ALL[name] for name in ("fine-tuning of MiniLM", DAPT, "G-MAP, chunk-gated", *CONTROLS)}
-TEXTS = ("chemprot", "acl-arc", "acl-arc-clean", "scierc", "hyperpartisan", "ag-news", "imdb")
+# ACL-ARC counts without the test texts that stand in its training part; with them, as published, it is beside
+TEXTS = ("chemprot", "acl-arc-clean", "scierc", "hyperpartisan", "ag-news", "imdb")
+LEAKY = "acl-arc"
+AS_PUBLISHED = tuple(LEAKY if name == "acl-arc-clean" else name for name in TEXTS)
 PLACES = ("ncbi-disease", "conll2003", "subjqa")
 # what a recipe calls the rows that were published
 PRINTED = {
-    "fine-tuning of MiniLM": "fine-tuning", DAPT: "dapt", "logits fusion": "logits-fusion",
-    "ensemble of probabilities": "ensemble", "G-MAP, single layer": "single", "G-MAP, multiple layers": "multi",
+    "fine-tuning of MiniLM": "fine-tuning", DAPT: "dapt", "TAPT": "tapt", "DAPT+TAPT": "dapt+tapt",
+    "logits fusion": "logits-fusion", "ensemble of probabilities": "ensemble",
+    "G-MAP, single layer": "single", "G-MAP, multiple layers": "multi",
     "G-MAP, gated": "gated", "G-MAP, chunk-gated": "gmap",
 }  # fmt: skip
 
@@ -74,27 +78,33 @@ def _scores(folders: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _cells() -> dict[tuple[str, str], float | None]:
-    cells = catalog.entry("recipes", "gmap/table1").load()().cells
-    return {(cell.row.name, cell.column.name): cell.published for cell in cells}
+    # Table 2 has a memory inside a model after both pretrainings, by the name that Table 1 has for that after one
+    tables = (catalog.entry("recipes", f"gmap/table{i}").load()() for i in (2, 3, 1))
+    return {(cell.row.name, cell.column.name): cell.published for table in tables for cell in table.cells}
 
 
-def _published(columns: tuple[str, ...]) -> dict[str, float]:
+def _published() -> dict[str, float]:
+    """Means over the sets as they were published."""
     found, means = _cells(), {}
     for row, name in PRINTED.items():
-        means[row] = fmean(value for column in columns if (value := found.get((name, column))) is not None)
+        told = [value for column in AS_PUBLISHED if (value := found.get((name, column))) is not None]
+        assert len(told) == len(AS_PUBLISHED)
+        means[row] = fmean(told)
     return means
 
 
 def texts() -> list[str]:
     """Sets of texts: baselines, the four strategies, the controls."""
-    return compared(_scores(TEXTS), ALL, TEXTS, seeds=SEEDS, against=AGAINST, published=_published(TEXTS))
+    return compared(
+        _scores((*TEXTS, LEAKY)), ALL, TEXTS, seeds=SEEDS, against=AGAINST, published=_published(), beside=(LEAKY,)
+    )
 
 
 def kinds() -> list[str]:
     """Where the paper changes the attention and lets the general model learn."""
-    sets = TEXTS[:4]
+    sets = TEXTS[:3]
     rows = (DAPT, "G-MAP, chunk-gated", NULL, *KINDS)
-    return compared(_scores(sets), rows, sets, seeds=SEEDS, against=AGAINST)
+    return compared(_scores((*sets, LEAKY)), rows, sets, seeds=SEEDS, against=AGAINST, beside=(LEAKY,))
 
 
 def places_and_spans() -> list[str]:
@@ -106,10 +116,12 @@ def gains() -> list[str]:
     """Chunk-gated memory of a general model over each of the others, set by set, with the printed gain over DAPT."""
     others = {DAPT: "DAPT", NULL: "its own copy", "memory of another text": "another text"}
     others["memory of a random network"] = "a random network"
-    found, printed = _scores((*TEXTS, *PLACES)), _cells()
+    every = (*TEXTS, LEAKY, *PLACES)
+    found, printed = _scores(every), _cells()
+    sets = {"all texts": TEXTS, "all texts, acl-arc as published": AS_PUBLISHED}
     lines = [f"| set | published over DAPT | {' | '.join(f'over {name}' for name in others.values())} |"]
     lines.append("|" + "---|" * (2 + len(others)))
-    for name, columns in {"all texts": TEXTS, **{column: (column,) for column in (*TEXTS, *PLACES)}}.items():
+    for name, columns in {**sets, **{column: (column,) for column in every}}.items():
         mine, plain = printed.get(("gmap", name)), printed.get(("dapt", name))
         told = "-" if mine is None or plain is None else f"{mine - plain:+.1f}"
         means = {row: [fmean(found[row][column][seed] for column in columns) for seed in range(SEEDS)]

@@ -27,21 +27,24 @@ def compared(
     seeds: int,
     against: Mapping[str, str],
     published: Mapping[str, float] | None = None,
+    beside: Sequence[str] = (),
 ) -> list[str]:
     """Every row must have every seed on every column; differences are those of the mean over columns.
 
-    `against` are the rows to compare with and what their columns are called, `published` the printed means of rows.
+    `against` are the rows to compare with and what their columns are called, `published` the printed means of rows,
+    `beside` columns that are shown and count for no mean.
     """
 
     def means(row: str) -> list[float]:
         return [fmean(found[row][column][seed] for column in columns) for seed in range(seeds)]
 
     told = [] if published is None else ["published"]
-    head = ["row", *columns, "mean", *told, *(f"against {name}" for name in against.values())]
+    head = ["row", *columns, "mean", *beside, *told, *(f"against {name}" for name in against.values())]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in rows:
         by_column = [fmean(found[row][column][seed] for seed in range(seeds)) for column in columns]
-        cells = [f"{value:.1f}" for value in [*by_column, fmean(by_column)]]
+        others = [fmean(found[row][column][seed] for seed in range(seeds)) for column in beside]
+        cells = [f"{value:.1f}" for value in [*by_column, fmean(by_column), *others]]
         if published is not None:
             cells.append(f"{published[row]:.1f}" if row in published else "-")
         cells += ["-" if row == other else difference(means(row), means(other)) for other in against]
