@@ -73,7 +73,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         self.keep_sample = keep_sample  # examples of each domain that a model folder keeps, for `adapt`
 
     def fit(self, X: Any, y: Any, *, domains: Sequence[Any] | None = None) -> Self:
-        """Train on raw examples: texts, (text, text) pairs, vectors (n, d), uint8 images, image paths, or Graphs."""
+        """Train on texts, text pairs, vectors (n, d), uint8 images, image paths, Graphs or torch-geometric's Data."""
         dataset = as_dataset(X, y, domains)
         self._features(X, dataset.raw, first=True)
         self._fit(dataset, *self._rule(domains))

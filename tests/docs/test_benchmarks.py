@@ -1,4 +1,4 @@
-"""The figures of experts on a GPU in docs/benchmarks.md are those of their record."""
+"""The figures of experts and of HMA in docs/benchmarks.md are those of their records."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ CASES = {
     "prediction, eager": "gmoe-predict/vit-predict, eager, k={}",
     "prediction, compiled": "gmoe-predict/vit-predict, compiled, k={}",
     "memory of a step": "gmoe-memory/vit-memory, k={}",
+}
+DEVICES = ("cpu", "cuda")
+HMA = {
+    "step of HMA / plain, class token and head learn": "hma-step/plain, head+cls",
+    "memory of that step / plain": "hma-memory/plain, head+cls",
+    "step of HMA / plain, all learns": "hma-step/plain, full",
 }
 
 
@@ -36,3 +42,18 @@ def test_the_run_before_is_in_the_record():
     first, second, third = (f"{ratio:.2f}" for ratio in before["gmoe-step/vit-step, compiled, k=1, again"])
     assert f"three more of the compiled step {first}, {second} and {third}." in page
     assert f"took {before['in one graph']:.2f} in the run before" in page
+
+
+def test_the_table_of_hma_is_its_records():
+    records = [json.loads((ROOT / f"results/bench/hma-{name}.json").read_text(encoding="utf-8")) for name in DEVICES]
+    cpu, gpu = ({result["case"]: result for result in record["results"]} for record in records)
+    assert {*cpu, *gpu} == {"repeated-read/read", *HMA.values()}
+    assert all(result["ok"] for result in (*cpu.values(), *gpu.values()))
+    read = "repeated-read/read"
+    assert cpu[read]["bar"] == gpu[read]["bar"]
+    told = f"{cpu[read]['ratio']:.0f} | {gpu[read]['ratio']:.0f} | at least {gpu[read]['bar']}"
+    assert f"| repeated read / read | {told} |" in PAGE
+    for label, case in HMA.items():
+        here = cpu.get(case)  # a CPU has no count of memory
+        ratio, bar = ("", "") if here is None else (f" {here['ratio']:.2f}", f" ({here['bar']} on a CPU)")
+        assert f"| {label} |{ratio} | {gpu[case]['ratio']:.2f} | {gpu[case]['bar']:.2f}{bar} |" in PAGE

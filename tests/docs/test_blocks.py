@@ -19,6 +19,7 @@ from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS
 from holdfast.cli import ClickException, app, main
 from holdfast.data.columns import PAIRS, SYNONYMS
+from holdfast.nn.backbones.graph_layers import geometric
 from tests.annotated import tagged, write_conll, write_corpus, write_names, write_questions
 from tests.arch.test_layers import MAY, TOP
 from tests.e2e.conftest import write_reviews
@@ -60,6 +61,7 @@ PYTHON = {
     "docs/prompting.md": 1,
     "docs/python.md": 3,
     "docs/theory.md": 2,
+    "docs/tutorials/graphs.md": 1,
 }
 LINES = {
     "README.md": 21,
@@ -164,6 +166,8 @@ def test_the_blocks_and_lines_are_found():
 @pytest.mark.parametrize("name", marked(PYTHON))
 def test_python_blocks_run(name, place):
     shared: dict[str, object] = {"__name__": "document"}
+    if MARKED.get(name) == pytest.mark.graph:
+        geometric()  # its first import warns
     for line, block in blocks(name, "python"):
         code = compile("\n" * line + block, name, "exec", dont_inherit=True)  # a traceback names the document's line
         exec(code, shared)

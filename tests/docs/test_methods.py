@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.catalog.encoders import ENCODERS, NECKS
 from holdfast.catalog.methods import METHODS
+from holdfast.nn.memory.heterogeneous import CONTEXTS
+from holdfast.nn.memory.synthetic import STARTS
+from holdfast.nn.prompts import PLACES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
@@ -61,7 +65,7 @@ def test_costs_of_memories_are_those_of_the_records():
 
 
 def test_settings_that_are_named_exist():
-    words = {*METHODS, "risk", "z", "p", "s", "l", "g", "r", "j", "omega", "q_i", "v_i", "memory", "heterogeneous"}
+    words = {*METHODS, "risk", "z", "p", "s", "l", "g", "r", "j", "omega", "q_i", "v_i", *NECKS}
     found = 0
     for name, text in SECTIONS.items():
         said = set(re.findall(r"`([a-z_]+)`", text))
@@ -69,3 +73,12 @@ def test_settings_that_are_named_exist():
         assert said - own <= words, name
         found += len(own)
     assert found >= 12
+
+
+def test_settings_of_hma_exist_with_all_their_values():
+    said = re.findall(r"`(neck|encoder)\.([a-z_]+)(?:=([a-z]+))?`", SECTIONS["hma"])
+    known = {"neck": NECKS["heterogeneous"].settings(), "encoder": ENCODERS["vit-s/16"].settings()}
+    assert {setting for part, setting, _ in said if setting not in known[part]} == set()
+    for key, values in (("context", CONTEXTS), ("start", STARTS), ("prompt", PLACES)):
+        assert {value for _, setting, value in said if setting == key and value} == set(values)
+    assert set(METHODS["hma"].necks) <= set(re.findall(r"`([a-z-]+)`", SECTIONS["hma"]))

@@ -4,12 +4,15 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 
 import holdfast
 from holdfast import BadInput, DomainClassifier
 from holdfast.data.worlds import world
+from holdfast.nn.backbones.graph_layers import geometric
+from tests.graphs import rings_and_stars
 from tests.tiny import tiny_bert, tiny_masked
 
 
@@ -115,6 +118,39 @@ def test_graphs_are_learnt_saved_and_predicted(tmp_path):
         again.predict(["a text"])
     with pytest.raises(BadInput, match="each must be a Graphs of one graph"):
         made.fit([X[0], "a text"], [0, 1], domains=[0, 1])
+
+
+@pytest.mark.graph
+def test_objects_of_torch_geometric_are_learnt_and_predicted(tmp_path):
+    geometric()  # the first import warns
+    from torch_geometric.data import Batch, Data, InMemoryDataset
+
+    class Shapes(InMemoryDataset):
+        def __init__(self, graphs):
+            super().__init__()
+            self.data, self.slices = self.collate(graphs)
+
+    graphs = []
+    for v, edges, label in rings_and_stars(40):
+        ends = torch.tensor([(*edge,) for pair in edges for edge in (pair, pair[::-1])]).T
+        graphs.append(Data(edge_index=ends, num_nodes=v, y=torch.tensor([label])))
+    y, d = np.asarray([int(graph.y) for graph in graphs]), ["small"] * 20 + ["large"] * 20
+    settings = {"encoder.layers": 2, "encoder.hidden": 16, "encoder.dropout": 0.0}
+    made = DomainClassifier(encoder="gin", steps=60, batch=16, lr=0.01, settings=settings).fit(graphs, y, domains=d)
+    assert made.score(graphs, y) > 0.9
+    assert made.predict(graphs).dtype == y.dtype
+    wanted = made.predict_proba(graphs)
+    assert wanted.shape == (40, 2)
+    np.testing.assert_array_equal(made.predict_proba(Shapes(graphs)), wanted)
+    np.testing.assert_array_equal(made.predict_proba(Batch.from_data_list(graphs).to_data_list()), wanted)
+    again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict_proba(graphs), wanted)
+    with pytest.raises(BadInput, match="example 2 is a str: examples are graphs"):
+        made.fit([graphs[0], "a text"], [0, 1])
+    with pytest.raises(BadInput, match=r"example 2 is no text but Data\(.*\): examples are of one kind"):
+        made.fit(["a text", graphs[0]], [0, 1])
+    with pytest.raises(BadInput, match="not one graph or batch"):
+        made.predict(Batch.from_data_list(graphs))
 
 
 def test_a_model_with_a_general_memory_predicts_from_its_folder_alone(tmp_path):

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
@@ -126,37 +127,71 @@ def _fold(texts: Texts, fold: int, n: int, where: str) -> np.ndarray:
     return split
 
 
+@runtime_checkable
+class GraphObject(Protocol):
+    """What tells an object of torch-geometric, a Data, from other examples."""
+
+    x: Any
+    edge_index: Any
+    edge_attr: Any
+
+
+def as_graphs(examples: Iterable[Any]) -> list[Graphs]:
+    """Objects of torch-geometric, or Graphs of one graph each, as Graphs."""
+    return [_one(example, number) for number, example in enumerate(examples, start=1)]
+
+
+def _one(example: Any, number: int) -> Graphs:
+    if isinstance(example, Graphs) and example.count == 1:
+        return example
+    if isinstance(example, Graphs) or not isinstance(example, GraphObject):
+        found = f"a Graphs of {example.count}" if isinstance(example, Graphs) else f"a {type(example).__name__}"
+        raise BadInput(
+            f"example {number} is {found}: examples are graphs, so each must be a Graphs of one graph or a Data of "
+            "torch-geometric"
+        )
+    graph: Any = example  # a Data has more than tells it apart, some of it by name alone
+    if getattr(graph, "batch", None) is not None:
+        raise BadInput(f"example {number} is a batch of graphs: give its graphs one by one, batch.to_data_list()")
+    ends, weights = graph.edge_index, graph.edge_attr
+    if ends is None and getattr(graph, "adj_t", None) is not None:
+        raise BadInput(f"example {number} has its edges as adj_t alone: keep edge_index too")
+    if not graph.num_nodes:
+        raise BadInput(f"example {number} has no nodes or does not say how many: give it x or num_nodes")
+    nodes = torch.zeros(int(graph.num_nodes), 0) if graph.x is None else _columns(graph.x)
+    ends = torch.zeros(2, 0, dtype=torch.long) if ends is None else ends.detach().cpu()
+    owner = torch.zeros(len(nodes), dtype=torch.long)
+    return Graphs(nodes, ends, owner, 1, None if weights is None else _columns(weights))
+
+
+def _columns(values: Tensor) -> Tensor:
+    """(n, d) of features that may come as (n,), from any device."""
+    return values.detach().cpu()[:, None].flatten(1)
+
+
 def from_data_list(
     graphs: Iterable[Any],
     *,
-    labels: Sequence[object] | None = None,
-    domains: Sequence[object] | None = None,
+    labels: Sequence[object] | np.ndarray | Tensor | None = None,
+    domains: Sequence[object] | np.ndarray | None = None,
     name: str = "graphs",
 ) -> Dataset:
     """A data set of torch-geometric's Data objects: x, edge_index, edge_attr and, unless labels are given, y."""
-    found, own = [], []
-    for index, graph in enumerate(graphs):
-        x, edges, weights = graph.x, graph.edge_index, graph.edge_attr
-        v = int(graph.num_nodes)
-        nodes = torch.zeros(v, 0) if x is None else x.reshape(v, -1)
-        ends = torch.zeros(2, 0, dtype=torch.long) if edges is None else edges
-        found.append(
-            Graphs(
-                nodes,
-                ends,
-                torch.zeros(v, dtype=torch.long),
-                1,
-                None if weights is None else weights.reshape(ends.shape[1], -1),
-            )
-        )
-        if labels is None:
-            if graph.y is None or graph.y.numel() != 1:
-                raise BadInput(f"graph {index} has not one label y: give labels=[...], one a graph")
-            own.append(graph.y.item())
-    written = [int(label) if isinstance(label, float) and label.is_integer() else label for label in labels or own]
-    for what, given in (("labels", written), ("domains", domains)):
-        if given is not None and len(given) != len(found):
-            raise BadInput(f"{len(given)} {what} for {len(found)} graphs: give one a graph")
+    graphs = list(graphs)
+    found = as_graphs(graphs)
+    given = _own_labels(graphs) if labels is None else labels
+    given = given.tolist() if isinstance(given, np.ndarray | Tensor) else list(given)
+    written = [int(label) if isinstance(label, float) and label.is_integer() else label for label in given]
+    for what, told in (("labels", written), ("domains", domains)):
+        if told is not None and len(told) != len(found):
+            raise BadInput(f"{len(told)} {what} for {len(found)} graphs: give one a graph")
     y, classes = encode(written)
-    domain, names = (np.zeros(len(found), dtype=np.int64), (name,)) if domains is None else encode(domains)
+    domain, names = (np.zeros(len(found), dtype=np.int64), (name,)) if domains is None else encode(list(domains))
     return Dataset(name, GraphList(found), y, classes, domain, names)
+
+
+def _own_labels(graphs: Sequence[Any]) -> list[object]:
+    for index, graph in enumerate(graphs):
+        if graph.y is None or graph.y.numel() != 1:
+            raise BadInput(f"graph {index} has not one label y: give labels=[...], one a graph")
+    return [graph.y.item() for graph in graphs]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
+from torch.utils.data import Dataset as TorchDataset
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.data.domain import Dataset, encode
+from holdfast.data.graphs import GraphObject, as_graphs
 from holdfast.data.raw import GraphList, Pictures, Pixels, Raw, Texts, Vectors
 
 ONE = "all"  # the name of the only domain, where none are told
@@ -77,13 +79,17 @@ def _none_missing(what: str, values: Sequence[Any]) -> None:
 
 
 def as_raw(X: Any) -> Raw:
-    """Raw examples of whatever the user brings: lists, arrays, a pandas Series or DataFrame."""
+    """Raw examples of whatever the user brings: lists, arrays, a pandas Series or DataFrame, graphs as a Dataset."""
     if isinstance(X, Raw):
         return X
     if issparse(X):
         raise BadInput("sparse data is not supported: give it as a dense array, X.toarray()")
     if isinstance(X, pd.Series):
         X = X.tolist()
+    if isinstance(X, TorchDataset) and isinstance(X, Sized):  # torch-geometric's sets, and parts of them
+        X = [X[i] for i in range(len(X))]
+    if isinstance(X, Graphs | GraphObject):
+        raise BadInput("examples are a list of graphs, not one graph or batch: give [graph], or batch.to_data_list()")
     if not isinstance(X, list | tuple | np.ndarray):
         X = np.asarray(X)
     if isinstance(X, np.ndarray) and X.dtype == np.uint8 and X.ndim == 4:
@@ -93,14 +99,13 @@ def as_raw(X: Any) -> Raw:
     if isinstance(X, list | tuple) and len(X):
         if isinstance(X[0], Path):
             return Pictures(list(X))
-        if isinstance(X[0], Graphs):
-            if not all(isinstance(graph, Graphs) and graph.count == 1 for graph in X):
-                raise BadInput("examples are graphs, so each must be a Graphs of one graph")
-            return GraphList(list(X))
+        if isinstance(X[0], Graphs | GraphObject):
+            return GraphList(as_graphs(X))
         if _is_text(X[0]):
             wrong = [i for i, example in enumerate(X) if not _is_text(example)]
             if wrong:
-                raise BadInput(f"example {wrong[0] + 1} is no text but {X[wrong[0]]!r}: fill it in or drop it")
+                found = f"example {wrong[0] + 1} is no text but {X[wrong[0]]!r}"
+                raise BadInput(f"{found}: examples are of one kind, so fill it in or drop it")
             return Texts.of(list(X))
     return Vectors(_vectors(X))
 

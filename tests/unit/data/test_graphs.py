@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.data.graphs import from_data_list, holds_graphs, read_graphs
+from holdfast.data.graphs import as_graphs, from_data_list, holds_graphs, read_graphs
 from holdfast.nn.backbones.graph_layers import geometric
 from tests.graphs import ring, rings_and_stars, star, text_form, write_layout, write_zip
 
@@ -170,6 +170,20 @@ def test_a_list_of_data_objects():
     first = graphs_of(from_data_list(rich, labels=["x", "y"]))[0]
     assert first.nodes.tolist() == [[0], [1], [2]]
     assert first.weights.shape == (6, 1)
+    alone = SimpleNamespace(num_nodes=1, x=torch.rand(1, 2), edge_index=torch.zeros(2, 0, dtype=torch.long), y=None)
+    alone.edge_attr = torch.zeros(0, 3)  # one atom has no bonds, which have features all the same
+    assert graphs_of(from_data_list([alone], labels=["x"]))[0].weights.shape == (0, 3)
+
+
+@pytest.mark.parametrize("labels", [np.array([1, 0, 1]), np.array([1, 0, 1], np.float32), torch.tensor([1, 0, 1])])
+def test_labels_and_domains_may_be_arrays(labels):
+    graphs = [data(v, 0) for v in (3, 4, 5)]
+    found = from_data_list(graphs, labels=labels, domains=np.array(["b", "a", "b"]))
+    assert (found.classes, found.domains) == (("0", "1"), ("a", "b"))
+    assert found.y.tolist() == [1, 0, 1]
+    assert found.domain.tolist() == [1, 0, 1]
+    with pytest.raises(BadInput, match="3 labels for 2 graphs"):
+        from_data_list(graphs[:2], labels=labels)
 
 
 @pytest.mark.graph
@@ -187,3 +201,18 @@ def test_lists_that_do_not_fit():
         from_data_list([SimpleNamespace(num_nodes=1, x=None, edge_index=None, edge_attr=None, y=None)])
     with pytest.raises(BadInput, match="1 domains for 2 graphs"):
         from_data_list([data(3, 0), data(3, 1)], domains=["a"])
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("a text", "example 2 is a str: examples are graphs, so each must be a Graphs of one graph or a Data"),
+        ({"num_nodes": None}, "example 2 has no nodes or does not say how many: give it x or num_nodes"),
+        ({"edge_index": None, "adj_t": "sparse"}, "example 2 has its edges as adj_t alone: keep edge_index"),
+        ({"batch": torch.tensor([0, 0, 1])}, r"example 2 is a batch of graphs: .* batch.to_data_list\(\)"),
+    ],
+)
+def test_graphs_that_cannot_be_taken_are_told(other, said):
+    second = other if isinstance(other, str) else SimpleNamespace(**{**vars(data(3, 1)), **other})
+    with pytest.raises(BadInput, match=said):
+        as_graphs([data(3, 0), second])

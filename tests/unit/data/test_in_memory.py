@@ -1,6 +1,7 @@
 """What a Python user holds, as raw examples, labels and a data set."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from sklearn.exceptions import DataConversionWarning
+from torch.utils.data import Dataset, random_split
 
 from holdfast.core.errors import BadInput
 from holdfast.data.in_memory import as_dataset, as_given, as_labels, as_raw
@@ -46,6 +48,50 @@ def test_kinds_are_seen(X, kind):
     ],
 )
 def test_what_cannot_be_taken_is_told(X, said):
+    with pytest.raises(BadInput, match=said):
+        as_raw(X)
+
+
+def ring_object(v):
+    """What torch-geometric's Data has of a ring."""
+    ends = torch.arange(v)
+    return SimpleNamespace(x=None, edge_index=torch.stack([ends, (ends + 1) % v]), edge_attr=None, num_nodes=v)
+
+
+class Rings(Dataset):
+    """A data set of torch, as torch-geometric's are; that it has an edge_index makes it no graph."""
+
+    x = edge_attr = None
+    edge_index = torch.zeros(2, 0)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return ring_object(3 + i)
+
+
+def test_objects_with_edges_are_graphs():
+    objects = [ring_object(3 + i) for i in range(3)]
+    cells = np.empty(3, dtype=object)
+    cells[:] = objects
+    for X in (objects, tuple(objects), cells, pd.Series(objects), Rings(), random_split(Rings(), [3])[0]):
+        raw = as_raw(X)
+        assert raw.kind == "graph"
+        assert sorted(graph.edges.shape[1] for graph in raw.take(np.arange(3))) == [3, 4, 5]
+    mixed = as_raw([objects[0], as_raw(objects).take(np.arange(3))[1]])
+    assert [len(graph.nodes) for graph in mixed.take(np.arange(2))] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("X", "said"),
+    [
+        ([ring_object(3), "a text"], "example 2 is a str: examples are graphs, so each must be a Graphs of one graph"),
+        (["a text", ring_object(3)], "(?s)example 2 is no text but namespace.*: examples are of one kind, so fill it"),
+        (ring_object(3), r"a list of graphs, not one graph or batch: give \[graph\]"),
+    ],
+)
+def test_graphs_and_others_are_one_sentence(X, said):
     with pytest.raises(BadInput, match=said):
         as_raw(X)
 

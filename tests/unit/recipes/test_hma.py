@@ -73,6 +73,10 @@ def test_four_printed_means_do_not_follow_from_their_cells():
     assert not any("is printed, but" in each for each in remarks(table, measure(table, table.choose(["erm"]), {}, {})))
 
 
+def test_another_loss_than_the_published_one_is_told():
+    assert any("one logit" in note and "two classes" in note for note in RECIPES["hma/table3"].notes)
+
+
 def test_what_is_printed_twice_agrees():
     two, eight = RECIPES["hma/table2"], RECIPES["hma/table8"]
     for row, again in (("vit", "vit"), ("prompt-p", "prompt-p"), ("prompt-a", "prompt-a"), ("vit+hma", "hma")):

@@ -69,9 +69,12 @@ class Heterogeneous(nn.Module):
         if classes < 1 or label_width < 1 or min(real, slots) < 0:
             raise BadInput("this neck needs classes and a label_width of at least 1, and real and slots not negative")
         if not (real or slots or across):
-            raise BadInput("nothing is left of this neck: set neck.real, neck.slots or neck.across, or use neck=param")
+            raise BadInput("nothing is left of this neck: set neck.real to 1 or more, or use neck=param")
         if context == "none" and not slots:
-            raise BadInput("context none leaves the slots alone to look at, and there are none: set neck.slots")
+            raise BadInput(
+                "context none leaves the slots alone to look at, and there are none: set neck.context=self, or use "
+                "neck=heterogeneous or neck=abd-syn with neck.slots of 1 or more"
+            )
         if heads < 1 or (width + label_width) % heads:
             raise BadInput(
                 f"{width} features and a label_width of {label_width} cannot be shared evenly by {heads} heads: "

@@ -274,8 +274,8 @@ def test_sizes_are_those_of_the_published_cost():
         ({"heads": 0}, "by 0 heads"),
         ({"context": "all"}, "unknown context 'all'"),
         ({"part": "half"}, "unknown part 'half'"),
-        ({"real": 0, "slots": 0, "across": False}, "nothing is left of this neck"),
-        ({"context": "none", "slots": 0}, "there are none: set neck.slots"),
+        ({"real": 0, "slots": 0, "across": False}, "nothing is left of this neck: set neck.real to 1 or more"),
+        ({"context": "none", "slots": 0}, "there are none: set neck.context=self, or use neck=heterogeneous or"),
         ({"real": -1}, "not negative"),
         ({"label_width": 0}, "at least 1"),
     ],
@@ -283,6 +283,16 @@ def test_sizes_are_those_of_the_published_cost():
 def test_wrong_options_get_one_sentence(options, told):
     with pytest.raises(BadInput, match=told):
         neck(**options)
+
+
+@pytest.mark.parametrize("name", ["rma", "abd", "abd-rma", "abd-syn", "heterogeneous"])
+def test_the_hint_for_context_none_can_be_followed(name):
+    without = {"slots": 0} if "slots" in catalog.entry("necks", name).settings() else {}
+    with pytest.raises(BadInput, match=r"set neck\.context=self, or use neck=heterogeneous or neck=abd-syn with neck"):
+        catalog.make_neck(name, 60, CLASSES, given={**without, "context": "none"})
+    catalog.make_neck(name, 60, CLASSES, given={**without, "context": "self"})
+    for other in ("heterogeneous", "abd-syn"):
+        catalog.make_neck(other, 60, CLASSES, given={"slots": 1, "context": "none"})
 
 
 def test_by_default_the_label_is_as_wide_as_published_or_as_the_heads_need():
