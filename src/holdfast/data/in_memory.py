@@ -116,10 +116,11 @@ def _vectors(X: Any) -> np.ndarray:
         array = np.asarray(X)
         if not np.iscomplexobj(array):
             array = array.astype(np.float32, copy=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:  # the last: graphs of several kinds of nodes
         known = "texts, pairs, numbers, images, paths or graphs"
         kind = OddKind if isinstance(error, TypeError) else BadInput
-        raise kind(f"examples are {known}, all of one kind: {error}") from error
+        told = str(error) or f"not {type(X[0]).__name__}"
+        raise kind(f"examples are {known}, all of one kind: {told}") from error
     if np.iscomplexobj(array):
         raise BadInput("Complex data not supported: give real and imaginary parts as features of their own")
     if array.ndim != 2:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, random_split
 
 from holdfast.core.errors import BadInput
 from holdfast.data.in_memory import as_dataset, as_given, as_labels, as_raw
+from holdfast.nn.backbones.graph_layers import geometric
 
 
 @pytest.mark.parametrize(
@@ -117,3 +118,12 @@ def test_labels_keep_their_type_and_missing_ones_are_counted_from_one():
     given = as_given(data.classes, as_labels(names))
     assert given.dtype == np.int16
     assert given[data.y].tolist() == names.tolist()
+
+
+@pytest.mark.graph
+def test_graphs_of_several_kinds_of_nodes_are_named():
+    geometric()  # the first import warns
+    from torch_geometric.data import HeteroData
+
+    with pytest.raises(BadInput, match="all of one kind: not HeteroData"):
+        as_raw([HeteroData(), HeteroData()])
