@@ -26,7 +26,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
 from holdfast.data.domain import Dataset
 from holdfast.data.parts import read_parts
-from holdfast.data.splits import shares
+from holdfast.data.splits import Part, shares
 from holdfast.methods.base import Metrics
 from holdfast.nn.model import Model
 from holdfast.protocols.divergence import Diverged
@@ -164,12 +164,12 @@ def train(
     }
     record = RunRecord(
         spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), cost,
-        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec.seed, workshop.dataset),
+        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec, workshop.dataset),
     )  # fmt: skip
     return record, built
 
 
-def _analyses(names: Sequence[str], built: Assembled, episode: Episode, seed: int, dataset: Dataset) -> dict[str, Any]:
+def _analyses(names: Sequence[str], built: Assembled, episode: Episode, spec: Spec, dataset: Dataset) -> dict[str, Any]:
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:
         return {}
@@ -182,10 +182,18 @@ def _analyses(names: Sequence[str], built: Assembled, episode: Episode, seed: in
     assert built.method is not None
     model, targets = built.method.deployed, unseen or stage.test
     views = view_domains(
-        model, built.examples, sources, targets, seed=seed, classes=dataset.classes,
+        model, built.examples, sources, targets, seed=spec.seed, classes=dataset.classes,
         names=dataset.ids, points=read_parts(dataset.raw, dataset.ids),
+        scored=partial(_score, built, model, spec.metric) if "general-memory" in names else None,
     )  # fmt: skip
-    return {name: catalog.entry("analyses", name).build(views, seed=seed) for name in names}
+    return {name: catalog.entry("analyses", name).build(views, seed=spec.seed) for name in names}
+
+
+def _score(built: Assembled, model: Model, metric: str, part: Part) -> float | None:
+    """One metric of a part; by this process alone, since analyses are the first one's."""
+    rows = built.examples.rows_of(part)
+    kept = built.examples.map(partial(built.task.look, model), rows.numpy(), together=model.together, targets=True)
+    return built.task.scores(kept, built.examples.targets(rows).cpu(), [metric])[metric]
 
 
 class _Counter:

@@ -21,7 +21,7 @@ from holdfast.data.writing import check_suffix, write_pieces
 from holdfast.saved import WINDOW, SavedModel, load_model
 from holdfast.settings import choose_device
 
-SAID = {"tag": "sentences", "span": "answers", "respond": "responses"}
+SAID = {"tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
 WITHOUT = (
     "this model folder holds no calibration and no measure of foreignness: probabilities are as the network gives "
     "them; fit the model again to have both"
@@ -59,7 +59,7 @@ def predict(
     """Write what the model says of every example to `out`, piece by piece, so that a table may be of any length.
 
     That is id, label, one probability a class and how foreign the example is; or id and response, id, tokens and tags,
-    id, answer and score. Above `abstain_above`, a percentile of foreignness, there is no label.
+    id, answer and score, id, words and scores. Above `abstain_above`, a percentile of foreignness, there is no label.
     """
     out = Path(out)
     check_suffix(out)

@@ -30,7 +30,7 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Answering
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
-from holdfast.tasks.base import Structured, Telling
+from holdfast.tasks.base import Asking, Structured, Telling
 from holdfast.trust.calibration import probabilities
 from holdfast.trust.gauge import Gauge, seeing, seen
 from holdfast.versions import OWN, current_folder, has_versions
@@ -111,17 +111,20 @@ class SavedModel:
         return Judged(probabilities(told.outputs, temperature), foreign, self.gauge.undecided(told.entropy))
 
     def told(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
-        """What it says of each example, by column: tokens and tags, or an answer and its score."""
+        """What it says of each example, by column: tokens and tags, an answer and its score, or words and theirs."""
         task = catalog.make("tasks", self.task, given={})
         if not isinstance(task, Structured) or not isinstance(task, Telling):
-            raise BadInput(f"a model for the task {self.task} says nothing of single examples: {_use(self.task)}")
-        made = task.prepare(self.encoder, raw, self.classes)
+            raise BadInput(f"a model for the task {self.task} has probabilities or responses: ask for those")
+        asking = isinstance(task, Asking)
+        made = task.ask(self.encoder, raw) if asking else task.prepare(self.encoder, raw, self.classes)
         examples = Examples(made.store, made.y, (), device=device, starts=made.starts)
         self._ready(device)
         found: list[Any] = [None] * len(made.store)
         with torch.no_grad():
             for at, x, _ in examples.over(np.arange(len(made.store)), together=self.model.together):
-                for place, output in zip(at.tolist(), self.model(x).float().cpu(), strict=True):
+                outputs = self.model(x)
+                outputs = made.task.brief(outputs) if isinstance(made.task, Asking) else outputs.float()
+                for place, output in zip(at.tolist(), outputs.cpu(), strict=True):
                     found[place] = output
         assert isinstance(made.task, Telling)
         return made.task.tell(raw, found, made.y)
@@ -184,12 +187,6 @@ def _check_finite(found: np.ndarray) -> None:
             f"example {wrong[0] + 1} of {len(found)} has numbers too large for the network to count with: mend "
             "them, or take it out"
         )
-
-
-def _use(task: str) -> str:
-    if task == "masked":
-        return "its encoder is what is used, which `holdfast pretrain` writes so that hf:FOLDER takes it"
-    return "see probabilities and responses"
 
 
 def check_folder(folder: Path) -> None:

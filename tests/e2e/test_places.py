@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.annotated import tagged, write_conll, write_corpus, write_names, write_questions
-from tests.tiny import tiny_bert
+from tests.tiny import WORDS, tiny_bert
 
 FEW = ["--batch", "8", "--lr", "0.003", "--set", "encoder.length=24", "--set", "every=10"]
 
@@ -80,7 +80,29 @@ def test_pretrain_and_use_it(holdfast, tmp_path, reviews):
     guess = holdfast("fit", "texts.txt", "--task", "masked", "--encoder", "hf:mine", "--steps", 2, "--out", "g", *FEW)
     assert guess.code == 0, guess.err
     refused = holdfast("predict", "g", "texts.txt", "--json")
-    assert "which `holdfast pretrain` writes" in refused.json["error"]
+    assert refused.code == 2
+    assert refused.json["error"] == "no text hides a word: write [MASK] where one is to be found"
+
+
+@pytest.mark.parametrize("encoder", ["hf:bert", "gmap"])
+def test_hidden_words_are_found(holdfast, tmp_path, encoder):
+    write_corpus(tmp_path / "texts.txt", 60)
+    tiny_bert(tmp_path / "bert")
+    models = ["--set", "encoder.domain=./bert", "--set", "encoder.general=./bert"] if encoder == "gmap" else []
+    words = ("--task", "masked", "--encoder", encoder, "--steps", 40, "--out", "m", *models, *FEW)
+    assert holdfast("fit", "texts.txt", *words).code == 0
+    (tmp_path / "new.csv").write_text("id,text\na,the [MASK] was very [MASK]\nb,the food was\nc,a [MASK] was not bad\n")
+    assert "texts: 3" in holdfast("predict", "m", "new.csv", "--out", "said.jsonl").err
+    found = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in found] == ["a", "b", "c"]
+    assert [len(row["words"]) for row in found] == [len(row["scores"]) for row in found] == [2, 0, 1]
+    assert {word for row in found for word in row["words"]} <= set(WORDS)  # single letters stand in none of the texts
+    assert all(0.05 < score <= 1 for row in found for score in row["scores"])
+    assert holdfast("predict", "m", "new.csv", "--out", "said.csv").code == 0
+    with (tmp_path / "said.csv").open() as file:
+        flat = list(csv.DictReader(file))
+    assert [row["words"] for row in flat] == [" ".join(row["words"]) for row in found]
+    assert [float(score) for score in flat[0]["scores"].split()] == pytest.approx(found[0]["scores"], abs=1e-6)
 
 
 BAD = {

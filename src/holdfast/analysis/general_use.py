@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.analysis.general_views import Recalled
+from holdfast.analysis.general_views import Effect, Recalled
 from holdfast.analysis.views import Views
 
 
@@ -22,11 +22,14 @@ def general_use(views: Views, *, seed: int) -> dict[str, Any] | None:
     every = [seen for each in found.values() for seen in each.values()]
     if not every:
         return None
-    return {
+    told: dict[str, Any] = {
         "layers": list(every[0].layers),
         "read": [list(each) for each in every[0].sources],
         **{side: {domain: _of(seen) for domain, seen in each.items()} for side, each in found.items()},
     }
+    for domain, each in told["targets"].items():
+        each["scores"] = _scores(views.effects.get(domain))
+    return told
 
 
 def depth(gate: np.ndarray, sources: tuple[int, ...]) -> float:
@@ -47,6 +50,11 @@ def _of(seen: Recalled) -> dict[str, Any]:
         "depths": depths,
         "moved": None if seen.moved is None else round(float(seen.moved.mean()), 4),
     }
+
+
+def _scores(effect: Effect | None) -> dict[str, float | None] | None:
+    """All test rows by the metric of the run, with the memory and with it hidden."""
+    return None if effect is None else {"read": effect.read, "hidden": effect.hidden}
 
 
 def _rounded(values: np.ndarray) -> list[float]:

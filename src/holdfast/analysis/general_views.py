@@ -5,6 +5,7 @@ b batch, n rows, t tokens, h heads, l layers that read, s layers of the general 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,20 @@ from torch import Tensor
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.tape import tape
 from holdfast.data.examples import Examples
+from holdfast.data.splits import Part
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.memory.general import GeneralMemory, hiding
 from holdfast.nn.model import Model
+
+Scored = Callable[[Part], float | None]  # the metric of a run on these rows, of the network as it is now
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The score of a domain's test rows as the network reads its memory, and with the memory hidden."""
+
+    read: float | None
+    hidden: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +45,10 @@ class Recalled:
 @torch.no_grad()
 def view_general(model: Model, examples: Examples, rows: np.ndarray) -> Recalled | None:
     """What is read of a general memory for these rows, in evaluation; None for other networks."""
-    encoder = model.backbone
-    if not isinstance(encoder, TextEncoder) or not isinstance(encoder.companion, GeneralMemory):
+    encoder, memory = model.backbone, _memory(model)
+    if memory is None:
         return None
-    memory = encoder.companion
+    assert isinstance(encoder, TextEncoder)
     places = sorted(memory.reads)
     can_hide = memory.attention == "memory"
 
@@ -67,6 +79,26 @@ def view_general(model: Model, examples: Examples, rows: np.ndarray) -> Recalled
         gates=tuple(gates),
         moved=found[:, end] if can_hide else None,
     )
+
+
+def view_effects(model: Model, targets: Sequence[Part], scored: Scored | None) -> dict[str, Effect]:
+    """By domain what hiding the memory does to the score; nothing where a network has none, or cannot do without."""
+    memory = _memory(model)
+    if scored is None or memory is None or memory.attention != "memory":
+        return {}
+    found = {}
+    for domain in dict.fromkeys(part.domain for part in targets):
+        part = Part(domain, np.concatenate([part.rows for part in targets if part.domain == domain]))
+        read = scored(part)
+        with hiding():
+            found[domain] = Effect(read, scored(part))
+    return found
+
+
+def _memory(model: Model) -> GeneralMemory | None:
+    encoder = model.backbone
+    companion = encoder.companion if isinstance(encoder, TextEncoder) else None
+    return companion if isinstance(companion, GeneralMemory) else None
 
 
 def _mean(values: Tensor, real: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ b batch, n rows, d width, h heads, k slots chosen, m slots
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.analysis.class_views import ClassView, view_classes
-from holdfast.analysis.general_views import Recalled, view_general
+from holdfast.analysis.general_views import Effect, Recalled, Scored, view_effects, view_general
 from holdfast.analysis.patch_views import PatchView, view_patches
 from holdfast.analysis.routing_views import Routed, view_routing
 from holdfast.core.inputs import Inputs
@@ -51,6 +51,7 @@ class Views:
     targets: tuple[View, ...]
     classes: ClassView | None = None  # what a heterogeneous memory makes of rows of the sources, class by class
     patches: PatchView | None = None  # what a vision transformer does with the patches of some images
+    effects: Mapping[str, Effect] = field(default_factory=dict)  # by target, what hiding a general memory does
 
     def __iter__(self) -> Iterator[View]:
         return iter((*self.sources, *self.targets))
@@ -86,8 +87,12 @@ def view_domains(
     classes: Sequence[str] = (),
     names: Sequence[str] | None = None,
     points: Points | None = None,
+    scored: Scored | None = None,
 ) -> Views:
-    """At most `most` rows a side, shared evenly by its domains and drawn by seed; the model is left as it was."""
+    """At most `most` rows a side, shared evenly by its domains and drawn by seed; the model is left as it was.
+
+    With `scored` all rows of the targets are scored too, where a general memory can be hidden.
+    """
     training = model.training
     model.eval()
     sides = []
@@ -105,8 +110,9 @@ def view_domains(
         sides.append(tuple(found))
     by_class = view_classes(model, examples, sources, seed=seed, classes=classes)
     patches = view_patches(model, examples, sources, targets, seed=seed, names=names, points=points)
+    effects = view_effects(model, targets, scored)
     model.train(training)
-    return Views(sides[0], sides[1], by_class, patches)
+    return Views(sides[0], sides[1], by_class, patches, effects)
 
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:

@@ -73,7 +73,7 @@ ANALYSES = {
     ),
     "general-memory": Entry(
         "holdfast.analysis.general_use:general_use",
-        "how much attention goes to a general memory, which depths its gates take from, and what it changes",
+        "how much attention goes to a general memory, which depths its gates take from, and what hiding it changes",
     ),
     "expert-agreement": Entry(
         "holdfast.analysis.patches:agreement", "whether one image in several domains goes to the same experts"

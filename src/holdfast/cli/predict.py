@@ -1,4 +1,4 @@
-"""holdfast predict: labels and probabilities, responses, tags or answers, from a model folder."""
+"""holdfast predict: labels and probabilities, responses, tags, answers or hidden words, from a model folder."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def predict(
     `foreign` says of 100 validation examples how many lie as near to the training examples, or nearer; `undecided`,
     where the model has a memory, how many of them read it as decidedly, or more. A table may be of any length.
 
-    Other models answer messages (id, response), tag words (id, tokens, tags), or answer questions from a text (id,
-    answer, score). No domain, label, response, tag or answer is needed.
+    Other models answer messages (id, response), tag words (id, tokens, tags), answer questions from a text (id,
+    answer, score), or find the words that texts hide behind [MASK] (id, words, scores). No domain, label, response,
+    tag or answer is needed.
 
     Examples:
 

@@ -84,5 +84,5 @@ def _flat(table: pa.Table) -> pa.Table:
     columns = {name: table.column(name) for name in table.column_names}
     for name, column in columns.items():
         if pa.types.is_list(column.type):
-            columns[name] = pa.chunked_array([[" ".join(each) for each in column.to_pylist()]])
+            columns[name] = pa.chunked_array([[" ".join(map(str, each)) for each in column.to_pylist()]])
     return pa.table(columns)

@@ -14,11 +14,12 @@ from holdfast.report.plots import fragment, plain, share_map, style
 from holdfast.report.words import MISSING
 
 SIDES = ("sources", "targets")
+SCORES = ("read", "hidden")
 HALF = 0.5  # what an indifferent token gives: the memory has as many tokens as the text
 
 
 def lines(groups: Groups) -> list[dict[str, Any]]:
-    """One for each method, target and layer: attention to the memory, its heads, the depth of the gate, the effect."""
+    """One for each method, target and layer: attention to the memory, its heads, the depth of the gate, its effects."""
     found = []
     for label, group in groups.items():
         by_target: dict[str, list[Mapping[str, Any]]] = {}
@@ -33,6 +34,7 @@ def lines(groups: Groups) -> list[dict[str, Any]]:
                 cells += [_cell(heads), _cell(_each(runs, "targets", lambda d, i=i: max(d["mass"][i])))]
                 cells += [_cell(_each(runs, side, lambda d, i=i: d["depths"][i]), 1) for side in SIDES]
                 cells.append(_cell(_each(runs, "targets", lambda d: d["moved"])))
+                cells += [_cell(_each(runs, "targets", lambda d, kind=kind: _score(d, kind)), 3) for kind in SCORES]
                 found.append({"label": f"{named(label, target)}, layer {layer}", "cells": cells})
     return found
 
@@ -107,6 +109,10 @@ def _marker(place: int, name: str) -> dict[str, Any]:
 
 def _each(runs: Sequence[Mapping[str, Any]], side: str, of: Any) -> list[float | None]:
     return [of(each) for run in runs for each in run[side].values()]
+
+
+def _score(domain: Mapping[str, Any], kind: str) -> float | None:
+    return (domain.get("scores") or {}).get(kind)  # records of earlier versions have none
 
 
 def _mean(values: Sequence[float]) -> float:

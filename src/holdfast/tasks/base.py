@@ -116,6 +116,19 @@ class Redrawing(Protocol):
 
 
 @runtime_checkable
+class Asking(Protocol):
+    """A task whose examples are asked about otherwise than they are trained on and scored."""
+
+    def ask(self, encoder: Backbone, raw: Rows) -> Prepared:
+        """Inputs with the places that the user asks about."""
+        ...
+
+    def brief(self, output: Tensor) -> Tensor:
+        """(b, k, n) what `tell` needs of the outputs (b, k, c), where all of them would be too much to keep."""
+        ...
+
+
+@runtime_checkable
 class Telling(Protocol):
     """A task whose answers are no labels: it says what a file of predictions holds."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ LOWER = ("nll", "perplexity")
 SHARE = 0.15  # of the words are hidden: 8 of 10 behind the mask, 1 by another word, 1 left as it is
 MASKED, REPLACED = 0.8, 0.9
 CHUNK = 512
+ANY = "[MASK]"  # what a user may write for a hidden word, whatever the tokenizer's own mask is
 
 
 class Masked:
@@ -42,8 +44,10 @@ class Masked:
     needs = ()
     reads = "corpus"
 
-    def __init__(self, *, mask: int = 0, special: Sequence[int] = (), vocabulary: int = 0) -> None:
-        self.mask = mask
+    def __init__(
+        self, *, mask: int = 0, special: Sequence[int] = (), vocabulary: int = 0, tokenizer: Any = None
+    ) -> None:
+        self.mask, self.tokenizer = mask, tokenizer
         self.ordinary = torch.ones(vocabulary, dtype=torch.bool)  # (v,) what can be hidden and put in its place
         self.ordinary[list(special)] = False
         self.words = self.ordinary.nonzero()[:, 0]
@@ -51,24 +55,54 @@ class Masked:
     def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
         """Windows with their hidden places; a text that has no word at all makes none."""
         giving = giving_states(encoder, "masked")
-        tokenizer = giving.tokenizer
-        if tokenizer.mask_token_id is None:
-            raise BadInput("the task masked needs a tokenizer with a mask token: use one such as hf:roberta-base")
-        task = Masked(mask=tokenizer.mask_token_id, special=tokenizer.all_special_ids, vocabulary=len(tokenizer))
+        task, pad = _knowing(giving.tokenizer), giving.tokenizer.pad_token_id
         stores, targets, counts = [], [], []
         for start in range(0, len(raw), CHUNK):
-            texts = raw.take(np.arange(start, min(start + CHUNK, len(raw))))
-            if not isinstance(texts[0], str):
-                raise BadInput("the task masked needs plain texts: a .txt file, or a table with a text column")
-            ids, sizes = windows(giving, texts)
+            ids, sizes = windows(giving, _texts(raw, start))
             kept = [bool(task.ordinary[row].any()) for row in ids]
-            store, y = task._fixed([row for row, there in zip(ids, kept, strict=True) if there], tokenizer.pad_token_id)
+            store, y = task._fixed([row for row, there in zip(ids, kept, strict=True) if there], pad)
             ends = np.cumsum([0, *kept])[np.cumsum([0, *sizes])]
             counts += np.diff(ends).tolist()
             stores.append(store)
             targets.append(y)
         starts = torch.tensor([0, *counts]).cumsum(0)
         return Prepared(join(stores), Ragged.join(targets), task, starts)
+
+    def ask(self, encoder: Backbone, raw: Rows) -> Prepared:
+        """Windows in which the user has hidden words; the target of each is the number of its text."""
+        giving = giving_states(encoder, "masked")
+        task, token = _knowing(giving.tokenizer), giving.tokenizer.mask_token
+        rows, places, owners = [], [], []
+        for start in range(0, len(raw), CHUNK):
+            ids, sizes = windows(giving, [text.replace(ANY, token) for text in _texts(raw, start)])
+            for row, owner in zip(ids, np.repeat(np.arange(len(sizes)), sizes).tolist(), strict=True):
+                at = [place for place, word in enumerate(row) if word == task.mask]
+                if at:
+                    rows.append(row)
+                    places.append(at)
+                    owners.append([start + owner] * len(at))
+        if not rows:
+            raise BadInput(f"no text hides a word: write {token} where one is to be found")
+        store = TokenStore.build(rows, pad=giving.tokenizer.pad_token_id, at=places)
+        return Prepared(store, Ragged.build(owners), task)
+
+    def brief(self, output: Tensor) -> Tensor:
+        """(b, k, 2) the best word of each place, which is no special one, and its probability among all."""
+        chance = output.float().softmax(-1)[..., : len(self.ordinary)]
+        sure, best = chance.masked_fill(~self.ordinary.to(chance.device), -1.0).max(-1)
+        return torch.stack([best.to(sure), sure], dim=-1)
+
+    def tell(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+        """The best word of each hidden place and its probability; of a text that hides none, empty lists."""
+        assert isinstance(y, Ragged)
+        words: list[list[str]] = [[] for _ in range(len(raw))]
+        scores: list[list[float]] = [[] for _ in range(len(raw))]
+        for i, each in enumerate(found):
+            owners = y.take(torch.tensor([i]))[0].tolist()
+            for owner, (word, sure) in zip(owners, each[: len(owners)].tolist(), strict=True):
+                words[owner].append(self.tokenizer.decode([int(word)]).strip())
+                scores[owner].append(sure)
+        return {"words": words, "scores": scores}
 
     def _fixed(self, rows: Sequence[list[int]], pad: int) -> tuple[TokenStore, Ragged]:
         """Windows with places hidden that depend on each one's own words and on nothing else."""
@@ -149,6 +183,21 @@ class Masked:
 
     def draw(self, output: Tensor, y: Tensor) -> Tensor:
         return y  # a draw for every hidden word would be another text
+
+
+def _knowing(tokenizer: Any) -> Masked:
+    """The task with the words of a tokenizer."""
+    if tokenizer.mask_token_id is None:
+        raise BadInput("the task masked needs a tokenizer with a mask token: use one such as hf:roberta-base")
+    known = {"mask": tokenizer.mask_token_id, "special": tokenizer.all_special_ids, "vocabulary": len(tokenizer)}
+    return Masked(**known, tokenizer=tokenizer)
+
+
+def _texts(raw: Rows, start: int) -> Sequence[str]:
+    texts = raw.take(np.arange(start, min(start + CHUNK, len(raw))))
+    if not isinstance(texts[0], str):
+        raise BadInput("the task masked needs plain texts: a .txt file, or a table with a text column")
+    return texts
 
 
 def _score(name: str, total: Sequence[float]) -> float:

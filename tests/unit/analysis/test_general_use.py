@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from holdfast.analysis.general_use import depth, general_use
-from holdfast.analysis.general_views import Recalled, view_general
+from holdfast.analysis.general_views import Effect, Recalled, view_effects, view_general
 from holdfast.analysis.views import View, Views, view_domains
 from holdfast.core.tape import tape
 from holdfast.data.examples import Examples, prepare
@@ -80,6 +80,31 @@ def test_a_memory_that_tells_nothing_new_moves_nothing(folders):
     np.testing.assert_allclose(found.moved, 0, atol=1e-4)
 
 
+def test_the_score_of_test_rows_with_the_memory_and_with_it_hidden(folders):
+    model, examples = gmap(folders)
+    asked = []
+
+    def scored(part: Part) -> float:
+        asked.append((part.domain, part.rows.tolist()))
+        with torch.no_grad():
+            return float(model(examples.inputs(torch.from_numpy(part.rows))).sum())
+
+    targets = [Part("b", np.arange(3)), Part("c", np.arange(5, 7)), Part("b", np.arange(3, 5))]
+    found = view_effects(model, targets, scored)
+    assert asked == [("b", [0, 1, 2, 3, 4])] * 2 + [("c", [5, 6])] * 2
+    plain = built(TextEncoder.build(list, name=folders["domain"], length=12))[0]
+    plain.head = model.head
+    for domain, rows in (("b", torch.arange(5)), ("c", torch.arange(5, 7))):
+        with torch.no_grad():
+            as_read, without = (float(each(examples.inputs(rows)).sum()) for each in (model, plain))
+        assert found[domain].read == pytest.approx(as_read, rel=1e-4)
+        assert found[domain].hidden == pytest.approx(without, rel=1e-4, abs=1e-4)
+        assert abs(as_read - without) > 0.01
+    for other in (gmap(folders, attention="cross")[0], plain):
+        assert view_effects(other, targets, scored) == {}
+    assert view_effects(model, targets, None) == {}
+
+
 def test_other_networks_say_nothing(folders):
     model, examples = built(TextEncoder.build(list, name=folders["domain"], length=12))
     assert view_general(model, examples, np.arange(3)) is None
@@ -89,6 +114,7 @@ def test_other_networks_say_nothing(folders):
     told = general_use(view_domains(model, examples, *parts, seed=0), seed=0)
     assert told is not None
     assert (list(told["sources"]), list(told["targets"]), told["layers"]) == (["a"], ["b"], [2, 3])
+    assert told["targets"]["b"]["scores"] is None  # nobody asked for them
     json.dumps(told, allow_nan=False)
 
 
@@ -97,11 +123,12 @@ def test_what_a_record_gets():
     gate = np.array([[0.5, 0.5], [0.0, 1.0]])
     seen = Recalled((6,), mass, ((1, 3),), (gate,), np.array([0.1, 0.3]))
     z = np.zeros((2, 2))
-    views = Views((View("a", z, z, general=seen),), ())
+    views = Views((View("a", z, z, general=seen),), (View("b", z, z, general=seen),), effects={"b": Effect(0.9, None)})
+    one = {"mass": [[0.3, 0.6]], "gates": [[0.25, 0.75]], "depths": [2.5], "moved": 0.2}
     assert general_use(views, seed=0) == {
         "layers": [6],
         "read": [[1, 3]],
-        "sources": {"a": {"mass": [[0.3, 0.6]], "gates": [[0.25, 0.75]], "depths": [2.5], "moved": 0.2}},
-        "targets": {},
+        "sources": {"a": one},
+        "targets": {"b": {**one, "scores": {"read": 0.9, "hidden": None}}},
     }
     assert depth(np.full((4, 6), 1 / 6), (7, 8, 9, 10, 11, 12)) == pytest.approx(9.5)

@@ -8,6 +8,7 @@ from holdfast.assembly import Workshop
 from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.experiment import check_job, episodes
+from holdfast.nn.memory.general import plan_reads
 from holdfast.recipe_specs import Maker
 from holdfast.recipes.base import Budget
 from holdfast.recipes.jobs import jobs_for
@@ -154,7 +155,28 @@ def test_questions_tags_and_hidden_words_have_their_own_tasks(data):
     assert {spec.steps for spec in first.values()} == {1}
     assert first["roberta", "cs-texts"].encoder_args["domain"] == "roberta-base"
     pairs = [row.settings["encoder.layers"] for row in RECIPES["gmap/figure4"].rows.values()]
-    assert pairs == [[i, i + 6] for i in range(1, 7)]
+    assert pairs == [[f"{i}/12", f"{i + 6}/12"] for i in range(1, 7)]
+
+
+@pytest.mark.parametrize("name", ["gmap/figure4", "gmap/figure6"])
+def test_sweeps_of_layers_go_to_any_depth(name):
+    for depth in (1, 3, 6, 12, 24):
+        for row in RECIPES[name].rows.values():
+            layers = row.settings["encoder.layers"]
+            strategy = row.settings.get("encoder.strategy", "chunk-gated")
+            reads = plan_reads(strategy, depth=depth, general=depth, layers=layers)
+            told = [int(text.partition("/")[0]) for text in layers]
+            if depth == 12:
+                assert [place + 1 for place in reads] == told
+            if depth == 6:
+                assert [place + 1 for place in reads] == [(each + 1) // 2 for each in told]  # a half rounded up
+
+
+def test_sweeps_of_layers_run_on_a_network_of_three(data, models, tmp_path):
+    four = run("gmap/figure4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["1-7", "6-12"])
+    six = run("gmap/figure6", data, models, tmp_path / "6", columns=["acl-arc"], rows=["single-9", "gated-12"])
+    assert all(cell.values for cell in (*four.cells, *six.cells))
+    assert any("by proportion" in note for note in four.notes)
 
 
 def test_a_share_of_warm_up_stays_one():
@@ -189,6 +211,9 @@ def test_every_baseline_strategy_and_control_runs_on_a_small_network(data, model
     for record in read:
         told = record.analysis["general-memory"]["targets"]["acl-arc"]
         assert all(0 < mass < 1 for layer in told["mass"] for mass in layer)
+        scores = record.stages[-1]["test"]["acl-arc"]
+        assert told["scores"]["read"] == pytest.approx(scores[record.spec["metric"]])
+        assert 0 <= told["scores"]["hidden"] <= 1
     assert "What is read of the general model" in done.report.read_text()
 
 

@@ -10,16 +10,17 @@ from holdfast.report.page import write_page
 from tests.unit.report.made import record
 
 
-def domain(mass: float, moved: float | None = 0.25):
+def domain(mass: float, moved: float | None = 0.25, **scores):
     heads = [mass - 0.1, mass + 0.1]
-    return {"mass": [heads, heads], "gates": [[0.5, 0.5], None], "depths": [1.5, None], "moved": moved}
+    found = {"mass": [heads, heads], "gates": [[0.5, 0.5], None], "depths": [1.5, None], "moved": moved}
+    return {**found, "scores": scores} if scores else found
 
 
 FOUND = {
     "layers": [6, 12],
     "read": [[1, 2], [12]],
     "sources": {"a": domain(0.4), "b<i>": domain(0.6)},
-    "targets": {"c": domain(0.3)},
+    "targets": {"c": domain(0.3, read=0.8, hidden=0.75)},
 }
 
 
@@ -34,7 +35,9 @@ def records():
 def test_a_line_for_every_layer_with_means():
     first, second = lines({"erm": records()})
     assert first["label"] == "erm to c, layer 6"
-    assert [text for text, _ in first["cells"]] == ["0.50", "0.40", "0.30", "0.50", "1.5", "1.5", "0.25"]
+    assert [text for text, _ in first["cells"]] == [
+        "0.50", "0.40", "0.30", "0.50", "1.5", "1.5", "0.25", "0.800", "0.750",
+    ]  # fmt: skip
     assert [text for text, _ in second["cells"]][4:6] == ["–", "–"]  # one layer needs no gate
     assert lines({"erm": [record("erm", 0, {"c": 0.5})]}) == []
 
@@ -53,6 +56,7 @@ def test_the_page_holds_them(tmp_path):
     assert "What is read of the general model" in text
     assert "erm to c, layer 12" in text
     assert "Gate of layer 6" in text
+    assert ">0.750<" in text
     assert "1 more run is in the records" in text
     assert "b<i>" not in text
     plain = write_page([record("erm", 0, {"c": 0.5})], tmp_path / "plain.html", title="A report", metric="accuracy")

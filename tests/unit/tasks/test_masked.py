@@ -20,7 +20,7 @@ from holdfast.nn.necks import NoNeck
 from holdfast.nn.vocabulary import Vocabulary
 from holdfast.tasks.masked import Masked
 from tests.annotated import said
-from tests.tiny import tiny_bert, tiny_masked
+from tests.tiny import tiny_bert, tiny_bytes, tiny_masked
 
 FAMILIES = ("bert", "roberta", "mpnet", "distilbert", "electra")
 
@@ -169,5 +169,42 @@ def test_where_a_checkpoint_has_no_head_one_is_added_that_shares_the_word_vector
 
 
 def test_pairs_are_refused(encoder):
-    with pytest.raises(BadInput, match="needs plain texts"):
-        Masked().prepare(encoder, Texts.of([("a", "b")]), ())
+    for made in (Masked().prepare, lambda encoder, raw, _: Masked().ask(encoder, raw)):
+        with pytest.raises(BadInput, match="needs plain texts"):
+            made(encoder, Texts.of([("a", "b")]), ())
+
+
+def filled(model, texts):
+    """What is said of texts, by the way that a model folder goes."""
+    made = Masked().ask(model.backbone, Texts.of(texts))
+    with torch.no_grad():
+        found = made.task.brief(model(made.store.take(torch.arange(len(made.store)))))
+    return made.task.tell(Texts.of(texts), list(found), made.y)
+
+
+def test_hidden_words_are_the_best_of_the_whole_model(folders):
+    model = network(folders["bert"])
+    texts = ["the [MASK] was very [MASK]", "nothing", " ".join(["the film was [MASK]"] * 12), "a [MASK]"]
+    told = filled(model, texts)
+    assert [len(each) for each in told["words"]] == [len(each) for each in told["scores"]] == [2, 0, 12, 1]
+    tokenizer, theirs = model.backbone.tokenizer, AutoModelForMaskedLM.from_pretrained(folders["bert"]).eval()
+    for i in (0, 3):
+        x = tokenizer(texts[i], return_tensors="pt")
+        with torch.no_grad():
+            chance = theirs(**x).logits[0][x["input_ids"][0] == tokenizer.mask_token_id].softmax(-1)
+        chance[:, tokenizer.all_special_ids] = 0
+        assert told["words"][i] == tokenizer.convert_ids_to_tokens(chance.argmax(-1).tolist())
+        assert told["scores"][i] == pytest.approx(chance.amax(-1).tolist(), rel=1e-4)
+
+
+def test_a_mask_may_be_written_in_one_way_for_all_tokenizers(tmp_path):
+    model = network(tiny_bytes(tmp_path / "bytes"))
+    one, other = filled(model, ["was <mask> bad", "was"]), filled(model, ["was [MASK] bad", "was"])
+    assert one == other
+    assert len(one["words"][0]) == 1
+    assert one["words"][0][0] == one["words"][0][0].strip()
+
+
+def test_texts_that_hide_nothing_are_told_so(encoder):
+    with pytest.raises(BadInput, match=r"no text hides a word: write \[MASK\] where"):
+        Masked().ask(encoder, Texts.of(["the film", "was good"]))

@@ -5,7 +5,7 @@ d width
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from holdfast.nn.backbones.second import WHAT, Second
 from holdfast.nn.backbones.text import TextEncoder, minilm_folder
 from holdfast.nn.backbones.text_check import check_text_encoder, room_of
 from holdfast.nn.fusion import Beside
-from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, plan_reads
+from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, Layers, plan_reads
 from holdfast.nn.memory.others import Others, distinct_texts
 
 WAYS = (*STRATEGIES, "beside", "none")
@@ -39,7 +39,7 @@ class GMap:
         general: str | None = None,
         strategy: str = "chunk-gated",
         memory: str = "general",
-        layers: int | Sequence[int] | None = None,
+        layers: Layers | None = None,
         source: int | None = None,
         attention: str = "memory",
         frozen: bool = True,
@@ -53,9 +53,9 @@ class GMap:
     ) -> TextEncoder:
         """`domain` and `general` are `minilm`, a folder or a hub name; without `general` it is the domain's own copy.
 
-        `layers`, from 1, read the memory that `strategy` makes by `attention`; `beside` lays the features of both side
-        by side for the head `fusion`, `none` leaves the general model out. `mix` is the general model's share in the
-        weights that the domain's network begins with.
+        `layers`, from 1 or by height as "6/12", read the memory that `strategy` makes by `attention`; `beside` lays the
+        features of both side by side for the head `fusion`, `none` leaves the general model out. `mix` is the general
+        model's share in the weights that the domain's network begins with.
 
         `memory` is what is read: `general`; or a control, `own` (the domain's own frozen copy), `random` (the general
         model's shape with random weights) or `other` (the general model's states of another text, drawn from training

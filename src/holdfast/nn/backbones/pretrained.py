@@ -109,7 +109,7 @@ def _without_pooler(config: Any) -> dict[str, bool]:
 
 
 def load_tokenizer(name: str, *, what: str) -> Any:
-    """A fast tokenizer of one's own."""
+    """A fast tokenizer of one's own; one without padding, as GPT-2's, pads with its end of text."""
     return copy.deepcopy(_tokenizer(*place_of(name), name, what))
 
 
@@ -121,6 +121,8 @@ def _tokenizer(place: str, stamp: Stamp, name: str, what: str) -> Any:
         raise BadInput(f"'{name}' has no fast tokenizer: save it with a tokenizer.json")
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up for a folder without vocabulary
         raise BadInput(f"'{name}' has no vocabulary: put its tokenizer.json beside config.json")
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so what it says is never seen
     return tokenizer
 
 

@@ -129,7 +129,7 @@ class Second(nn.Module):
         if self.held is None:
             return self._run(x, layers)
         self.held.module.to(x.ids.device)  # another model that shares it may have taken it elsewhere
-        with torch.no_grad():
+        with torch.no_grad():  # not inference_mode: the domain's projections keep these states for their gradient
             return self._kept(self.held, x, tuple(layers)) if self.cache else self._run(x, layers)
 
     def _run(self, x: Tokens, layers: Sequence[int]) -> list[Tensor]:
@@ -139,19 +139,20 @@ class Second(nn.Module):
         return [found.last_hidden_state if i == self.depth else found.hidden_states[i] for i in layers]
 
     def _kept(self, held: Held, x: Tokens, layers: tuple[int, ...]) -> list[Tensor]:
-        b, t = x.ids.shape
+        (b, t), device = x.ids.shape, x.ids.device
+        cast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
         ids, types, sizes = x.ids.cpu(), None if x.types is None else x.types.cpu(), x.mask.sum(1).tolist()
         texts: list[Tensor] = []
         for i, n in enumerate(sizes):
             words = ids[i, :n].numpy().tobytes(), b"" if types is None else types[i, :n].numpy().tobytes()
-            key = (layers, str(x.ids.device), torch.is_autocast_enabled(x.ids.device.type), words)
+            key = (layers, str(device), cast, words)
             found = held.kept.get(key)
             if found is None:
                 row = slice(i, i + 1), slice(n)
                 alone = Tokens(x.ids[row], x.mask[row], None if x.types is None else x.types[row])
                 found = torch.cat(self._run(alone, layers))  # (l, n, d)
-                if torch.is_autocast_enabled(x.ids.device.type):
-                    found = found.to(torch.get_autocast_dtype(x.ids.device.type))
+                if cast is not None:
+                    found = found.to(cast)
                 if held.bytes + found.nbytes <= self.cache:
                     held.kept[key] = found
                     held.bytes += found.nbytes

@@ -75,7 +75,7 @@ class TextEncoder(Backbone):
         if pooling not in POOLINGS:
             raise unknown("pooling", pooling, POOLINGS)
         if tokenizer.pad_token_id is None:
-            raise BadInput(f"the tokenizer of '{name}' has no padding token: it is not a text encoder's")
+            raise BadInput(f"the tokenizer of '{name}' has neither a padding token nor an end of text: set one of them")
         if (template or pooling == "mask") and tokenizer.mask_token_id is None:
             raise BadInput(f"the tokenizer of '{name}' has no mask token: use pooling mean or cls and no template")
         self.width = int(module.config.hidden_size)

@@ -37,6 +37,9 @@ def check_text_encoder(encoder: Any, states: Callable[[Tokens], Tensor], most: i
 def room_of(module: Any, tokenizer: Any) -> int:
     """The most tokens the network has positions for."""
     most = min(tokenizer.model_max_length, 1 << 20)
+    told = getattr(module.config, "max_position_embeddings", None)  # GPT-2's n_positions goes by this name too
+    if told is not None and told > 0:  # some say -1 where there is no limit
+        most = min(most, int(told))
     for name, part in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
             skipped = 0 if part.padding_idx is None else part.padding_idx + 1

@@ -5,6 +5,7 @@ b batch, t tokens, l layers, h heads, d width
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,6 +27,7 @@ STRATEGIES = ("single", "multi", "gated", "chunk-gated")
 PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 layers; `multi` is all of them
 GATES = ("normal", "zero")
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)
+Layers = int | str | Sequence[int | str]
 Reads = dict[int, tuple[int, ...]]  # a layer of the domain's network, from 0: the layers of the general one, from 1
 
 
@@ -40,9 +42,9 @@ def hiding() -> Iterator[None]:
 
 
 def plan_reads(
-    strategy: str, *, depth: int, general: int, layers: int | Sequence[int] | None = None, source: int | None = None
+    strategy: str, *, depth: int, general: int, layers: Layers | None = None, source: int | None = None
 ) -> Reads:
-    """Which layers of `depth` read which of the `general` network's; layers are counted from 1.
+    """Which layers of `depth` read which of the `general` network's; layers are counted from 1, "6/12" is half-way up.
 
     single: one layer of the general network, by default its last. multi: the layer at the same height. gated: all.
     chunk-gated: as many even chunks of all as there are layers that read, the lowest for the lowest.
@@ -67,14 +69,23 @@ def plan_reads(
     return {i - 1: tuple(range(ends[k] + 1, ends[k + 1] + 1)) for k, i in enumerate(chosen)}
 
 
-def _layers(asked: int | Sequence[int], depth: int) -> list[int]:
-    layers = [asked] if isinstance(asked, int) else [int(i) if str(i).isdigit() else i for i in asked]
-    for i in layers:
-        if isinstance(i, bool) or not isinstance(i, int) or not 1 <= i <= depth:
-            raise BadInput(f"encoder.layers names layers that read the memory, from 1 to {depth}, not {i!r}")
+def _layers(asked: Layers, depth: int) -> list[int]:
+    given = [asked] if isinstance(asked, int | str) else list(asked)
+    layers = [int(i) if str(i).isdigit() else i for i in given]
+    found = {_layer(i, depth) for i in layers}  # two heights may be one layer of a network with few
     if not layers or len(set(layers)) < len(layers):
         raise BadInput(f"encoder.layers needs at least one layer, and each once, not {layers}")
-    return sorted(layers)
+    return sorted(found)
+
+
+def _layer(asked: Any, depth: int) -> int:
+    """A layer by its number, or by its height: `6/12` is the sixth of a network with twelve."""
+    share = re.fullmatch(r"(\d+)/(\d+)", asked) if isinstance(asked, str) else None
+    if share is not None and 1 <= int(share[1]) <= int(share[2]):
+        return _height(int(share[1]) / int(share[2]), depth)
+    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= depth:
+        raise BadInput(f"encoder.layers names layers that read the memory, from 1 to {depth}, not {asked!r}")
+    return asked
 
 
 def _published(strategy: str, depth: int) -> list[int]:

@@ -92,6 +92,24 @@ def test_kept_states_tell_types_apart(folder):
     assert_close(second.states(one, [2])[0], held(folder).states(one, [2])[0])
 
 
+def test_kept_states_tell_precisions_apart(folder):
+    second = held(folder, cache=1)
+    found = {None: second.states(X, [2])[0]}
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            found[dtype] = second.states(X, [2])[0]
+            assert torch.equal(second.states(X, [2])[0], found[dtype])
+    assert [each.dtype for each in found.values()] == [torch.float32, torch.bfloat16, torch.float16]
+    assert len(second.held.kept) == 3 * len(IDS)
+
+
+def test_a_layer_that_learns_may_keep_its_states_for_a_gradient(folder):
+    learned = torch.nn.Linear(32, 4)
+    for cache in (0, 1):
+        learned(held(folder, cache=cache).states(X, [2])[0]).sum().backward()  # states of inference mode would refuse
+    assert learned.weight.grad is not None
+
+
 def test_what_has_no_room_is_computed_each_time(folder):
     second = held(folder, cache=1)
     second.cache = 5 * 32 * 4  # the first text

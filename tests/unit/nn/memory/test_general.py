@@ -49,12 +49,14 @@ def test_other_depths_go_by_proportion():
     assert plan_reads("multi", depth=4, general=12) == {0: (3,), 1: (6,), 2: (9,), 3: (12,)}
     assert plan_reads("multi", depth=12, general=4)[0] == (1,)
     assert plan_reads("single", depth=12, general=12, layers=["6", "12"]) == {5: (12,), 11: (12,)}  # as typed
+    assert plan_reads("chunk-gated", depth=6, general=6, layers=["6/12", "12/12"]) == {2: (1, 2, 3), 5: (4, 5, 6)}
+    assert plan_reads("single", depth=6, general=6, layers="9/12") == {4: (6,)}
     assert plan_reads("chunk-gated", depth=12, general=12, layers=[2, 4, 6]) == {
         1: (1, 2, 3, 4), 3: (5, 6, 7, 8), 5: (9, 10, 11, 12),
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("layers", [0, 13, [12, 13], [-1], [2.5], ["six"], [True]])
+@pytest.mark.parametrize("layers", [0, 13, [12, 13], [-1], [2.5], ["six"], [True], ["0/12"], "13/12", "6/0"])
 def test_a_layer_that_is_not_there_is_refused(layers):
     for strategy in STRATEGIES:
         with pytest.raises(BadInput, match=r"layers that read the memory, from 1 to 12, not"):
