@@ -46,6 +46,8 @@ def read(
     """
     data, text = _asked(data, known)
     given = _settings(text)
+    if "shift" in given:  # which makes the domains
+        need = [each for each in need if each != "domain"]
     make = _reader(data, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
     free = _free(make)
     for key in given:

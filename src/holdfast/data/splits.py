@@ -42,6 +42,10 @@ class Share:
         marked = self.given.get(split, self.rows[:0])
         return Part(self.domain, marked if len(marked) else self.rows)
 
+    def only_chooses(self) -> bool:
+        """Whether it has rows to choose a model by and none to train one."""
+        return bool(self.given) and len(self.given["valid"]) > 0 and not len(self.given["train"])
+
     def two(self, valid: float, seed: int) -> tuple[Part, Part]:
         """(train, valid); rows marked as test are left out of both."""
         if not self.given:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.data.splits import Shares
+from holdfast.data.splits import Part, Shares
 from holdfast.protocols.plan import Episode, Stage
 
 
@@ -35,5 +35,7 @@ class Everything:
             parts = [share.three(self.valid, self.test, seed) for share in shares.values()]
             yield Episode("all", (Stage(*(tuple(kind) for kind in zip(*parts, strict=True))),))
             return
-        cuts = [share.two(self.valid, seed) for share in shares.values()]
-        yield Episode("all", (Stage(tuple(t for t, _ in cuts), tuple(v for _, v in cuts), ()),))
+        chosen_by = {name: share for name, share in shares.items() if share.only_chooses()}
+        cuts = [share.two(self.valid, seed) for name, share in shares.items() if name not in chosen_by]
+        valid = [*(v for _, v in cuts), *(Part(name, share.given["valid"]) for name, share in chosen_by.items())]
+        yield Episode("all", (Stage(tuple(t for t, _ in cuts), tuple(valid), ()),))

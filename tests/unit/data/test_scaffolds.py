@@ -55,7 +55,7 @@ def test_it_is_a_shift_of_graphs_with_domains_and_marks(tmp_path):
     assert found.split is not None
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {1}, {2}]
     assert found.y.tolist() == [i % 2 for i in range(len(texts))]
-    one = read(f"{path}@shift=scaffold,environments=1", need=("label",), known={})
+    one = read(f"{path}@shift=scaffold,environments=1", known={})  # no column of domains is asked for
     assert one.domains == ("common", "rarer", "rare")
 
 
