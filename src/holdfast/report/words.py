@@ -11,6 +11,10 @@ from holdfast.report.table import LOWER_IS_BETTER, Row
 
 PLAIN = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity")  # not shares of one: shown as they are
 MISSING = "–"
+SPELLED = {
+    "macro_f1": "macro-F1", "micro_f1": "micro-F1", "entity_f1": "entity F1", "answer_f1": "answer F1",
+    "roc_auc": "ROC AUC",
+}  # fmt: skip
 
 
 def is_percent(metric: str) -> bool:
@@ -39,7 +43,12 @@ def show(cell: Cell | None, metric: str) -> str:
 
 def metric_name(metric: str) -> str:
     """`accuracy (%)`, `ece`."""
-    return metric.replace("_", " ") + (" (%)" if is_percent(metric) else "")
+    return spelled(metric) + (" (%)" if is_percent(metric) else "")
+
+
+def spelled(metric: str) -> str:
+    """As people write it: `macro-F1`, `balanced accuracy`."""
+    return SPELLED.get(metric, metric.replace("_", " "))
 
 
 def seeds(rows: Iterable[Row]) -> str:
@@ -58,7 +67,7 @@ def error_note(rows: Sequence[Row]) -> str:
 
 def headline(rows: Sequence[Row], metric: str) -> str:
     """Which row is best on average, by how much, and whether the seeds can tell."""
-    name = metric.replace("_", " ")
+    name = spelled(metric)
     scored = [(r, r.average) for r in rows if r.average is not None and math.isfinite(r.average.mean)]
     if not scored:
         return "No method has finished every target domain yet; the table shows what is there."
