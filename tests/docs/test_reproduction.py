@@ -1,5 +1,6 @@
 """The tables of docs/reproduction.md are what the records say."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,16 @@ def test_every_row_has_five_seeds_on_every_target():
     for folder, targets in (("amazon", 4), ("mnli", 5), ("amazon-cross", 2), ("mnli-cross", 2)):
         for row, records in evidence.runs(folder).items():
             assert len(records) == 5 * targets, (folder, row)
+
+
+def test_what_the_corpora_hold_is_what_was_counted():
+    told = json.loads((evidence_gmap.RESULTS / "overlap.json").read_text(encoding="utf-8"))["sets"]
+    held = {name: {k: v["in the corpus"] for k, v in each["splits"].items()} for name, each in told.items()}
+    whole = [(name, kind) for name, each in told.items() for kind, n in each["splits"].items()
+             if n["texts"] == n["in the corpus"]]  # fmt: skip
+    assert whole == [("acl-arc", "train"), ("scierc", "dev"), ("scierc", "train"), ("ag-news", "train")]
+    page = " ".join(PAGE)
+    assert f"all {held['ag-news']['train']:,} of AG News" in page
+    assert f"the {held['acl-arc']['test']} of ACL-ARC that also train, {held['imdb']['test']} of IMDB's" in page
+    assert f"and {held['ncbi-disease']['test']} sentences of NCBI-disease" in page
+    assert not any(held[name]["test"] for name in ("chemprot", "scierc", "ag-news", "conll2003"))

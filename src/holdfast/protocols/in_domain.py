@@ -36,6 +36,8 @@ class Everything:
             yield Episode("all", (Stage(*(tuple(kind) for kind in zip(*parts, strict=True))),))
             return
         chosen_by = {name: share for name, share in shares.items() if share.only_chooses()}
+        if len(chosen_by) == len(shares):  # none is left to train on, which the cut below says
+            chosen_by = {}
         cuts = [share.two(self.valid, seed) for name, share in shares.items() if name not in chosen_by]
         valid = [*(v for _, v in cuts), *(Part(name, share.given["valid"]) for name, share in chosen_by.items())]
         yield Episode("all", (Stage(tuple(t for t, _ in cuts), tuple(valid), ()),))

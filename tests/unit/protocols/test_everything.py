@@ -39,3 +39,8 @@ def test_without_marks_each_domain_is_cut():
 def test_a_domain_of_test_rows_alone_cannot_be_trained_on():
     with pytest.raises(BadInput, match="'b' has 0 example"):
         stage(share("a", 0, train=[0, 1, 2], valid=[3]), share("b", 0, test=[5, 6]))
+
+
+def test_rows_that_only_choose_train_nothing():
+    with pytest.raises(BadInput, match="'a' has 0 example"):
+        stage(share("a", 0, valid=[0, 1, 2]), share("b", 0, valid=[5, 6]))
