@@ -39,12 +39,13 @@ def compared(
         return [fmean(found[row][column][seed] for column in columns) for seed in range(seeds)]
 
     told = [] if published is None else ["published"]
-    head = ["row", *columns, "mean", *beside, *told, *(f"against {name}" for name in against.values())]
+    mean = ["mean"] if len(columns) > 1 else []
+    head = ["row", *columns, *mean, *beside, *told, *(f"against {name}" for name in against.values())]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for row in rows:
         by_column = [fmean(found[row][column][seed] for seed in range(seeds)) for column in columns]
         others = [fmean(found[row][column][seed] for seed in range(seeds)) for column in beside]
-        cells = [f"{value:.1f}" for value in [*by_column, fmean(by_column), *others]]
+        cells = [f"{value:.1f}" for value in [*by_column, *(fmean(by_column) for _ in mean), *others]]
         if published is not None:
             cells.append(f"{published[row]:.1f}" if row in published else "-")
         cells += ["-" if row == other else difference(means(row), means(other)) for other in against]

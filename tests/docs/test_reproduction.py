@@ -40,7 +40,8 @@ TABLES = {
     "general memory on texts": evidence_gmap.texts,
     "general memory set by set": evidence_gmap.gains,
     "attentions to a general memory": evidence_gmap.kinds,
-    "general memory on names and answers": evidence_gmap.places_and_spans,
+    "general memory on names": evidence_gmap.names,
+    "general memory on answers": evidence_gmap.answers,
 }
 
 
