@@ -78,23 +78,27 @@ class VisionTransformer(Backbone):
         size: int | None = None,
         pooling: str = "cls",
         patch: int | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         prompt: str = "none",
         prompts: int = 5,
         experts: int | Mapping[str, Any] | None = None,
     ) -> Self:
         """A preset with fresh weights, or the weights of a folder or a hub name.
 
-        `prompt` adds learned tokens, `experts` (a number, or settings) takes the place of some feed-forward networks.
+        `mean` and `std` of the colours are those that the weights came with, if they say none. `prompt` adds learned
+        tokens, `experts` (a number, or settings) takes the place of some feed-forward networks.
         """
         put: dict[str, Any] = {"prompt": prompt, "prompts": prompts, "experts": experts}
+        given = {key: value for key, value in (("mean", mean), ("std", std)) if value is not None}
         if name in PRESETS:
             module = bare_module(_preset(name, size or 224, patch or 16))
-            return cls(module, name=name, size=size or 224, pooling=pooling, **put)
+            return cls(module, name=name, size=size or 224, pooling=pooling, **given, **put)
         if patch is not None:
             raise BadInput(f"'{name}' is pretrained and has its own patch size: leave patch out, or use a preset")
-        module, (mean, std) = _pretrained(name)
+        module, found = _pretrained(name)
         trained = int(module.config.image_size)
-        colours = {"mean": mean, "std": std}
+        colours: dict[str, Any] = {"mean": found[0], "std": found[1], **given}
         return cls(module, name=name, size=size or trained, pooling=pooling, **colours, **put)._checked()
 
     def _checked(self) -> Self:

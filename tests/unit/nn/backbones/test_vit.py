@@ -83,6 +83,10 @@ def test_colours(folders, tmp_path) -> None:
     folder = tiny.tiny_vit(tmp_path)
     (folder / "preprocessor_config.json").unlink()
     assert colours(folder) == tuple(map(list, HALF))
+    given = VisionTransformer.build(nothing, name=str(folder), mean=[0.48, 0.45, 0.4], std=[0.28, 0.27, 0.28])
+    assert given.normalise.mean.flatten().tolist() == pytest.approx([0.48, 0.45, 0.4])
+    assert (given.settings["mean"], given.settings["std"]) == ([0.48, 0.45, 0.4], [0.28, 0.27, 0.28])
+    assert VisionTransformer.build(nothing, name=str(folder), std=[0.2, 0.2, 0.2]).settings["mean"] == list(HALF[0])
     (folder / "preprocessor_config.json").write_text("{")
     with pytest.raises(BadInput, match="not JSON"):
         colours(folder)
@@ -132,5 +136,8 @@ def test_bad_input(folders, tmp_path) -> None:
         build(folders["vit"], size=18)
     with pytest.raises(BadInput, match="unknown pooling"):
         build(folders["vit"], pooling="max")
+    for colours in ({"mean": [0.5, 0.5]}, {"std": [0.5, 0.0, 0.5]}, {"std": [0.5, float("nan"), 0.5]}):
+        with pytest.raises(BadInput, match="3 numbers each, std above 0"):
+            build(folders["vit"], **colours)
     with pytest.raises(BadInput, match=r"\(n, 3, 16, 16\)"):
         build(folders["vit"]).prepare(images(1, 24))
