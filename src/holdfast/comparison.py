@@ -9,7 +9,6 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.assembly import Workshop
-from holdfast.catalog.entry import AT_PLACES
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
@@ -98,7 +97,7 @@ def compare(
     dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
-    where, wanted = choose_device(device), choose_analyses(analyse)
+    where = choose_device(device)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or not methods:
         raise BadInput("nothing to run: give at least one seed and one method")
@@ -109,8 +108,7 @@ def compare(
         method=None if methods[0] == "all" else methods[0], plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
     )  # fmt: skip
-    if wanted and base.task in AT_PLACES:
-        raise BadInput(f"an analysis looks at one feature an example, and the task {base.task} has many: leave it out")
+    wanted = choose_analyses(analyse, [base.task])
     base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))

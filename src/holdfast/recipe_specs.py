@@ -15,7 +15,7 @@ from holdfast.recipes.jobs import Job
 from holdfast.settings import make_spec
 from holdfast.spec import Spec
 
-SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols"}
+SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols", "task": "tasks"}
 
 
 class Maker:
@@ -42,7 +42,8 @@ class Maker:
         """The published number of epochs is counted in the examples that train here."""
         of_data = self.recipe.data_settings.get(job.data, {})
         of_data = {key: value for key, value in of_data.items() if key != "encoder" and self._applies(key, job)}
-        settings = {**self.recipe.settings, **of_data, **job.row.settings, "plan": job.plan}
+        own_there = job.row.on.get(job.data, {})
+        settings = {**self.recipe.settings, **of_data, **job.row.settings, **own_there, "plan": job.plan}
         if self.encoder is None:
             settings |= self.recipe.encoder_settings.get(job.data, {})
         settings |= self.recipe.starts.get(job.row.start, {}).get(job.data, {})
@@ -66,17 +67,17 @@ class Maker:
         return make_spec(shop.dataset, encoder=name, device=shop.device, settings={**settings, **own})
 
     def _applies(self, key: str, job: Job) -> bool:
-        """A setting of a method, an encoder, a neck or a plan goes to the jobs whose part has it."""
-        group, _, inner = key.partition(".")
-        return group not in SECTIONS or inner in self._settings(group, job)
+        """A setting of a method, an encoder, a neck, a plan or a task goes to the jobs whose part has it."""
+        group, dot, inner = key.partition(".")
+        return not dot or group not in SECTIONS or inner in self._settings(group, job)
 
     def _encoder(self, job: Job) -> str:
         of_data = self.recipe.data_settings.get(job.data, {}).get("encoder")
         return str(job.row.settings.get("encoder") or self.encoder or of_data or self.recipe.encoder)
 
     def _settings(self, group: str, job: Job) -> list[str]:
-        """What can be set of a job's method, encoder, neck or plan."""
-        own = {"plan": job.plan, "encoder": self._encoder(job)}
+        """What can be set of a job's method, encoder, neck, plan or task."""
+        own = {"plan": job.plan, "encoder": self._encoder(job), "task": self.recipe.task(job.data)}
         part = own.get(group) or str(job.row.settings.get(group, "none"))
         return [name for _, layer in catalog.layers(SECTIONS[group], part) for name in layer.settings()]
 

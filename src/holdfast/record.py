@@ -19,7 +19,7 @@ NAMED = (("spec", "method"), ("spec", "metric"), ("spec", "encoder"), ("code", "
 SPOKEN = {  # what reports say of a spec
     str: ("data", "neck", "plan", "select", "task", "tune"),
     int: ("seed", "steps"),
-    dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args"),
+    dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args", "task_args"),
 }
 
 Scores = dict[str, float | None]  # metric -> value; None where it is not defined, such as AUC of one class
@@ -56,7 +56,7 @@ class RunRecord:
     stages: list[dict[str, Any]]
     code: dict[str, str]  # version, commit
     machine: dict[str, Any]  # python, torch, device, cpu, threads
-    cost: dict[str, float]  # seconds, examples_per_second, peak_memory_mb, parameters, learning_parameters
+    cost: dict[str, float]  # seconds, examples_per_second, peak_memory_mb, parameters, learning_parameters, macs
     schema: int = SCHEMA
     analysis: dict[str, Any] = field(default_factory=dict)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.assembly import Workshop
-from holdfast.catalog.entry import AT_PLACES
 from holdfast.comparison import not_analysed, training_data
 from holdfast.core.errors import Absent, BadInput
 from holdfast.core.files import cache_folder
@@ -22,6 +21,7 @@ from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
 from holdfast.recipe_specs import Maker
 from holdfast.recipes.base import Key, Recipe
+from holdfast.recipes.gains import gains_told
 from holdfast.recipes.jobs import Job, jobs_for
 from holdfast.recipes.measure import Measured, measure, remarks
 from holdfast.record import RunRecord
@@ -45,7 +45,7 @@ class Reproduction:
     notes: tuple[str, ...] = ()
 
     def table(self) -> list[dict[str, Any]]:
-        """One dict a cell: row, column, metric, published, mean, stderr, low, high, n, reason; numbers as printed."""
+        """One dict a cell: row, column, metric, published and its error, mean, stderr, low, high, n, reason."""
         return [cell.json() for cell in self.cells]
 
 
@@ -90,19 +90,17 @@ def reproduce(
         if name in given:
             raise BadInput(f"the columns of {table.name} say what {name} is: choose some with --columns")
     steps, encoder = given.pop("steps", steps), given.pop("encoder", encoder)
-    if encoder is not None and any("encoder" in job.row.settings for job in jobs):
+    if encoder is not None and any("encoder" in job.row.settings and not unsaid(job, given) for job in jobs):
         raise BadInput(f"the rows of {table.name} say what their encoder is: leave --encoder out")
     where, folder = choose_device(device), cache_folder() if cache else None
-    wanted = choose_analyses(analyse)
     names = dict.fromkeys(name for job in jobs for name in job.sets)
     tasks = {name: table.task(name) for name in names}
-    if wanted and (places := sorted(set(tasks.values()) & set(AT_PLACES))):
-        raise BadInput(f"an analysis looks at one feature an example, and {', '.join(places)} has many: leave it out")
+    wanted = choose_analyses(analyse, tasks.values())
     sets, absent = _read_all(tasks, data_dir=data_dir)
     first = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}  # any of the jobs on these data sets
     shops = {key: Workshop(dataset_of(job, sets, examples), device=where, cache=folder) for key, job in first.items()}
     maker = Maker(table, jobs, encoder=encoder, steps=steps, given=given)
-    reasons = {job.key: reason for job in jobs if (reason := lacks(job, sets, absent))}
+    reasons = {job.key: reason for job in jobs if (reason := lacks(job, sets, absent) or unsaid(job, given))}
     specs = {job.key: maker.spec(job, shops[job.sets]) for job in jobs if job.key not in reasons}
     for job in jobs:
         if job.key in specs and (reason := _as_baseline(specs[job.key], shops[job.sets])):
@@ -116,6 +114,7 @@ def reproduce(
     notes = (
         *maker.told(chosen, specs),
         *remarks(table, made),
+        *gains_told(table, made),
         *(note for each in sets.values() for note in each.notes),
         *not_analysed(runs, wanted),
     )
@@ -157,6 +156,11 @@ def lacks(job: Job, sets: Mapping[str, Dataset], absent: Mapping[str, str] | Non
     split = sets[job.data].split
     untrained = split is not None and not (split == SPLITS.index("train")).any()
     return f"the file of {job.data} has no training rows" if untrained else ""
+
+
+def unsaid(job: Job, given: Mapping[str, Any]) -> str:
+    """Why a row cannot be run without a setting that only the user can give; empty where it is given, or needs none."""
+    return next((why for name, why in job.row.asks.items() if name not in given), "")
 
 
 def _as_baseline(spec: Spec, shop: Workshop) -> str:

@@ -112,7 +112,7 @@ class SavedModel:
 
     def told(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """What it says of each example, by column: tokens and tags, an answer and its score, or words and theirs."""
-        task = catalog.make("tasks", self.task, given={})
+        task = catalog.make("tasks", self.task, given=self.record.spec.get("task_args", {}))
         if not isinstance(task, Structured) or not isinstance(task, Telling):
             raise BadInput(f"a model for the task {self.task} has probabilities or responses: ask for those")
         asking = isinstance(task, Asking)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -10,17 +11,19 @@ from typing import Any
 import torch
 
 from holdfast import catalog
+from holdfast.catalog.entry import AT_PLACES
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data.domain import Dataset
 from holdfast.nn.tuning import check_mode
 from holdfast.spec import Spec
 
-GROUPS = ("method", "encoder", "neck", "head", "plan")
+GROUPS = ("method", "encoder", "neck", "head", "plan", "task")
+WHOLE = re.compile(r"0|-?[1-9]\d{0,15}")  # whole numbers that are written as they were once they are text again
 
 
 def parse(pairs: Iterable[str]) -> dict[str, Any]:
-    """`lr=0.001`, `encoder.length=64`, `plan.targets=a,b` to a dict; values are JSON where they can be."""
+    """`lr=0.001`, `encoder.length=64`, `plan.targets=a,b`, `neck.at=0,2` to a dict; values are JSON if they can be."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
@@ -34,7 +37,10 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text.split(",") if "," in text and "{" not in text else text  # a template has braces and may have commas
+        if "," not in text or "{" in text:  # a template has braces and may have commas
+            return text
+        pieces = text.split(",")
+        return [int(each) for each in pieces] if all(map(WHOLE.fullmatch, pieces)) else pieces
 
 
 def make_spec(
@@ -83,6 +89,7 @@ def make_spec(
     catalog.check("necks", spec.neck, spec.neck_args)
     catalog.check("heads", spec.head, spec.head_args)
     catalog.check("protocols", spec.plan, spec.plan_args)
+    catalog.make("tasks", spec.task, given=spec.task_args)
     catalog.entry("selections", spec.select)
     check_mode(spec.tune)
     for section, part in (("methods", spec.method), ("encoders", name), ("necks", spec.neck), ("heads", spec.head)):
@@ -97,8 +104,8 @@ def settings_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     told = {"data", "fingerprint", "method", "encoder", "plan", "tune", "metric", "seed", "steps", "batch", "lr"}
     skipped = told | {f"{group}_args" for group in GROUPS} | {"precision", "processes"}  # these are the machine's
     found = {key: value for key, value in spec.items() if key not in skipped}
-    for group in ("method", "encoder", "neck", "head"):
-        found |= {f"{group}.{name}": value for name, value in spec[f"{group}_args"].items()}
+    for group in ("method", "encoder", "neck", "head", "task"):
+        found |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
     return found
 
 
@@ -191,14 +198,18 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_analyses(names: Iterable[str]) -> list[str]:
-    """The analyses to make; `all` is every one."""
-    wanted = list(dict.fromkeys(names))
+def choose_analyses(names: Iterable[str], tasks: Iterable[str] = ()) -> list[str]:
+    """The analyses to make of runs with these tasks; `all` is every one that they allow."""
+    wanted, places = list(dict.fromkeys(names)), sorted(set(tasks) & set(AT_PLACES))
     if "all" in wanted:
-        return list(catalog.ANALYSES)
+        return [name for name, each in catalog.ANALYSES.items() if set(places) <= set(each.tasks)]
     for name in wanted:
         if name not in catalog.ANALYSES:
             raise unknown("analysis", name, [*catalog.ANALYSES, "all"])
+        if many := [task for task in places if task not in catalog.ANALYSES[name].tasks]:
+            raise BadInput(
+                f"analysis '{name}' looks at one feature an example, and {', '.join(many)} has many: leave it out"
+            )
     return wanted
 
 

@@ -46,6 +46,7 @@ class Spec:
     neck_args: dict[str, Any] = field(default_factory=dict)
     head_args: dict[str, Any] = field(default_factory=dict)
     plan_args: dict[str, Any] = field(default_factory=dict)
+    task_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -63,8 +64,10 @@ class Spec:
             raise BadInput(f"unknown precision '{self.precision}': use fp32 or bf16 (bf16 needs a GPU)")
 
     def json(self) -> dict[str, Any]:
-        """As a record holds it; what several processes add is told where there are several."""
+        """As a record holds it; several processes, and settings of a task, are told where there are some."""
         found = asdict(self)
+        if not self.task_args:
+            del found["task_args"]
         if self.processes == 1:
             del found["processes"]
         return found

@@ -51,9 +51,11 @@ def test_compare_tags_over_methods_and_domains(holdfast, tmp_path, bert):
 
 def test_answers(holdfast, tmp_path, bert):
     write_questions(tmp_path / "asked.jsonl", 10)
-    words = ("--task", "span", "--encoder", bert, "--steps", 10, "--out", "m", "--json", *FEW)
+    short = ("--set", "task.stride=4", "--set", "task.answer=2", "--set", "encoder.dropout=0")
+    words = ("--task", "span", "--encoder", bert, "--steps", 10, "--out", "m", "--json", *short, *FEW)
     ran = holdfast("fit", "asked.jsonl", *words)
     assert ran.code == 0, ran.out
+    assert ran.json["record"]["spec"]["task_args"] == {"stride": 4, "answer": 2}
     assert set(ran.json["record"]["stages"][-1]["valid"]["home"]) == {"answer_f1", "exact_match", "nll"}
     assert holdfast("predict", "m", "asked.jsonl", "--out", "said.jsonl").code == 0
     rows = [json.loads(line) for line in (tmp_path / "asked.jsonl").read_text().splitlines()]
@@ -62,6 +64,7 @@ def test_answers(holdfast, tmp_path, bert):
         assert said["id"] == row["id"]
         assert said["answer"]
         assert said["answer"] in row["context"]
+        assert len(said["answer"].split()) <= 2
         assert 0 <= said["score"] <= 1
 
 

@@ -63,7 +63,7 @@ def make_adapting_spec(
     own = {f"{group}_args" for group in GROUPS}
     skipped = {*FIXED, *own, "method", "select", "processes"}
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
-    for group in ("encoder", "neck", "head"):
+    for group in ("encoder", "neck", "head", "task"):
         carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
     carried |= {"task": before.task, "neck": before.neck, "head": before.head}
     carried["precision"] = before.precision if device.type == "cuda" else "fp32"

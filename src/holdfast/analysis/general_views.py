@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.ragged import NONE
 from holdfast.core.tape import tape
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
@@ -39,7 +40,8 @@ class Recalled:
     mass: np.ndarray  # (n, l, h) how much of its attention a token gives to the memory
     sources: tuple[tuple[int, ...], ...]  # the layers of the general network that each of them reads
     gates: tuple[np.ndarray | None, ...]  # (n, s) how much each of those gives; None where there is only one
-    moved: np.ndarray | None  # (n,) |z - z'| / |z'|, z' the feature with the memory hidden; None where it cannot be
+    # (n,) |z - z'| / |z'|, z' the feature with the memory hidden, the mean over places; None where it cannot be
+    moved: np.ndarray | None
 
 
 @torch.no_grad()
@@ -61,7 +63,7 @@ def view_general(model: Model, examples: Examples, rows: np.ndarray) -> Recalled
         if can_hide:
             with hiding():
                 plain = model.encode(x)
-            pieces.append(((z - plain).norm(dim=1) / plain.norm(dim=1))[:, None])
+            pieces.append(of_each(((z - plain).norm(dim=-1) / plain.norm(dim=-1))[..., None], x))
         return torch.cat([piece.float() for piece in pieces], dim=1)
 
     found = examples.map(listen, rows, together=model.together).numpy()
@@ -99,6 +101,13 @@ def _memory(model: Model) -> GeneralMemory | None:
     encoder = model.backbone
     companion = encoder.companion if isinstance(encoder, TextEncoder) else None
     return companion if isinstance(companion, GeneralMemory) else None
+
+
+def of_each(values: Tensor, x: Inputs) -> Tensor:
+    """(b, d) one line an input: where a task asks for the states at places, the mean of their (b, k, d)."""
+    if values.dim() == 2 or not isinstance(x, Tokens) or x.at is None:
+        return values
+    return _mean(values, x.at != NONE)
 
 
 def _mean(values: Tensor, real: Tensor) -> Tensor:

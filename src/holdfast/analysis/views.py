@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.analysis.class_views import ClassView, view_classes
-from holdfast.analysis.general_views import Effect, Recalled, Scored, view_effects, view_general
+from holdfast.analysis.general_views import Effect, Recalled, Scored, of_each, view_effects, view_general
 from holdfast.analysis.patch_views import PatchView, view_patches
 from holdfast.analysis.routing_views import Routed, view_routing
 from holdfast.core.inputs import Inputs
@@ -30,7 +30,10 @@ MOST = 1000  # rows of all sources together, and of all targets together
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Some rows of one domain; what a memory says is None where the network has none."""
+    """Some rows of one domain; what a memory says is None where the network has none.
+
+    Where a task asks for several places of a text, a row's features are the mean over its places.
+    """
 
     domain: str
     backbone: np.ndarray  # (n, d) what the neck gets
@@ -105,6 +108,7 @@ def view_domains(
             if len(rows) > share:
                 chance = np.random.default_rng(derive(seed, "analysis", name, domain))
                 rows = np.sort(chance.choice(rows, share, replace=False))
+            rows = examples.rows_of(Part(domain, rows)).numpy()  # of a long text, those of all its windows
             if len(rows):
                 found.append(_view(model, examples, domain, rows))
         sides.append(tuple(found))
@@ -155,7 +159,7 @@ class _Listener:
         with tape() as side:
             encoded = self.model.encode(x)
             features = self.model.through(encoded)
-        pieces = [encoded, features]
+        pieces = [of_each(encoded, x), of_each(features, x)]
         if side["memory/content"] and len(side["memory/content"][-1]) == len(features):
             pieces.append(side["memory/content"][-1])
         if side["memory/weights"]:

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
 from holdfast.catalog.datasets import MORE_DATASETS
 from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS, NECKS
-from holdfast.catalog.entry import Entry
+from holdfast.catalog.entry import ON_FEATURES, Entry
 from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
@@ -74,12 +74,14 @@ ANALYSES = {
     "general-memory": Entry(
         "holdfast.analysis.general_use:general_use",
         "how much attention goes to a general memory, which depths its gates take from, and what hiding it changes",
+        tasks=ON_FEATURES,
     ),
     "expert-agreement": Entry(
         "holdfast.analysis.patches:agreement", "whether one image in several domains goes to the same experts"
     ),
     "expert-parts": Entry(
-        "holdfast.analysis.patches:part_experts", "which experts the parts of things go to, where parts.csv tells them"
+        "holdfast.analysis.patches:part_experts",
+        "which experts the parts of things go to, where parts.csv or CUB's files tell them",
     ),
     "attention-map": Entry(
         "holdfast.analysis.patches:attention_maps", "where the class token of a vision transformer looks, head by head"

@@ -10,6 +10,7 @@ _DIALOGUE = "holdfast.nn.backbones.dialogue:Dialogue.build"
 _GRAPH = "holdfast.nn.backbones.graph:GraphNetwork.build"
 _SUBGRAPH = "holdfast.nn.backbones.subgraph:SubgraphNetwork.build"
 _ASAP = "holdfast.nn.backbones.asap:PooledNetwork.build"
+_RESNET = "holdfast.nn.backbones.resnet:ResNet.build"
 
 ENCODERS = {
     "features": Entry("holdfast.nn.backbones.small:Features.build", "vectors as they are", takes="vector"),
@@ -18,7 +19,15 @@ ENCODERS = {
     "pixel-mlp": Entry(
         "holdfast.nn.backbones.small:PixelMLP.build", "pixels through two layers (Arjovsky et al., 2019)", takes="image"
     ),
-    "resnet18": Entry("holdfast.nn.backbones.resnet:ResNet.build", "ResNet-18 from nothing", takes="image"),
+    "resnet18": Entry(_RESNET, "ResNet-18 from nothing", fixed={"depth": 18}, takes="image"),
+    "resnet50": Entry(
+        _RESNET, "ResNet-50 from nothing, or from a file (weights=) with its batch norms' statistics frozen",
+        fixed={"depth": 50}, preset={"stem": "large", "statistics": "auto"}, takes="image",
+    ),
+    "resnet101": Entry(
+        _RESNET, "ResNet-101 from nothing, or from a file (weights=) with its batch norms' statistics frozen",
+        fixed={"depth": 101}, preset={"stem": "large", "statistics": "auto"}, takes="image",
+    ),
     "bilstm": Entry("holdfast.nn.backbones.rnn:BiLSTM.build", "bidirectional LSTM from nothing", takes="text"),
     "memory-lstm": Entry(
         _MEMORY_RNN, "LSTM that reads a bank of slots at every step, over words (Asghar et al., 2020)",

@@ -103,7 +103,7 @@ def _put_general(module: nn.Module, entry: Entry, holder: Grafted, network: nn.M
     second, reads = Second(Held(network)), {place: tuple(sources) for place, sources in entry["reads"]}
     if entry.setdefault("digest", second.digest) != second.digest:
         raise BadInput("the general network given has other weights than the one that this graft was trained with")
-    options = {name: entry[name] for name in ("attention", "gate", "share")}
+    options = {name: entry[name] for name in ("attention", "mask", "gate", "share") if name in entry}
     return _like(GeneralMemory(module, second, reads, **options), module)
 
 

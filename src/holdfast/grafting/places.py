@@ -19,7 +19,8 @@ from holdfast.nn.memory.key_value import KeyValueMemory
 
 SLOTS = tuple(name for name in inspect.signature(KeyValueMemory).parameters if name != "width")
 MEMORY = ("at", "share", "width", *SLOTS)
-GENERAL = ("network", "strategy", "layers", "source", "attention", "gate", "share")
+READS = ("layers", "source", "chunks", "states")
+GENERAL = ("network", "strategy", *READS, "attention", "mask", "gate", "share")
 At = str | int | Sequence[str | int] | None
 
 
@@ -71,10 +72,10 @@ def general_memory(module: nn.Module, given: nn.Module | Mapping[str, Any]) -> t
     for each in (module, network):
         if "config" not in vars(each):
             raise BadInput(f"{type(each).__name__} is no network of transformers, which a general memory is for")
-    asked = {name: told.pop(name) for name in ("layers", "source") if name in told}
+    asked = {name: told.pop(name) for name in READS if name in told}
     depth = {"depth": len(_stack(module)), "general": len(_stack(network))}
     reads = plan_reads(told.pop("strategy", "chunk-gated"), **depth, **asked)
-    settings = {"attention": "memory", "gate": "normal", "share": 0.0} | told
+    settings = {"attention": "memory", "mask": "keys", "gate": "normal", "share": 0.0} | told
     return {"kind": "general", "reads": [[i, list(sources)] for i, sources in reads.items()], **settings}, network
 
 

@@ -20,6 +20,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import listening, record
 
 ATTENTIONS = ("memory", "cross", "gate")
+PADDED = -1e4  # what the released code adds to the scores of padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Recall:
     memory: Mapping[int, Tensor]  # (b, t, d), token by token beside the layer's own
     keep: Tensor | None = None  # (b, t) which memory tokens are there at all; by default those that the layer sees
     share: Mapping[int, Tensor] = field(default_factory=dict)  # (h,) for `gate`: before the sigmoid
+    released: Tensor | None = None  # (b, t) what is no padding, where that is masked as in the released code
 
 
 _open: ContextVar[Recall | None] = ContextVar("recall", default=None)
@@ -104,6 +106,9 @@ class Remembering(nn.Module):
         query, keys, values = self._project(states, memory if norm is None else norm(memory))
         mask, bias = given.get("attention_mask"), given.get("position_bias")
         seen, recalled = _masks(mask, bias, recall.keep, states, self.causal)
+        if recall.released is not None:
+            outer, recalled = _released(recall.released, bias, recall.keep, states)
+            seen = outer if self.attention == "memory" else seen
         drop: nn.Module = getattr(self, self.family.dropout)
         options = {"dropout_p": drop.p if self.training else 0.0, "scale": self.scale}
         if self.attention == "memory":
@@ -164,6 +169,17 @@ def _masks(
     if mask is None:
         return torch.ones_like(there), there
     return mask, mask & there if mask.dtype == torch.bool else mask.masked_fill(~there, -torch.inf)
+
+
+def _released(real: Tensor, bias: Tensor | None, keep: Tensor | None, states: Tensor) -> tuple[Tensor, Tensor]:
+    """The same in the released code: the product of what is added for a query and for a key, which hides nothing.
+
+    A token that is real sees padding too; padding sees padding alone.
+    """
+    added = (~real).to(states.dtype) * PADDED  # (b, t)
+    mask = added[:, None, :, None] * added[:, None, None, :]  # (b, 1, t, t)
+    mask = mask if bias is None else mask + bias
+    return mask, mask if keep is None else mask.masked_fill(~keep[:, None, None, :], -torch.inf)
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from holdfast.spec import Spec
 OPTIONS = ("encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr")  # told always, by their own options
 BY_ENCODER = ("clip", "warmup", "precision")  # an encoder that learns, and the machine, bring other defaults
 BY_TASK = ("head",)
-GROUPS = ("method", "encoder", "neck", "head", "plan")
+GROUPS = ("method", "encoder", "neck", "head", "plan", "task")
 ELSEWHERE = ("data", "fingerprint", "method", "task", "seed", "every", *OPTIONS, *(f"{group}_args" for group in GROUPS))
 DEFAULTS = {each.name: each.default for each in fields(Spec)}
 NEEDED = {

@@ -44,13 +44,11 @@ class Masked:
     needs = ()
     reads = "corpus"
 
-    def __init__(
-        self, *, mask: int = 0, special: Sequence[int] = (), vocabulary: int = 0, tokenizer: Any = None
-    ) -> None:
-        self.mask, self.tokenizer = mask, tokenizer
-        self.ordinary = torch.ones(vocabulary, dtype=torch.bool)  # (v,) what can be hidden and put in its place
-        self.ordinary[list(special)] = False
-        self.words = self.ordinary.nonzero()[:, 0]
+    def __init__(self) -> None:
+        self.mask = 0
+        self.tokenizer: Any = None
+        self.ordinary = torch.ones(0, dtype=torch.bool)  # (v,) what can be hidden and put in its place
+        self.words = torch.ones(0, dtype=torch.long)
 
     def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
         """Windows with their hidden places; a text that has no word at all makes none."""
@@ -189,8 +187,12 @@ def _knowing(tokenizer: Any) -> Masked:
     """The task with the words of a tokenizer."""
     if tokenizer.mask_token_id is None:
         raise BadInput("the task masked needs a tokenizer with a mask token: use one such as hf:roberta-base")
-    known = {"mask": tokenizer.mask_token_id, "special": tokenizer.all_special_ids, "vocabulary": len(tokenizer)}
-    return Masked(**known, tokenizer=tokenizer)
+    made = Masked()
+    made.mask, made.tokenizer = tokenizer.mask_token_id, tokenizer
+    made.ordinary = torch.ones(len(tokenizer), dtype=torch.bool)
+    made.ordinary[list(tokenizer.all_special_ids)] = False
+    made.words = made.ordinary.nonzero()[:, 0]
+    return made
 
 
 def _texts(raw: Rows, start: int) -> Sequence[str]:

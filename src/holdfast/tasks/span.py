@@ -5,6 +5,7 @@ b windows, k places of the window with most, n questions
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from holdfast.tasks.base import Prepared, Rows
 
 START, END, PLACES, WINDOW = range(4)  # what the target of a window holds
 LOST, SCORE, FROM, TO, WHICH = range(5)  # what is kept of a window
-ASKED, ANSWER = 64, 30  # the most tokens of a question, and of an answer
+ASKED, ANSWER = 64, 30  # the most tokens of a question, and of an answer, where nothing else is said
 CHUNK = 512
 
 
@@ -35,15 +36,22 @@ class Span:
     """Mean of the cross-entropies of an answer's first and last token; exact match and F1 of words, best window first.
 
     In a window without the answer both are its first place. The text of an answer is that of the window whose best
-    stretch scores highest; nothing is never an answer.
+    stretch scores highest; nothing is never an answer. Windows overlap by `stride` tokens, by default a third of the
+    encoder's length; `question` and `answer` are the most tokens of each.
     """
 
     metrics = ("answer_f1", "exact_match", "nll")
     needs = ("answers",)
     reads = "questions"
 
-    def __init__(self, raw: Rows | None = None, windows: Sequence[Window] = ()) -> None:
-        self.raw, self.windows = raw, windows
+    def __init__(self, *, stride: int | None = None, question: int = ASKED, answer: int = ANSWER) -> None:
+        least = {"stride": 0, "question": 1, "answer": 1}
+        for name, value in (("stride", stride), ("question", question), ("answer", answer)):
+            if value is not None and (type(value) is not int or value < least[name]):
+                raise BadInput(f"task.{name} is a number of tokens, at least {least[name]}, not {value!r}")
+        self.stride, self.question, self.answer = stride, question, answer
+        self.raw: Rows | None = None
+        self.windows: Sequence[Window] = ()
 
     def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
         giving, stores, y, counts, windows = giving_states(encoder, "span"), [], [], [], []
@@ -51,7 +59,8 @@ class Span:
             asked = raw.take(np.arange(start, min(start + CHUNK, len(raw))))
             if not isinstance(asked[0], Question):
                 raise BadInput("the task span needs questions with a text: see docs/tasks.md for the files")
-            store, made, sizes = beside_questions(giving, [(q.question, q.context) for q in asked], longest=ASKED)
+            pairs = [(q.question, q.context) for q in asked]
+            store, made, sizes = beside_questions(giving, pairs, longest=self.question, overlap=self.stride)
             stores.append(store)
             counts += sizes
             for each in made:
@@ -59,7 +68,9 @@ class Span:
                 y.append((first, last, len(each.spans) + 1, len(windows)))
                 windows.append(Window(start + each.owner, each.spans))
         starts = torch.tensor([0, *counts]).cumsum(0)
-        return Prepared(join(stores), torch.tensor(y), Span(raw, windows), starts)
+        knowing = copy.copy(self)
+        knowing.raw, knowing.windows = raw, windows
+        return Prepared(join(stores), torch.tensor(y), knowing, starts)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return self._lost(output, y).mean()
@@ -75,7 +86,7 @@ class Span:
 
     def keep(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, 5) the risk, the best stretch's score, its first and last token of the text, the window."""
-        score, first, last = _best(output, y)
+        score, first, last = _best(output, y, self.answer)
         columns = (self._lost(output, y), score, first, last, y[:, WINDOW])
         return torch.stack([column.float() for column in columns], dim=1)
 
@@ -163,12 +174,12 @@ def _within(output: Tensor, y: Tensor) -> Tensor:
     return output.masked_fill(beyond[..., None], torch.finfo(output.dtype).min)
 
 
-def _best(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(b,) each: the highest sum of a start and an end at most so many tokens on, and where the two are in the text."""
+def _best(output: Tensor, y: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(b,) each: the highest sum of a start and an end of at most so many tokens, and where the two are in the text."""
     both = _within(output, y)[:, 1:].double()  # the first place is no answer
     first, last = both.unbind(-1)  # (b, k - 1)
-    ahead = F.pad(last, (0, ANSWER - 1), value=-torch.inf).unfold(1, ANSWER, 1)  # (b, k - 1, 30)
+    ahead = F.pad(last, (0, most - 1), value=-torch.inf).unfold(1, most, 1)  # (b, k - 1, most)
     sums = (first[..., None] + ahead).flatten(1)
     score, at = sums.max(1)
-    start = at // ANSWER
-    return score, start, start + at % ANSWER
+    start = at // most
+    return score, start, start + at % most

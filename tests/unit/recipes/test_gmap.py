@@ -37,7 +37,7 @@ def test_every_cell_is_there():
     for name, recipe in RECIPES.items():
         assert bool(recipe.claim) == name.startswith("gmap/figure")
         assert {row for names in recipe.reasons.values() for row in names} == (
-            {"tapt", "kala"} if name == "gmap/table3" else set()
+            {"kala"} if name == "gmap/table3" else set()
         )
 
 
@@ -190,6 +190,8 @@ def models(tmp_path_factory):
     place = tmp_path_factory.mktemp("models")
     for start in ("dapt", "tapt", "dapt+tapt"):
         tiny.tiny_masked(place / f"{start}-acl-arc")
+    for name in ("tapt-ncbi-disease", "tapt-conll2003", "dapt-ncbi-disease", "dapt-conll2003"):
+        tiny.tiny_masked(place / name)
     tiny.tiny_masked(place / "domain")
     tiny.tiny_bert(place / "general")
     return place
@@ -241,4 +243,42 @@ def test_other_attentions_questions_tags_and_hidden_words_run_too(data, models, 
     assert [bool(cell.values) for cell in words.cells] == [True, True, False]
     assert "bookcorpus" in words.cells[-1].reason
     with pytest.raises(BadInput, match="one feature an example"):
-        run("gmap/table3", data, models, tmp_path / "a", rows=["gmap"], analyse=["general-memory"])
+        run("gmap/table3", data, models, tmp_path / "a", rows=["gmap"], analyse=["a-distance"])
+
+
+def test_what_is_read_is_told_of_tags_and_answers_too(data, models, tmp_path):
+    columns = ["medication-f1", "ncbi-disease"]
+    options = {"columns": columns, "rows": ["dapt", "gmap"], "analyse": ["general-memory"]}
+    done = run("gmap/table3", data, models, tmp_path, **options)
+    assert all(cell.values for cell in done.cells)
+    for record in done.records:
+        told, own = record.analysis["general-memory"], record.spec["encoder_args"].get("strategy")
+        assert (told is None) == (own == "none")
+        if told is not None:
+            (target,) = told["targets"].values()
+            (scores,) = record.stages[-1]["test"].values()
+            assert target["scores"]["read"] == pytest.approx(scores[record.spec["metric"]])
+            assert all(0 < mass < 1 for layer in target["mass"] for mass in layer)
+    page = done.report.read_text()
+    assert "What is read of the general model" in page
+
+
+def test_tapt_of_questions_and_tags_runs_where_its_checkpoints_are_named(data, models, tmp_path):
+    options = {"columns": ["ncbi-disease", "conll2003"], "rows": ["tapt", "dapt"]}
+    done = run("gmap/table3", data, models, tmp_path, domain="{start}-{data}", **options)
+    assert all(cell.values for cell in done.cells)
+    domains = {r.spec["encoder_args"]["domain"] for r in done.records}
+    assert domains == {str(models / f"{start}-{name}") for start in ("tapt", "dapt") for name in options["columns"]}
+    with pytest.raises(BadInput, match="its checkpoints were not published: make one for each data set"):
+        reproduce("gmap/table3", data_dir=data, rows=["tapt"], seeds=1, steps=1, out=tmp_path / "none")
+
+
+def test_settings_of_questions_go_to_questions_alone(data, models, tmp_path):
+    jobs = jobs_for(RECIPES["gmap/table3"], RECIPES["gmap/table3"].choose(["gmap"]))
+    maker = Maker(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, given={"task.stride": 100})
+    for job in jobs:
+        shop = Workshop(training_data(job.data, task=RECIPES["gmap/table3"].task(job.data), data_dir=data))
+        spec = maker.spec(job, shop)
+        assert spec.task_args == ({"stride": 100} if spec.task == "span" else {})
+    with pytest.raises(BadInput, match="unknown setting of a task of gmap/table3 'strid'"):
+        Maker(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, given={"task.strid": 100})

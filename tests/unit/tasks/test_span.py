@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +66,48 @@ def test_the_best_stretch_is_that_of_brute_force(made):
         assert (row[FROM] + 1, row[TO] + 1) == (i, j)
         assert row[SCORE] == pytest.approx(score, rel=1e-5)
         assert row[WHICH] == target[WINDOW]
+
+
+def test_no_answer_is_longer_than_it_may_be(encoder, raw):
+    made = Span(answer=3).prepare(encoder, raw, ("start", "end"))
+    x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(0))
+    for row, output, target in zip(made.task.keep(x, made.y).tolist(), x.tolist(), made.y.tolist(), strict=True):
+        n = target[2]
+        tried = {(i, j): output[i][0] + output[j][1] for i in range(1, n) for j in range(i, min(n, i + 3))}
+        assert (row[FROM] + 1, row[TO] + 1) == max(tried, key=lambda each: tried[each])
+
+
+def test_windows_overlap_by_the_stride_and_questions_are_cut(encoder, raw, made):
+    questions = raw.take(np.arange(len(raw)))
+    for stride in (0, 3):
+        found = Span(stride=stride, question=2).prepare(encoder, raw, ()).task.windows
+        both = [(a, b) for a, b in pairwise(found) if a.owner == b.owner]
+        assert both
+        for first, second in both:
+            shared = [tuple(span) for span in second.spans.tolist() if span in first.spans.tolist()]
+            assert len(shared) == stride
+            text = questions[first.owner].context
+            assert text[first.spans[-1][0] :].startswith(text[slice(*first.spans[-1])])
+    usual = Span(stride=8, question=64).prepare(encoder, raw, ("start", "end"))  # a third of the length
+    assert torch.equal(usual.y, made.y)
+    short = Span(question=1).prepare(encoder, raw, ())
+    assert len(short.store) < len(made.store)  # more of the text beside it
+    assert Span(stride=3).prepare(encoder, raw, ()).task.stride == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"stride": -1}, r"task\.stride is a number of tokens, at least 0, not -1"),
+        ({"question": 0}, r"task\.question is a number of tokens, at least 1, not 0"),
+        ({"answer": 2.5}, r"task\.answer is a number of tokens, at least 1, not 2\.5"),
+        ({"answer": True}, r"task\.answer is a number of tokens, at least 1, not True"),
+        ({"stride": 20, "question": 5}, r"overlap by at most 15 tokens, not by a task\.stride of 20"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(given, said, encoder, raw):
+    with pytest.raises(BadInput, match=said):
+        Span(**given).prepare(encoder, raw, ())
 
 
 def test_the_risk_is_the_mean_over_both_ends_of_real_places(made):

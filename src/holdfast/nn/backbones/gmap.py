@@ -14,12 +14,14 @@ from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
+from holdfast.nn.backbones.dropout import with_dropout
 from holdfast.nn.backbones.pretrained import load_module, load_tokenizer
 from holdfast.nn.backbones.second import WHAT, Second
 from holdfast.nn.backbones.text import TextEncoder, minilm_folder
 from holdfast.nn.backbones.text_check import check_text_encoder, room_of
 from holdfast.nn.fusion import Beside
-from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, Layers, plan_reads
+from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, plan_reads
+from holdfast.nn.memory.layer_names import Chunks, Layers
 from holdfast.nn.memory.others import Others, distinct_texts
 
 WAYS = (*STRATEGIES, "beside", "none")
@@ -41,7 +43,10 @@ class GMap:
         memory: str = "general",
         layers: Layers | None = None,
         source: int | None = None,
+        chunks: Chunks | None = None,
+        states: str = "layers",
         attention: str = "memory",
+        mask: str = "keys",
         frozen: bool = True,
         cache: int = 0,
         gate: str = "normal",
@@ -50,12 +55,17 @@ class GMap:
         pooling: str | None = None,
         length: int | None = None,
         template: str | None = None,
+        dropout: float | None = None,
     ) -> TextEncoder:
         """`domain` and `general` are `minilm`, a folder or a hub name; without `general` it is the domain's own copy.
 
         `layers`, from 1 or by height as "6/12", read the memory that `strategy` makes by `attention`; `beside` lays the
         features of both side by side for the head `fusion`, `none` leaves the general model out. `mix` is the general
         model's share in the weights that the domain's network begins with.
+
+        `chunks` are the general model's layers for each layer that reads. `states` are what comes out of its layers, or
+        as in the released code (`legacy`) what goes into them; `mask` hides padding as `keys`, or `legacy` does not.
+        `dropout` is that inside the networks that learn.
 
         `memory` is what is read: `general`; or a control, `own` (the domain's own frozen copy), `random` (the general
         model's shape with random weights) or `other` (the general model's states of another text, drawn from training
@@ -69,7 +79,7 @@ class GMap:
             raise BadInput("encoder.memory=other is read by layers, and strategy beside has none that read")
         if not 0 <= mix <= 1:
             raise BadInput(f"encoder.mix, the general model's share in the first weights, is from 0 to 1, not {mix}")
-        common: dict[str, Any] = {"pooling": pooling, "template": template}
+        common: dict[str, Any] = {"pooling": pooling, "template": template, "dropout": dropout}
         if domain == "minilm":
             encoder = TextEncoder.minilm(training, **common, length=length or 128)
         else:
@@ -83,14 +93,16 @@ class GMap:
             return encoder
         make = Second.untrained if memory == "random" else Second.build
         second = make(encoder.place if memory == "own" else place, frozen=frozen, cache=cache)
+        if second.own is not None and dropout is not None:
+            second.own = with_dropout(second.own, dropout)
         if strategy == "beside":
             encoder.accompany(Beside(encoder.width, second))
         else:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
-            reads = plan_reads(strategy, **depth, layers=layers, source=source)
+            reads = plan_reads(strategy, **depth, layers=layers, source=source, chunks=chunks, states=states)
             others = _others(encoder, training) if memory == "other" else None
-            options: dict[str, Any] = {"attention": attention, "gate": gate, "share": share, "others": others}
-            encoder.accompany(GeneralMemory(encoder.module, second, reads, **options))
+            options: dict[str, Any] = {"attention": attention, "mask": mask, "gate": gate, "share": share}
+            encoder.accompany(GeneralMemory(encoder.module, second, reads, others=others, **options))
         rooms = [room_of(module, encoder.tokenizer) for module in (encoder.module, second.module)]
         check_text_encoder(encoder, encoder.states, min(rooms))
         return encoder
@@ -111,8 +123,8 @@ class GMap:
             return encoder
         reads = {place: tuple(sources) for place, sources in companion["reads"]}
         others = Others.load(folder) if "others" in companion else None
-        made = GeneralMemory(encoder.module, second, reads, attention=companion["attention"], others=others)
-        encoder.accompany(made)
+        options = {"attention": companion["attention"], "mask": companion.get("mask", "keys")}
+        encoder.accompany(GeneralMemory(encoder.module, second, reads, others=others, **options))
         return encoder
 
 

@@ -104,22 +104,27 @@ class Window:
 
 
 def beside_questions(
-    encoder: GivesStates, pairs: Sequence[tuple[str, str]], *, longest: int
+    encoder: GivesStates, pairs: Sequence[tuple[str, str]], *, longest: int, overlap: int | None = None
 ) -> tuple[TokenStore, list[Window], list[int]]:
-    """(question, text) pairs in windows that overlap by a third of the length, and how many each pair has.
+    """(question, text) pairs in windows, and how many each pair has; by default they overlap by a third of the length.
 
     Of a question at most `longest` tokens are taken; the text is what moves.
     """
     tokenizer = encoder.tokenizer
     most = max(1, min(longest, encoder.length // 2 - tokenizer.num_special_tokens_to_add(pair=True)))
     room = encoder.length - most - tokenizer.num_special_tokens_to_add(pair=True)  # for the text, at least
+    if overlap is not None and overlap >= room:
+        raise BadInput(
+            f"with encoder.length {encoder.length} and {most} tokens for a question, windows overlap by at most "
+            f"{room - 1} tokens, not by a task.stride of {overlap}"
+        )
     asked = [_cut(tokenizer, question, most) for question, _ in pairs]
     found = tokenizer(
         asked,
         [text for _, text in pairs],
         truncation="only_second",
         max_length=encoder.length,
-        stride=min(encoder.length // 3, room - 1),
+        stride=min(encoder.length // 3, room - 1) if overlap is None else overlap,
         padding=False,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,

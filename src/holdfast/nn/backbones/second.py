@@ -65,6 +65,7 @@ class Held:
 class Second(nn.Module):
     """A network that gives the states of its layers, 1 to `depth`; frozen, or learning with the one that uses them.
 
+    Layer 0 is what goes into the first.
     `cache` is how many MiB of a frozen network's states are kept in memory. With it every text is computed by itself,
     once while there is room, so that nothing depends on which batch came first.
     """
@@ -72,7 +73,7 @@ class Second(nn.Module):
     def __init__(self, module: nn.Module | Held, *, cache: int = 0) -> None:
         super().__init__()
         self.held = module if isinstance(module, Held) else None
-        self.own = None if isinstance(module, Held) else module
+        self.own: Any = None if isinstance(module, Held) else module
         if cache < 0 or (cache and self.held is None):
             raise BadInput("encoder.cache is a number of MiB, 0 for none; only the states of a frozen network are kept")
         self.cache = cache * 2**20

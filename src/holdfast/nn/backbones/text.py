@@ -21,6 +21,7 @@ from holdfast.core.exporting import exporting
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.dropout import with_dropout
 from holdfast.nn.backbones.places import states_at
 from holdfast.nn.backbones.pretrained import (
     bare_module,
@@ -105,9 +106,10 @@ class TextEncoder(Backbone):
         length: int | None = None,
         template: str | None = None,
         experts: int | Mapping[str, Any] | None = None,
+        dropout: float | None = None,
     ) -> Self:
         """Load the weights and the tokenizer of a folder or a hub name; 128 tokens a text, or as many as it can."""
-        return cls._from(name, name, pooling, length, template, experts)
+        return cls._from(name, name, pooling, length, template, experts, dropout)
 
     @classmethod
     def minilm(
@@ -118,19 +120,22 @@ class TextEncoder(Backbone):
         length: int = 128,
         template: str | None = None,
         experts: int | Mapping[str, Any] | None = None,
+        dropout: float | None = None,
     ) -> Self:
         """all-MiniLM-L6-v2, 384 wide, from the installed package: no hub is needed."""
-        return cls._from(str(minilm_folder()), "all-MiniLM-L6-v2", pooling, length, template, experts)
+        return cls._from(str(minilm_folder()), "all-MiniLM-L6-v2", pooling, length, template, experts, dropout)
 
     @classmethod
     def _from(
-        cls, place: str, name: str, pooling: str | None, length: int | None, template: str | None, experts: Any
-    ) -> Self:
+        cls, place: str, name: str, pooling: str | None, length: int | None, template: str | None, experts: Any,
+        dropout: float | None,
+    ) -> Self:  # fmt: skip
         template = None if template is None else resolve(template)
         pooling = pooling or ("mask" if template else "mean")
         module = load_module(place, what=WHAT)
         if not isinstance(module.get_input_embeddings(), nn.Embedding):
             raise BadInput(f"'{name}' is not a text encoder: {type(module).__name__} reads no token ids")
+        module = module if dropout is None else with_dropout(module, dropout)
         tokenizer = load_tokenizer(place, what=WHAT)
         room = room_of(module, tokenizer)
         settings = {"length": length or min(128, room), "template": template, "experts": experts}

@@ -5,7 +5,6 @@ b batch, t tokens, l layers, h heads, d width
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,14 +20,17 @@ from holdfast.core.tape import listening, record
 from holdfast.nn.attention_graft import Recall, graft, is_causal, reading
 from holdfast.nn.backbones.pretrained import layers_of
 from holdfast.nn.backbones.second import Second
+from holdfast.nn.memory.layer_names import Chunks, Layers, height, named_chunks, named_layers
 from holdfast.nn.memory.others import Others, fitted
 
 STRATEGIES = ("single", "multi", "gated", "chunk-gated")
 PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 layers; `multi` is all of them
 GATES = ("normal", "zero")
+STATES = ("layers", "legacy")
+MASKS = ("keys", "legacy")
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)
-Layers = int | str | Sequence[int | str]
-Reads = dict[int, tuple[int, ...]]  # a layer of the domain's network, from 0: the layers of the general one, from 1
+# a layer of the domain's network, from 0: the layers of the general one, from 1, where 0 is what goes into its first
+Reads = dict[int, tuple[int, ...]]
 
 
 @contextmanager
@@ -42,61 +44,62 @@ def hiding() -> Iterator[None]:
 
 
 def plan_reads(
-    strategy: str, *, depth: int, general: int, layers: Layers | None = None, source: int | None = None
+    strategy: str,
+    *,
+    depth: int,
+    general: int,
+    layers: Layers | None = None,
+    source: int | None = None,
+    chunks: Chunks | None = None,
+    states: str = "layers",
 ) -> Reads:
     """Which layers of `depth` read which of the `general` network's; layers are counted from 1, "6/12" is half-way up.
 
     single: one layer of the general network, by default its last. multi: the layer at the same height. gated: all.
-    chunk-gated: as many even chunks of all as there are layers that read, the lowest for the lowest.
+    chunk-gated: a chunk for each layer that reads, the lowest for the lowest; by default as many even ones of all.
+    With the states `legacy` each stands for what goes into that layer, as in the released code: 0 is the first one's.
     """
     if strategy not in STRATEGIES:
         raise unknown("strategy of a general memory", strategy, STRATEGIES)
+    if states not in STATES:
+        raise unknown("states of a general memory", states, STATES)
     if source is not None and strategy != "single":
         raise BadInput(f"encoder.source names the layer that strategy single reads; {strategy} has no such setting")
-    chosen = _layers(layers, depth) if layers is not None else _published(strategy, depth)
+    if chunks is not None and strategy != "chunk-gated":
+        raise BadInput(f"encoder.chunks names what strategy chunk-gated reads; {strategy} has no such setting")
+    chosen = named_layers(layers, depth) if layers is not None else _published(strategy, depth)
     source = general if source is None else source
     if not 1 <= source <= general:
         raise BadInput(f"encoder.source is a layer of the general model, from 1 to {general}, not {source}")
-    if strategy == "single":
-        return {i - 1: (source,) for i in chosen}
-    if strategy == "multi":
-        return {i - 1: (_height(i / depth, general),) for i in chosen}
-    if strategy == "gated":
-        return {i - 1: tuple(range(1, general + 1)) for i in chosen}
-    if len(chosen) > general:
-        raise BadInput(f"{len(chosen)} layers cannot read a chunk each of {general} layers: name fewer encoder.layers")
-    ends = [general * k // len(chosen) for k in range(len(chosen) + 1)]
-    return {i - 1: tuple(range(ends[k] + 1, ends[k + 1] + 1)) for k, i in enumerate(chosen)}
+    match strategy:
+        case "single":
+            read = [(source,) for _ in chosen]
+        case "multi":
+            read = [(height(i / depth, general),) for i in chosen]
+        case "gated":
+            read = [tuple(range(1, general + 1)) for _ in chosen]
+        case _:
+            read = _even(len(chosen), general) if chunks is None else named_chunks(chunks, general)
+    if len(read) != len(chosen):
+        raise BadInput(
+            f"encoder.chunks has {len(read)} chunks for {len(chosen)} layers that read: name as many encoder.layers"
+        )
+    before = states == "legacy"
+    return {i - 1: tuple(layer - before for layer in each) for i, each in zip(chosen, read, strict=True)}
 
 
-def _layers(asked: Layers, depth: int) -> list[int]:
-    given = [asked] if isinstance(asked, int | str) else list(asked)
-    layers = [int(i) if str(i).isdigit() else i for i in given]
-    found = {_layer(i, depth) for i in layers}  # two heights may be one layer of a network with few
-    if not layers or len(set(layers)) < len(layers):
-        raise BadInput(f"encoder.layers needs at least one layer, and each once, not {layers}")
-    return sorted(found)
-
-
-def _layer(asked: Any, depth: int) -> int:
-    """A layer by its number, or by its height: `6/12` is the sixth of a network with twelve."""
-    share = re.fullmatch(r"(\d+)/(\d+)", asked) if isinstance(asked, str) else None
-    if share is not None and 1 <= int(share[1]) <= int(share[2]):
-        return _height(int(share[1]) / int(share[2]), depth)
-    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= depth:
-        raise BadInput(f"encoder.layers names layers that read the memory, from 1 to {depth}, not {asked!r}")
-    return asked
+def _even(count: int, general: int) -> list[tuple[int, ...]]:
+    """As many chunks of all layers, the lowest first."""
+    if count > general:
+        raise BadInput(f"{count} layers cannot read a chunk each of {general} layers: name fewer encoder.layers")
+    ends = [general * k // count for k in range(count + 1)]
+    return [tuple(range(ends[k] + 1, ends[k + 1] + 1)) for k in range(count)]
 
 
 def _published(strategy: str, depth: int) -> list[int]:
     if strategy == "multi":
         return list(range(1, depth + 1))
-    return sorted({_height(i / 12, depth) for i in PUBLISHED[strategy]})
-
-
-def _height(share: float, depth: int) -> int:
-    """The layer at this share of the way up, a half rounded up."""
-    return max(1, int(share * depth + 0.5))
+    return sorted({height(i / 12, depth) for i in PUBLISHED[strategy]})
 
 
 class Gate(nn.Module):
@@ -127,7 +130,8 @@ class Gate(nn.Module):
 class GeneralMemory(nn.Module):
     """Grafts a network so that it reads a general one; its own are the gates over layers and the shares of `gate`.
 
-    With `others` what is read are the states of another text, up to as many tokens as both have.
+    With `others` what is read are the states of another text, up to as many tokens as both have. The mask `keys` hides
+    padding; `legacy` is the released code's, with which tokens see the padding, and a text's states depend on it.
     """
 
     tells = "general/mass"  # what every read leaves on a tape
@@ -141,6 +145,7 @@ class GeneralMemory(nn.Module):
         attention: str = "memory",
         gate: str = "normal",
         share: float = 0.0,
+        mask: str = "keys",
         others: Others | None = None,
     ) -> None:
         super().__init__()
@@ -151,10 +156,15 @@ class GeneralMemory(nn.Module):
                 f"the general model is {second.width} wide and the domain's {self.width}: "
                 "the same projections serve both, so take two of one width"
             )
+        if mask not in MASKS:
+            raise unknown("mask of a general memory", mask, MASKS)
         if is_causal(layers) and not is_causal(layers_of(second.module)):
             raise BadInput("through this general model a causal network would see what comes later: take a causal one")
+        if is_causal(layers) and mask == "legacy":
+            raise BadInput("with encoder.mask=legacy a causal network would see what comes later: use keys")
         graft(layers, reads, attention=attention)
         self.second, self.reads, self.attention, self.others = second, reads, attention, others
+        self.mask = mask
         gated = [place for place, sources in reads.items() if len(sources) > 1]
         self.gates = nn.ModuleDict({str(i): Gate(self.width, init=gate) for i in gated})
         asked = reads if attention == "gate" else ()
@@ -165,6 +175,8 @@ class GeneralMemory(nn.Module):
             "frozen": second.held is not None,
             "digest": second.digest,
         }
+        if mask != "keys":
+            self.settings["mask"] = mask
         if others is not None:
             self.settings["others"] = others.digest
 
@@ -185,7 +197,8 @@ class GeneralMemory(nn.Module):
         for place, sources in self.reads.items():
             found = [states[i] for i in sources]
             memory[place] = found[0] if len(found) == 1 else self.gates[str(place)](found)
-        return Recall(memory, keep, share={int(place): share for place, share in self.shares.items()})
+        shares = {int(place): share for place, share in self.shares.items()}
+        return Recall(memory, keep, share=shares, released=x.mask if self.mask == "legacy" else None)
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
         with reading(self.recall(x)):

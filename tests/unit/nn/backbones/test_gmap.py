@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core import inputs
@@ -24,7 +25,7 @@ from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
-from holdfast.nn.memory.general import STRATEGIES
+from holdfast.nn.memory.general import STRATEGIES, hiding
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.nn.tuning import tune
@@ -79,6 +80,49 @@ def test_no_padding_and_no_other_text_changes_a_feature(strategy, attention, fol
             assert_close(encoder(batch(encoder, [text]))[0], together[i], rtol=1e-4, atol=1e-5)
         longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
         assert_close(encoder(longer), together, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_with_the_released_mask_padding_changes_a_feature(attention, folders):
+    encoder, right = (build(folders, attention=attention, mask=mask).eval() for mask in ("legacy", "keys"))
+    x = batch(encoder)
+    longest = x.mask.all(1)
+    longer = inputs.Tokens(F.pad(x.ids, (0, 4), value=1), F.pad(x.mask, (0, 4)))
+    with torch.no_grad():
+        assert_close(
+            encoder(x)[longest], right(x)[longest], rtol=1e-4, atol=1e-5
+        )  # where nothing is padded, they agree
+        assert float((encoder(x) - right(x))[~longest].abs().max()) > 1e-3
+        assert float((encoder(longer) - encoder(x)).abs().amax(1).min()) > 1e-4
+    assert "mask" not in right.settings["companion"]
+    assert encoder.settings["companion"]["mask"] == "legacy"
+
+
+def test_with_the_released_mask_a_memory_can_be_hidden_and_trained(folders):
+    encoder = build(folders, mask="legacy", states="legacy", chunks=["1", "2-3"])
+    assert encoder.companion.reads == {1: (0,), 2: (1, 2)}
+    made = trained(encoder)
+    assert all(bool(p.isfinite().all()) for p in made.parameters())
+    encoder.eval()
+    x = batch(encoder, TEXTS[:1])
+    plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
+    plain.module.load_state_dict(encoder.module.state_dict())
+    with torch.no_grad(), hiding():
+        assert_close(encoder(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_is_that_of_the_networks_that_learn(folders):
+    def shares(module):
+        return {part.p for part in module.modules() if isinstance(part, nn.Dropout)}
+
+    usual = build(folders)
+    made = build(folders, dropout=0.3)
+    assert shares(usual.module) == {0.1}
+    assert shares(made.module) == {0.3}
+    assert shares(made.companion.second.module) == {0.1}  # it is frozen, and drops nothing
+    both = build(folders, dropout=0.3, frozen=False)
+    assert shares(both.companion.second.module) == {0.3}
+    torch.testing.assert_close(made.eval()(batch(made)), usual.eval()(batch(usual)))
 
 
 def test_the_general_model_is_read(folders):
@@ -187,7 +231,14 @@ def test_wrong_settings_are_told(folders):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"frozen": False}, {"attention": "gate", "strategy": "gated"}, {"strategy": "beside"}, {"strategy": "none"}],
+    [
+        {},
+        {"frozen": False},
+        {"attention": "gate", "strategy": "gated"},
+        {"strategy": "beside"},
+        {"strategy": "none"},
+        {"mask": "legacy", "states": "legacy", "chunks": [1, "1-3"], "dropout": 0.3},
+    ],
     ids=str,
 )
 def test_a_folder_holds_both(options, folders, tmp_path):
@@ -203,6 +254,8 @@ def test_a_folder_holds_both(options, folders, tmp_path):
     again.load_state_dict(state)
     assert torch.equal(again.eval()(batch(again)), wanted)
     assert again.settings == encoder.settings
+    told = encoder.module.config.hidden_dropout_prob
+    assert again.module.config.hidden_dropout_prob == told == options.get("dropout", 0.1)
     assert again.preparation() == encoder.preparation()
 
 

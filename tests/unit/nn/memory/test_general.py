@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -63,7 +65,68 @@ def test_a_layer_that_is_not_there_is_refused(layers):
             plan_reads(strategy, depth=12, general=12, layers=layers)
 
 
+def test_chunks_other_than_even_ones():
+    plan = partial(plan_reads, "chunk-gated", depth=12, general=12)
+    low, high = (1, 2, 3, 4), tuple(range(5, 13))
+    for asked in (["1-4", "5-12"], [list(low), list(high)], [["1-3", 4], ["5-8", "9-12"]], [low, "5/12-12/12"]):
+        assert plan(chunks=asked) == {5: low, 11: high}
+    assert plan(chunks=["1-6", "7-12"]) == plan()
+    assert plan(chunks=[[12, 1], 12]) == {5: (1, 12), 11: (12,)}  # neither apart nor all of them
+    assert plan(chunks="1-3", layers=9) == {8: (1, 2, 3)}
+    assert plan(chunks=[1, "2", 3], layers=[2, 4, 6]) == {1: (1,), 3: (2,), 5: (3,)}
+    halves = plan_reads("chunk-gated", depth=6, general=6, chunks=["1/12-6/12", "7/12-12/12"])
+    assert halves == {2: (1, 2, 3), 5: (4, 5, 6)}
+
+
+@pytest.mark.parametrize(
+    "chunk", [0, 13, [], [2.5], 2.5, "six", "6-1", "1-13", "0-3", "-3", "1-2-3", True, None, [[1]]]
+)
+def test_a_chunk_of_layers_that_are_not_there_is_refused(chunk):
+    with pytest.raises(
+        BadInput, match=r"encoder\.chunks names layers of the general model, from 1 to 12, for each layer"
+    ):
+        plan_reads("chunk-gated", depth=12, general=12, chunks=["1-6", chunk])
+
+
+def test_the_released_states_are_those_that_go_into_a_layer():
+    plans = {strategy: plan_reads(strategy, depth=12, general=12, states="legacy") for strategy in STRATEGIES}
+    assert plans == {
+        "single": {8: (11,)},
+        "multi": {i: (i,) for i in range(12)},
+        "gated": {8: tuple(range(12))},
+        "chunk-gated": {5: tuple(range(6)), 11: tuple(range(6, 12))},
+    }
+    assert plan_reads("single", depth=12, general=12, source=9, states="legacy") == {8: (8,)}
+    with pytest.raises(BadInput, match="unknown states of a general memory 'all'"):
+        plan_reads("single", depth=12, general=12, states="all")
+    general = bert()
+    second = Second(Held(general))
+    with torch.no_grad():
+        (found,) = second.states(X, [0])
+        assert_close(found, general.embeddings(input_ids=X.ids))
+
+
+def test_kept_states_of_both_kinds_are_kept_apart():
+    kept = Second(Held(bert()), cache=1)
+    reads = [plan_reads("multi", depth=4, general=4, states=states) for states in ("layers", "legacy")]
+    memories = [GeneralMemory(bert(seed=1), kept, each) for each in reads]
+    for _ in range(2):  # the second time from what is kept
+        ours, released = (memory.recall(X).memory for memory in memories)
+        for place in range(1, 4):
+            assert_close(released[place], ours[place - 1])
+        assert float((released[0] - ours[0]).abs().max()) > 1e-3
+    assert {key[0] for key in kept.held.kept} == {(1, 2, 3, 4), (0, 1, 2, 3)}
+
+
 def test_other_settings_that_mean_nothing_are_refused():
+    with pytest.raises(BadInput, match=r"encoder\.chunks names what strategy chunk-gated reads; gated has no such"):
+        plan_reads("gated", depth=12, general=12, chunks=["1-6", "7-12"])
+    with pytest.raises(BadInput, match="has 3 chunks for 2 layers that read"):
+        plan_reads("chunk-gated", depth=12, general=12, chunks=["1-4", "5-8", "9-12"])
+    with pytest.raises(BadInput, match="unknown mask of a general memory 'key'"):
+        GeneralMemory(bert(), Second(Held(bert())), {0: (1,)}, mask="key")
+    with pytest.raises(BadInput, match=r"with encoder\.mask=legacy a causal network would see what comes later"):
+        GeneralMemory(tiny_gpt2(), Second(Held(tiny_gpt2())), {0: (1,)}, mask="legacy")
     with pytest.raises(BadInput, match="at least one layer, and each once"):
         plan_reads("single", depth=12, general=12, layers=[])
     with pytest.raises(BadInput, match="at least one layer, and each once"):
