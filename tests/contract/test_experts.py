@@ -1,4 +1,4 @@
-"""Every rule of the catalog adds the balance loss of experts to what it goes down, and averages keep their routers."""
+"""Every rule of the catalog adds the balance loss of experts to what it goes down and tells who got how much."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from holdfast.core.seeds import seeded
 from holdfast.methods.base import StageInfo
 from holdfast.methods.descent import Descent, Recipe
 from holdfast.nn.experts.graft import experts_in
+from holdfast.protocols.pieces import step_in_memory
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT
 
@@ -25,9 +26,9 @@ def rule(request, benches):
         pytest.skip("this method is for another kind of example")
     needed = catalog.layers("methods", name)[-1][1].necks
 
-    def made(weight: float):
+    def made(weight: float, capacity: float = 0.0):
         with seeded(0, "init"):
-            bench.options = {"experts": {**bench.options["experts"], "balance": weight}}
+            bench.options = {"experts": {**bench.options["experts"], "balance": weight, "capacity": capacity}}
             model, given = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
             optimizer = partial(Descent, Recipe(optimizer="sgd", lr=0.05))
             method = catalog.make("methods", name, model, given=given, task=Classify(), optimizer=optimizer)
@@ -52,6 +53,18 @@ def test_the_balance_loss_moves_the_routers_under_every_rule(rule, benches):
         found[weight] = routers(method.model) - before
     assert bool(found[5.0].any())
     assert float((found[5.0] - found[0.0]).norm()) > 0.5 * float(found[0.0].norm())
+
+
+@pytest.mark.parametrize("weight", [0.0, 5.0])
+def test_every_rule_tells_the_load_the_importance_and_what_was_dropped(rule, benches, weight):
+    told = step_in_memory(rule(weight, capacity=1.0), benches["tiny-vit-experts"].batch())
+    for layer in (0, 1):
+        assert 0 <= float(told[f"experts/dropped/{layer}"]) < 1
+        for what in ("load", "importance"):
+            shares = [float(value) for name, value in told.items() if name.startswith(f"experts/{what}/{layer}/")]
+            assert len(shares) > 1
+            assert sum(shares) == pytest.approx(1, abs=1e-5)
+    assert not any(name.startswith("experts/load/2") for name in told)
 
 
 @pytest.mark.parametrize("name", ["swad(erm)", "moving-average(erm)"])

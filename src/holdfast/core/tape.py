@@ -2,21 +2,24 @@
 
 A module calls `record`; it does nothing unless a caller has opened a `tape`.  Nothing is stored on the
 module, so a tape never holds values of an earlier pass.  Entries named `loss/...` are already weighted
-and every method adds them to its risk.
+and every method adds them to its risk.  Entries named `share/...` are told by every step, whatever it goes down.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from holdfast.core.held import Held
 
 Tape = defaultdict[str, list[Tensor]]
+Shares = Mapping[str, list[Tensor]]  # of one pass, without gradients: in its order, what each module told
 _open = Held[Tape]()
+_passes = Held[list[Shares]]()
 
 
 def record(name: str, value: Tensor) -> None:
@@ -37,16 +40,30 @@ def tape() -> Iterator[Tape]:
     opened: Tape = defaultdict(list)
     with _open.hold(opened):
         yield opened
+    if _passes.value is not None:  # shares alone: the rest would keep a pass in memory
+        _passes.value.append({name: opened[name] for name in opened if name.startswith("share/")})
 
 
-def told(side: Tape) -> dict[str, Tensor]:
-    """Shares that modules told, entries `share/...` of vectors, one number by one: name/pass/place."""
-    return {
-        f"{name.removeprefix('share/')}/{i}/{j}": value
-        for name, values in side.items() if name.startswith("share/")
-        for i, vector in enumerate(values)
-        for j, value in enumerate(vector.unbind(0))
-    }  # fmt: skip
+@contextmanager
+def passes() -> Iterator[list[Shares]]:
+    """The shares of each tape that is opened and closed inside, by whomever."""
+    found: list[Shares] = []
+    with _passes.hold(found):
+        yield found
+
+
+def told(heard: Sequence[Shares]) -> dict[str, Tensor]:
+    """The mean over passes of what each module told, a vector number by number: name/module or name/module/place."""
+    alike: dict[str, list[Tensor]] = defaultdict(list)
+    for each in heard:
+        for name, values in each.items():
+            for module, value in enumerate(values):
+                alike[f"{name.removeprefix('share/')}/{module}"].append(value)
+    found = {}
+    for name, values in alike.items():
+        mean = values[0] if len(values) == 1 else torch.stack(values).mean(dim=0)
+        found |= {f"{name}/{i}": value for i, value in enumerate(mean.unbind(0))} if mean.dim() else {name: mean}
+    return found
 
 
 def auxiliary(side: Tape) -> Tensor | None:

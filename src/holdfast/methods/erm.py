@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.tape import auxiliary, tape, told
+from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.memory.heterogeneous import Heterogeneous
@@ -34,7 +34,7 @@ class ERM(Method):
             self.optimizer.descend(risk)
             return {"risk": risk.detach()}
         self.optimizer.descend(risk + extra)
-        return {"risk": risk.detach(), "auxiliary": extra.detach(), **told(side)}
+        return {"risk": risk.detach(), "auxiliary": extra.detach()}
 
     def _in_pieces(self, batch: DomainBatch) -> Metrics:
         """The mean over the batch is the sum of the means over its pieces, each by its share of what is counted."""

@@ -7,6 +7,7 @@ from torch import nn
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import experts_in
+from holdfast.nn.experts.neck import ExpertsNeck
 from holdfast.nn.prompts import prompts_of
 
 MODES = "full, frozen, last:N (N blocks from the end) or head+cls"
@@ -20,11 +21,14 @@ def check_mode(mode: str) -> None:
         raise BadInput(f"unknown tuning '{mode}': use {MODES}")
 
 
-def tune(backbone: Backbone, mode: str) -> None:
-    """Set requires_grad throughout the backbone; necks and heads outside it always learn."""
+def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
+    """Set requires_grad throughout the backbone; necks and heads outside it always learn, and experts of the neck."""
     check_mode(mode)
     _set(backbone, mode)
     experts = [p for layer in experts_in(backbone) for p in layer.parameters()]
+    if isinstance(neck, ExpertsNeck):
+        for parameter in experts:
+            parameter.requires_grad_(True)
     if experts and not any(p.requires_grad for p in experts):
         raise BadInput(f"experts are there to learn, and tuning {mode} freezes them: use --tune full or last:N")
 

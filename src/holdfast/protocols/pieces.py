@@ -8,6 +8,7 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.chance import own_chance
 from holdfast.core.errors import BadInput, tell
+from holdfast.core.tape import passes, told
 from holdfast.methods.base import Method, Metrics
 from holdfast.methods.descent import Descent
 
@@ -20,13 +21,16 @@ def set_pieces(method: Method, pieces: int) -> None:
 
 
 def step_in_memory(method: Method, batch: DomainBatch) -> Metrics:
-    """One step; out of memory, the same with pieces of half the size, and so on. They stay for the steps to come."""
+    """One step; out of memory, the same with pieces of half the size, and so on. They stay for the steps to come.
+
+    Whatever the rule, what modules told of shares is told with its metrics.
+    """
     while True:
         try:
-            with own_chance():
+            with own_chance(), passes() as heard:
                 metrics = method.step(batch)
             parallel.average_statistics(method)
-            return metrics
+            return {**metrics, **told(heard)}
         except torch.OutOfMemoryError:
             pass  # gone on with below, where the failed step's tensors are no longer held by its error
         _halve(method, batch)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.record import RunRecord
 from holdfast.report.labels import configuration, natural
@@ -14,6 +14,7 @@ from holdfast.report.stats import summarise
 
 Groups = Mapping[str, Sequence[RunRecord]]  # label -> its records, in the order of the page
 SIDES = (("sources", "effective"), ("targets", "effective"), ("sources", "used"), ("targets", "used"))
+T = TypeVar("T")
 PICTURED = 12  # runs that are pictured: a page stays light enough for a phone
 
 
@@ -63,17 +64,20 @@ def noise(groups: Groups) -> float | None:
 
 
 def pictured(groups: Groups, name: str) -> tuple[list[Shown], int]:
-    """The first seed of each method, target by target, up to a limit; and how many runs are left out."""
-    once: dict[tuple[str, str], Shown] = {}
+    """The runs of which what an analysis found is pictured; and how many are left out."""
+    shown, left = first_seeds(groups, lambda record: record.analysis.get(name))
+    return [Shown(label, _targets(told), r.spec.get("seed"), r.id, told) for label, r, told in shown], left
+
+
+def first_seeds(groups: Groups, look: Callable[[RunRecord], T | None]) -> tuple[list[tuple[str, RunRecord, T]], int]:
+    """The first seed of each method, target by target, up to a limit, with what is seen; and how many are left out."""
+    once: dict[tuple[str, str], tuple[str, RunRecord, T]] = {}
     total = 0
     for label, group in groups.items():
         for record in group:
-            told = record.analysis.get(name)
-            if told is None:
-                continue
-            total += 1
-            key = (record.episode, label)
-            once.setdefault(key, Shown(label, _targets(told), record.spec.get("seed"), record.id, told))
+            if (told := look(record)) is not None:
+                total += 1
+                once.setdefault((record.episode, label), (label, record, told))
     places = {label: place for place, label in enumerate(groups)}
     order = sorted(once, key=lambda key: (natural(key[0]), places[key[1]]))
     shown = [once[key] for key in order[:PICTURED]]

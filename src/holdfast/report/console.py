@@ -8,14 +8,15 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.report.table import Row, best, columns
-from holdfast.report.words import MISSING, error_note, metric_name, number, show
+from holdfast.report.table import Row, best, columns, own_columns
+from holdfast.report.words import MISSING, OWN, error_note, metric_name, number, show
 
 
 def rich_table(rows: Sequence[Row], metric: str) -> Table:
-    """Methods by target domains, then average and worst domain; the best of each column is bold."""
-    targets = columns(rows)
+    """Methods by target domains, then average, worst domain, and a lone source's own; the best of a column is bold."""
+    targets, owned = columns(rows), own_columns(rows)
     note = f"{error_note(rows)}; best in bold" if len(rows) > 1 else error_note(rows)
+    note = f"{note}; {OWN}" if owned else note
     table = Table(
         title=Text(metric_name(metric)),
         caption=Text(note),
@@ -30,15 +31,19 @@ def rich_table(rows: Sequence[Row], metric: str) -> Table:
         table.add_column(Text(target), justify="right", no_wrap=True)
     table.add_column("average", justify="right", no_wrap=True)
     table.add_column("worst", justify="right", no_wrap=True)
+    for name in owned:
+        table.add_column(Text(name), justify="right", no_wrap=True)
     tops = [best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets]
     top_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
     top_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
+    inside = {name: best({r.label: r.own[name].mean for r in rows if name in r.own}, metric) for name in owned}
     for row in rows:
         pairs = zip(targets, tops, strict=True)
         line = [_cell(show(row.cells.get(t), metric), row.label in top) for t, top in pairs]
         line.append(_cell(show(row.average, metric), row.label in top_average))
         worst = MISSING if row.worst is None else f"{number(row.worst[1], metric)} {row.worst[0]}"
-        table.add_row(Text(row.label), *line, _cell(worst, row.label in top_worst))
+        own = [_cell(show(row.own.get(name), metric), row.label in inside[name]) for name in owned]
+        table.add_row(Text(row.label), *line, _cell(worst, row.label in top_worst), *own)
     return table
 
 

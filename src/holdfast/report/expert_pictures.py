@@ -6,6 +6,7 @@ Every section is a title, some words and runs with their pictures, drawn as in `
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +14,14 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from holdfast.record import RunRecord
-from holdfast.report.analyses import Groups, Shown, pictured
+from holdfast.report.analyses import Groups, Shown, first_seeds, pictured
 from holdfast.report.plots import SHADES, fragment, plain
 from holdfast.report.routing import colour, draw_map, expert_keys
 
-SHARE = re.compile(r"experts/(load|importance)/(\d+)/(\d+)")  # what, layer with experts, expert
+SHARE = re.compile(r"experts/(load|importance|dropped)/(\d+)(?:/(\d+))?")  # what, layer with experts, expert
+
+Points = list[tuple[int, float]]  # step, share
+Shares = Mapping[tuple[str, int], Mapping[int, Points]]
 
 Drawn = tuple[
     str, list[tuple[str, str]], int
@@ -34,9 +38,12 @@ def sections(groups: Groups) -> list[dict[str, Any]]:
     return [section for section in made if section["runs"]]
 
 
-def shares(record: RunRecord) -> dict[tuple[str, int], dict[int, list[tuple[int, float]]]]:
-    """(load or importance, layer) -> expert -> (step, share) at every validation, all stages and phases in a row."""
-    found: dict[tuple[str, int], dict[int, list[tuple[int, float]]]] = {}
+def shares(record: RunRecord) -> Shares:
+    """(load, importance or dropped, layer) -> expert -> (step, share) at every validation, stages and phases in a row.
+
+    What was dropped is the share of a layer, told as that of its first expert.
+    """
+    found: dict[tuple[str, int], dict[int, Points]] = {}
     before = 0
     for stage in record.stages:
         last = 0
@@ -45,45 +52,57 @@ def shares(record: RunRecord) -> dict[tuple[str, int], dict[int, list[tuple[int,
             last = entry["step"]
             for name, value in entry.items():
                 if match := SHARE.fullmatch(name):
-                    what, layer, expert = match[1], int(match[2]), int(match[3])
+                    what, layer, expert = match[1], int(match[2]), int(match[3] or 0)
                     found.setdefault((what, layer), {}).setdefault(expert, []).append((before + last, value))
         before += last
     return found
 
 
 def _training(groups: Groups) -> dict[str, Any]:
-    runs, total = [], 0
-    for label, group in groups.items():
-        told = [(record, found) for record in group if (found := shares(record))]
-        total += len(told)
-        if told:
-            record, found = told[0]
-            panels = [
-                (f"{what.capitalize()}, {_nth(layer)} layer with experts", _lines(record.id, what, layer, each))
-                for (what, layer), each in sorted(found.items(), key=lambda item: (item[0][1], item[0][0] != "load"))
-            ]
-            runs.append(
-                _run(
-                    f"{label}, {record.episode}", record.spec.get("seed"), ("", panels, len(next(iter(found.values()))))
-                )
-            )
-    words = "The share of tokens that go to each expert, and its share of the probabilities, at each validated step."
-    return {"title": "Experts over training", "words": words, "runs": runs, "left": total - len(runs)}
+    shown, left = first_seeds(groups, lambda record: shares(record) or None)
+    runs = [
+        _run(f"{label}, {record.episode}", record.spec.get("seed"), _over(record.id, found))
+        for label, record, found in shown
+    ]
+    words = (
+        "The share of tokens that go to each expert, and its share of the probabilities, at each validated step; with "
+        "a capacity, also the share of the pairs of a token and an expert for which there was no room."
+    )
+    return {"title": "Experts over training", "words": words, "runs": runs, "left": left}
 
 
-def _lines(key: str, what: str, layer: int, by_expert: Mapping[int, list[tuple[int, float]]]) -> str:
+def _over(key: str, found: Shares) -> Drawn:
+    by_layer = sorted(found.items(), key=lambda item: (item[0][1], item[0][0] != "load"))
+    panels, dropped, experts = [], {}, 0
+    for (what, layer), each in by_layer:
+        if what == "dropped":
+            dropped[f"{_nth(layer)} layer with experts"] = (colour(layer), each[0])
+            continue
+        experts = len(each)
+        named = {f"expert {expert}": (colour(expert), each[expert]) for expert in sorted(each)}
+        picture = _lines(f"{key}-{what}-{layer}", named, even=1 / experts)
+        panels.append((f"{what.capitalize()}, {_nth(layer)} layer with experts", picture))
+    if not dropped:
+        return "", panels, experts
+    panels.append(("Dropped, by layer", _lines(f"{key}-dropped", dropped)))
+    last = ", ".join(f"{points[-1][1]:.1%} in the {name}" for name, (_, points) in dropped.items())
+    return f"Of the pairs there was no room, at the last validated step, for {last}.", panels, experts
+
+
+def _lines(key: str, named: Mapping[str, tuple[str, Points]], *, even: float | None = None) -> str:
+    """A line in its colour for each name; dotted, what each would have were all alike."""
     figure = go.Figure()
-    for expert, points in sorted(by_expert.items()):
+    for name, (shade, points) in named.items():
         steps, values = zip(*points, strict=True)
         figure.add_scatter(
-            x=steps, y=values, mode="lines+markers", name=f"expert {expert}",
-            line={"color": colour(expert)}, marker={"size": 4},
-            hovertemplate=f"expert {expert}, step %{{x}}: %{{y:.3f}}<extra></extra>",
+            x=steps, y=values, mode="lines+markers", name=name, line={"color": shade}, marker={"size": 4},
+            hovertemplate=f"{name}, step %{{x}}: %{{y:.3f}}<extra></extra>",
         )  # fmt: skip
-    figure.add_hline(y=1 / len(by_expert), line={"color": "rgba(128,128,128,0.9)", "width": 1, "dash": "dot"})
+    if even is not None:
+        figure.add_hline(y=even, line={"color": "rgba(128,128,128,0.9)", "width": 1, "dash": "dot"})
     figure.update_xaxes(title="step")
     figure.update_yaxes(title="share", rangemode="tozero")
-    return fragment(figure, f"experts-over-{key}-{what}-{layer}", height=320, legend=False)
+    return fragment(figure, f"experts-over-{key}", height=320, legend=even is None)
 
 
 def _across(shown: Shown) -> Drawn:
@@ -124,11 +143,13 @@ def _parts(shown: Shown) -> Drawn:
 
 
 def _looks(shown: Shown) -> Drawn:
-    panels = []
+    panels, seen = [], Counter[str]()
     for i, each in enumerate(shown.found["maps"]):
+        seen[each["domain"]] += 1
+        name = each["name"] or f"image {seen[each['domain']]}"
         for head, grid in enumerate(each["heads"]):
             picture = draw_map({**each, "experts": grid}, 0, f"look-{shown.id}-{i}-{head}")
-            panels.append((f"{each['domain']}, head {head + 1}", picture))
+            panels.append((f"{name}, {each['domain']}, head {head + 1}", picture))
     return "", panels, 0
 
 

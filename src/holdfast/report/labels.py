@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.record import RunRecord
@@ -59,7 +59,7 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     specs = {configuration(r): r.spec for r in records}
     flat = {key: _flatten(spec) for key, spec in specs.items()}
     always = [k for k in SHARED if len({f.get(k) for f in flat.values()}) > 1]
-    necks = _necks(flat, {key for key, spec in specs.items() if spec["method"] == BASELINE})
+    necks = _necks(flat)
     found: dict[str, str] = {}
     for method in sorted({str(s["method"]) for s in specs.values()}):
         own = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
@@ -72,32 +72,21 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     return found
 
 
-def _necks(flat: Mapping[str, Mapping[str, str]], baseline: Collection[str]) -> dict[str, str]:
-    """Configuration -> what a label says of its neck: ` + memory frozen slots=64`, what differs among the records.
+def _necks(flat: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Configuration -> what a label says of its neck: ` + memory frozen slots=64`, nothing of the plain backbone.
 
-    A neck is told where it is not the usual one, its settings where records with the same neck differ in them; a
-    setting that was left as it is goes unsaid.
+    Settings are told where records with the same neck differ in them; one that was left as it is goes unsaid.
     """
     necks = {key: settings.get("neck", "none") for key, settings in flat.items()}
     necks = {key: "none" if neck in NO_NECK else neck for key, neck in necks.items()}
-    usual = _usual(set(necks.values()), {necks[key] for key in baseline})
     found = {}
     for key, settings in flat.items():
         same = [flat[other] for other, neck in necks.items() if neck == necks[key]]
         own = sorted(k for k in settings if k.startswith("neck_args."))
         differ = [k for k in own if len({other.get(k) for other in same}) > 1]
         words = [_neck_setting(k.removeprefix("neck_args."), settings[k]) for k in differ]
-        told = " without neck" if necks[key] == "none" else f" + {' '.join([necks[key], *words])}"
-        found[key] = told if words or necks[key] != usual else ""
+        found[key] = "" if necks[key] == "none" else f" + {' '.join([necks[key], *words])}"
     return found
-
-
-def _usual(necks: Collection[str], baseline: Collection[str]) -> str:
-    """The neck that goes unsaid: the only one, or the baseline's only one, or else the plain backbone."""
-    for there in (necks, baseline):
-        if len(there) == 1:
-            return next(iter(there))
-    return "none"
 
 
 def _neck_setting(name: str, value: str) -> str:

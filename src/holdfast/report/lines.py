@@ -9,16 +9,17 @@ from holdfast.report import words
 from holdfast.report.against import Against, told_difference, told_p
 from holdfast.report.gap import Gap
 from holdfast.report.stats import Cell
-from holdfast.report.table import Row, best, columns
+from holdfast.report.table import Row, best, columns, own_columns
 from holdfast.report.transfer import Transfer
 
 
 def score_lines(table: Sequence[Row], metric: str) -> list[dict[str, Any]]:
     """The rows as the template writes them: text, value to sort by, bold or not."""
-    targets = columns(table)
+    targets, owned = columns(table), own_columns(table)
     tops = {t: best({r.label: r.cells[t].mean for r in table if t in r.cells}, metric) for t in targets}
     top_average = best({r.label: r.average.mean for r in table if r.average is not None}, metric)
     top_worst = best({r.label: r.worst[1] for r in table if r.worst is not None}, metric)
+    inside = {t: best({r.label: r.own[t].mean for r in table if t in r.own}, metric) for t in owned}
     most = max((cell.n for row in table for cell in row.cells.values()), default=0)
 
     def cell(found: Cell | None, bold: bool) -> dict[str, Any]:
@@ -37,7 +38,8 @@ def score_lines(table: Sequence[Row], metric: str) -> list[dict[str, Any]]:
         cells.append(cell(row.average, row.label in top_average))
         name, mean = row.worst if row.worst is not None else (None, None)
         worst = {"text": words.number(mean, metric), "value": mean, "best": row.label in top_worst}
-        lines.append({"label": row.label, "cells": [*cells, worst | {"seeds": None, "extra": name}]})
+        own = [cell(row.own.get(t), row.label in inside[t]) for t in owned]
+        lines.append({"label": row.label, "cells": [*cells, worst | {"seeds": None, "extra": name}, *own]})
     return lines
 
 
@@ -79,12 +81,13 @@ def memory_line(entry: dict[str, Any]) -> dict[str, Any]:
 def cost_line(entry: dict[str, Any]) -> dict[str, Any]:
     """A line of the costs table: label, then pairs of text and the value to sort by."""
 
-    def told(key: str, digits: int) -> tuple[str, float | None]:
+    def told(key: str, digits: int, unit: float = 1) -> tuple[str, float | None]:
         value = entry[key]
-        return (words.MISSING if value is None else f"{value:,.{digits}f}"), value
+        return (words.MISSING if value is None else f"{value / unit:,.{digits}f}"), value
 
     keys = (("seconds", 1), ("examples_per_second", 0), ("peak_memory_mb", 0), ("learning_parameters", 0))
-    return {"label": entry["method"], "cells": [*(told(k, d) for k, d in keys), told("runs", 0)]}
+    cells = [*(told(k, d) for k, d in keys), told("macs", 3, 1e6), told("runs", 0)]
+    return {"label": entry["method"], "cells": cells}
 
 
 def gap_lines(label: str, reference: str, by_domain: Mapping[str, Gap], metric: str) -> list[dict[str, Any]]:

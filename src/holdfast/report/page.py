@@ -20,7 +20,7 @@ from holdfast.report.forgetting import panels
 from holdfast.report.gap import INSIDE, gaps
 from holdfast.report.labels import grouped
 from holdfast.report.runs import configurations, facts
-from holdfast.report.table import arena, columns, costs, r_matrix, rows
+from holdfast.report.table import arena, columns, costs, own_columns, r_matrix, rows
 from holdfast.report.template import template
 from holdfast.report.transfer import transfers
 
@@ -72,6 +72,8 @@ def _scores(everything: Sequence[RunRecord], groups: analyses.Groups, metric: st
         "decision": decide(rivals, metric),
         "error_note": words.error_note(table),
         "targets": columns(table),
+        "owned": own_columns(table),
+        "own_note": words.OWN,
         "lines": lines.score_lines(table, metric),
         "methods": list(dict.fromkeys(str(group[0].spec["method"]) for group in groups.values())),
         "keys": plots.legend(groups),

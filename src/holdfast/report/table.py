@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.core.errors import unknown
@@ -13,10 +13,13 @@ from holdfast.record import RunRecord, Scores
 from holdfast.report.labels import configuration, grouped, label, natural
 from holdfast.report.stats import Cell, summarise
 
-__all__ = ["Row", "arena", "best", "columns", "costs", "flat", "label", "r_matrix", "rows", "stream_domains"]
+__all__ = [
+    "Row", "arena", "best", "columns", "costs", "flat", "label", "own_columns", "r_matrix", "rows", "stream_domains",
+]  # fmt: skip
 
 LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")
-COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters")
+SINGLE = "single-source"  # the plan whose columns name the domain that trained, too
+COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters", "macs")
 
 Found = dict[Any, dict[str, float]]  # seed -> column -> value
 
@@ -30,6 +33,7 @@ class Row:
     cells: dict[str, Cell]  # target -> scores over seeds; a target without a run is absent
     average: Cell | None  # mean over targets for each seed, then over the seeds that have all targets
     worst: tuple[str, float] | None  # target and mean, once all targets are there
+    own: dict[str, Cell] = field(default_factory=dict)  # of a domain that trained alone, by its validation rows
 
 
 def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
@@ -53,7 +57,8 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
                 value = scores.get(metric)
                 if value is not None:
                     by_seed.setdefault(record.spec.get("seed"), {})[column] = float(value)
-        made.append(_row(name, str(group[0].spec["method"]), by_seed, needed[place], metric))
+        row = _row(name, str(group[0].spec["method"]), by_seed, needed[place], metric)
+        made.append(replace(row, own=_own(group, metric)))
     return made
 
 
@@ -71,6 +76,20 @@ def _row(name: str, method: str, by_seed: Found, needed: Sequence[str], metric: 
     return Row(name, method, cells, summarise(whole) if whole else None, worst)
 
 
+def _own(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
+    """Scores inside the source, which no average counts; there are none where several domains train."""
+    found: dict[str, list[float]] = {}
+    for record in group:
+        if record.spec.get("plan") != SINGLE or not record.stages:
+            continue
+        stage = record.stages[-1]
+        for domain in stage["train"]:
+            value = stage["valid"].get(domain, {}).get(metric)
+            if value is not None:
+                found.setdefault(f"{domain}>{domain} (valid)", []).append(float(value))
+    return {name: summarise(found[name]) for name in sorted(found, key=natural)}
+
+
 def arena(record: RunRecord) -> tuple[str, ...]:
     """Data and plan: only records that share them have the same targets, so only their averages compare."""
     return tuple(str(record.spec.get(k)) for k in ("data", "fingerprint", "plan"))
@@ -84,7 +103,7 @@ def _reached(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
     found = {}
     for r in records:
         before = ""
-        if r.spec.get("plan") == "single-source":
+        if r.spec.get("plan") == SINGLE:
             before = "+".join(last[r.id].get("train", [])) + ">"
         elif crossed:
             before = f"{r.episode}>"
@@ -108,6 +127,11 @@ def columns(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(column for row in fullest_first for column in row.cells))
 
 
+def own_columns(rows: Iterable[Row]) -> list[str]:
+    """Where one domain trained alone, its own column; none elsewhere."""
+    return sorted({column for row in rows for column in row.own}, key=natural)
+
+
 def best(means: Mapping[str, float], metric: str) -> set[str]:
     """The names with the best value of one column, ties included; nobody is best alone."""
     finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
@@ -121,7 +145,7 @@ def flat(records: Iterable[RunRecord], metric: str) -> list[dict[str, Any]]:
     """The table for machines: method, target, metric, mean, stderr, n; average and worst come last."""
     found: list[dict[str, Any]] = []
     for row in rows(records, metric):
-        cells = list(row.cells.items())
+        cells = [*row.cells.items(), *row.own.items()]
         if row.average is not None:
             cells.append(("average", row.average))
         if row.worst is not None:

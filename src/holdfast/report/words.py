@@ -11,6 +11,7 @@ from holdfast.report.table import LOWER_IS_BETTER, Row
 
 PLAIN = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity")  # not shares of one: shown as they are
 MISSING = "–"
+OWN = "(valid): validation rows of the domain that trained, which no average counts"
 SPELLED = {
     "macro_f1": "macro-F1", "micro_f1": "micro-F1", "entity_f1": "entity F1", "answer_f1": "answer F1",
     "roc_auc": "ROC AUC",

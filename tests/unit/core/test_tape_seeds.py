@@ -1,7 +1,7 @@
 import torch
 
 from holdfast.core.seeds import chance_state, derive, generator, seeded, set_chance_state
-from holdfast.core.tape import auxiliary, listening, record, tape
+from holdfast.core.tape import auxiliary, listening, passes, record, tape, told
 
 
 def test_nothing_is_kept_without_a_tape_and_an_inner_tape_hides_the_outer():
@@ -24,6 +24,21 @@ def test_auxiliary_sums_losses_alone():
         record("loss/b", torch.tensor(0.5))
         record("weights", torch.tensor(9.0))
     assert float(auxiliary(side)) == 2.5
+
+
+def test_shares_of_all_tapes_are_told_as_their_mean_by_module_and_place():
+    with passes() as heard:
+        for first in (0.0, 0.5):
+            with tape():
+                record("share/load", torch.tensor([first, 1 - first]))
+                record("share/load", torch.tensor([1.0, 0.0]))
+                record("share/dropped", torch.tensor(first))
+                record("loss/a", torch.tensor(1.0))
+    with tape():
+        record("share/load", torch.tensor([0.0, 1.0]))
+    found = {name: float(value) for name, value in told(heard).items()}
+    assert found == {"load/0/0": 0.25, "load/0/1": 0.75, "load/1/0": 1.0, "load/1/1": 0.0, "dropped/0": 0.25}
+    assert told([]) == {}
 
 
 def test_named_generators_are_apart_and_repeatable():

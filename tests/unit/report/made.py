@@ -47,6 +47,13 @@ def record(
     )
 
 
+def alone(method: str, seed: int, source: str, inside: float, test: Mapping[str, float]) -> RunRecord:
+    """A run that trained on one domain, with the score of its own validation rows."""
+    made = record(method, seed, test, train=[source], plan="single-source", episode=f"from-{source}")
+    made.stages[0]["valid"] = {source: {"accuracy": inside}}
+    return made
+
+
 def stream(method: str, seed: int, matrix: Sequence[Mapping[str, float]], order: Sequence[str]) -> RunRecord:
     """One run of several stages; `matrix` has the scores after each."""
     stages = [stage([d], scores) for d, scores in zip(order, matrix, strict=True)]

@@ -57,6 +57,8 @@ def test_what_the_catalog_brings_by_itself_is_told():
     assert {"head"} <= by_task <= {*OPTIONS, *BY_TASK}
     _, settings = told(command(spec(task="tag", tune="full"), [0]))
     assert settings["head"] == "linear"
+    _, settings = told(command(spec(task="span", tune="full", task_args={"stride": 128}), [0]))
+    assert settings["task.stride"] == 128
 
 
 @pytest.mark.parametrize("change", [{"trials": 5}, {"plan": "all"}], ids=["a search", "a fit"])

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from holdfast.report.console import rich_table
 from holdfast.report.table import rows
-from tests.unit.report.made import leave_one_out, record
+from tests.unit.report.made import alone, leave_one_out, record
 
 
 def printed(made, metric="accuracy", *, styled=False) -> str:
@@ -25,6 +25,16 @@ def test_means_errors_average_and_worst():
     assert "82.5 ± 2.5" in lines["mil"]
     assert "accuracy (%)" in text
     assert "2 seeds; ± is the standard error" in text
+
+
+def test_a_lone_source_has_columns_of_its_own_after_the_worst():
+    text = printed([alone("erm", 0, "a", 0.9, {"b": 0.5}), alone("erm", 0, "b", 0.6, {"a": 0.2})])
+    head = next(line for line in text.splitlines() if "method" in line)
+    assert re.split(r"\s\s+", head.strip())[-3:] == ["worst", "a>a (valid)", "b>b (valid)"]
+    line = next(line for line in text.splitlines() if line.strip().startswith("erm "))
+    assert re.split(r"\s\s+", line.strip())[-2:] == ["90.0", "60.0"]
+    assert "validation rows of the domain that trained, which no average counts" in " ".join(text.split())
+    assert "(valid)" not in printed(leave_one_out())
 
 
 def test_only_the_best_is_bold():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from holdfast.report.expert_pictures import sections, shares
 from holdfast.report.page import write_page
 from tests.unit.report.made import record
@@ -20,16 +22,20 @@ PARTS = {
 }  # fmt: skip
 LOOKS = {
     "targets": ["c"],
-    "maps": [{"name": "", "domain": "c", "image": IMAGE, "heads": [[[0.1, 0.2], [0.3, 0.1]]] * 2}],
+    "maps": [
+        {"name": name, "domain": "c", "image": IMAGE, "heads": [[[0.1, 0.2], [0.3, 0.1]]] * 2}
+        for name in ("", "", "cat/1")
+    ],
 }
 
 
-def trained():
+def trained(target: str = "c", seed: int = 0, *, capacity: bool = False):
     def entry(step: int, first: float) -> dict:
         told = {f"experts/{what}/0/{e}": v for what in ("load", "importance") for e, v in ((0, first), (1, 1 - first))}
-        return {"step": step, "risk": 1.0, **told}
+        dropped = {"experts/dropped/0": first / 10} if capacity else {}
+        return {"step": step, "risk": 1.0, **told, **dropped}
 
-    plain = record("erm", 0, {"c": 0.5})
+    plain = record("erm", seed, {target: 0.5})
     stage = {**plain.stages[0], "history": [entry(5, 0.5), entry(10, 0.6), entry(5, 0.7)]}
     return replace(plain, stages=[stage, {**stage, "history": [entry(5, 0.9)]}])
 
@@ -39,6 +45,27 @@ def test_shares_over_phases_and_stages_in_a_row():
     assert set(found) == {("load", 0), ("importance", 0)}
     assert found["load", 0][0] == [(5, 0.5), (10, 0.6), (15, 0.7), (20, 0.9)]
     assert shares(record("erm", 0, {"c": 0.5})) == {}
+
+
+def test_the_first_seed_of_every_target_is_shown_over_training():
+    runs = [trained(target, seed) for seed in (0, 1) for target in ("d10", "d9")]
+    (over,) = sections({"erm + experts": runs, "coral + experts": [trained("d9")]})
+    assert [(run["name"], run["seed"]) for run in over["runs"]] == [
+        ("erm + experts, to-d9", 0), ("coral + experts, to-d9", 0), ("erm + experts, to-d10", 0),
+    ]  # fmt: skip
+    assert over["left"] == 2
+
+
+def test_what_a_capacity_dropped_is_drawn_and_told():
+    found = shares(trained(capacity=True))
+    assert [value for _, value in found["dropped", 0][0]] == pytest.approx([0.05, 0.06, 0.07, 0.09])
+    (over,) = sections({"erm + experts": [trained(capacity=True)]})
+    (run,) = over["runs"]
+    assert [title for title, _ in run["panels"]][-1] == "Dropped, by layer"
+    assert "first layer with experts" in run["panels"][-1][1]
+    assert run["told"].endswith("no room, at the last validated step, for 9.0% in the first layer with experts.")
+    assert len(run["keys"]) == 2
+    assert sections({"erm": [trained()]})[0]["runs"][0]["told"] == ""
 
 
 def test_a_section_for_everything_that_records_tell():
@@ -59,7 +86,10 @@ def test_a_section_for_everything_that_records_tell():
     assert "0.3000 bits" in parts["told"]
     assert "beak" in parts["panels"][0][1]
     (looks,) = found["Where the class token looks"]["runs"]
-    assert [title for title, _ in looks["panels"]] == ["c, head 1", "c, head 2"]
+    assert [title for title, _ in looks["panels"]] == [
+        "image 1, c, head 1", "image 1, c, head 2", "image 2, c, head 1", "image 2, c, head 2",
+        "cat/1, c, head 1", "cat/1, c, head 2",
+    ]  # fmt: skip
     assert sections({"erm": [record("erm", 0, {"c": 0.5})]}) == []
 
 

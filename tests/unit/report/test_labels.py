@@ -14,14 +14,16 @@ def test_necks_beside_the_plain_backbone_are_told_and_the_plain_one_comes_first(
     assert list(grouped(runs)) == ["erm", "erm + memory", "erm + memory frozen", "dann", "mil + memory"]
 
 
-def test_one_neck_for_all_is_not_told():
-    assert list(grouped([made("erm", "projection"), made("coral", "projection")])) == ["erm", "coral"]
-    assert label(made("mil", "memory", neck_args={"slots": 64})) == "mil"
+def test_a_neck_is_told_where_all_have_it_too():
+    runs = [made("erm", "projection"), made("coral", "projection")]
+    assert list(grouped(runs)) == ["erm + projection", "coral + projection"]
+    assert list(grouped([made("erm", "experts")])) == ["erm + experts"]
+    assert label(made("mil", "memory", neck_args={"slots": 64})) == "mil + memory"
 
 
-def test_the_necks_of_the_baseline_decide_which_one_goes_unsaid():
+def test_the_plain_backbone_goes_unsaid_beside_any_necks():
     runs = [made("erm", "projection"), made("coral", "projection"), made("mil", "memory"), made("dann")]
-    assert list(grouped(runs)) == ["erm", "coral", "dann without neck", "mil + memory"]
+    assert list(grouped(runs)) == ["erm + projection", "coral + projection", "dann", "mil + memory"]
     two = [made("erm", "projection"), made("erm", "memory"), made("mil", "memory")]
     assert list(grouped(two)) == ["erm + memory", "erm + projection", "mil + memory"]
     assert list(grouped([made("coral"), made("mil", "memory")])) == ["coral", "mil + memory"]

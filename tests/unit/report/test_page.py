@@ -14,7 +14,7 @@ from holdfast.core.errors import BadInput
 from holdfast.report.page import write_page
 from holdfast.report.table import rows
 from holdfast.report.words import headline
-from tests.unit.report.made import leave_one_out, record, stream
+from tests.unit.report.made import alone, leave_one_out, record, stream
 
 WILD = "<script>alert(1)</script>"
 
@@ -67,6 +67,20 @@ def test_the_page_holds_the_table_and_nothing_from_the_network(tmp_path):
     assert "default-src 'none'" in text
     for part in ("one row was dropped", "minilm", "reviews", "leave-one-out", "0, 1", "Made", "0.1.0 abc"):
         assert part in text
+
+
+def test_a_lone_source_is_in_the_table(tmp_path):
+    text = written(tmp_path, [alone("erm", 0, "a", 0.9, {"b": 0.5}), alone("erm", 0, "b", 0.6, {"a": 0.2})])
+    head, body = (re.search(rf"<{tag}>.*?</{tag}>", text, re.DOTALL) for tag in ("thead", "tbody"))
+    assert head is not None
+    assert body is not None
+    names = re.findall(r"<button[^>]*>(.*?)</button>", head[0])
+    assert names == ["method", "a&gt;b", "b&gt;a", "average", "worst domain", "a&gt;a (valid)", "b&gt;b (valid)"]
+    assert re.findall(r'<td data-value="([^"]*)" class="([^"]*)"', body[0]) == [
+        ("0.5", ""), ("0.2", ""), ("0.35", " apart"), ("0.2", ""), ("0.9", " apart"), ("0.6", ""),
+    ]  # fmt: skip
+    assert "which no average counts" in text
+    assert "which no average counts" not in written(tmp_path, leave_one_out())
 
 
 def test_names_are_escaped_everywhere(tmp_path):

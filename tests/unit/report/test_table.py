@@ -10,8 +10,10 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.report.labels import configuration, grouped
-from holdfast.report.table import best, columns, costs, flat, label, r_matrix, rows, stream_domains
-from tests.unit.report.made import COST, leave_one_out, record, stream
+from holdfast.report.lines import cost_line
+from holdfast.report.table import best, columns, costs, flat, label, own_columns, r_matrix, rows, stream_domains
+from holdfast.report.words import MISSING
+from tests.unit.report.made import COST, alone, leave_one_out, record, stream
 
 
 def test_rows_by_hand():
@@ -135,6 +137,24 @@ def test_single_source_columns_name_the_source():
     assert row.worst == ("b>a", 0.1)
 
 
+def test_a_lone_source_is_shown_beside_the_others_and_in_no_average():
+    made = [alone("erm", 0, "a", 0.9, {"b": 0.5}), alone("erm", 1, "a", 0.7, {"b": 0.3})]
+    made += [alone("erm", 0, "b", 0.6, {"a": 0.2}), alone("erm", 1, "b", 0.6, {"a": 0.2})]
+    (row,) = rows(made, "accuracy")
+    assert list(row.cells) == ["a>b", "b>a"]
+    assert {name: (cell.mean, cell.n) for name, cell in row.own.items()} == {
+        "a>a (valid)": (pytest.approx(0.8), 2), "b>b (valid)": (pytest.approx(0.6), 2),
+    }  # fmt: skip
+    assert own_columns([row]) == ["a>a (valid)", "b>b (valid)"]
+    assert row.average is not None
+    assert row.average.mean == pytest.approx(0.3)
+    assert row.worst == ("b>a", 0.2)
+    assert [entry["target"] for entry in flat(made, "accuracy")] == [
+        "a>b", "b>a", "a>a (valid)", "b>b (valid)", "average", "worst",
+    ]  # fmt: skip
+    assert rows(leave_one_out(), "accuracy")[0].own == {}
+
+
 def test_a_target_of_several_episodes_is_not_overwritten():
     made = [record("erm", 0, {"x": v}, plan="cross-dataset", episode=e) for e, v in (("one", 0.2), ("two", 0.4))]
     (row,) = rows(made, "accuracy")
@@ -179,13 +199,16 @@ def test_a_diverged_run_is_null_for_machines():
 def test_costs_by_hand():
     slow = record("erm", 1, {"films": 0.5}, cost=COST | {"seconds": 30.0, "peak_memory_mb": 300.0})
     bare = replace(record("mil", 0, {"films": 0.5}), cost={})
-    entries = costs([record("erm", 0, {"films": 0.5}), slow, bare])
+    entries = costs([record("erm", 0, {"films": 0.5}, cost=COST | {"macs": 4_600_000}), slow, bare])
     assert entries[0] == {
         "method": "erm",
         "seconds": 20.0,
         "examples_per_second": 500.0,
         "peak_memory_mb": 300.0,
         "learning_parameters": 1000,
+        "macs": 4_600_000,
         "runs": 2,
     }
-    assert entries[1]["seconds"] is None
+    assert entries[1]["seconds"] is entries[1]["macs"] is None  # records from before they were counted
+    assert [text for text, _ in cost_line(entries[0])["cells"]][-2:] == ["4.600", "2"]
+    assert [text for text, _ in cost_line(entries[1])["cells"]][-2:] == [MISSING, "1"]

@@ -35,8 +35,8 @@ def load(
 
 
 def variation(amounts: Tensor, *, unbiased: bool = False) -> Tensor:
-    """(std / mean)^2 of a vector."""
-    return amounts.var(unbiased=unbiased) / (amounts.mean().square() + 1e-10)
+    """(std / mean)^2 of a vector; a single expert is always in balance."""
+    return amounts.var(unbiased=unbiased and len(amounts) > 1) / (amounts.mean().square() + 1e-10)
 
 
 def balance(

@@ -115,6 +115,10 @@ def feed_of(layer: nn.Module) -> tuple[str, str, str]:
         pair = layer.get_submodule(up), layer.get_submodule(down)
         if all(isinstance(part, nn.Linear) for part in pair):
             return up, activation, down
+    if experts_in(layer):
+        raise BadInput(
+            "the encoder already has experts in this layer: put them in once, by neck=experts or by its own setting"
+        )
     raise BadInput(
         f"{type(layer).__name__} has no feed-forward network of two linear maps that experts could take the place of: "
         "use a ViT, a DeiT, a DINOv2 or a text encoder such as BERT"

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.exporting import exporting
 from holdfast.core.held import Held
-from holdfast.core.tape import listening, record
+from holdfast.core.tape import listening
 from holdfast.nn.experts.balance import FORMS, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
-from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_importance, tell_load
+from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_dropped, tell_importance, tell_load
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
 
 _real = Held[Tensor]()
@@ -96,11 +96,13 @@ class SparseMoE(nn.Module):
 
     @classmethod
     def of(cls, up: nn.Linear, down: nn.Linear, activation: nn.Module, options: Options) -> Self:
-        """All experts copies of one feed-forward network, and a random router."""
-        made = cls(up.in_features, up.out_features, activation, options=options, bias=up.bias is not None)
+        """All experts copies of one feed-forward network, and a random router; of two biases a missing one is zero."""
+        given: tuple[Tensor | None, ...] = up.weight, up.bias, down.weight, down.bias
+        bias = given[1] is not None or given[3] is not None
+        made = cls(up.in_features, up.out_features, activation, options=options, bias=bias)
         with torch.no_grad():
-            for mine, theirs in zip(made._parts(), (up.weight, up.bias, down.weight, down.bias), strict=True):
-                if mine is not None:
+            for mine, theirs in zip(made._parts(), given, strict=True):
+                if mine is not None and theirs is not None:
                     mine.copy_(theirs.expand_as(mine))
         return made.to(up.weight.device)
 
@@ -198,7 +200,7 @@ class SparseMoE(nn.Module):
             tell_importance(routing.clean.detach(), real)
         if at.kept is not None:
             counted = torch.ones_like(at.kept) if real is None else real[at.token]
-            record("experts/dropped", (~at.kept & counted).sum() / counted.sum())
+            tell_dropped((~at.kept & counted).sum() / counted.sum())
         tell_choices(routing.chosen, routing.clean.detach(), shape, real)
 
 

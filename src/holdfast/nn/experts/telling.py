@@ -16,6 +16,11 @@ def tell_load(shares: Tensor) -> None:
     record("share/experts/load", shares)
 
 
+def tell_dropped(share: Tensor) -> None:
+    """Of the pairs of a token and an expert, those for which the expert had no room."""
+    record("share/experts/dropped", share)
+
+
 def tell_balance(loss: Tensor, first: Tensor, second: Tensor, shares: Tensor) -> None:
     """The weighted loss, then without a gradient the importance and the load loss and shares (e,) of the importance."""
     record("loss/experts", loss)

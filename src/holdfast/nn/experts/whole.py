@@ -60,7 +60,9 @@ class Told(NamedTuple):
 
 
 def able(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> bool:
-    """Whether kernels do this layer for tokens (t, d) with products in `dtype`."""
+    """Whether kernels do this layer for tokens (t, d) with products in `dtype`; they take both biases or none."""
+    if (parts.up_bias is None) != (parts.down_bias is None):
+        return False
     if how.top > FEW or parts.up.shape[0] > MOST or not _on(u.device, u.dtype) or not fits(u, parts.up, dtype):
         return False
     return torch.compiler.is_compiling() or not parts.down.data_ptr() % 16

@@ -38,7 +38,7 @@ def places(
     losses, shares = [notes.new_empty(()) for _ in range(3)], [notes.new_empty(experts) for _ in range(2)]
     launch(
         _place, (blocks, k), chosen, counts, notes, *found, ends, *losses, *shares, t, k, experts,
-        experts - 1.0 if tutel else float(experts), weight,
+        max(1.0, experts - 1.0) if tutel else float(experts), weight,
         ADDED=not few, WEIGHED=weight > 0, CHUNK=HELD // size, BLOCK=ROWS, SIZE=size,
         num_warps=8 if size > 16 else 4,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.experts.graft import experts_in, places, put_experts, settled, take_out
 from holdfast.nn.experts.layer import Options
 from holdfast.nn.experts.neck import experts
+from holdfast.nn.experts.wide import WideNeck
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -116,6 +117,24 @@ def test_tuning_that_freezes_all_of_them_is_refused(folder):
             tune(net, mode)
     tune(net, "last:2")
     assert all(p.requires_grad for p in experts_in(net)[0].parameters())
+
+
+def test_those_of_a_neck_learn_whatever_the_tuning_leaves_frozen(folder):
+    for mode in ("head+cls", "last:1"):
+        net, _ = transformer("vit", folder)
+        tune(net, mode)
+        made = Model(net, experts(32, count=3, inner=4), Linear(32, 2))
+        learning = {id(p) for p in made.learning()}
+        assert all(id(p) in learning for layer in experts_in(net) for p in layer.parameters())
+        tune(net, mode, made.neck)  # as when a trained network goes on learning
+        assert {id(p) for p in made.learning()} == learning
+
+
+def test_experts_by_both_doors_get_a_sentence_that_says_so(folder):
+    net, _ = transformer("vit", folder, experts={"count": 3, "inner": 4})
+    for neck in (experts(32, count=3, inner=4), WideNeck(32)):
+        with pytest.raises(BadInput, match="the encoder already has experts"):
+            Model(net, neck, Linear(32, 2))
 
 
 @pytest.mark.parametrize("settings", [

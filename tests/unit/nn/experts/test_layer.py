@@ -47,6 +47,28 @@ def test_copies_with_renormalised_gates_are_the_network_they_were_copied_from(to
     assert_close(copied(bias, top=top).train()(U), plain(bias), rtol=1e-5, atol=1e-5)  # noise moves nothing yet
 
 
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_of_two_biases_a_missing_one_is_zero(lacking):
+    pair = feed()
+    pair[lacking].bias = None
+    made = SparseMoE.of(*pair, nn.GELU(), Options(count=4, inner=5)).train()
+    wanted = pair[1](F.gelu(pair[0](U)))
+    assert_close(made(U), wanted, rtol=1e-5, atol=1e-5)
+    up, down = made.single()
+    assert_close(down(F.gelu(up(U))), wanted)
+    assert not torch.stack([part.bias.sum() for part in (up, down)])[lacking]
+
+
+@pytest.mark.parametrize("form", ["logit", "tutel"])
+def test_one_expert_is_always_in_balance(form):
+    made = copied(count=1, top=1, form=form).train()
+    with tape() as side:
+        out = made(U)
+    assert float(side["loss/experts"][0].detach()) == 0
+    (out.sum() + side["loss/experts"][0]).backward()
+    assert bool(made.router.directions.grad.isfinite().all())
+
+
 def test_one_expert_or_the_literal_equation_scales_by_the_gates():
     for options in ({"top": 1}, {"top": 2, "renormalise": False}):
         made = copied(**options).eval()
@@ -138,10 +160,10 @@ def test_capacity_drops_the_least_sure_and_says_how_many():
     assert gone
     empty = [t for t in range(21) if not bool(out[t].detach().any())]
     assert sorted(gone) == empty
-    assert float(side["experts/dropped"][0]) == pytest.approx(len(gone) / 21)
+    assert float(side["share/experts/dropped"][0]) == pytest.approx(len(gone) / 21)
     with tape() as side:
         roomy = differing(count=2, top=1, capacity=9.0, noise=0.0).train()(U)
-    assert float(side["experts/dropped"][0]) == 0
+    assert float(side["share/experts/dropped"][0]) == 0
     assert_close(roomy, differing(count=2, top=1, noise=0.0)(U))
     parity = differing(count=2, top=1, eval_capacity=0.5).eval()(U).view(-1, 8)
     assert sum(not bool(row.any()) for row in parity.detach()) == len(gone)

@@ -21,6 +21,7 @@ HOW = How(top=2, renormalise=True, noise=0.25, weight=0.5, sigma=0.25, form="log
 # tokens, experts, width, hidden width, inner width; how else; whether some tokens are padding
 CASES = [
     ((1, 1, 8, 8, 5), {"top": 1}, False),
+    ((9, 1, 8, 8, 5), {"top": 1, "form": "tutel"}, False),
     ((37, 6, 24, 40, 64), {}, False),
     ((37, 6, 24, 40, 64), {"top": 1, "renormalise": False}, True),
     ((37, 6, 24, 40, 64), {"form": "tutel"}, True),
@@ -78,7 +79,7 @@ def naive(how, real, noise, u, up, up_bias, down, down_bias, weight, bias, direc
     chances = (1 + torch.erf(apart / how.sigma / math.sqrt(2))) / 2
     counts = torch.ones(len(u), 1, device=u.device) if real is None else real[:, None]
     amounts = [(each * counts).sum(0) for each in (share, chances)]
-    below = e if how.form == "logit" else e - 1
+    below = e if how.form == "logit" else max(1, e - 1)
     losses = [((a - a.mean()) ** 2).sum() / below / (a.mean() ** 2 + 1e-10) for a in amounts]
     load = torch.bincount(chosen.flatten(), minlength=e) / chosen.numel()
     return out, how.weight * sum(losses), *losses, amounts[0] / amounts[0].sum(), clean, chosen, load
@@ -88,7 +89,7 @@ def naive(how, real, noise, u, up, up_bias, down, down_bias, weight, bias, direc
 def test_values_and_both_derivatives_are_those_of_the_layer_written_out(by_kernels, same, sizes, options, some):
     how, inputs = replace(HOW, **options), case(sizes, by_kernels)
     real, noise = padding(sizes[0], by_kernels, some), noise_of(how, *sizes[:2], by_kernels)
-    count = 1 if how.weight == 0 or (how.form == "tutel" and sizes[1] == 1) else 2
+    count = 1 if how.weight == 0 else 2
     same(
         lambda *parts: mine(how, real, *parts)[:count],
         lambda *parts: naive(how, real, noise.double(), *parts)[:count],
@@ -273,6 +274,15 @@ def test_too_many_experts_or_choices_go_the_plain_way(by_kernels):
     for sizes, top in (((9, 33, 8, 8, 8), 2), ((9, 6, 8, 8, 8), 5)):
         u, *parts = case(sizes, by_kernels)
         assert not able(u, u.dtype, replace(HOW, top=top), Parts(*parts))
+
+
+def test_one_bias_of_two_goes_the_plain_way(monkeypatch):
+    monkeypatch.setattr(whole, "_on", lambda *_: True)
+    monkeypatch.setattr(whole, "fits", lambda *_: True)
+    u, *parts = case((37, 6, 24, 40, 64), torch.device("cpu"))
+    assert able(u, u.dtype, HOW, Parts(*parts))
+    for lacking in ("up_bias", "down_bias"):
+        assert not able(u, u.dtype, HOW, Parts(*parts)._replace(**{lacking: None}))
 
 
 @pytest.mark.parametrize("top", [1, 2])
