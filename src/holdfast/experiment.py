@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -24,6 +22,7 @@ from holdfast.core import parallel
 from holdfast.core.chance import two_streams
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
+from holdfast.cost import cost_of
 from holdfast.data.domain import Dataset
 from holdfast.data.parts import read_parts
 from holdfast.data.splits import Part, shares
@@ -154,16 +153,9 @@ def train(
         except Diverged as error:
             raise error.naming(workshop.dataset.ids) from None
     built = built.trained(method)
-    count = saver.steps * spec.batch * spec.processes * len(episode.stages[0].train)
-    cost = {
-        "seconds": round(saver.elapsed(), 3),
-        "examples_per_second": round(count / max(saver.training, 1e-9), 1),
-        "peak_memory_mb": round(_peak_memory(workshop.device), 1),
-        "parameters": sum(p.numel() for p in built.deploy().parameters()),
-        "learning_parameters": sum(p.numel() for p in method.parameters() if p.requires_grad),
-    }
+    spent = cost_of(spec, episode, workshop, built, saver)
     record = RunRecord(
-        spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), cost,
+        spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), spent,
         analysis=_analyses(analyse if parallel.first() else (), built, episode, spec, workshop.dataset),
     )  # fmt: skip
     return record, built
@@ -216,13 +208,6 @@ def _kernels() -> Any:
     """HOLDFAST_MKLDNN=0 turns oneDNN's kernels off, which is faster on some ARM machines."""
     off = os.environ.get("HOLDFAST_MKLDNN", "1") == "0"
     return torch.backends.mkldnn.flags(enabled=False) if off else nullcontext()
-
-
-def _peak_memory(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    scale = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
 
 
 @cache

@@ -147,9 +147,22 @@ class Descent:
         return {**state, "grads": self.waiting()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(self._regrouped(state["optimizer"]))
         self.calls, self.began = state["calls"], state["began"]
         self.wait_with(state["grads"])
+
+    def _regrouped(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state from before lone numbers had a group of their own, as the two groups that they are now."""
+        (first, *more), mine = state["param_groups"], self.optimizer.param_groups
+        count = len(first["params"])
+        if len(mine) != len(more) + 2 or count != len(mine[0]["params"]) + len(mine[1]["params"]):
+            return state
+        order = sorted(range(count), key=lambda at: _lone(self.parameters[at]))
+        cut, moved = len(mine[0]["params"]), {old: new for new, old in enumerate(order)}
+        rest = {**first, "params": list(range(cut))}
+        lone = {**first, "params": list(range(cut, count)), "weight_decay": 0.0}
+        each = {moved.get(at, at): held for at, held in state["state"].items()}
+        return {**state, "state": each, "param_groups": [rest, lone, *more]}
 
     def waiting(self) -> list[Tensor | None]:
         """Gradients gathered since the last update, part of the state; each of several processes has its own."""
@@ -165,9 +178,18 @@ def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Op
     if not parameters:
         raise BadInput("nothing is left to train: the whole network is frozen")
     common: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": True}
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    lone = [p for p in parameters if _lone(p)]
+    if recipe.weight_decay and 0 < len(lone) < len(parameters):
+        groups = [{"params": [p for p in parameters if not _lone(p)]}, {"params": lone, "weight_decay": 0.0}]
     match recipe.optimizer:
         case "adamw":
-            return torch.optim.AdamW(parameters, **common)
+            return torch.optim.AdamW(groups, **common)
         case "adam":
-            return torch.optim.Adam(parameters, **common)
-    return torch.optim.SGD(parameters, momentum=recipe.momentum, **common)
+            return torch.optim.Adam(groups, **common)
+    return torch.optim.SGD(groups, momentum=recipe.momentum, **common)
+
+
+def _lone(parameter: nn.Parameter) -> bool:
+    """One number, such as a router's temperature: decay would pull it to a value that means something else."""
+    return parameter.dim() == 0

@@ -1,16 +1,23 @@
-"""ResNet-18: its names, stems, weights and batch independence."""
+"""ResNets: their names, sizes, stems, weights, frozen statistics and batch independence."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
+from torch import nn
 from torch.testing import assert_close
 
+from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.resnet import ResNet
+from holdfast.nn.backbones.resnet import Bottleneck, ResNet
+from holdfast.nn.heads import Linear
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
 
 IMAGES = torch.randint(0, 256, (3, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
 
@@ -76,3 +83,61 @@ def test_weights_from_a_file(tmp_path) -> None:
 def test_unknown_stem() -> None:
     with pytest.raises(BadInput, match="did you mean 'small'"):
         ResNet(stem="smal")
+
+
+@pytest.mark.parametrize(("depth", "learned", "tensors"), [(50, 23_508_032, 318), (101, 42_500_160, 624)])
+def test_bottlenecks_have_the_usual_names_and_counts(depth: int, learned: int, tensors: int) -> None:
+    with torch.device("meta"):
+        net = ResNet(depth=depth, stem="large")
+    found = net.state_dict()
+    assert sum(p.numel() for p in net.parameters()) == learned
+    assert learned + 2048 * 1000 + 1000 == {50: 25_557_032, 101: 44_549_160}[depth]  # with the classifier of 1000
+    assert len(found) == tensors  # two more with the classifier
+    assert net.width == 2048
+    assert {"layer1.0.downsample.0.weight", "layer1.0.downsample.1.bias", "layer4.2.bn3.running_var"} <= set(found)
+    assert found["layer2.0.conv1.weight"].shape == (128, 256, 1, 1)
+    assert found["layer3.1.conv3.weight"].shape == (1024, 256, 1, 1)
+    assert f"layer3.{ {50: 5, 101: 22}[depth] }.conv2.weight" in found
+    assert net.layer2[0].conv2.stride == (2, 2)  # as torchvision has it, not at the first 1x1
+    assert net.layer2[0].conv1.stride == (1, 1)
+
+
+def test_a_bottleneck_by_hand() -> None:
+    net = Bottleneck(8, 2, 2).eval()
+    x = torch.randn(2, 8, 6, 6)
+    out = F.relu(net.bn1(F.conv2d(x, net.conv1.weight)))
+    out = F.relu(net.bn2(F.conv2d(out, net.conv2.weight, stride=2, padding=1)))
+    around = net.downsample(x)
+    assert_close(net(x), F.relu(net.bn3(F.conv2d(out, net.conv3.weight)) + around))
+
+
+def test_statistics_of_a_file_are_frozen_and_scales_still_learn(tmp_path) -> None:
+    made = partial(catalog.make, "encoders", "resnet50", nothing)
+    fresh = made(given={"size": 32})
+    assert fresh.settings["statistics"] == "batch"
+    assert any(part.training for part in fresh.modules() if isinstance(part, nn.BatchNorm2d))
+    path = tmp_path / "r50.safetensors"
+    save_file({**fresh.state_dict(), "fc.weight": torch.zeros(10, 2048)}, path)
+    net = made(given={"size": 32, "weights": str(path)})
+    model = Model(net, NoNeck(2048), Linear(2048, 2)).train()
+    assert net.training
+    before = {name: value.clone() for name, value in net.named_buffers()}
+    model(torch.randint(0, 256, (4, 3, 32, 32)).to(torch.uint8)).square().sum().backward()
+    assert all(torch.equal(value, before[name]) for name, value in net.named_buffers())
+    assert net.layer1[0].bn3.weight.grad.abs().sum() > 0
+    again = ResNet.load(tmp_path, json.loads(json.dumps(net.save(tmp_path))))
+    assert again.settings["statistics"] == "frozen"
+    with torch.device("meta"), pytest.raises(BadInput, match="no ResNet-101"):
+        catalog.make("encoders", "resnet101", nothing, given={"size": 32, "weights": str(path)})
+
+
+def test_unknown_depth_and_statistics() -> None:
+    with pytest.raises(BadInput, match="unknown depth of a ResNet '34'"):
+        ResNet(depth=34)
+    with pytest.raises(BadInput, match="did you mean 'frozen'"):
+        ResNet(statistics="froze")
+
+
+def test_a_model_folder_from_before_depths_still_loads(tmp_path) -> None:
+    net = ResNet.load(tmp_path, {"stem": "small", "size": 16, "zero_init": False})
+    assert (net.settings["depth"], net.settings["statistics"]) == (18, "batch")

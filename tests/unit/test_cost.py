@@ -1,0 +1,107 @@
+"""Multiply-adds in the cost of a run: by hand, with features cached or not, of the chosen experts, without a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast import cost
+from holdfast.assembly import Workshop
+from holdfast.data.worlds import world
+from holdfast.experiment import episodes, train
+from holdfast.nn.macs import macs, macs_if_counted
+from holdfast.settings import make_spec
+from tests.tiny import tiny_bert, tiny_vit
+
+VECTORS = world("vector", "rotation", domains=3, size=20, classes=2, seed=0)
+WIDTH = VECTORS.raw.take(np.arange(1)).shape[1]
+
+
+def ran(dataset, *, cache=None, **asked):
+    spec = make_spec(dataset, steps=2, every=1, batch=2, **asked)
+    workshop = Workshop(dataset, cache=cache)
+    return train(spec, next(episodes(spec, workshop)), workshop)
+
+
+def test_of_a_perceptron_by_hand():
+    record, built = ran(VECTORS, settings={"encoder.hidden": [8]})
+    assert record.cost["macs"] == WIDTH * 8 + 8 * 2
+    assert list(record.cost)[-1] == "macs"
+    assert built.method is not None
+
+
+def test_of_features_that_were_cached_with_their_encoder(tmp_path):
+    texts = world("text", "vocabulary", domains=3, size=20, classes=2, seed=0)
+    bert = f"hf:{tiny_bert(tmp_path / 'bert')}"
+    live, _ = ran(texts, encoder=bert, tune="frozen")
+    kept, _ = ran(texts, encoder=bert, tune="frozen", cache=tmp_path)
+    again, built = ran(texts, encoder=bert, tune="frozen", cache=tmp_path)
+    assert live.cost["macs"] == kept.cost["macs"] == again.cost["macs"] > 10_000
+    assert built.deploy().backbone is built.encoder
+
+
+def test_of_experts_the_chosen_ones_alone(tmp_path):
+    images = world("image", "rotation", domains=3, size=8, classes=2, seed=0)
+    vit = f"vit:{tiny_vit(tmp_path)}"
+    found = [
+        ran(images, encoder=vit, tune="full", settings={"neck": "experts", "neck.count": 4, "neck.top": k})[0].cost
+        for k in (1, 2, 3)
+    ]
+    work = [each["macs"] for each in found]
+    assert work[2] - work[1] == work[1] - work[0] > 0
+    assert len({each["parameters"] for each in found}) == 1
+
+
+def test_it_leaves_no_trace(monkeypatch):
+    asked = {"encoder": "cnn", "tune": "full", "settings": {"encoder.size": 16}}
+    images = world("image", "rotation", domains=3, size=8, classes=2, seed=0)
+    counted, built = ran(images, **asked)
+    monkeypatch.setattr(cost, "macs_if_counted", lambda *parts: None)
+    plain, other = ran(images, **asked)
+    assert "macs" not in plain.cost
+    assert counted.cost["macs"] > 100_000
+    assert (counted.id, counted.stages) == (plain.id, plain.stages)
+    assert built.method is not None
+    assert other.method is not None
+    for name, value in built.method.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            assert value.equal(other.method.state_dict()[name]), name
+
+
+class Drawing(nn.Module):
+    """Draws and has a part that is not in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.map = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.map(self.norm(x + torch.rand_like(x)))
+
+
+def test_modes_statistics_and_chance_are_left_as_they_were():
+    net = Drawing().train()
+    net.norm.eval()
+    chance, mean = torch.get_rng_state(), net.norm.running_mean.clone()
+    assert macs(net, torch.ones(2, 3)) == 6
+    assert (net.training, net.norm.training, net.map.training) == (True, False, True)
+    assert torch.equal(chance, torch.get_rng_state())
+    assert torch.equal(mean, net.norm.running_mean)
+
+
+def test_what_cannot_be_counted_is_left_out():
+    class Broken(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("no plain tensor")
+
+    assert macs_if_counted(Broken(), torch.zeros(1)) is None
+    assert macs_if_counted(nn.ReLU(), torch.zeros(1)) is None  # nothing is multiplied
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_recurrent_layer_counts_every_step(layers):
+    net = nn.LSTM(8, 16, layers, bidirectional=layers == 1)
+    steps = {1: 2 * 4 * 16 * (8 + 16), 2: 4 * 16 * (8 + 16) + 4 * 16 * (16 + 16)}[layers]
+    assert macs(net, torch.randn(1, 5, 8)) == 5 * steps
