@@ -69,9 +69,9 @@ class Workshop:
         y = torch.from_numpy(np.ascontiguousarray(self.dataset.y))
         return Examples(store, y, self.dataset.domains, device=self.device)
 
-    def asked(self, name: str, task: Structured, encoder: Backbone) -> tuple[Examples, Task]:
-        """The examples with the places that a task of this name asks for, and the task that knows them."""
-        key = (name, encoder.preparation())
+    def asked(self, spec: Spec, task: Structured, encoder: Backbone) -> tuple[Examples, Task]:
+        """The examples with the places that the spec's task asks for, and the task that knows them."""
+        key = (f"{spec.task}/{sorted(spec.task_args.items())}", encoder.preparation())
         if key not in self.structured:
             self.structured[key] = task.prepare(encoder, self.dataset.raw, self.dataset.classes)
         made = self.structured[key]
@@ -175,11 +175,11 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop, *, trained: Model
                 made = catalog.make("encoders", spec.encoder, partial(dataset.raw.take, rows), given=spec.encoder_args)
         else:
             made: Any = copy.deepcopy(trained.backbone)
-        tune(made, spec.tune)
+        tune(made, spec.tune, None if trained is None else trained.neck)
         return made
 
     encoder = workshop.pristine(spec, new_encoder)
-    task: Task = catalog.make("tasks", spec.task, given={})
+    task: Task = catalog.make("tasks", spec.task, given=spec.task_args)
     plain = not isinstance(task, Structured)  # one feature an example, which can be kept
     cached = spec.tune == "frozen" and workshop.cache is not None and plain and not isinstance(encoder, Features)
 
@@ -195,7 +195,7 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop, *, trained: Model
             Model(Features(inputs=encoder.width), *new_ends())
         examples = workshop.examples(TensorStore(workshop.frozen(encoder)))
     elif isinstance(task, Structured):
-        examples, task = workshop.asked(spec.task, task, encoder)
+        examples, task = workshop.asked(spec, task, encoder)
     else:
         examples = workshop.examples(workshop.store(encoder))
 
@@ -222,7 +222,7 @@ def _again(trained: Model, spec: Spec) -> Model:
     """A copy of a trained network, as a whole, since its parts may hold on to each other."""
     made = copy.deepcopy(trained)
     assert isinstance(made.backbone, Backbone)
-    tune(made.backbone, spec.tune)
+    tune(made.backbone, spec.tune, made.neck)
     made.precision = spec.precision
     return made
 

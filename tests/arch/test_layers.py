@@ -26,7 +26,9 @@ MAY = {
     "catalog": CORE,
     "spec": CORE,
     "assembly": CORE | {"nn", "data", "tasks", "methods", "protocols", "catalog", "spec"},
-    "experiment": CORE | {"analysis", "data", "methods", "nn", "protocols", "catalog", "assembly", "record", "spec"},
+    "experiment": CORE
+    | {"analysis", "data", "methods", "nn", "protocols", "catalog", "assembly", "cost", "record", "spec"},
+    "cost": CORE | {"assembly", "nn", "protocols", "spec"},
     "settings": CORE | {"catalog", "data", "nn", "spec"},
     "engines": CORE | {"methods", "protocols", "assembly", "experiment", "record", "spec"},
     "comparison": CORE | {"catalog", "assembly", "data", "engines", "experiment", "record", "report", "settings"},

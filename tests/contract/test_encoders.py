@@ -16,14 +16,15 @@ from tests.tiny import tiny_bert, tiny_vit
 _TALK = {"embedding": 12, "hidden": 16, "slots": 8}
 SMALL = {
     "vit-tiny": {"size": 32, "patch": 16}, "vit-s/16": {"size": 32}, "vit-b/16": {"size": 32},
-    "dialogue-gru": _TALK, "dialogue-lstm": _TALK,
+    "resnet50": {"size": 32}, "resnet101": {"size": 32}, "dialogue-gru": _TALK, "dialogue-lstm": _TALK,
 }  # fmt: skip
+LARGE = ("vit-b/16", "resnet101")
 
 
 def marked(name):
     """Encoders of graphs need a package that may not be there; a large one keeps the promises of its small kin."""
     marks = [pytest.mark.graph] if catalog.ENCODERS[name].takes == "graph" else []
-    return pytest.param(name, marks=[*marks, pytest.mark.slow] if name == "vit-b/16" else marks)
+    return pytest.param(name, marks=[*marks, pytest.mark.slow] if name in LARGE else marks)
 
 
 @pytest.fixture(params=[marked(name) for name in catalog.ENCODERS])

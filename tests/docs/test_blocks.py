@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import sys
@@ -26,7 +27,7 @@ from tests.e2e.conftest import write_reviews
 from tests.graphs import rings_and_stars, write_zip
 from tests.published import write_published
 from tests.talks import write_talks
-from tests.tiny import tiny_bert
+from tests.tiny import tiny_bert, tiny_vit
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -75,7 +76,7 @@ LINES = {
     "docs/tutorial.md": 7,
     "docs/tutorials/features.md": 3,
     "docs/tutorials/graphs.md": 2,
-    "docs/tutorials/images.md": 3,
+    "docs/tutorials/images.md": 7,
     "docs/tutorials/streams.md": 2,
     "docs/tutorials/text.md": 2,
 }
@@ -140,6 +141,9 @@ def place(tmp_path, monkeypatch) -> Path:
             for i in range(6):
                 pixels = (shade + chance.integers(-40, 40, (16, 16, 3))).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f"{i}.png")
+    (table,) = [text for _, text in blocks("docs/tutorials/images.md", "text") if text.startswith("image,part")]
+    (tmp_path / "pictures" / "parts.csv").write_text(table)
+    tiny_vit(tmp_path / "deit")
     return tmp_path
 
 
@@ -190,6 +194,22 @@ def test_command_lines_run(name, place, monkeypatch, capsys):
             assert (place / option).exists(), line
         ran += 1
     assert ran == sum(line.split()[1] not in PARSED_ONLY for line in commands(name))
+
+
+def test_the_tutorial_of_images_pictures_experts_and_parts(place, monkeypatch):
+    """Its line with analyses leaves all four in the records, so parts.csv is read as it stands there."""
+    line = next(line for line in commands("docs/tutorials/images.md") if "expert-parts" in line)
+    words = [*shlex.split(line), "--steps", "2", "--seeds", "1", "--no-model"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    found = [json.loads(path.read_text()) for path in (place / "runs" / "experts" / "records").rglob("*.json")]
+    seen = [record["analysis"] for record in found if record["spec"]["neck"] == "experts"]
+    assert len(seen) == 3
+    for analysis in seen:
+        assert all(analysis[name] for name in ("routing", "expert-agreement", "expert-parts", "attention-map"))
+        assert analysis["expert-parts"]["parts"] == ["head", "tail", "background"]
 
 
 def test_parsing_alone_finds_a_wrong_option():

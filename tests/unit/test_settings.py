@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from holdfast import catalog
+from holdfast.assembly import Workshop, assemble
 from holdfast.comparison import compare, training_data
 from holdfast.core.errors import BadInput
 from holdfast.data.worlds import world
-from holdfast.settings import choose_methods, make_spec, with_methods
+from holdfast.experiment import episodes
+from holdfast.settings import choose_analyses, choose_methods, make_spec, parse, settings_of, with_methods
+from holdfast.spec import Spec
+from tests.annotated import write_questions
 from tests.talks import talks
+from tests.tiny import tiny_bert
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 QUICK = {"encoder.hidden": [8], "plan.targets": ["domain-0"]}
@@ -93,6 +98,56 @@ def test_methods_take_the_settings_that_they_have_and_one_must_have_each():
         with_methods(spec, ["erm", "coral"], method_args={"weigt": 2.0}, neck_args={})
     with pytest.raises(BadInput, match="erm have no settings"):
         with_methods(spec, ["erm"], method_args={"weight": 2.0}, neck_args={})
+
+
+def test_a_task_takes_settings_and_a_spec_without_any_is_as_before(tmp_path):
+    data = training_data(write_questions(tmp_path / "asked.jsonl", 3), task="span")
+    plain = make_spec(data, settings={"task": "span"})
+    assert "task_args" not in plain.json()
+    given = make_spec(data, settings={"task": "span", **parse(["task.stride=5", "task.answer=7"])})
+    assert given.json()["task_args"] == {"stride": 5, "answer": 7}
+    assert settings_of(given.json()).items() >= {"task": "span", "task.stride": 5, "task.answer": 7}.items()
+    assert Spec(**given.json()) == given
+    with pytest.raises(BadInput, match=r"unknown setting of task 'span' 'strid': did you mean 'stride'"):
+        make_spec(data, settings={"task": "span", "task.strid": 5})
+    with pytest.raises(BadInput, match=r"task\.stride is a number of tokens"):
+        make_spec(data, settings={"task": "span", "task.stride": "wide"})
+    for task in ("classify", "tag", "respond", "masked"):
+        with pytest.raises(BadInput, match=f"task '{task}' has no settings, so 'stride' cannot be set"):
+            catalog.check("tasks", task, {"stride": 5})
+
+
+def test_examples_of_another_stride_are_prepared_anew(tmp_path):
+    data = training_data(write_questions(tmp_path / "asked.jsonl", 4), task="span")
+    shop, asked = Workshop(data, cache=None), {"task": "span", "encoder.length": 24}
+    encoder = f"hf:{tiny_bert(tmp_path / 'bert')}"
+    sizes = []
+    for stride in (None, 2, 10):
+        more = {} if stride is None else {"task.stride": stride}
+        spec = make_spec(data, encoder=encoder, plan="all", settings={**asked, **more})
+        built = assemble(spec, next(episodes(spec, shop)), shop)
+        assert built.task.stride == stride
+        sizes.append(len(built.examples))
+    assert sizes[1] < sizes[0] < sizes[2]
+    assert len(shop.structured) == 3
+
+
+def test_analyses_of_one_feature_an_example_are_not_for_tasks_with_many():
+    assert choose_analyses(["all"]) == list(catalog.ANALYSES)
+    assert choose_analyses(["all"], ["respond"]) == list(catalog.ANALYSES)
+    assert choose_analyses(["all"], ["tag", "classify"]) == choose_analyses(
+        ["general-memory"], ["span", "tag", "masked"]
+    )
+    with pytest.raises(BadInput, match="'projection' looks at one feature an example, and span, tag has many"):
+        choose_analyses(["general-memory", "projection"], ["tag", "classify", "span"])
+
+
+def test_a_list_of_whole_numbers_needs_no_brackets():
+    assert parse(["neck.at=0,2"]) == parse(["neck.at=[0,2]"]) == {"neck.at": [0, 2]}
+    assert parse(["neck.at=-1,10"]) == {"neck.at": [-1, 10]}
+    assert parse(["a=0,b", "b=01,2", "c={x},1"]) == {"a": ["0", "b"], "b": ["01", "2"], "c": "{x},1"}
+    given = make_spec(DATA, settings=parse(["plan.targets=0,1"]))
+    assert given.plan_args == {"targets": ["0", "1"]}
 
 
 def test_settings_inside_a_setting_have_a_second_dot():

@@ -62,7 +62,7 @@ def _printed(recipe: Recipe) -> Table:
     """The numbers as they were published; of a figure, which prints none, what it shows; then what cannot be run."""
     table = Table("row", "", *recipe.columns, box=None, title=recipe.name, title_justify="left", caption_justify="left")
     for name, row in recipe.rows.items():
-        numbers = [cell.column.text(cell.published) for cell in recipe.choose([name])]
+        numbers = [cell.printed() for cell in recipe.choose([name])]
         table.add_row(name, row.label, *numbers)
     closed = [f"{', '.join(names)} not run: {reason}" for reason, names in recipe.reasons.items()]
     told = [text for text in (recipe.claim, *recipe.notes, *closed) if text]

@@ -6,6 +6,7 @@ b images, h height, w width; all pure functions of images (b, 3, h, w) in [0, 1]
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +17,11 @@ _TRIES = 10
 
 
 def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Crop, flip, jitter and grey: uint8 or float in, float32 in [0, 1] out, drawn from a CPU generator."""
+    """Crop, flip, jitter and grey: uint8 or float in, float32 in [0, 1] out, drawn from a CPU generator.
+
+    Unlike DomainBed's, crops are of images that were resized to the square before, and a batch shares the order of its
+    changes of colour.
+    """
     x = _light(images)
     b, device = len(x), x.device
 
@@ -27,6 +32,7 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     x = flip(x, draw(0, 1) < 0.5)
     x = jitter(
         x,
+        torch.randperm(4, generator=generator).tolist(),
         brightness=draw(0.7, 1.3),
         contrast=draw(0.7, 1.3),
         saturation=draw(0.7, 1.3),
@@ -109,12 +115,26 @@ def grayscale(x: Tensor, which: Tensor) -> Tensor:
     return torch.where(_each(which), _luma(x).expand_as(x), x)
 
 
-def jitter(x: Tensor, *, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
-    """Change the colours, always in this order; factors of 1 and a hue shift of 0 change nothing."""
-    x = blend(x, torch.zeros_like(x), brightness)
-    x = blend(x, _luma(x).mean((-3, -2, -1), keepdim=True), contrast)
-    x = blend(x, _luma(x), saturation)
-    return adjust_hue(x, hue)
+def jitter(
+    x: Tensor,
+    order: Sequence[int] = range(4),
+    /,
+    *,
+    brightness: Tensor,
+    contrast: Tensor,
+    saturation: Tensor,
+    hue: Tensor,
+) -> Tensor:
+    """Change the colours, the four of them in this order; factors of 1 and a hue shift of 0 change nothing."""
+    changes = (
+        lambda x: blend(x, torch.zeros_like(x), brightness),
+        lambda x: blend(x, _luma(x).mean((-3, -2, -1), keepdim=True), contrast),
+        lambda x: blend(x, _luma(x), saturation),
+        lambda x: adjust_hue(x, hue),
+    )
+    for which in order:
+        x = changes[which](x)
+    return x
 
 
 def blend(x: Tensor, other: Tensor, share: Tensor) -> Tensor:

@@ -13,7 +13,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
+from holdfast.data.cub import annotates
 from holdfast.data.domain import Dataset, encode
+from holdfast.data.parts import FILE
 from holdfast.data.raw import Pictures
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -67,7 +69,7 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
     domain, domains = np.zeros(len(found), dtype=np.int64), ("all",)
     if domain_at is not None:
         domain, domains = encode([p[domain_at] for p in parts])
-    left = len(every) - len(found)
+    left = len(every) - len(found) - (folder / FILE).is_file()  # that one is read where parts are asked for
     return Dataset(
         name=folder.resolve().name,
         raw=Pictures(found),
@@ -115,5 +117,5 @@ def _levels(folder: Path, parts: list[tuple[str, ...]], need: Collection[str]) -
 
 def _refuse_empty(folder: Path, domains: set[str]) -> None:
     for here in sorted(folder.iterdir()):
-        if here.is_dir() and not here.name.startswith(".") and here.name not in domains:
+        if here.is_dir() and not here.name.startswith(".") and here.name not in domains and not annotates(here):
             raise BadInput(f"the domain folder {here} holds no images: fill it or take it away")

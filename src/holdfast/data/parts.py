@@ -1,17 +1,19 @@
-"""Images that are one in several domains, and where the parts of things lie in them: parts.csv beside the domains."""
+"""Images that are one in several domains, and where the parts of things lie in them: parts.csv, or files of CUB."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from holdfast.core.errors import BadInput
+from holdfast.data.cub import Points, find_cub, read_cub
 from holdfast.data.raw import Raw
 from holdfast.data.rows import each_row
 
 FILE = "parts.csv"
 COLUMNS = ("image", "part", "x", "y")
 
-Points = dict[str, list[tuple[str, float, float]]]  # CLASS/NAME -> parts with x and y, as shares of the image's sides
+__all__ = ["Points", "read_parts", "shared_name"]
 
 
 def shared_name(name: str) -> str:
@@ -21,7 +23,7 @@ def shared_name(name: str) -> str:
 
 
 def read_parts(raw: Raw, ids: Sequence[str] | None) -> Points:
-    """What the table says; nothing where images come from no folder or the table is not there."""
+    """What parts.csv beside the domains says, else CUB's own files; nothing where neither or no folder is there."""
     files = raw.files()
     if not files or ids is None:
         return {}
@@ -30,7 +32,8 @@ def read_parts(raw: Raw, ids: Sequence[str] | None) -> Points:
         folder = folder.parent
     path = folder / FILE
     if not path.is_file():
-        return {}
+        cub = find_cub(folder)
+        return {} if cub is None else read_cub(cub, _by_name(files, ids))
     found: Points = {}
     for number, row in enumerate(each_row(path, COLUMNS), start=1):
         try:
@@ -42,4 +45,12 @@ def read_parts(raw: Raw, ids: Sequence[str] | None) -> Points:
         if not all(0 <= value <= 1 for value in at):
             raise BadInput(f"{path}: x and y of row {number} do not lie between 0 and 1: give shares of the sides")
         found.setdefault(str(row["image"]), []).append((str(row["part"]), *at))
+    return found
+
+
+def _by_name(files: Sequence[Path], ids: Sequence[str]) -> dict[str, list[Path]]:
+    """CLASS/NAME -> the file of each domain."""
+    found: dict[str, list[Path]] = {}
+    for path, name in zip(files, ids, strict=True):
+        found.setdefault(shared_name(name), []).append(path)
     return found

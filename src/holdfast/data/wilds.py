@@ -16,6 +16,7 @@ from holdfast.data.raw import Pictures
 
 HOME = "https://wilds.stanford.edu"
 OTHER = "Other"  # a country without a region
+LISTED, WITHHELD = 523_846, 53_760  # rows of FMoW's table, and those of them that it marks seq
 
 
 def camelyon(*, data_dir: Path | None = None) -> Dataset:
@@ -32,7 +33,11 @@ def camelyon(*, data_dir: Path | None = None) -> Dataset:
 
 
 def fmow(*, data_dir: Path | None = None) -> Dataset:
-    """What stands at a place seen from above, 62 kinds; the domains are six regions (Christie et al., 2018)."""
+    """What stands at a place seen from above, 62 kinds; the domains are six regions (Christie et al., 2018).
+
+    The number that is printed for it, 523,846, counts what is withheld; 470,086 images remain, whether the table lists
+    the others or not.
+    """
     folder = _find("fmow", "fmow_v1.1", "rgb_metadata.csv", data_dir)
     table = _read(folder / "rgb_metadata.csv", ("split", "category", "country_code"))
     codes = _read(folder / "country_code_mapping.csv", ("alpha-3", "region"))
@@ -43,7 +48,7 @@ def fmow(*, data_dir: Path | None = None) -> Dataset:
     domains = [region.get(table["country_code"][i]) or OTHER for i in rows]
     left = len(table["split"]) - len(rows)
     notes = (f"fmow: {left:,} images that its authors withhold are left out",) if left else ()
-    return _made("fmow", paths, labels, domains, size=523_846, classes=62, notes=notes)
+    return _made("fmow", paths, labels, domains, size=LISTED - WITHHELD, classes=62, notes=notes)
 
 
 def _made(

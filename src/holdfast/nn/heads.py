@@ -91,8 +91,15 @@ class Linear(nn.Linear):
         return made
 
     @classmethod
-    def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
-        return cls(width, len(classes))
+    def build(cls, width: int, classes: Sequence[str], encoder: Backbone, *, std: float | None = None) -> Self:
+        """With `std` it begins as the heads of vision transformers do: a truncated normal, biases of 0."""
+        made = cls(width, len(classes))
+        if std is not None:
+            if not std > 0:
+                raise BadInput(f"std of a linear head must be above 0, not {std}: leave it out for torch's own start")
+            nn.init.trunc_normal_(made.weight, std=std)
+            nn.init.zeros_(made.bias)
+        return made
 
     @classmethod
     def load(cls, settings: dict[str, Any]) -> Self:

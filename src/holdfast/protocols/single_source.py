@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.data.splits import Shares
 from holdfast.protocols.leave_one_out import unseen_stage
@@ -16,6 +16,7 @@ class SingleSource:
 
     valid: float = 0.2
     sources: tuple[str, ...] = ()  # all domains unless named
+    outside: bool = False  # score on the others' out split, as DomainBed calls it: the rows that would choose there
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         need_domains(shares, 2, "single-source")
@@ -23,4 +24,8 @@ class SingleSource:
         for source in self.sources or tuple(shares):
             others = [share for name, share in shares.items() if name != source]
             stage = unseen_stage([shares[source]], others, valid=self.valid, seed=seed, oracle=oracle)
+            if self.outside:
+                halves = [share.two(self.valid, seed) for share in others]
+                peek = tuple(kept for kept, _ in halves) if oracle else ()
+                stage = replace(stage, test=tuple(out for _, out in halves), peek=peek)
             yield Episode(f"from-{source}", (stage,))

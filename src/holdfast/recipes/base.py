@@ -19,12 +19,15 @@ class Row:
     name: str  # how `--rows` calls it
     label: str  # how the table calls it
     settings: Mapping[str, Any] = field(default_factory=dict)  # as `--set` takes them
+    on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by the data set that trains: settings there
     plan: str = ""  # in place of the column's; in-domain trains and scores inside the target, without a shift
     stage: int = -1  # after which stage of a stream it is scored
     start: str = ""  # which of the recipe's starts it begins with
     turns: str = ""  # a setting that counts the steps for which one domain is held out
     steps: int = 0  # in place of the budget's, where it trained longer or shorter than the others
     reason: str = ""  # why it cannot be run; empty where it can
+    gain_over: tuple[str, ...] = ()  # rows that its gain is told over, in the domains that trained and out of them
+    asks: Mapping[str, str] = field(default_factory=dict)  # settings that only the user can give -> why not without
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,7 @@ class Cell:
     row: Row
     column: Column
     published: float | None
+    error: float | None = None  # printed after ±
 
     @property
     def plan(self) -> str:
@@ -84,9 +88,14 @@ class Cell:
         """Why it cannot be run; empty where it can."""
         return self.row.reason or self.column.reason
 
+    def printed(self) -> str:
+        """`91.5 ± 0.3` as the table prints it; a dash where there is no number."""
+        error = "" if self.error is None else f" ± {self.column.text(self.error)}"
+        return self.column.text(self.published) + error
+
     def json(self) -> dict[str, Any]:
         told = {"row": self.row.name, "column": self.column.name, "metric": self.column.metric}
-        return told | {"published": self.published, "reason": self.reason}
+        return told | {"published": self.published, "published_error": self.error, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,28 +180,36 @@ class Recipe:
         return found
 
     def json(self) -> list[dict[str, Any]]:
-        """One dict a row: its name and label, why it cannot be run, and the printed number of each column."""
+        """One dict a row: name, label, why it cannot be run, the printed number of each column and its error."""
         return [
             {
                 "row": name,
                 "label": row.label,
                 "reason": row.reason,
                 "published": {cell.column.name: cell.published for cell in self.choose([name])},
+                "published_error": {cell.column.name: cell.error for cell in self.choose([name])},
             }
             for name, row in self.rows.items()
         ]
 
 
 def grid(
-    name: str, rows: Sequence[Row], columns: Sequence[Column], printed: Mapping[str, Sequence[float | None]]
+    name: str,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    printed: Mapping[str, Sequence[float | None]],
+    errors: Mapping[str, Sequence[float | None]] | None = None,
 ) -> tuple[Cell, ...]:
     """All cells of a table, row by row; a row that is not printed is a control of our own."""
-    assert set(printed) <= {row.name for row in rows}, printed
+    errors = errors or {}
+    assert set(errors) <= set(printed) <= {row.name for row in rows}, printed
     nothing = [None] * len(columns)
     return tuple(
-        Cell(recipe=name, row=row, column=column, published=value)
+        Cell(recipe=name, row=row, column=column, published=value, error=error)
         for row in rows
-        for column, value in zip(columns, printed.get(row.name, nothing), strict=True)
+        for column, value, error in zip(
+            columns, printed.get(row.name, nothing), errors.get(row.name, nothing), strict=True
+        )
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.recipes.base import Budget, Cell, Column, Recipe, Row
@@ -36,6 +36,8 @@ RATES = {  # learning rate and weight decay; those of the last four are the rele
     "cub-dg": (5e-5, 0.0),
 }  # fmt: skip
 OFTEN = {"domain-net": 500, "camelyon": 100, "fmow": 100}  # steps between validations; 300 elsewhere
+NAMES = {"fish": "Fish", "fishr": "Fishr"}  # of rules in print; others are in capitals
+METHODS = {"swad": "swad(erm)"}
 SHORT = {"clipart": "Clip", "infograph": "Info", "painting": "Paint", "quickdraw": "Quick", "real": "Real",
          "sketch": "Sketch"}  # fmt: skip
 
@@ -45,13 +47,25 @@ TOP = (
 )
 EXTRAS = "stochastic depth, which the released code has and the paper does not tell, is left out"
 INSIDE = "as in DomainBed, the target's larger share of 80 % is scored; validation rows are not augmented here"
-RESNET = "ResNet-50 is not in Holdfast; the numbers are quoted"
-RESNET_101 = "ResNet-101 is not in Holdfast; the numbers are quoted"
-RESNET_V2 = "ResNet-50 with the V2 weights of torchvision is not in Holdfast; the numbers are quoted"
+CROPS = (
+    "training crops are cut from images already resized to the square, where DomainBed cuts them from the original; "
+    "a batch shares the order in which colours are jittered, where DomainBed draws one for each image"
+)
+BROUGHT = (
+    "ImageNet weights of a ResNet are the user's to bring: safetensors with the names of torchvision, as timm's "
+    "resnet50.tv_in1k, resnet101.tv_in1k and resnet50.tv2_in1k are; --set encoder.weights=FOLDER/{start}.safetensors "
+    "names them all, where {start} is resnet50, resnet101 or resnet50-v2"
+)
+PLAIN_RATES = (
+    "rows with a ResNet have DomainBed's default rate, 5e-5 without weight decay, and the defaults of their rules; "
+    "the published ones were searched"
+)
 GUESSED = "rate and weight decay of SVIRO, Camelyon, FMoW and CUB-DG are not published; here the released code's"
 
+HEAD = {"head.std": 0.02}
+FISHR_ON = {"domain-net": {"method.anneal": 0.1}}  # 1,500 steps, which are 0.3 of them elsewhere
 EXPERTS = {
-    "neck": "experts", "neck.count": 6, "neck.top": 2, "neck.at": "last-two", "neck.router": "cosine",
+    **HEAD, "neck": "experts", "neck.count": 6, "neck.top": 2, "neck.at": "last-two", "neck.router": "cosine",
     "neck.balance": 0.01,
 }  # fmt: skip
 RELEASED = {
@@ -63,8 +77,8 @@ CONTROLS = {
         "experts by the place of a token, drawn once (control)",
         {**EXPERTS, "neck.router": "random", "neck.noise": 0.0, "neck.balance": 0.0},
     ),
-    "same-work": ("one FFN, twice as wide: the active parameters (control)", {"neck": "wide", "neck.times": 2}),
-    "same-size": ("one FFN, six times as wide: all parameters (control)", {"neck": "wide", "neck.times": 6}),
+    "same-work": ("one FFN, twice as wide: the active parameters (control)", {**HEAD, "neck": "wide", "neck.times": 2}),
+    "same-size": ("one FFN, six times as wide: all parameters (control)", {**HEAD, "neck": "wide", "neck.times": 6}),
 }
 
 
@@ -76,14 +90,30 @@ def means(names: Sequence[str], **other: Any) -> tuple[Column, ...]:
     )
 
 
-def quoted(name: str, label: str, reason: str = RESNET) -> Row:
-    """A row that is only printed."""
-    return Row(name=name, label=label, reason=reason)
+def resnet(
+    name: str, label: str, *, method: str = "erm", start: str = "resnet50", over: Mapping[str, Any] | None = None,
+    **other: Any,
+) -> Row:  # fmt: skip
+    """A ResNet with weights that the user brings, under a rule."""
+    settings = {"encoder": start.removesuffix("-v2"), "method": method, "lr": 5e-5, "weight_decay": 0.0, **(over or {})}
+    asks = {"encoder.weights": f"its weights, {start}, have to be named: --set encoder.weights=FILE.safetensors"}
+    return Row(name=name, label=label, settings=settings, start=start, asks=asks, **other)
 
 
-def vit(name: str = "vit", label: str = "ViT-S/16", *, method: str = "erm", **other: Any) -> Row:
+def resnets(names: Iterable[str], **other: Any) -> tuple[Row, ...]:
+    """ResNet-50 under these rules, by their names in print."""
+    return tuple(
+        resnet(name, f"{NAMES.get(name, name.upper())} (ResNet-50)", method=METHODS.get(name, name), **other)
+        for name in names
+    )
+
+
+def vit(
+    name: str = "vit", label: str = "ViT-S/16", *, method: str = "erm", over: Mapping[str, Any] | None = None,
+    **other: Any,
+) -> Row:  # fmt: skip
     """The plain transformer under a rule."""
-    return Row(name=name, label=label, settings={"method": method}, **other)
+    return Row(name=name, label=label, settings={"method": method, **HEAD, **(over or {})}, **other)
 
 
 def gmoe(
@@ -124,6 +154,7 @@ def recipe(
     for data, domains in DOMAINS.items():
         steps, together = LONG if data == "domain-net" else STEPS, 1 if single else len(domains) - 1
         budgets[data] = Budget(steps=steps, batch=EACH * together, every=OFTEN.get(data, 300))
+    brought = (BROUGHT, PLAIN_RATES) if any("encoder.weights" in cell.row.asks for cell in cells) else ()
     return Recipe(
         name=name,
         cells=cells,
@@ -134,5 +165,5 @@ def recipe(
         budgets={} if budget else budgets,
         data_settings={data: {"lr": lr, "weight_decay": decay} for data, (lr, decay) in RATES.items()},
         claim=claim,
-        notes=(*notes, TOP, EXTRAS, *(() if single else (INSIDE,))),
+        notes=(*notes, *brought, TOP, EXTRAS, CROPS, *(() if single else (INSIDE,))),
     )

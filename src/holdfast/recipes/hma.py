@@ -29,7 +29,8 @@ SIZES = (
 )
 SPLITS = "a tenth of the training rows of Pets and a twentieth of CIFAR100 validate, drawn by the seed"
 CROPS = (
-    "the released code trained Pets and CIFAR100 without crops and flips; here CIFAR100 alone has none, as published"
+    "the released code trained Pets and CIFAR100 without crops and flips; here CIFAR100 alone has none, as published, "
+    "and crops are cut from images already resized to the square"
 )
 WEIGHTS = "the published weights are those of AugReg; this name has those of the first ViT"
 LOST = "RMA on Pets37 is printed as 89/96; 89.96 is what the printed mean gives"

@@ -36,7 +36,7 @@ class Measured:
     reason: str = ""
 
     def json(self) -> dict[str, Any]:
-        """Row, column, metric, published, mean, stderr, low and high of the 95% interval, n, reason."""
+        """Row, column, metric, published and its error, mean, stderr, low and high of the 95% interval, n, reason."""
         told: dict[str, Any] = dict.fromkeys(("mean", "stderr", "low", "high"))
         if self.values:
             spread = summarise(self.values)
@@ -45,12 +45,12 @@ class Measured:
         return self.cell.json() | told | {"n": len(self.values), "reason": self.reason}
 
     def text(self) -> str:
-        """`91.5 / 90.2 ± 0.3`: published, then measured; a dash where there is no number."""
+        """`91.5 / 90.2 ± 0.3`: published, with its error if there is one, then measured; a dash where is no number."""
         column = self.cell.column
         spread = summarise(self.values) if self.values else None
         measured = column.text(None if spread is None else spread.mean)
         error = "" if spread is None or spread.stderr is None else f" ± {column.text(spread.stderr)}"
-        return f"{column.text(self.cell.published)} / {measured}{error}"
+        return f"{self.cell.printed()} / {measured}{error}"
 
 
 def measure(

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+from holdfast import catalog
 from holdfast.analysis.general_use import depth, general_use
 from holdfast.analysis.general_views import Effect, Recalled, view_effects, view_general
 from holdfast.analysis.views import View, Views, view_domains
+from holdfast.core.annotated import Question
 from holdfast.core.tape import tape
 from holdfast.data.examples import Examples, prepare
+from holdfast.data.questions import Questions
 from holdfast.data.raw import Texts
 from holdfast.data.splits import Part
+from holdfast.data.tags import Sentences
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Linear
+from holdfast.nn.memory.general import hiding
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from tests import tiny
+from tests.annotated import asked, tagged
 
 SAID = [" ".join(["the", "good", "bad", "film", "was"][: 1 + i % 5]) for i in range(10)]
 
@@ -103,6 +110,54 @@ def test_the_score_of_test_rows_with_the_memory_and_with_it_hidden(folders):
     for other in (gmap(folders, attention="cross")[0], plain):
         assert view_effects(other, targets, scored) == {}
     assert view_effects(model, targets, None) == {}
+
+
+PARTS = ("context", "question", "answers", "answer_start")
+
+
+def raw_of(task: str):
+    if task == "tag":
+        words = [words for words, _ in tagged("home", 8)]
+        return Sentences(words, [[0] * len(each) for each in words]), ("O", "B-THING", "I-THING")
+    rows = [[row[part] for part in PARTS] for row in asked("home", 8)]
+    return Questions([Question(c, q, tuple(a), tuple(s)) for c, q, a, s in rows]), ("start", "end")
+
+
+@pytest.mark.parametrize("task", ["tag", "span"])
+def test_tags_and_answers_are_looked_at_by_places_and_windows(task, folders):
+    torch.manual_seed(0)
+    encoder = GMap.build(list, **folders, length=24)
+    raw, classes = raw_of(task)
+    made = catalog.make("tasks", task, given={}).prepare(encoder, raw, classes)
+    model = Model(encoder, NoNeck(32), Linear(32, len(classes))).eval()
+    examples = Examples(made.store, made.y, ("a", "b"), starts=made.starts)
+    parts = [Part("a", np.arange(4))], [Part("b", np.arange(4, 8))]
+
+    def scored(part: Part) -> float:
+        rows = examples.rows_of(part)
+        kept = examples.map(partial(made.task.look, model), rows.numpy(), targets=True)
+        return made.task.scores(kept, examples.targets(rows), ["nll"])["nll"]
+
+    views = view_domains(model, examples, *parts, seed=0, scored=scored)
+    rows = examples.rows_of(parts[0][0])
+    assert (len(rows) > 4) == (task == "span")  # a text is in several windows
+    found = views.sources[0].general
+    assert found.mass.shape == (len(rows), 2, 2)
+    for i, row in enumerate(rows):
+        x = examples.inputs(row[None])  # alone: nothing is padded, neither tokens nor places
+        with torch.no_grad(), tape() as side:
+            z = model.encode(x)[0]
+        with torch.no_grad(), hiding():
+            plain = model.encode(x)[0]
+        np.testing.assert_allclose(found.mass[i, 0], side["general/mass"][0][0].mean(-1), rtol=1e-4)
+        np.testing.assert_allclose(found.gates[1][i], side["general/gate"][0][0].mean(0), rtol=1e-4)
+        each = (z - plain).norm(dim=-1) / plain.norm(dim=-1)
+        assert found.moved[i] == pytest.approx(float(each.mean()), rel=1e-3)
+        np.testing.assert_allclose(views.sources[0].features[i], z.mean(0), rtol=1e-3, atol=1e-5)
+    told = general_use(views, seed=0)
+    assert told["targets"]["b"]["scores"]["read"] == pytest.approx(scored(parts[1][0]))
+    assert told["targets"]["b"]["scores"]["hidden"] != told["targets"]["b"]["scores"]["read"]
+    json.dumps(told, allow_nan=False)
 
 
 def test_other_networks_say_nothing(folders):

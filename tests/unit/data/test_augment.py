@@ -87,6 +87,25 @@ def test_brightness_contrast_saturation(images):
     assert torch.allclose(grey, a.grayscale(images, YES), atol=1e-5)
 
 
+def test_colours_change_in_the_order_that_is_given(images):
+    half = {"brightness": 0.5 * ONE, "contrast": 0.5 * ONE, "saturation": ONE, "hue": ZERO}
+    first = a.jitter(images, (0, 1, 2, 3), **half)
+    grey = a.grayscale(images, YES).mean((-3, -2, -1), keepdim=True)
+    assert torch.allclose(first, images / 4 + grey / 4, atol=1e-5)
+    much = half | {"brightness": 3 * ONE}  # what is clipped tells the order
+    assert torch.allclose(a.jitter(images, (1, 0, 2, 3), **much), (1.5 * (images + grey)).clamp(max=1), atol=1e-5)
+    assert not torch.allclose(a.jitter(images, **much), a.jitter(images, (1, 0, 2, 3), **much), atol=1e-2)
+
+
+def test_augment_draws_the_order_of_colours_anew(images, monkeypatch):
+    orders, jitter = [], a.jitter
+    monkeypatch.setattr(a, "jitter", lambda x, order, **drawn: orders.append(tuple(order)) or jitter(x, order, **drawn))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        a.augment(images[:1], generator)
+    assert len(set(orders)) == 24
+
+
 def test_colours_against_colorsys(images):
     plain = images[0].flatten(1).T[:40].tolist()
     plain += [[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1]]

@@ -104,7 +104,20 @@ def test_fmow_leaves_out_what_is_withheld_and_knows_regions(tmp_path):
     assert [found.classes[y] for y in found.y] == ["zoo", "dam", "zoo"]
     assert found.raw.take(np.arange(3), size=4)[:, 0, 0, 0].tolist() == [0, 2, 3]
     assert found.notes[0] == "fmow: 1 images that its authors withhold are left out"
-    assert "3 images instead of 523,846" in found.notes[1]
+    assert "3 images instead of 470,086" in found.notes[1]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_whole_fmow_is_as_published_whether_it_lists_what_is_withheld_or_not(listed, tmp_path, monkeypatch):
+    monkeypatch.setattr(wilds, "LISTED", 64)
+    monkeypatch.setattr(wilds, "WITHHELD", 2)
+    lines = ["split,category,country_code", *(f"train,kind{i},FRA" for i in range(62))]
+    lines += ["seq,kind0,FRA", "seq,kind1,FRA"] if listed else []
+    (tmp_path / "rgb_metadata.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "country_code_mapping.csv").write_text("name,alpha-3,region\nFrance,FRA,Europe\n")
+    draw(tmp_path / "images" / "rgb_img_0.png")
+    notes = wilds.fmow(data_dir=tmp_path).notes
+    assert notes == (("fmow: 2 images that its authors withhold are left out",) if listed else ())
 
 
 def test_wilds_that_is_not_there_or_broken_gets_one_sentence(tmp_path):

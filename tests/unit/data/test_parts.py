@@ -36,6 +36,14 @@ def test_the_table_beside_the_domains(folder):
     assert read_parts(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
 
 
+def test_the_table_is_not_counted_as_left_out(folder):
+    (folder / "parts.csv").write_text("image,part,x,y\n")
+    assert read_images(folder).notes == ()
+    (folder / "photo" / "parts.csv").write_text("image,part,x,y\n")
+    (note,) = read_images(folder).notes
+    assert note.startswith("1 files")
+
+
 @pytest.mark.parametrize(
     ("row", "said"), [("cat/a,tail,far,0.5", "no numbers"), ("cat/a,tail,0.5,12", "between 0 and 1")]
 )

@@ -6,6 +6,7 @@ from torch import nn
 
 from holdfast.core.errors import BadInput
 from holdfast.methods.descent import Descent, Recipe
+from holdfast.nn.experts.router import CosineRouter
 
 
 def parameter():
@@ -145,3 +146,62 @@ def test_sgd_takes_a_parameter_that_had_no_gradient_before():
         reference.step()
     for a, b in zip(fused, plain, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def a_router():
+    torch.manual_seed(0)
+    return CosineRouter(3, 4, inner=2)
+
+
+def three_steps(net, descent):
+    for _ in range(3):
+        descent.descend(net(torch.ones(2, 3)).square().sum())
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_a_temperature_is_not_decayed_and_all_else_is(name):
+    moved = {}
+    for decay in (0.0, 0.3):
+        net = a_router()
+        descent = Descent(Recipe(optimizer=name, lr=0.01, weight_decay=decay), list(net.parameters()))
+        for slope in (1.0, 3.0):  # the same gradients, whatever the value
+            descent.descend(slope * sum(p.sum() for p in net.parameters()))
+        moved[decay] = {key: value.detach().clone() for key, value in net.named_parameters()}
+    assert torch.equal(moved[0.0]["log_scale"], moved[0.3]["log_scale"])
+    for key in ("project.weight", "project.bias", "directions"):
+        assert not torch.equal(moved[0.0][key], moved[0.3][key]), key
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_state_from_before_temperatures_had_a_group_loads(grown):
+    recipe, more = Recipe(lr=0.01, weight_decay=0.3), nn.Parameter(torch.ones(2))
+    old, new = a_router(), a_router()
+    states = torch.optim.AdamW(old.parameters(), lr=0.01, weight_decay=0.3, fused=True)
+    if grown:
+        states.add_param_group({"params": [more]})
+    for p in (*old.parameters(), *([more] if grown else [])):
+        p.grad = torch.full_like(p, float(p.numel()))
+    states.step()
+    descent = Descent(recipe, list(new.parameters()))
+    if grown:
+        descent.add([more])
+    descent.load_state_dict({"optimizer": states.state_dict(), "calls": 1, "began": 0, "grads": []})
+    for before, after in zip(old.parameters(), new.parameters(), strict=True):
+        held = descent.optimizer.state[after]["exp_avg"]
+        assert torch.equal(held, states.state[before]["exp_avg"])
+    decays = [group["weight_decay"] for group in descent.optimizer.param_groups]
+    assert decays == [0.3, 0.0, 0.3][: 3 if grown else 2]
+    three_steps(new, descent)
+    again = Descent(recipe, list(new.parameters()))
+    if grown:
+        again.add([more])
+    again.load_state_dict(descent.state_dict())  # as it is saved now
+    assert torch.equal(
+        again.optimizer.state[new.log_scale]["exp_avg"], descent.optimizer.state[new.log_scale]["exp_avg"]
+    )
+
+
+def test_without_lone_numbers_or_decay_there_is_one_group():
+    plain = Descent(Recipe(), list(nn.Linear(2, 2).parameters()))
+    undecayed = Descent(Recipe(weight_decay=0.0), list(a_router().parameters()))
+    assert len(plain.optimizer.param_groups) == len(undecayed.optimizer.param_groups) == 1

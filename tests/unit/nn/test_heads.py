@@ -157,3 +157,14 @@ def test_pda_aligns_words_where_it_is_asked_to(encoder):
     plain = Model(Features(inputs=32), NoNeck(32), make("linear", encoder))
     with pytest.raises(BadInput, match="use --set head=words"):
         PDA(plain, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), words=True)
+
+
+def test_a_linear_head_may_begin_as_those_of_vision_transformers(encoder):
+    with seeded(0, "init"):
+        made = catalog.make("heads", "linear", 400, [str(i) for i in range(100)], encoder, given={"std": 0.02})
+    assert made.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert made.weight.abs().max() < 0.2
+    assert not made.bias.any()
+    assert made.settings == {"width": 400, "outputs": 100}  # how it began is no part of its shape
+    with pytest.raises(BadInput, match="std of a linear head must be above 0, not 0"):
+        catalog.make("heads", "linear", 4, CLASSES, encoder, given={"std": 0})

@@ -42,3 +42,7 @@ def test_published_counts():
     assert found[1] == pytest.approx(4.64, abs=0.06)
     assert found[2] == pytest.approx(5.1, abs=0.06)
     assert macs(ResNet(stem="large", size=224), x) / 1e9 == pytest.approx(1.81, abs=0.02)
+    for depth, published in ((50, 4.09), (101, 7.80)):
+        with torch.device("meta"):
+            net = ResNet(depth=depth, stem="large")
+        assert macs(net, x.to("meta")) / 1e9 == pytest.approx(published, abs=0.01)

@@ -103,3 +103,14 @@ def test_remarks_tell_the_claim_each_row_the_gaps_and_a_printed_mean_that_is_wro
         "N not run: it needs T5",
         "R, Avg.: 86.0 is printed, but the printed cells average 85.0",
     ]
+
+
+def test_a_printed_error_stands_beside_its_number():
+    columns = COLUMNS[:2]
+    cells = grid("t", ROWS[:1], columns, {"r": (80.0, 90.0)}, {"r": (0.5, None)})
+    made = measure(replace(TABLE, cells=cells), cells, {KEY: RUNS}, {})
+    assert [one.text() for one in made] == ["80.0 ± 0.5 / 75.0 ± 5.0", "90.0 / 90.0"]
+    assert [one.json()["published_error"] for one in made] == [0.5, None]
+    table = replace(TABLE, cells=cells)
+    assert "R, published / measured: X 80.0 ± 0.5 / 75.0 ± 5.0, Y 90.0 / 90.0" in remarks(table, made)
+    assert table.json()[0]["published_error"] == {"x": 0.5, "y": None}

@@ -166,6 +166,7 @@ def _preset(name: str, size: int, patch: int) -> ViTConfig:
         intermediate_size=4 * width,
         image_size=size,
         patch_size=patch,
+        layer_norm_eps=1e-6,  # as ViT and DeiT were published; transformers has BERT's 1e-12
     )
 
 

@@ -114,6 +114,14 @@ def test_preset_defaults_and_patches() -> None:
         VisionTransformer.build(nothing, name="vit-tiny", size=20)
 
 
+def test_presets_normalise_as_published(tmp_path) -> None:
+    """ViT and DeiT have 1e-6 in their layer norms; a folder keeps what it was saved with."""
+    net = VisionTransformer.build(nothing, name="vit-tiny", size=32)
+    assert {part.eps for part in net.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-6}
+    again = VisionTransformer.load(tmp_path, net.save(tmp_path))
+    assert {part.eps for part in again.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-6}
+
+
 def test_a_preset_follows_the_seed() -> None:
     made = []
     for _ in range(2):
