@@ -57,14 +57,19 @@ def pretrain(
     device: str = "auto",
     columns: Mapping[str, str] | None = None,
     examples: int | None = None,
+    data_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
 ) -> Pretraining:
-    """Train on all texts but a few held out of each domain; stopped, it goes on where it was when called again."""
+    """Train on all texts but a few held out of each domain; stopped, it goes on where it was when called again.
+
+    Where rows are marked as training, validation and test, those that train are the first alone.
+    """
     out, watch = Path(out), watch or Watch()
     _check(out)
     where = choose_device(device)
-    dataset = training_data(corpus, task="masked", columns=columns)
+    folder = None if data_dir is None else Path(data_dir)
+    dataset = training_data(corpus, task="masked", columns=columns, data_dir=folder)
     if examples is not None:
         dataset = dataset.limited(examples)
     given = {"task": "masked", "plan.valid": HELD, "plan.test": HELD, **(settings or {})}

@@ -11,7 +11,7 @@ from holdfast import pretrain
 from holdfast.core.errors import BadInput
 from holdfast.engines.watch import Watch
 from holdfast.nn.backbones.text import TextEncoder
-from tests.annotated import write_corpus
+from tests.annotated import tagged, write_conll, write_corpus
 from tests.tiny import tiny_bert, tiny_roberta
 
 FEW = {"steps": 12, "batch": 4, "lr": 3e-3, "length": 24}
@@ -76,6 +76,16 @@ def test_a_domain_encoder_that_read_a_general_one_is_written_alone(tmp_path, cor
     plain, before = AutoModel.from_pretrained(done.folder), AutoModel.from_pretrained(start)
     assert list(plain.state_dict()) == list(before.state_dict())
     assert not torch.equal(plain.get_input_embeddings().weight, before.get_input_embeddings().weight)
+
+
+def test_a_known_set_of_tags_gives_its_training_texts_alone(tmp_path):
+    for split, size in (("train", 12), ("dev", 4), ("test", 3)):
+        said = [(words, ["B-Disease" if tag != "O" else tag for tag in tags]) for words, tags in tagged(split, size)]
+        write_conll(tmp_path / "data" / "ncbi-disease" / f"{split}.conll", said)
+    start = str(tiny_bert(tmp_path / "start"))
+    done = pretrain("ncbi-disease", encoder=start, out=tmp_path / "out", data_dir=tmp_path / "data", **FEW)
+    sizes = done.record.stages[0]["sizes"]
+    assert [sum(sizes[part].values()) for part in ("train", "valid", "test")] == [12, 4, 3]
 
 
 def test_bad_input_is_one_sentence(tmp_path, corpus):

@@ -16,8 +16,8 @@ def pretrain(
     corpus: Annotated[
         str,
         typer.Argument(
-            help="A .txt file with one document a line, a folder of them (a domain each), or a table with a text "
-            "column; @pack=2000 joins neighbours up to so many characters.",
+            help="A .txt file with one document a line, a folder of them (a domain each), a table with a text "
+            "column, or a known data set; @pack=2000 joins neighbours up to so many characters.",
             show_default=False,
         ),
     ],
@@ -38,6 +38,7 @@ def pretrain(
     device: options.Device = "auto",
     examples: options.Examples = None,
     column: options.Column = None,
+    data_dir: options.DataDir = None,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
@@ -56,6 +57,8 @@ def pretrain(
 
     - `holdfast compare reviews.csv --encoder hf:models/reviews --tune full`
 
+    - `holdfast pretrain ncbi-disease --data-dir data --from minilm --out models/tapt-ncbi-disease --steps 300`
+
     Stopped, it goes on where it was when the same command runs again.
     """
     from holdfast.pretraining import pretrain as run
@@ -64,7 +67,8 @@ def pretrain(
     with watching(json) as watch:
         done = run(
             corpus, encoder=start, out=out, steps=steps, batch=batch, lr=lr, length=length, seed=seed, device=device,
-            columns=options.pairs(column), examples=examples, settings=parse(set_ or []), watch=watch,
+            columns=options.pairs(column), examples=examples, data_dir=data_dir, settings=parse(set_ or []),
+            watch=watch,
         )  # fmt: skip
     if json:
         give_json(

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from holdfast.core.annotated import Question, Sentence
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.ragged import NONE, Ragged
@@ -196,10 +197,19 @@ def _knowing(tokenizer: Any) -> Masked:
 
 
 def _texts(raw: Rows, start: int) -> Sequence[str]:
-    texts = raw.take(np.arange(start, min(start + CHUNK, len(raw))))
-    if not isinstance(texts[0], str):
-        raise BadInput("the task masked needs plain texts: a .txt file, or a table with a text column")
-    return texts
+    return [_text(each) for each in raw.take(np.arange(start, min(start + CHUNK, len(raw))))]
+
+
+def _text(example: Any) -> str:
+    """A text, the words of a tagged sentence, or what a question is about."""
+    match example:
+        case str():
+            return example
+        case Sentence():
+            return " ".join(example.words)
+        case Question():
+            return example.context
+    raise BadInput("the task masked needs plain texts: a .txt file, or a table with a text column")
 
 
 def _score(name: str, total: Sequence[float]) -> float:

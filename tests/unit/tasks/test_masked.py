@@ -7,12 +7,15 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from holdfast.core.annotated import Question
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches
 from holdfast.data.examples import Examples
+from holdfast.data.questions import Questions
 from holdfast.data.raw import Texts
 from holdfast.data.splits import Part
+from holdfast.data.tags import Sentences
 from holdfast.nn.backbones.checkpoint import write_checkpoint
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.model import Model
@@ -166,6 +169,16 @@ def test_where_a_checkpoint_has_no_head_one_is_added_that_shares_the_word_vector
     x = prepared(model.backbone, said(3)).store.take(torch.arange(3))
     with torch.no_grad():
         torch.testing.assert_close(model(x), network(tmp_path / "out")(x))
+
+
+def test_texts_of_tagged_sentences_and_of_questions(encoder):
+    plain = prepared(encoder, ["the film was good", "we saw a bad film"])
+    tagged = Sentences([["the", "film", "was", "good"], ["we", "saw", "a", "bad", "film"]], [[0] * 4, [0] * 5])
+    asked = Questions([Question(text, "which?") for text in ("the film was good", "we saw a bad film")])
+    for raw in (tagged, asked):
+        found = Masked().prepare(encoder, raw, ())
+        every = torch.arange(2)
+        assert torch.equal(found.store.take(every).ids, plain.store.take(every).ids)
 
 
 def test_pairs_are_refused(encoder):
