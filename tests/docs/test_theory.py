@@ -21,8 +21,10 @@ def percent(value: float) -> str:
 def lines() -> list[str]:
     names = dict(zip(NETWORKS, ("MLP", "convolution"), strict=True))
     made = [[names[kind], *(percent(row[name]) for name in SETS)] for kind, row in FOUND["noiseless"].items()]
-    for chances, row in FOUND["noisy"].items():
-        made.append([*chances.split(", "), *(", ".join(percent(each[name]) for each in row.values()) for name in SETS)])
+    for kind, noisy in FOUND["noisy"].items():
+        for chances, row in noisy.items():
+            told = (", ".join(percent(each[name]) for each in row.values()) for name in SETS)
+            made.append([names[kind], *chances.split(", "), *told])
     for count, row in FOUND["cases"].items():
         made.append([count, *(", ".join(f"{v:.3f}" for v in values) for values in row.values())])
     return [f"| {' | '.join(cells)} |" for cells in made]
@@ -31,14 +33,20 @@ def lines() -> list[str]:
 def test_every_line_of_the_tables_is_in_the_record():
     text = (ROOT / "docs" / "theory.md").read_text()
     found = lines()
-    assert len(found) == len(NETWORKS) + len(NOISY) + len(COUNTS) == 17
+    assert len(found) == len(NETWORKS) * (1 + len(NOISY)) + len(COUNTS) == 26
     for line in found:
         assert line in text, line
 
 
 def test_what_the_text_says_of_the_record():
-    for row in FOUND["noisy"].values():
+    mlp, fcn = (FOUND["noiseless"][kind] for kind in NETWORKS)
+    assert mlp["pixel-shift"] < 0.1 < 0.9 < mlp["patch-shift"]
+    assert fcn["patch-shift"] < 0.1 < 0.7 < fcn["pixel-shift"]
+    for row in FOUND["noisy"]["mlp"].values():
         assert all(each["pixel-shift"] < 0.2 < 0.5 < each["patch-shift"] for each in row.values())
+    for row in FOUND["noisy"]["fcn"].values():
+        assert all(each["patch-shift"] < 0.25 < each["pixel-shift"] for each in row.values())
+        assert row["10"]["valid"] < row["50"]["valid"] < row["200"]["valid"]
     best = {name: max(FOUND["cases"]["8"][name]) for name in ("experts", "one network")}
     assert best["experts"] < 0.2 * min(FOUND["cases"]["8"]["one network"])
     assert min(FOUND["cases"]["4"]["experts"]) > 5 * best["experts"]

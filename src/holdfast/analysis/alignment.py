@@ -159,10 +159,13 @@ def cases_error(
 
 
 def study(*, seeds: Sequence[int] = (0, 1, 2)) -> dict[str, Any]:
-    """Everything that docs/theory.md tells of the two theorems; about ten minutes on one core."""
+    """Everything that docs/theory.md tells of the two theorems; about 25 minutes on one core."""
     noisy = {
-        f"{pixel:g}, {patch:g}": learned("mlp", World(pixel=pixel, patch=patch), epochs=(10, 50, 200), batch=2_000)
-        for pixel, patch in NOISY
+        kind: {
+            f"{pixel:g}, {patch:g}": learned(kind, World(pixel=pixel, patch=patch), epochs=(10, 50, 200), batch=2_000)
+            for pixel, patch in NOISY
+        }
+        for kind in NETWORKS
     }
     errors = {
         str(count): {
