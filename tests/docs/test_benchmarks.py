@@ -57,3 +57,13 @@ def test_the_table_of_hma_is_its_records():
         here = cpu.get(case)  # a CPU has no count of memory
         ratio, bar = ("", "") if here is None else (f" {here['ratio']:.2f}", f" ({here['bar']} on a CPU)")
         assert f"| {label} |{ratio} | {gpu[case]['ratio']:.2f} | {gpu[case]['bar']:.2f}{bar} |" in PAGE
+
+
+def test_the_run_after_is_in_the_record():
+    after, page = RECORD["later"], PAGE.replace("\n", " ")
+    found = {result["case"]: f"{result['ratio']:.2f}" for result in after["results"]}
+    first, second = (f"{ratio:.2f}" for ratio in after["gmoe-step/vit-step, eager, k=1, again"])
+    eager, compiled = (found[f"gmoe-step/vit-step, {mode}, k=1"] for mode in ("eager", "compiled"))
+    assert f"gave {eager} eagerly, then {first} and {second}, and {compiled} compiled" in page
+    plain, one, two = after["kernels a step, ms"].values()
+    assert f"took {one / plain:.2f} times those of the plain step, with two experts {two / plain:.2f}" in page
