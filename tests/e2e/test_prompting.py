@@ -70,7 +70,7 @@ CASES = {
     "for pairs": (["encoder.template=nli"], "is for pairs but the data holds single texts"),
     "a narrow neck": ([TEMPLATE, "head=words", WORDS, "neck=projection"], "reads 32 features"),
     "unknown setting": ([TEMPLATE, "head=words", WORDS, "head.ful=true"], "did you mean 'full'"),
-    "settings of the linear head": (["head.dropout=0.1"], "has no settings"),
+    "settings of the linear head": (["head.dropout=0.1"], "unknown setting of head 'linear' 'dropout'"),
 }
 
 
