@@ -55,6 +55,7 @@ class Workshop:
     features: dict[Backbone, Tensor] = field(default_factory=dict)
     encoders: dict[str, Backbone] = field(default_factory=dict)
     structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
+    macs: dict[str, int | None] = field(default_factory=dict)
 
     def store(self, encoder: Backbone) -> Store:
         """The data set's examples, prepared for this encoder."""

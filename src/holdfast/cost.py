@@ -15,6 +15,9 @@ from holdfast.protocols.plan import Episode
 from holdfast.protocols.resume import Saver
 from holdfast.spec import Spec
 
+# what a network is made of: runs that share it are counted once
+NETWORK = ("method", "method_args", "encoder", "encoder_args", "neck", "neck_args", "head", "head_args", "task")
+
 
 def cost_of(spec: Spec, episode: Episode, workshop: Workshop, built: Assembled, saver: Saver) -> dict[str, float]:
     """As a record holds it; what cannot be counted is not there."""
@@ -28,19 +31,22 @@ def cost_of(spec: Spec, episode: Episode, workshop: Workshop, built: Assembled, 
         "parameters": sum(p.numel() for p in network.parameters()),
         "learning_parameters": sum(p.numel() for p in built.method.parameters() if p.requires_grad),
     }
-    counted = _macs(network, built, episode, workshop)
+    kind = repr([getattr(spec, name) for name in NETWORK])
+    if kind not in workshop.macs:
+        workshop.macs[kind] = _macs(network, built, workshop)
+    counted = workshop.macs[kind]
     return found if counted is None else {**found, "macs": counted}
 
 
-def _macs(network: Model, built: Assembled, episode: Episode, workshop: Workshop) -> int | None:
-    """Of the first training row, from raw inputs to outputs."""
+def _macs(network: Model, built: Assembled, workshop: Workshop) -> int | None:
+    """Of the first example, whichever domain it is of, from raw inputs to outputs."""
     assert built.method is not None
-    part = episode.stages[0].train[0]
+    first = torch.zeros(1, dtype=torch.long)
     if type(built.method.deployed.backbone) is type(built.encoder):
-        x = built.examples.inputs(built.examples.rows_of(part)[:1])
+        x = built.examples.inputs(first)
     else:  # examples are the features of a frozen encoder
-        raw = workshop.dataset.raw.take(part.rows[:1], size=built.encoder.size)
-        x = inputs.to(built.encoder.prepare(raw).take(torch.zeros(1, dtype=torch.long)), workshop.device)
+        raw = workshop.dataset.raw.take(first.numpy(), size=built.encoder.size)
+        x = inputs.to(built.encoder.prepare(raw).take(first), workshop.device)
     return macs_if_counted(network.to(workshop.device), x)
 
 

@@ -32,6 +32,18 @@ def test_of_a_perceptron_by_hand():
     assert built.method is not None
 
 
+def test_runs_that_share_a_network_are_counted_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cost, "macs_if_counted", lambda model, x: asked.append(x) or len(asked))
+    workshop = Workshop(VECTORS, cache=None)
+    for seed, hidden in ((0, 8), (1, 8), (1, 4)):
+        spec = make_spec(VECTORS, steps=2, every=1, batch=2, seed=seed, settings={"encoder.hidden": [hidden]})
+        for episode in episodes(spec, workshop):
+            train(spec, episode, workshop)
+    assert len(asked) == 2
+    assert torch.equal(asked[0], asked[1])
+
+
 def test_of_features_that_were_cached_with_their_encoder(tmp_path):
     texts = world("text", "vocabulary", domains=3, size=20, classes=2, seed=0)
     bert = f"hf:{tiny_bert(tmp_path / 'bert')}"
