@@ -20,6 +20,7 @@ from holdfast.spec import Spec
 
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task")
 WHOLE = re.compile(r"0|-?[1-9]\d{0,15}")  # whole numbers that are written as they were once they are text again
+DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is no JSON
 
 
 def parse(pairs: Iterable[str]) -> dict[str, Any]:
@@ -39,6 +40,8 @@ def _value(text: str) -> Any:
     except (ValueError, RecursionError):
         if "," not in text or "{" in text:  # a template has braces and may have commas
             return text
+        if DECIMALS.fullmatch(text):
+            return [float(each) for each in text[1:-1].split(",")]
         pieces = text.split(",")
         return [int(each) for each in pieces] if all(map(WHOLE.fullmatch, pieces)) else pieces
 

@@ -144,6 +144,8 @@ def test_analyses_of_one_feature_an_example_are_not_for_tasks_with_many():
 
 def test_a_list_of_whole_numbers_needs_no_brackets():
     assert parse(["neck.at=0,2"]) == parse(["neck.at=[0,2]"]) == {"neck.at": [0, 2]}
+    assert parse(["encoder.mean=[.48, 0.45,.4]"]) == {"encoder.mean": [0.48, 0.45, 0.4]}
+    assert parse(["plan.targets=1.10,1.20"]) == {"plan.targets": ["1.10", "1.20"]}
     assert parse(["neck.at=-1,10"]) == {"neck.at": [-1, 10]}
     assert parse(["a=0,b", "b=01,2", "c={x},1"]) == {"a": ["0", "b"], "b": ["01", "2"], "c": "{x},1"}
     given = make_spec(DATA, settings=parse(["plan.targets=0,1"]))

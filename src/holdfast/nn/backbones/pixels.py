@@ -29,7 +29,8 @@ class Normalise(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        if len(mean) != 3 or len(std) != 3 or not all(one > 0 for one in std):
+        numbers = all(isinstance(one, int | float) for one in (*mean, *std))
+        if not numbers or len(mean) != 3 or len(std) != 3 or not all(one > 0 for one in std):
             raise BadInput(f"mean and std of colours are 3 numbers each, std above 0, not {list(mean)} and {list(std)}")
         self.register_buffer("mean", torch.tensor(list(mean)).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)).view(3, 1, 1), persistent=False)

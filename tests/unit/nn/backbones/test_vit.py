@@ -144,7 +144,7 @@ def test_bad_input(folders, tmp_path) -> None:
         build(folders["vit"], size=18)
     with pytest.raises(BadInput, match="unknown pooling"):
         build(folders["vit"], pooling="max")
-    for colours in ({"mean": [0.5, 0.5]}, {"std": [0.5, 0.0, 0.5]}, {"std": [0.5, float("nan"), 0.5]}):
+    for colours in ({"mean": [0.5, 0.5]}, {"std": [0.5, 0.0, 0.5]}, {"std": [0.5, float("nan"), 0.5]}, {"std": "abc"}):
         with pytest.raises(BadInput, match="3 numbers each, std above 0"):
             build(folders["vit"], **colours)
     with pytest.raises(BadInput, match=r"\(n, 3, 16, 16\)"):
