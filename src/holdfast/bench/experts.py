@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import ViTConfig
 
-from holdfast.bench.harness import Result, attempt, one_thread, peak, ratio
+from holdfast.bench.harness import Result, attempt, busy, one_thread, peak, ratio
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
@@ -43,8 +43,8 @@ def run(device: torch.device) -> list[Result]:
     A layer by itself: forward and backward with both losses, on a GPU 12,608 tokens (64 images of 197) in bf16, on a
     CPU 788 in fp32. The plain layer does the same work on every token twice. The loop finds each expert's tokens by a
     mask. Then whole networks: on a GPU training steps and predictions of ViT-S/16 on 160 images in bf16, eager and
-    compiled, and the memory of a step. On a CPU a small network of 4 layers, of which two have experts, so that a step
-    has a third more products, and Adam twice the weights.
+    compiled, the kernels of a step alone, and its memory. On a CPU a small network of 4 layers, of which two have
+    experts, so that a step has a third more products, and Adam twice the weights.
     """
     gpu = device.type == "cuda"
     plain_bar, loop_bar, step_bar = (None, None, None) if gpu else CPU_BARS
@@ -98,6 +98,8 @@ def _whole(device: torch.device) -> list[Result]:
             step, predict = (partial(_against, work, top, device, compiled=compiled) for work in (_steps, _predictions))
             found.append(attempt(f"gmoe-step/vit-step, {mode}", step, bar=bar))
             found.append(attempt(f"gmoe-predict/vit-predict, {mode}", predict, bar=PREDICT_BAR))
+            kernels = partial(_kernels, top, device, compiled=compiled)
+            found.append(attempt(f"gmoe-kernels/vit-kernels, {mode}", kernels, bar=bar))
         memory = partial(_memory, top, device)
         found.append(attempt(f"gmoe-memory/vit-memory, k={top}", memory, bar=MEMORY_BAR))
     return found
@@ -112,6 +114,19 @@ def _against(work: Callable[..., Callable[[], None]], top: int, device: torch.de
         mine()
         plain()
     return ratio(mine, plain, device, rounds=30 if device.type == "cuda" else 15)
+
+
+def _kernels(top: int, device: torch.device, *, compiled: bool) -> float:
+    """The same of the GPU's own time in a training step, which a slow host does not change."""
+    found = []
+    for each in (top, 0):
+        torch.compiler.reset()
+        gc.collect()
+        step = _steps(each, device, compiled=compiled)
+        for _ in range(WARM):
+            step()
+        found.append(busy(step, device))
+    return found[0] / found[1]
 
 
 def _memory(top: int, device: torch.device) -> float:

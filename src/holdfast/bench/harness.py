@@ -85,6 +85,18 @@ def peak(make: Callable[[], Callable[[], object]], device: torch.device) -> floa
     return float(torch.cuda.max_memory_allocated(device) - before)
 
 
+def busy(function: Callable[[], object], device: torch.device) -> float:
+    """How long the kernels of a GPU take that one call asks for, by its own count: the work without the asking."""
+    from torch.profiler import ProfilerActivity, profile
+
+    function()
+    torch.cuda.synchronize(device)
+    with profile(activities=[ProfilerActivity.CUDA]) as heard:
+        function()
+        torch.cuda.synchronize(device)
+    return sum(event.self_device_time_total for event in heard.key_averages()) / 1e6
+
+
 def attempt(case: str, measure: Callable[[], float], *, bar: float | None) -> Result:
     """One case; where it fails, what a compiler or a small device may do, the others are measured all the same."""
     try:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.bench.harness import Result, attempt, heard
+import time
+
+import pytest
+import torch
+
+from holdfast.bench.harness import Result, attempt, busy, heard
 
 
 def test_a_case_that_fails_says_why_and_is_not_kept():
@@ -33,3 +38,17 @@ def test_each_case_is_told_as_it_is_measured():
         Result("second", 1.0, bar=None)
     Result("third", 1.0, bar=None)
     assert told == ["first", "second"]
+
+
+@pytest.mark.gpu
+def test_the_work_of_a_gpu_is_counted_without_the_asking_for_it():
+    device = torch.device("cuda")
+    x = torch.randn(2048, 2048, device=device)
+
+    def slowly() -> None:
+        time.sleep(0.2)
+        x @ x
+
+    once, twice = busy(slowly, device), busy(lambda: (x @ x, x @ x), device)
+    assert 0 < once < 0.1
+    assert 1.5 < twice / once < 2.5

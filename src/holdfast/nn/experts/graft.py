@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.nn.experts.apart import put_back, set_apart
 from holdfast.nn.experts.layer import Options, SparseMoE
 
 # the linear map up, the activation and the linear map down, as the layers of transformers call them
@@ -54,6 +55,7 @@ def put_experts(layers: nn.ModuleList, options: Options, *, at: str | int | Sequ
         layer.set_submodule(up, SparseMoE.of(found[0], found[2], found[1], options))
         layer.set_submodule(activation, nn.Identity())
         layer.set_submodule(down, nn.Identity())
+        set_apart(layer)
 
 
 def put_settled(layers: nn.ModuleList, given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -74,6 +76,7 @@ def take_out(layers: nn.ModuleList) -> None:
             up, down = experts.single()
             for name, part in zip(feed, (up, experts.act_fn, down), strict=True):
                 layer.set_submodule(name, part)
+            put_back(layer)
 
 
 def experts_in(module: nn.Module) -> list[SparseMoE]:
