@@ -142,7 +142,7 @@ def test_every_table_has_its_controls(name):
         else:
             assert (settings["neck"], settings["neck.times"]) == ("wide", 2 if row.endswith("same-work") else 6)
     released = next(rows[row].settings for row in rows if row.endswith("gmoe-released"))
-    assert (released["neck.top"], released["neck.eval_capacity"]) == (1, 1.5)
+    assert (released["neck.top"], released["neck.eval_capacity"], released["encoder.drop_path"]) == (1, 1.5, 0.1)
 
 
 def dataset(name: str) -> Dataset:

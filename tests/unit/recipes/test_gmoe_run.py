@@ -52,9 +52,9 @@ def test_a_row_with_a_resnet_runs_where_its_weights_are_named(data, weights, tmp
 
 
 def test_without_them_it_is_told_and_the_others_take_another_encoder(data, tmp_path):
-    done = run(data, tmp_path, rows=["erm", "vit"], encoder="vit-tiny")
+    done = run(data, tmp_path, rows=["erm", "vit", "gmoe-released"], encoder="vit-tiny")
     told = {one.cell.row.name: (bool(one.values), one.reason) for one in done.cells}
-    assert told["vit"] == (True, "")
+    assert told["vit"] == told["gmoe-released"] == (True, "")
     assert not told["erm"][0]
     assert "its weights, resnet50, have to be named" in told["erm"][1]
     with pytest.raises(BadInput, match=r"have to be named: --set encoder\.weights=FILE"):

@@ -22,6 +22,7 @@ from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.pixels import HALF, IMAGENET, Colours, Normalise, image_preparation, image_store
 from holdfast.nn.backbones.pretrained import bare_module, blocks_of, layers_of, load_config, load_module
+from holdfast.nn.depth import drop_branches
 from holdfast.nn.experts.graft import put_settled
 from holdfast.nn.prompts import prompts_of, put_prompts
 
@@ -51,6 +52,7 @@ class VisionTransformer(Backbone):
         prompt: str = "none",
         prompts: int = 5,
         experts: int | Mapping[str, Any] | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         if pooling not in POOLINGS:
@@ -60,11 +62,12 @@ class VisionTransformer(Backbone):
             raise BadInput(f"size {size} of '{name}' must be a multiple of its patch size {patch}")
         self.width, self.size = int(module.config.hidden_size), size
         self.settings = {"name": name, "size": size, "pooling": pooling, "mean": list(mean), "std": list(std)}
-        self.settings |= {"prompt": prompt, "prompts": prompts}
+        self.settings |= {"prompt": prompt, "prompts": prompts, "drop_path": drop_path}
         self.pooling, self.patches = pooling, (size // patch) ** 2
         self.normalise = Normalise(mean, std)
         self.module = module.train()
         can = "interpolate_pos_encoding" in inspect.signature(module.forward).parameters
+        drop_branches(self.stack(), drop_path)
         self.settings["experts"] = put_settled(self.stack(), experts)
         put_prompts(self.stack(), self.width, place=prompt, prompts=prompts)
         self._stretch = {"interpolate_pos_encoding": True} if can and size != module.config.image_size else {}
@@ -83,13 +86,15 @@ class VisionTransformer(Backbone):
         prompt: str = "none",
         prompts: int = 5,
         experts: int | Mapping[str, Any] | None = None,
+        drop_path: float = 0.0,
     ) -> Self:
         """A preset with fresh weights, or the weights of a folder or a hub name.
 
         `mean` and `std` of the colours are those that the weights came with, if they say none. `prompt` adds learned
-        tokens, `experts` (a number, or settings) takes the place of some feed-forward networks.
+        tokens, `experts` (a number, or settings) takes the place of some feed-forward networks, `drop_path` leaves
+        branches out in training, of the last layer so many.
         """
-        put: dict[str, Any] = {"prompt": prompt, "prompts": prompts, "experts": experts}
+        put: dict[str, Any] = {"prompt": prompt, "prompts": prompts, "experts": experts, "drop_path": drop_path}
         given = {key: value for key, value in (("mean", mean), ("std", std)) if value is not None}
         if name in PRESETS:
             module = bare_module(_preset(name, size or 224, patch or 16))

@@ -1,0 +1,60 @@
+"""Stochastic depth: shares by layer, what is left out, and nothing of it in evaluation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.vit import VisionTransformer
+from holdfast.nn.depth import DropBranch, drop_branches
+from tests.unit.nn.transformers import FAMILIES, transformer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tiny")
+
+
+def test_a_share_is_left_out_and_the_mean_stays():
+    torch.manual_seed(0)
+    drop = DropBranch(0.25)
+    branch = torch.ones(4000, 2, 3)
+    out = drop(branch)
+    assert_close(out.mean(), torch.tensor(1.0), atol=0.03, rtol=0)
+    assert_close((out[:, 0, 0] == 0).float().mean(), torch.tensor(0.25), atol=0.03, rtol=0)
+    assert torch.equal(out, out[:, :1, :1].expand_as(out))  # an example whole, or not at all
+    assert torch.equal(drop.eval()(branch), branch)
+
+
+@pytest.mark.parametrize("family", FAMILIES[5:])
+def test_layers_leave_both_branches_out(family, folder):
+    torch.manual_seed(0)
+    net, x = transformer(family, folder, drop_path=0.9)
+    plain, _ = transformer(family, folder)
+    assert torch.equal(net(x), plain(x))
+    parts = [[part.share for part in layer.modules() if isinstance(part, DropBranch)] for layer in net.stack()]
+    assert [set(shares) for shares in parts] == [{0.0}, {0.45}, {0.9}]
+    last, states = net.stack()[-1].train(), torch.randn(400, 4, net.width)
+    out = last(states)
+    out = out[0] if isinstance(out, tuple) else out
+    same = (out == states).flatten(1).all(1).float().mean()
+    assert_close(same, torch.tensor(0.9**2), atol=0.06, rtol=0)
+
+
+def test_a_folder_keeps_it(folder, tmp_path):
+    net, x = transformer("vit", folder, drop_path=0.3, experts={"count": 2, "at": [1], "inner": 8})
+    again = VisionTransformer.load(tmp_path, net.save(tmp_path))
+    again.load_state_dict(net.state_dict())
+    assert again.settings == net.settings
+    assert torch.equal(again.eval()(x), net(x))
+    assert [p.share for p in again.modules() if isinstance(p, DropBranch)] == [0.0, 0.15, 0.3]
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(BadInput, match="at least 0 and below 1, not 1"):
+        drop_branches(nn.ModuleList([nn.Identity()]), 1.0)
+    with pytest.raises(BadInput, match="Identity has no branches of a known make"):
+        drop_branches(nn.ModuleList([nn.Identity()]), 0.1)
