@@ -24,7 +24,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
 from holdfast.cost import cost_of
 from holdfast.data.domain import Dataset
-from holdfast.data.parts import read_parts
+from holdfast.data.parts import Points, read_parts
 from holdfast.data.splits import Part, shares
 from holdfast.methods.base import Metrics
 from holdfast.nn.model import Model
@@ -128,6 +128,7 @@ def train(
     A network that is trained already goes on from where it is, with what is there of its past.
     """
     check_job(spec, episode, workshop, labels=past is None)
+    points = read_parts(workshop.dataset.raw, workshop.dataset.ids) if analyse else {}  # a wrong file is told now
     saver = saver or Saver(None)
     saved = saver.load()
     if torch.cuda.is_available():
@@ -156,12 +157,14 @@ def train(
     spent = cost_of(spec, episode, workshop, built, saver)
     record = RunRecord(
         spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), spent,
-        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec, workshop.dataset),
+        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec, workshop.dataset, points),
     )  # fmt: skip
     return record, built
 
 
-def _analyses(names: Sequence[str], built: Assembled, episode: Episode, spec: Spec, dataset: Dataset) -> dict[str, Any]:
+def _analyses(
+    names: Sequence[str], built: Assembled, episode: Episode, spec: Spec, dataset: Dataset, points: Points
+) -> dict[str, Any]:
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:
         return {}
@@ -175,7 +178,7 @@ def _analyses(names: Sequence[str], built: Assembled, episode: Episode, spec: Sp
     model, targets = built.method.deployed, unseen or stage.test
     views = view_domains(
         model, built.examples, sources, targets, seed=spec.seed, classes=dataset.classes,
-        names=dataset.ids, points=read_parts(dataset.raw, dataset.ids),
+        names=dataset.ids, points=points,
         scored=partial(_score, built, model, spec.metric) if "general-memory" in names else None,
     )  # fmt: skip
     return {name: catalog.entry("analyses", name).build(views, seed=spec.seed) for name in names}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
+from PIL import Image
 
 from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.comparison import compare
 from holdfast.core.errors import BadInput
+from holdfast.data.images import read_images
 from holdfast.data.worlds import world
 from holdfast.experiment import episodes, train
 from holdfast.settings import choose_analyses, make_spec
@@ -52,6 +55,22 @@ def test_the_target_is_set_against_the_rows_of_the_sources():
     assert found["memory-use"]["slots"] == 16
     assert found["memory-use"]["weight"] == pytest.approx(0.5)
     assert len(json.dumps(found)) < 100_000
+
+
+def test_a_wrong_table_of_parts_is_told_before_anything_is_trained(tmp_path):
+    for domain, label, i in itertools.product(("photo", "sketch", "paint"), ("cat", "dog"), range(5)):
+        place = tmp_path / domain / label
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(place / f"{i}.png")
+    (tmp_path / "parts.csv").write_text("image,part,x,y\ncat/0,tail,far,0.5\n")
+    data, ticks = read_images(tmp_path), []
+    workshop, asked = Workshop(data), make_spec(data, steps=1, every=1, batch=2, settings={"encoder": "cnn"})
+    episode = next(episodes(asked, workshop))
+    with pytest.raises(BadInput, match="x and y of row 1 are no numbers"):
+        train(asked, episode, workshop, tick=ticks.append, analyse=("expert-parts",))
+    assert not ticks
+    assert train(asked, episode, workshop, tick=ticks.append)[0].stages
+    assert ticks
 
 
 def test_what_does_not_apply_is_none():
