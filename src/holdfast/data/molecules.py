@@ -5,6 +5,7 @@ v atoms, e bonds counted both ways
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -109,26 +110,15 @@ def parsed(chem: Any, text: str) -> Any:
 
 
 def _graph(molecule: Any) -> Graphs:
-    atoms = [
-        (
-            atom.GetAtomicNum(),
-            atom.GetChiralTag().name,
-            atom.GetTotalDegree(),
-            atom.GetFormalCharge(),
-            atom.GetTotalNumHs(),
-            atom.GetNumRadicalElectrons(),
-            atom.GetHybridization().name,
-            atom.GetIsAromatic(),
-            atom.IsInRing(),
-        )
-        for atom in molecule.GetAtoms()
-    ]
-    bonds = [(bond.GetBondType().name, bond.GetStereo().name, bond.GetIsConjugated()) for bond in molecule.GetBonds()]
-    ends = [(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in molecule.GetBonds()]
-    edges = torch.tensor(ends, dtype=torch.long).reshape(-1, 2).T  # (2, e / 2)
-    kinds = _coded(bonds, _BOND_CODES)
+    atoms = [_atom(_features(atom)) for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms()))]
+    bonds, ends = [], []
+    for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
+        bonds.append(_bond((bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated())))
+        ends.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
+    edges = torch.from_numpy(np.array(ends, dtype=np.int64).reshape(-1, 2).T.copy())  # (2, e / 2)
+    kinds = _table(bonds, len(BOND))
     return Graphs(
-        nodes=_coded(atoms, _ATOM_CODES),
+        nodes=_table(atoms, len(ATOM)),
         edges=torch.cat([edges, edges.flip(0)], dim=1),
         owner=torch.zeros(len(atoms), dtype=torch.long),
         count=1,
@@ -136,9 +126,39 @@ def _graph(molecule: Any) -> Graphs:
     )
 
 
-def _coded(rows: Sequence[tuple[Any, ...]], codes: Sequence[Mapping[Any, int]]) -> torch.Tensor:
-    found = [[table.get(value, len(table)) for value, table in zip(row, codes, strict=True)] for row in rows]
-    return torch.tensor(found, dtype=torch.long).reshape(len(rows), len(codes))
+def _features(atom: Any) -> tuple[Any, ...]:
+    return (
+        atom.GetAtomicNum(),
+        atom.GetChiralTag(),
+        atom.GetTotalDegree(),
+        atom.GetFormalCharge(),
+        atom.GetTotalNumHs(),
+        atom.GetNumRadicalElectrons(),
+        atom.GetHybridization(),
+        atom.GetIsAromatic(),
+        atom.IsInRing(),
+    )
+
+
+@functools.cache
+def _atom(features: tuple[Any, ...]) -> tuple[int, ...]:
+    """Few kinds of atoms make up all molecules, so each is coded once."""
+    return _coded(features, _ATOM_CODES)
+
+
+@functools.cache
+def _bond(features: tuple[Any, ...]) -> tuple[int, ...]:
+    return _coded(features, _BOND_CODES)
+
+
+def _coded(features: Sequence[Any], codes: Sequence[Mapping[Any, int]]) -> tuple[int, ...]:
+    """RDKit's own kinds are looked up by their names."""
+    values = (getattr(value, "name", value) for value in features)
+    return tuple(table.get(value, len(table)) for value, table in zip(values, codes, strict=True))
+
+
+def _table(rows: Sequence[tuple[int, ...]], width: int) -> torch.Tensor:
+    return torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1, width))
 
 
 def rdkit() -> Any:
