@@ -124,7 +124,8 @@ def _groups(domains: dict[str, np.ndarray], names: Sequence[str]) -> list[tuple[
     by_name: dict[str, dict[str, int]] = {}
     for domain, rows in domains.items():
         for row in rows:
-            by_name.setdefault(shared_name(names[int(row)]), {})[domain] = int(row)
+            if name := shared_name(names[int(row)]):  # those of WILDS name no class
+                by_name.setdefault(name, {})[domain] = int(row)
     if len(domains) < 2:
         return []
     return [(name, group) for name, group in sorted(by_name.items()) if len(group) == len(domains)]

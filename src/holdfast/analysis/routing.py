@@ -80,10 +80,12 @@ def _of(routed: Routed) -> dict[str, Any]:
         [[round(float(v), 5) for v in line / line.sum()] for line in amounts.sum(axis=0)]
         for amounts in (routed.load, routed.importance)
     )
+    dropped = {} if routed.dropped is None else {"dropped": [round(float(v), 5) for v in routed.dropped.mean(axis=0)]}
     return {
         "load": load,
         "importance": importance,
         "entropy": [round(float(v), 4) for v in routed.entropy.mean(axis=0)],
+        **dropped,
     }
 
 

@@ -38,6 +38,7 @@ class Routed:
     load: np.ndarray  # (n, l, e) tokens that go there, by any of their choices
     importance: np.ndarray  # (n, l, e) softmax of the scores, added up over tokens
     entropy: np.ndarray  # (n, l) of that softmax, in nats, the mean over tokens
+    dropped: np.ndarray | None = None  # (n, l) share of the pairs of its batch that found no room; None: all have some
     maps: tuple[tuple[np.ndarray, np.ndarray], ...] = ()  # uint8 (s, s, 3), and the best expert of each patch (g, g)
 
 
@@ -54,21 +55,24 @@ def view_routing(model: Model, examples: Examples, rows: np.ndarray) -> Routed |
             model.encode(x)
         return torch.stack([_of_layer(side, i, count) for i in range(len(layers))], dim=1).flatten(1)
 
-    found = examples.map(listen, rows, together=model.together).numpy().reshape(len(rows), len(layers), 3 * count + 1)
-    first, load, importance, entropy = np.split(found, [count, 2 * count, 3 * count], axis=2)
+    found = examples.map(listen, rows, together=model.together).numpy().reshape(len(rows), len(layers), 3 * count + 2)
+    first, load, importance, (entropy, dropped) = (*np.split(found[..., :-2], 3, axis=2), np.moveaxis(found, 2, 0)[-2:])
     blocks = tuple(i for i, layer in enumerate(model.backbone.stack()) if experts_in(layer))
-    return Routed(blocks, first, load, importance, entropy[..., 0], _maps(model, examples, rows[:MAPS]))
+    room = any(layer.options.eval_capacity for layer in layers)
+    maps = _maps(model, examples, rows[:MAPS])
+    return Routed(blocks, first, load, importance, entropy, dropped if room else None, maps)
 
 
 def _of_layer(side: Tape, layer: int, count: int) -> Tensor:
-    """(b, 3 e + 1) counts of best, counts of chosen, sums of probabilities, and their mean entropy, of each row."""
+    """(b, 3 e + 2) counts of best, counts of chosen, sums of probabilities, mean entropy, and what was dropped."""
     chosen, scores = side["experts/chosen"][layer], side["experts/scores"][layer]  # (b, t, k), (b, t, e)
     real = side["experts/real"][layer] if side["experts/real"] else torch.ones(chosen.shape[:2], device=chosen.device)
     real, chance = real.float(), scores.softmax(dim=-1)
     hits = torch.nn.functional.one_hot(chosen, count).float() * real[..., None, None]  # (b, t, k, e)
     entropy = (torch.special.entr(chance).sum(dim=-1) * real).sum(dim=1) / real.sum(dim=1)
+    dropped = side["share/experts/dropped"][layer] if side["share/experts/dropped"] else torch.zeros_like(entropy[0])
     parts = (hits[:, :, 0].sum(1), hits.sum((1, 2)), (chance * real[..., None]).sum(1), entropy[:, None])
-    return torch.cat(parts, dim=1)
+    return torch.cat([*parts, dropped.to(entropy).expand(len(entropy), 1)], dim=1)
 
 
 def _maps(model: Model, examples: Examples, rows: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:

@@ -17,7 +17,7 @@ __all__ = ["Points", "read_parts", "shared_name"]
 
 
 def shared_name(name: str) -> str:
-    """What an image is called in every domain: DOMAIN/CLASS/NAME.png is CLASS/NAME."""
+    """What an image is called in every domain: DOMAIN/CLASS/NAME.png is CLASS/NAME; nothing where folders name none."""
     _, _, inside = name.partition("/")
     return inside.rpartition(".")[0] or inside
 

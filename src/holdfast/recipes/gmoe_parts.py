@@ -72,6 +72,7 @@ RELEASED = {
     **EXPERTS, "neck.top": 1, "neck.capacity": 1.5, "neck.eval_capacity": 1.5, "neck.dropout": 0.1,
     "neck.form": "tutel", "encoder.drop_path": 0.1,
 }  # fmt: skip
+RELEASED_ON = {"pacs": {"weight_decay": 1e-6}}
 CONTROLS = {
     "random-routing": (
         "experts by the place of a token, drawn once (control)",
@@ -135,8 +136,8 @@ def controls(
         for name, (words, settings) in CONTROLS.items()
     ]  # fmt: skip
     released = {"method": method, **RELEASED, **(over or {})}
-    words = f"{start}GMoE-S/16 as its code has it"
-    return (*rows, Row(name=f"{before}gmoe-released", label=words, settings=released, **other))
+    words, on = f"{start}GMoE-S/16 as its code has it", {**other.pop("on", {}), **RELEASED_ON}
+    return (*rows, Row(name=f"{before}gmoe-released", label=words, settings=released, on=on, **other))
 
 
 def recipe(

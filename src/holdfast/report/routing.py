@@ -41,12 +41,19 @@ def lines(groups: Groups) -> list[dict[str, Any]]:
 def panels(shown: Shown) -> list[tuple[str, str]]:
     """(title, picture): the load of each layer by domain, then images with the expert of each patch."""
     found = shown.found
-    made = [(f"Layer {block}", _bars(shown, i)) for i, block in enumerate(found["blocks"])]
+    made = [(f"Layer {block}{_dropped(found, i)}", _bars(shown, i)) for i, block in enumerate(found["blocks"])]
     maps = [
         (str(each["domain"]), draw_map(each, found["experts"], f"expert-map-{shown.id}-{i}"))
         for i, each in enumerate(found["maps"])
     ]
     return made + maps
+
+
+def _dropped(found: Mapping[str, Any], layer: int) -> str:
+    """Where experts have a capacity in evaluation: what found no room, by domain from the least to the most."""
+    domains = [*found["sources"].values(), *found["targets"].values()]
+    shares = sorted(each["dropped"][layer] for each in domains if "dropped" in each)
+    return f", without room {shares[0]:.1%} to {shares[-1]:.1%}" if shares else ""
 
 
 def expert_keys(count: int) -> list[tuple[str, int]]:

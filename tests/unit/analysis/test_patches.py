@@ -97,6 +97,8 @@ def test_views_of_a_network_with_experts(networks):
     assert told == points["cat/1"]
     assert len(found.looks) == 4
     assert not view_patches(model, examples, PARTS[:1], PARTS[1:], seed=0).same  # without names
+    numbered = [f"{i}" for i in range(len(NAMES))]  # as in WILDS: no two are one
+    assert not view_patches(model, examples, PARTS[:1], PARTS[1:], seed=0, names=numbered).same
 
 
 def test_the_same_images_for_networks_with_and_without_experts(networks):

@@ -22,6 +22,8 @@ from holdfast.data.splits import Part
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+from holdfast.report.analyses import Shown
+from holdfast.report.routing import panels
 from tests.unit.nn.transformers import transformer
 
 EXPERTS = {"count": 3, "at": [0, 2], "inner": 8}
@@ -37,6 +39,23 @@ def built(family, folder, count=10, **options):
     store = prepare(raw, net.prepare, size=net.size)
     model = Model(net, NoNeck(32), Linear(32, 2)).eval()
     return model, Examples(store, torch.zeros(count, dtype=torch.long), ("a", "b"))
+
+
+def test_what_finds_no_room_in_evaluation_is_told(tmp_path):
+    model, examples = built("vit", tmp_path, experts={**EXPERTS, "top": 1, "eval_capacity": 0.5})
+    rows = np.arange(8)
+    found = view_routing(model, examples, rows)
+    with tape() as side, torch.no_grad():
+        model.encode(examples.inputs(torch.from_numpy(rows)))
+    told = torch.stack(side["share/experts/dropped"])
+    assert 0.4 < told.min() < 1  # half of an even share is all that there is room for
+    np.testing.assert_allclose(found.dropped, told.expand(8, 2), rtol=1e-5)
+    views = Views((View("a", np.zeros((8, 2)), np.zeros((8, 2)), routing=found),), ())
+    record = routing(views, seed=0)
+    assert record["sources"]["a"]["dropped"] == pytest.approx(told.tolist(), abs=1e-5)
+    title, _ = panels(Shown("erm", "t", 0, "x", record))[0]
+    assert title == f"Layer 0, without room {told[0]:.1%} to {told[0]:.1%}"
+    assert view_routing(built("vit", tmp_path, experts=EXPERTS)[0], examples, rows).dropped is None
 
 
 @pytest.mark.parametrize("family", ["vit", "bert"])
@@ -101,7 +120,7 @@ def made(name: str, load, images: int = 0) -> View:
     counts = np.asarray(load, dtype=float)[None, None].repeat(6, axis=0)  # (6, 1, e)
     maps = tuple((np.full((8, 8, 3), 9 * i, np.uint8), np.eye(2, dtype=int)) for i in range(images))
     z = np.zeros((6, 2))
-    return View(name, z, z, routing=Routed((10,), counts, counts, counts, np.full((6, 1), 0.7), maps))
+    return View(name, z, z, routing=Routed((10,), counts, counts, counts, np.full((6, 1), 0.7), maps=maps))
 
 
 def test_what_a_record_gets():

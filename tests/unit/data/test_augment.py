@@ -106,6 +106,18 @@ def test_augment_draws_the_order_of_colours_anew(images, monkeypatch):
     assert len(set(orders)) == 24
 
 
+def test_augment_draws_colours_from_the_published_ranges(monkeypatch):
+    found = {}
+    monkeypatch.setattr(a, "jitter", lambda x, order, **drawn: found.update(drawn) or x)
+    a.augment(torch.zeros(4000, 3, 2, 2), torch.Generator().manual_seed(0))
+    for name, (low, high) in {
+        **dict.fromkeys(("brightness", "contrast", "saturation"), (0.7, 1.3)),
+        "hue": (-0.3, 0.3),
+    }.items():
+        assert low <= float(found[name].min()) < low + 0.01
+        assert high - 0.01 < float(found[name].max()) <= high
+
+
 def test_colours_against_colorsys(images):
     plain = images[0].flatten(1).T[:40].tolist()
     plain += [[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1]]

@@ -174,7 +174,7 @@ class SparseMoE(nn.Module):
     ) -> Tensor:
         out, loss, said = in_one_piece(u, dtype, how, parts, real)
         if listening() and self.training:
-            tell_load(said.load)
+            tell_load(said.load, said.chosen, real)
             if loss is None or said.losses is None:
                 tell_importance(said.scores, real)
             else:
@@ -189,7 +189,7 @@ class SparseMoE(nn.Module):
     def _tell(self, routing: Routing, at: Places, shape: torch.Size, real: Tensor | None) -> None:
         options = self.options
         if self.training:
-            tell_load(at.load())
+            tell_load(at.load(), routing.chosen, real)
         if self.training and options.balance:
             losses = weighed(
                 routing, weight=options.balance / 2, sigma=_sigma(options), form=options.form,

@@ -12,7 +12,11 @@ from holdfast.core.tape import record
 from holdfast.nn.experts.balance import importance
 
 
-def tell_load(shares: Tensor) -> None:
+def tell_load(shares: Tensor, chosen: Tensor, real: Tensor | None) -> None:
+    """Shares (e,) of all pairs; where some tokens are padding, those of the others are counted anew from (t, k)."""
+    if real is not None:
+        pairs = chosen[..., None] == torch.arange(len(shares), device=chosen.device)
+        shares = (pairs & real[:, None, None]).sum((0, 1)) / (chosen.shape[1] * real.sum())
     record("share/experts/load", shares)
 
 

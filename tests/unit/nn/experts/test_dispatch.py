@@ -44,14 +44,19 @@ def sorted_way(u, gates, chosen, parts, *, loop=False, **options):
 
 @pytest.mark.parametrize("loop", [False, True])
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_values_and_gradients_are_the_naive_ones(k, loop):
+@pytest.mark.parametrize("case", ["as they come", "one token", "all on the same"])
+def test_values_and_gradients_are_the_naive_ones(case, k, loop):
     u, gates, chosen, parts = made(k)
+    if case == "one token":
+        u, gates, chosen = u[:1], gates[:1], chosen[:1]
+    elif case == "all on the same":
+        chosen = chosen[:1].expand(T, -1)
     leaves = [t.clone().requires_grad_() for t in (u, gates, *parts)]
     same = [t.clone().requires_grad_() for t in (u, gates, *parts)]
     mine = sorted_way(leaves[0], leaves[1], chosen, tuple(leaves[2:]), loop=loop)
     theirs = naive(same[0], same[1], chosen, tuple(same[2:]))
     assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
-    weight = torch.randn(T, D, generator=torch.Generator().manual_seed(1))
+    weight = torch.randn(len(u), D, generator=torch.Generator().manual_seed(1))
     for a, b in zip(
         torch.autograd.grad((mine * weight).sum(), leaves), torch.autograd.grad((theirs * weight).sum(), same),
         strict=True,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import asdict
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
@@ -201,3 +203,12 @@ def test_a_layer_with_experts_is_copied_and_sent_as_others_are(folder):
         assert torch.equal(other(x), net(x))
         take_out(other.stack())
         assert type(other.stack()[0]) is type(transformer("vit", folder)[0].stack()[0])
+
+
+def test_defaults_are_the_published_ones_wherever_they_are_given():
+    wanted = {"count": 6, "top": 2, "router": "cosine", "inner": 256, "temperature": 0.5, "noise": 1.0, "balance": 0.01}
+    options = asdict(Options())
+    assert {name: options[name] for name in wanted} == wanted
+    assert experts(32).options == Options()
+    assert (experts(32).at, settled(6)["at"]) == ("last-two", "last-two")
+    assert sum(p.numel() for p in SparseMoE(384, 1536, nn.GELU()).parameters()) == 6 * 1_181_568 + 100_096 + 1

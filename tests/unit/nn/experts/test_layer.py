@@ -11,6 +11,7 @@ from transformers.activations import ACT2FN
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
+from holdfast.nn.experts.balance import weighed
 from holdfast.nn.experts.layer import Options, SparseMoE, _is_gelu, only_these_count
 from holdfast.nn.experts.router import route
 
@@ -169,6 +170,19 @@ def test_capacity_drops_the_least_sure_and_says_how_many():
     assert sum(not bool(row.any()) for row in parity.detach()) == len(gone)
 
 
+@pytest.mark.parametrize(("count", "noise", "sigma"), [(3, 0.0, 1 / 3), (5, 0.0, 1 / 5), (6, 0.3, 0.3 / 6)])
+def test_the_load_loss_is_smoothed_by_the_noise_of_the_scores(count, noise, sigma):
+    options = Options(count=count, inner=5, noise=noise)
+    made = SparseMoE.of(nn.Linear(8, 16), nn.Linear(16, 8), nn.GELU(), options).train()
+    torch.manual_seed(0)
+    with tape() as side:
+        made(U)
+    torch.manual_seed(0)
+    found = route(made.router, U, top=2, renormalise=True, noise=noise / count)
+    wanted, *_ = weighed(found, weight=0.005, sigma=sigma, form="logit", detach=False, real=None)
+    assert_close(side["loss/experts"][0], wanted)
+
+
 def test_padding_is_computed_but_not_counted():
     made, mask = differing().train(), torch.ones(3, 7, dtype=torch.bool)
     mask[:, 4:] = False
@@ -183,6 +197,8 @@ def test_padding_is_computed_but_not_counted():
     assert torch.equal(side["experts/real"][0], mask)
     assert_close(side["loss/experts"][0], other["loss/experts"][0])
     assert_close(out[:, :4], same[:, :4])
+    counts = torch.bincount(side["experts/chosen"][0][:, :4].flatten(), minlength=made.options.count)
+    assert_close(side["share/experts/load"][0], counts / counts.sum())
     with tape() as all_count:
         made(garbage)
     assert not torch.allclose(all_count["loss/experts"][0], other["loss/experts"][0])
