@@ -156,9 +156,14 @@ class Saver:
         """Seconds spent on this run, earlier attempts included."""
         return self.spent + time.monotonic() - self.started
 
+    def fold(self, name: str) -> Saver:
+        """A saver for a training inside this run, whose files lie beside its own and go with them."""
+        path = None if self.path is None else self.path.with_name(f"{self.path.stem}.fold-{name}{self.path.suffix}")
+        return Saver(path, seconds=self.seconds)
+
     def finish(self) -> None:
-        for path in (self.path, self.previous):
-            if path is not None and parallel.first():
+        if self.path is not None and self.previous is not None and parallel.first():
+            for path in (self.path, self.previous, *self.path.parent.glob(f"{self.path.stem}.fold-*")):
                 path.unlink(missing_ok=True)
 
 

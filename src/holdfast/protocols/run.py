@@ -89,7 +89,8 @@ def run(
         going_on = saved["fit"] if saved and index == begun else None
         steps, choose = settings.steps, settings.selection.choose
         if settings.selection.looks_at == "folds":
-            steps, choose = _steps_by_folds(make, stage, index, examples, task, settings), newest
+            new = going_on is None
+            steps, choose = _steps_by_folds(make, stage, index, examples, task, settings, saver, new=new), newest
         if method.selects_itself:
             choose = newest
         fitted = _train(
@@ -144,23 +145,30 @@ def _train(
 
 
 def _steps_by_folds(
-    make: Callable[[], Method], stage: Stage, index: int, examples: Examples, task: Task, settings: Settings
-) -> int:
-    """Leave one source out in turn; the number of steps that serves the left-out sources best on average."""
+    make: Callable[[], Method], stage: Stage, index: int, examples: Examples, task: Task, settings: Settings,
+    saver: Saver, *, new: bool,
+) -> int:  # fmt: skip
+    """Leave one source out in turn; the number of steps that serves the left-out sources best on average.
+
+    Folds go on from where they were stopped; those that were finished are at their end at once.
+    """
     if len(stage.train) < 2:
         raise BadInput("selection leave-one-domain-out needs at least 2 training domains")
     histories = []
-    for held in stage.train:
+    for number, held in enumerate(stage.train):
         rows = rows_of([p for p in (*stage.train, *stage.valid) if p.domain == held.domain])
         others = tuple(p for p in stage.train if p.domain != held.domain)
         fold = Stage(others, (Part(held.domain, rows),), ())
         method = make()
         _check_stage(method, fold, examples)
         method.begin_stage(StageInfo(index, tuple(p.domain for p in others)))
+        own = saver.fold(f"{index}-{number}")
+        saved = own.load()
         fitted = _train(
             method, fold, index, examples, task, settings,
-            steps=settings.steps, choose=newest, saver=Saver(None),
+            steps=settings.steps, choose=newest, saver=own, saved=saved["fit"] if saved else None,
         )  # fmt: skip
+        saver.spent += own.spent if new else 0.0  # what this run has saved counts it already
         histories.append(fitted.checks)
     merged = across_folds(histories)
     return merged[settings.selection.choose(merged)].step

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from holdfast.assembly import Workshop
 from holdfast.data.worlds import world
 from holdfast.experiment import episodes, launch_episode, train
+from holdfast.methods.erm import ERM
 from holdfast.protocols.resume import Saver
 from holdfast.record import load
 from holdfast.settings import make_spec
@@ -64,6 +66,39 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog, d
     assert record.stages == whole.stages
     for name, value in other.deploy().state_dict().items():
         assert torch.equal(value, built.deploy().state_dict()[name])
+
+
+@pytest.mark.parametrize("first", [3, 8, 13, 18])
+def test_folds_go_on_where_they_were_stopped(tmp_path, monkeypatch, first):
+    """Two folds of eight steps, then the training itself."""
+    spec, shop = replace(SPEC, select="leave-one-domain-out"), Workshop(DATA)
+    episode, taken, step = next(episodes(spec, shop)), [], ERM.step
+    path, attempts = tmp_path / "run.safetensors", iter([first])
+
+    def trained(saver=None):
+        taken.clear()
+        most = next(attempts, 99)
+
+        def counted(self, batch):
+            if len(taken) == most:
+                raise Killed
+            taken.append(step(self, batch))
+            return taken[-1]
+
+        monkeypatch.setattr(ERM, "step", counted)
+        return train(spec, episode, shop, saver=saver)
+
+    with pytest.raises(Killed):
+        trained(Saver(path, seconds=0.0))
+    saver = Saver(path, seconds=0.0)
+    record, built = trained(saver)
+    left = len(taken)
+    whole, other = trained()
+    assert (record.stages, left) == (whole.stages, len(taken) - first)
+    for name, value in other.deploy().state_dict().items():
+        assert torch.equal(value, built.deploy().state_dict()[name])
+    saver.finish()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_both_are_damaged_the_run_begins_anew_and_says_so(tmp_path, caplog):
