@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.record import RunRecord
-from holdfast.report.labels import BASELINE, grouped
+from holdfast.report.labels import BASELINE, configuration, grouped, is_plain
 from holdfast.report.significance import Paired, holm, paired_t
-from holdfast.report.table import arena
+from holdfast.report.table import arena, baselines
 from holdfast.report.words import MISSING, is_percent, scaled
 
 LEAST_SEEDS = 3  # fewer say nothing about chance
 LEVEL = 0.05
 OWN = ("seed", "method", "method_args")  # in which a method may differ from its baseline
+NECK = ("neck", "neck_args")  # and from a plain one in these, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,6 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
     groups = grouped(records)
     found = []
     for name, group in groups.items():
-        if group[0].spec["method"] == BASELINE:
-            continue
         rival = rival_of(group[0], groups)
         if rival is None:
             continue
@@ -122,16 +121,18 @@ def _scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str
 
 
 def rival_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
-    """The baseline to compare with: the only one on this data and plan, or the one that agrees in all else."""
-    near = {
-        name: group[0]
-        for name, group in groups.items()
-        if group[0].spec["method"] == BASELINE and arena(group[0]) == arena(record)
-    }
+    """The baseline to compare with: the only one on this data and plan, or the one that agrees in all else.
+
+    None where there is no such one, and for a baseline itself.
+    """
+    near = baselines(groups, arena(record))
+    if any(configuration(other) == configuration(record) for other in near.values()):
+        return None  # it is one itself
     if len(near) > 1:
-        near = {name: other for name, other in near.items() if _rest(other) == _rest(record)}
+        but = (*OWN, *NECK) if all(map(is_plain, near.values())) else OWN
+        near = {name: other for name, other in near.items() if _rest(other, but) == _rest(record, but)}
     return next(iter(near)) if len(near) == 1 else None
 
 
-def _rest(record: RunRecord) -> str:
-    return json.dumps({k: v for k, v in record.spec.items() if k not in OWN}, sort_keys=True)
+def _rest(record: RunRecord, but: Sequence[str]) -> str:
+    return json.dumps({k: v for k, v in record.spec.items() if k not in but}, sort_keys=True)

@@ -50,7 +50,7 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
 
 def _tested(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[str, str, McNemar]]:
     for name, group in groups.items():
-        rival = None if group[0].spec["method"] == BASELINE else rival_of(group[0], groups)
+        rival = rival_of(group[0], groups)
         if rival is None:
             continue
         seeds = {r.spec.get("seed") for r in group} & {r.spec.get("seed") for r in groups[rival]}

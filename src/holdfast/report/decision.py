@@ -41,7 +41,7 @@ def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
 
 def _chosen(records: Sequence[RunRecord], table: Sequence[Row], metric: str, up: int) -> tuple[str, str]:
     """The label and the reason; the table is sorted, the best first."""
-    bases = [row for row in table if row.method == BASELINE]
+    bases = [row for row in table if row.baseline]
     if len(table) == 1:
         return table[0].label, "it is the only one that was run to the end"
     if not bases:

@@ -36,6 +36,11 @@ def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     return groups
 
 
+def is_plain(record: RunRecord) -> bool:
+    """The baseline without anything added to its network."""
+    return record.spec["method"] == BASELINE and str(record.spec.get("neck") or "none") in NO_NECK
+
+
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key that puts slots=8 before slots=16."""
     parts = re.findall(r"\d+|\D+", text)

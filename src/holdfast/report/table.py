@@ -10,11 +10,12 @@ from typing import Any
 
 from holdfast.core.errors import unknown
 from holdfast.record import RunRecord, Scores
-from holdfast.report.labels import configuration, grouped, label, natural
+from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, label, natural
 from holdfast.report.stats import Cell, summarise
 
 __all__ = [
-    "Row", "arena", "best", "columns", "costs", "flat", "label", "own_columns", "r_matrix", "rows", "stream_domains",
+    "Row", "arena", "baselines", "best", "columns", "costs", "flat", "label", "own_columns", "r_matrix", "rows",
+    "stream_domains",
 ]  # fmt: skip
 
 LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")
@@ -34,6 +35,7 @@ class Row:
     average: Cell | None  # mean over targets for each seed, then over the seeds that have all targets
     worst: tuple[str, float] | None  # target and mean, once all targets are there
     own: dict[str, Cell] = field(default_factory=dict)  # of a domain that trained alone, by its validation rows
+    baseline: bool = False  # whether others are compared with it
 
 
 def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
@@ -58,8 +60,18 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
                 if value is not None:
                     by_seed.setdefault(record.spec.get("seed"), {})[column] = float(value)
         row = _row(name, str(group[0].spec["method"]), by_seed, needed[place], metric)
-        made.append(replace(row, own=_own(group, metric)))
+        made.append(replace(row, own=_own(group, metric), baseline=name in baselines(groups, place)))
     return made
+
+
+def baselines(groups: Mapping[str, Sequence[RunRecord]], place: tuple[str, ...]) -> dict[str, RunRecord]:
+    """What others on this data and plan are compared with: the plain baseline, or where none was run its networks."""
+    rule = {
+        name: group[0]
+        for name, group in groups.items()
+        if group[0].spec["method"] == BASELINE and arena(group[0]) == place
+    }
+    return {name: record for name, record in rule.items() if is_plain(record)} or rule
 
 
 def _row(name: str, method: str, by_seed: Found, needed: Sequence[str], metric: str) -> Row:

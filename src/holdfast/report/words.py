@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from holdfast.report.labels import BASELINE
 from holdfast.report.stats import Cell, pooled
 from holdfast.report.table import LOWER_IS_BETTER, Row
 
@@ -78,8 +77,8 @@ def headline(rows: Sequence[Row], metric: str) -> str:
     found = f"average {name} of {_unit(show(mean, metric), metric)} {over}"
     if not rest:
         return f"{top.label} has an {found}."
-    baseline = next((pair for pair in rest if pair[0].method == BASELINE), None)
-    rival, other = baseline if baseline is not None and top.method != BASELINE else rest[0]
+    baseline = next((pair for pair in rest if pair[0].baseline), None)
+    rival, other = baseline if baseline is not None and not top.baseline else rest[0]
     told = f"{rival.label} ({_unit(show(other, metric), metric)}; {_plural(other.n, 'seed')})"
     level = [row.label for row, cell in rest if not float(number(abs(mean.mean - cell.mean), metric))]
     best = f"{', '.join([top.label, *level[:-1]])} and {level[-1]}" if level else top.label

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.report.against import against_baseline
 from holdfast.report.decision import decide
 from tests.unit.report.made import record
 from tests.unit.report.test_against import ERM, HMA, MIL, grid
@@ -45,6 +46,24 @@ def test_where_less_is_better():
     )
     assert found is not None
     assert found.label == "mil"
+
+
+def test_what_is_added_to_the_network_is_compared_with_the_plain_one():
+    better = grid("erm", {"films": [0.60, 0.71, 0.79], "books": [0.51, 0.60, 0.69]}, neck="experts")
+    lucky = grid("erm", {"films": [0.90, 0.55, 0.70], "books": [0.40, 0.75, 0.55]}, neck="memory")
+    coral = grid("coral", {"films": [0.62, 0.72, 0.81], "books": [0.53, 0.61, 0.70]}, neck="memory")
+    found = decide([*lucky, *ERM], "accuracy")
+    assert found is not None
+    assert (found.label, found.spec["neck"]) == ("erm", None)
+    assert found.why == "no method is distinguishable from erm to the better, so the simplest is taken, erm"
+    found = decide([*better, *ERM, *lucky], "accuracy")
+    assert found is not None
+    assert found.spec["neck"] == "experts"
+    assert found.why.startswith("it is better than erm, +10.0 on average")
+    against = {entry.label: entry.rival for entry in against_baseline([*better, *ERM, *lucky, *coral], "accuracy")}
+    assert against == {"coral + memory": "erm", "erm + experts": "erm", "erm + memory": "erm"}
+    alone = {entry.label: entry.rival for entry in against_baseline([*lucky, *coral], "accuracy")}
+    assert alone == {"coral": "erm"}  # the plain one was not run: its network stands for it
 
 
 def test_too_few_seeds_say_so_and_take_the_simplest():
