@@ -110,7 +110,7 @@ def test_a_task_takes_settings_and_a_spec_without_any_is_as_before(tmp_path):
     assert Spec(**given.json()) == given
     with pytest.raises(BadInput, match=r"unknown setting of task 'span' 'strid': did you mean 'stride'"):
         make_spec(data, settings={"task": "span", "task.strid": 5})
-    with pytest.raises(BadInput, match=r"task\.stride is a number of tokens"):
+    with pytest.raises(BadInput, match="task 'span': stride is a whole number, not 'wide'"):
         make_spec(data, settings={"task": "span", "task.stride": "wide"})
     for task in ("classify", "tag", "respond", "masked"):
         with pytest.raises(BadInput, match=f"task '{task}' has no settings, so 'stride' cannot be set"):

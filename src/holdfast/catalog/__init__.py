@@ -16,6 +16,7 @@ from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.catalog.recipes import RECIPES
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.kinds import wrong_kind
 
 DATASETS = {
     "vader": Entry(
@@ -151,7 +152,7 @@ def wrappers(section: str) -> list[str]:
 
 
 def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each layer, if every one of them is known; else one sentence with the nearest."""
+    """The settings of each layer, if every one of them is known and of its kind; else one sentence with the nearest."""
     found = layers(section, name)
     free = [layer.settings() for _, layer in found]
     for key in given:
@@ -159,7 +160,11 @@ def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, A
             raise BadInput(f"{_one_of(section)} '{name}' has no settings, so '{key}' cannot be set")
         if not any(key in names for names in free):
             raise unknown(f"setting of {_one_of(section)} '{name}'", key, [key for names in free for key in names])
-    return [{k: v for k, v in given.items() if k in names} for names in free]
+    chosen = [{k: v for k, v in given.items() if k in names} for names in free]
+    for (own, layer), settings in zip(found, chosen, strict=True):
+        if told := wrong_kind(layer.load(), settings):
+            raise BadInput(f"{_one_of(section)} '{own}': {told}")
+    return chosen
 
 
 def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: Any) -> Any:

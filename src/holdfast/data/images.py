@@ -57,6 +57,8 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
         raise BadInput(f"{folder} is not a folder")
     every = sorted(files_below(folder))
     found = [path for path in every if path.suffix.lower() in SUFFIXES]
+    if lost := next((path for path in found if not path.exists()), None):
+        raise BadInput(f"{lost} is a link to a file that is not there: mend it or take it out")
     if not found:
         raise BadInput(f"{folder} holds no images ({', '.join(SUFFIXES)}): {_LAYOUT}")
     parts = [path.relative_to(folder).parts for path in found]

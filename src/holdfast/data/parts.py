@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.errors import BadInput
+from holdfast.data import formats
 from holdfast.data.cub import Points, find_cub, read_cub
 from holdfast.data.raw import Raw
 from holdfast.data.rows import each_row
@@ -34,6 +35,9 @@ def read_parts(raw: Raw, ids: Sequence[str] | None) -> Points:
     if not path.is_file():
         cub = find_cub(folder)
         return {} if cub is None else read_cub(cub, _by_name(files, ids))
+    there = formats.peek(path, formats.BLOCK).names
+    if missing := [name for name in COLUMNS if name not in there]:
+        raise BadInput(f"{path} has no column {' and '.join(missing)}: its columns are {', '.join(COLUMNS)}")
     found: Points = {}
     for number, row in enumerate(each_row(path, COLUMNS), start=1):
         try:

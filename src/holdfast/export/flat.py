@@ -70,7 +70,8 @@ def flat(saved: SavedModel, *, pairs: bool = False) -> tuple[Flat, Sample]:
         raise BadInput("a model that takes graphs cannot be exported: texts, vectors and images can")
     if saved.model.together is not None:
         raise BadInput(
-            "this model cannot be exported: others of a batch change a prediction; fit it with neck.context=support"
+            "this model cannot be exported: others of a batch change a prediction; fit it with neck.context=support, "
+            "or, where experts have a capacity, with neck.eval_capacity=0"
         )
     raw = _raw(saved, pairs=pairs)
     store = saved.encoder.prepare(raw.take(np.arange(len(raw)), size=saved.encoder.size))

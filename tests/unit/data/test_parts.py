@@ -52,3 +52,19 @@ def test_wrong_places_get_one_sentence(row, said, folder):
     (folder / "parts.csv").write_text(f"image,part,x,y\n{row}\n")
     with pytest.raises(BadInput, match=f"row 1 .*{said}"):
         read_parts(found.raw, found.ids)
+
+
+def test_a_missing_column_is_named(folder):
+    found = read_images(folder)
+    (folder / "parts.csv").write_text("image;part;x;y\ncat/a;tail;0.5;0.5\n")
+    with pytest.raises(BadInput, match="has no column image and part and x and y: its columns are image, part, x, y"):
+        read_parts(found.raw, found.ids)
+    (folder / "parts.csv").write_text("image,part,x\ncat/a,tail,0.5\n")
+    with pytest.raises(BadInput, match="has no column y"):
+        read_parts(found.raw, found.ids)
+
+
+def test_a_link_to_nothing_is_named(folder):
+    (folder / "photo" / "cat" / "dead.png").symlink_to("/nonexistent/x.png")
+    with pytest.raises(BadInput, match=r"dead\.png is a link to a file that is not there"):
+        read_images(folder)

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.kinds import wrong_kind
 from holdfast.nn.experts.apart import put_back, set_apart
 from holdfast.nn.experts.layer import Options, SparseMoE
 
@@ -28,6 +29,8 @@ KEYS = ("at", *(field.name for field in fields(Options)))
 
 def settled(given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
     """All settings of experts from their number or from some settings, `at` included; None for none."""
+    if given is not None and not isinstance(given, int | Mapping):
+        raise BadInput(f"experts are a number of them or settings, not {given!r}")
     told: dict[str, Any] = {"count": given} if isinstance(given, int) else dict(given or {})
     if not told or told.get("count") == 0:
         return None
@@ -35,10 +38,9 @@ def settled(given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
         if key not in KEYS:
             raise unknown("setting of experts", key, KEYS)
     at = told.pop("at", NAMED[0])
-    try:
-        return {"at": at, **asdict(Options(**told))}
-    except TypeError as error:
-        raise BadInput(f"experts cannot be made with {told}: {error}") from error
+    if wrong := wrong_kind(Options, told):
+        raise BadInput(f"experts: {wrong}")
+    return {"at": at, **asdict(Options(**told))}
 
 
 def put_experts(layers: nn.ModuleList, options: Options, *, at: str | int | Sequence[int] = NAMED[0]) -> None:
