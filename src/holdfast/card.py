@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from holdfast import catalog
 from holdfast.record import RunRecord
+
+
+def to_predict(spec: Mapping[str, Any]) -> str:
+    """What a user would bring to a model of this spec."""
+    return "PICTURES/" if catalog.entry("encoders", str(spec["encoder"])).takes == "image" else "NEW.csv"
 
 
 def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
@@ -25,10 +32,11 @@ def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
         "span": "A model that finds the answer to a question in a text",
         "masked": "A model that guesses hidden words",
     }[spec.get("task", "classify")]
+    neck = "" if spec.get("neck") in (None, "none") else f" and neck `{spec['neck']}`"
     return f"""# {name}
 
 {kind}, trained by Holdfast {record.code["version"]} with method
-`{spec["method"]}` on encoder `{spec["encoder"]}` ({spec["tune"]}).
+`{spec["method"]}`{neck} on encoder `{spec["encoder"]}` ({spec["tune"]}).
 
 Data: {spec["data"]} (content {spec["fingerprint"]}), seed {spec["seed"]}; step {stage["step"]} of {spec["steps"]} was
 kept by {spec["select"]}.
@@ -40,6 +48,6 @@ kept by {spec["select"]}.
 These scores are inside the training domains. For a domain never seen, see `holdfast compare`.
 
 ```bash
-holdfast predict {name} NEW.csv --out predictions.csv
+holdfast predict {name} {to_predict(spec)} --out predictions.csv
 ```
 """

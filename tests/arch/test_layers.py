@@ -44,7 +44,7 @@ MAY = {
     "reproduction": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "recipe_specs", "recipes", "record"}
     | {"report", "settings", "spec"},
-    "card": {"record"},
+    "card": {"catalog", "record"},
     "trust": CORE | {"nn", "data"},
     "grafting": CORE | {"nn"},
     "versions": CORE,

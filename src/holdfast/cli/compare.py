@@ -124,6 +124,7 @@ def kept(done: Comparison, folder: Path, *, device: str, cache: bool, watch: Wat
 
 def tell(done: Comparison, model: Path | None, *, json: bool) -> None:
     """The table, the choice and where page and model are, for a person or a machine."""
+    from holdfast.card import to_predict
     from holdfast.refitting import why_not
 
     chosen = done.decision
@@ -139,6 +140,7 @@ def tell(done: Comparison, model: Path | None, *, json: bool) -> None:
         say(f"choice: {chosen.label}, because {chosen.why}")
     say(f"report: {done.report}")
     if model is not None:
-        say(f"model: {model} (use it: holdfast predict {model} NEW.csv --out predictions.csv)")
+        new = to_predict(done.records[0].spec)
+        say(f"model: {model} (use it: holdfast predict {model} {new} --out predictions.csv)")
     elif reason := why_not(done):
         say(reason)

@@ -63,6 +63,7 @@ def fit(
 
     Stopped, it goes on where it was when the same command runs again.
     """
+    from holdfast.card import to_predict
     from holdfast.comparison import training_data
     from holdfast.core.parallel import joined
     from holdfast.engines.logged import logged
@@ -93,4 +94,4 @@ def fit(
         say(note)
     told = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
     say(f"{metric} on held-out rows: {told}")
-    say(f"model: {out} (use it: holdfast predict {out} NEW.csv --out predictions.csv)")
+    say(f"model: {out} (use it: holdfast predict {out} {to_predict(record.spec)} --out predictions.csv)")
