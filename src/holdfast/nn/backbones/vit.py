@@ -94,7 +94,7 @@ class VisionTransformer(Backbone):
         tokens, `experts` (a number, or settings) takes the place of some feed-forward networks, `drop_path` leaves
         branches out in training, of the last layer so many.
         """
-        if any(given is not None and given < 1 for given in (size, patch)):
+        if any(side is not None and side < 1 for side in (size, patch)):
             raise BadInput(f"size and patch of '{name}' are pixels of a side, 1 or more: leave them out for its own")
         put: dict[str, Any] = {"prompt": prompt, "prompts": prompts, "experts": experts, "drop_path": drop_path}
         given = {key: value for key, value in (("mean", mean), ("std", std)) if value is not None}
