@@ -30,7 +30,6 @@ class Row:
     """A configuration's scores: over seeds for each target, for their average, and where it is worst."""
 
     label: str
-    method: str
     cells: dict[str, Cell]  # target -> scores over seeds; a target without a run is absent
     average: Cell | None  # mean over targets for each seed, then over the seeds that have all targets
     worst: tuple[str, float] | None  # target and mean, once all targets are there
@@ -59,7 +58,7 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
                 value = scores.get(metric)
                 if value is not None:
                     by_seed.setdefault(record.spec.get("seed"), {})[column] = float(value)
-        row = _row(name, str(group[0].spec["method"]), by_seed, needed[place], metric)
+        row = _row(name, by_seed, needed[place], metric)
         made.append(replace(row, own=_own(group, metric), baseline=name in baselines(groups, place)))
     return made
 
@@ -74,7 +73,7 @@ def baselines(groups: Mapping[str, Sequence[RunRecord]], place: tuple[str, ...])
     return {name: record for name, record in rule.items() if is_plain(record)} or rule
 
 
-def _row(name: str, method: str, by_seed: Found, needed: Sequence[str], metric: str) -> Row:
+def _row(name: str, by_seed: Found, needed: Sequence[str], metric: str) -> Row:
     cells = {}
     for column in needed:
         values = [found[column] for found in by_seed.values() if column in found]
@@ -85,7 +84,7 @@ def _row(name: str, method: str, by_seed: Found, needed: Sequence[str], metric: 
     pick = max if metric in LOWER_IS_BETTER else min
     done = bool(means) and len(means) == len(needed)
     worst = pick(means.items(), key=lambda pair: pair[1]) if done else None
-    return Row(name, method, cells, summarise(whole) if whole else None, worst)
+    return Row(name, cells, summarise(whole) if whole else None, worst)
 
 
 def _own(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:

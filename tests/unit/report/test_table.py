@@ -18,7 +18,7 @@ from tests.unit.report.made import COST, alone, leave_one_out, record, stream
 
 def test_rows_by_hand():
     erm, mil = rows(leave_one_out(), "accuracy")
-    assert (erm.label, erm.method, mil.label) == ("erm", "erm", "mil")
+    assert (erm.label, erm.baseline, mil.label, mil.baseline) == ("erm", True, "mil", False)
     assert columns([erm, mil]) == ["books", "films"]
     assert erm.cells["films"].mean == pytest.approx(0.65)
     assert erm.cells["films"].stderr == pytest.approx(0.05)
