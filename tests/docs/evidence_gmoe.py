@@ -1,0 +1,100 @@
+# evidence_gmoe.py
+"""The tables of GMoE in docs/reproduction.md, made from the records in results/gmoe."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from holdfast.record import RunRecord, load
+from tests.docs.paired import compared
+
+RESULTS = Path(__file__).parents[2] / "results"
+SEEDS = 3
+PLAIN, NULL = "ERM", "experts by fixed random routing"
+AGAINST = {PLAIN: "ERM", NULL: "random routing"}
+EXPERTS: dict[str, Any] = {"neck": "experts", "top": 2, "at": "last-two", "router": "cosine"}
+# row -> what its run has that plain training has not
+ROWS: dict[str, dict[str, Any]] = {
+    PLAIN: {},
+    "GMoE": EXPERTS,
+    "GMoE, one expert a token": {**EXPERTS, "top": 1},
+    "GMoE, linear router": {**EXPERTS, "router": "linear"},
+    "GMoE, every second block": {**EXPERTS, "at": "every-two"},
+    "GMoE with SWAD": {**EXPERTS, "method": "swad(erm)"},
+    "GMoE with Fish": {**EXPERTS, "method": "fish"},
+    "GMoE with CORAL": {**EXPERTS, "method": "coral"},
+    NULL: {**EXPERTS, "router": "random"},
+    "one network of the work of two experts": {"neck": "wide", "times": 2},
+    "one network of the size of six experts": {"neck": "wide", "times": 6},
+}
+FEW = (PLAIN, "GMoE", "GMoE, one expert a token", NULL, *list(ROWS)[-2:])
+
+
+def _row(record: RunRecord) -> str:
+    spec = record.spec
+    told = {"method": spec["method"], "neck": spec["neck"], **spec["neck_args"]}
+    plain = {"method": "erm", "neck": "none"}
+    kept = ("method", "neck", "top", "at", "router", "times")
+    said = {key: told[key] for key in kept if key in told and told[key] != plain.get(key)}
+    (name,) = (name for name, row in ROWS.items() if row == said)
+    return name
+
+
+def _scores(folder: str, score: Callable[[RunRecord], dict[str, float]], found: Any = None) -> dict[str, Any]:
+    found = defaultdict(lambda: defaultdict(dict)) if found is None else found
+    for record in load(RESULTS / folder):
+        for column, value in score(record).items():
+            found[_row(record)][column][record.spec["seed"]] = 100 * value
+    return found
+
+
+def _by_target(metric: str) -> Callable[[RunRecord], dict[str, float]]:
+    return lambda record: {target: told[metric] for target, told in record.stages[-1]["test"].items()}
+
+
+def _by_source(record: RunRecord) -> dict[str, float]:
+    """The mean over the domains that did not train."""
+    (source,) = record.spec["plan_args"]["sources"]
+    return {source: fmean(told["accuracy"] for target, told in record.stages[-1]["test"].items() if target != source)}
+
+
+def pacs(start: str) -> list[str]:
+    """Leave one domain out, from one set of weights."""
+    found = _scores(f"gmoe/{start}", _by_target("accuracy"))
+    rows = FEW if start == "random" else tuple(ROWS)
+    return compared(found, rows, sorted(found[PLAIN]), seeds=SEEDS, against=AGAINST)
+
+
+def single(start: str) -> list[str]:
+    """From each domain alone."""
+    found = _scores(f"gmoe/single-{start}", _by_source)
+    return compared(found, (PLAIN, "GMoE", NULL), sorted(found[PLAIN]), seeds=SEEDS, against=AGAINST)
+
+
+def amazon() -> list[str]:
+    """Experts in MiniLM; plain training is that of HMA's table."""
+    found = _scores("gmoe/amazon", _by_target("macro_f1"))
+    for record in load(RESULTS / "hma" / "amazon"):
+        if record.spec["method"] == "erm" and record.spec["neck"] == "none":
+            for target, told in record.stages[-1]["test"].items():
+                found[PLAIN][target][record.spec["seed"]] = 100 * told["macro_f1"]
+    return compared(found, FEW, sorted(found[PLAIN]), seeds=SEEDS, against=AGAINST)
+
+
+def searched(start: str) -> list[str]:
+    """The rate by source validation, first seed: accuracies on validation rows of the sources, and on the targets."""
+    lines = ["| row | rate | validation of the sources | targets |", "|---|---|---|---|"]
+    found: Any = defaultdict(list)
+    for record in (*load(RESULTS / f"gmoe/{start}-search"), *load(RESULTS / f"gmoe/{start}")):
+        if record.spec["seed"] == 0 and _row(record) in (PLAIN, "GMoE"):
+            stage = record.stages[-1]
+            scores = (fmean(told["accuracy"] for told in stage[part].values()) for part in ("valid", "test"))
+            found[_row(record), record.spec["lr"]].append(tuple(scores))
+    for (row, rate), scores in sorted(found.items()):
+        assert len(scores) == 4
+        lines.append(f"| {row} | {rate:g} | {' | '.join(f'{100 * fmean(column):.1f}' for column in zip(*scores, strict=True))} |")
+    return lines
