@@ -91,7 +91,7 @@ def busy(function: Callable[[], object], device: torch.device) -> float:
 
     function()
     torch.cuda.synchronize(device)
-    with profile(activities=[ProfilerActivity.CUDA]) as heard:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as heard:
         function()
         torch.cuda.synchronize(device)
     return sum(event.self_device_time_total for event in heard.key_averages()) / 1e6

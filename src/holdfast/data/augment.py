@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from holdfast.core import inputs
+
 _GREY = (0.299, 0.587, 0.114)
 _TRIES = 10
 
@@ -26,9 +28,9 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     b, device = len(x), x.device
 
     def draw(low: float, high: float) -> Tensor:
-        return torch.empty(b).uniform_(low, high, generator=generator).to(device)
+        return inputs.to(torch.empty(b).uniform_(low, high, generator=generator), device)
 
-    x = resized_crop(x, crop_boxes(b, x.shape[-2] / x.shape[-1], generator).to(device))
+    x = resized_crop(x, inputs.to(crop_boxes(b, x.shape[-2] / x.shape[-1], generator), device))
     x = flip(x, draw(0, 1) < 0.5)
     x = jitter(
         x,
@@ -45,14 +47,14 @@ def crop_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     """A part of 8 to 100 % of the area blown up, and a flip: how networks are trained and tuned on ImageNet."""
     x = _light(images)
     boxes = crop_boxes(len(x), x.shape[-2] / x.shape[-1], generator, scale=(0.08, 1.0))
-    return _halved(resized_crop(x, boxes.to(x.device)), generator)
+    return _halved(resized_crop(x, inputs.to(boxes, x.device)), generator)
 
 
 def shift_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     """Shifts by whole pixels, up to an eighth of a side, with black around, and a flip: how CIFAR is trained on."""
     x = _light(images)
     (b, _, h, w), most = x.shape, x.shape[-1] // 8
-    down, right = torch.randint(2 * most + 1, (2, b), generator=generator).to(x.device)
+    down, right = inputs.to(torch.randint(2 * most + 1, (2, b), generator=generator), x.device)
     wide = F.pad(x, (most, most, most, most))
     rows = down[:, None] + torch.arange(h, device=x.device)  # (b, h)
     columns = right[:, None] + torch.arange(w, device=x.device)
@@ -67,7 +69,7 @@ def _light(images: Tensor) -> Tensor:
 
 def _halved(x: Tensor, generator: torch.Generator) -> Tensor:
     """Half of them flipped, by chance."""
-    return flip(x, (torch.rand(len(x), generator=generator) < 0.5).to(x.device))
+    return flip(x, inputs.to(torch.rand(len(x), generator=generator) < 0.5, x.device))
 
 
 def crop_boxes(
@@ -163,15 +165,19 @@ def to_hsv(x: Tensor) -> Tensor:
 def to_rgb(x: Tensor) -> Tensor:
     """Hue, saturation and value back to RGB: v - v s max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6."""
     hue, saturation, value = x.unbind(1)
-    turn = torch.tensor([5.0, 3.0, 1.0], device=x.device, dtype=x.dtype)[:, None, None]
+    turn = _channels((5.0, 3.0, 1.0), x)
     k = (turn + hue[:, None] * 6) % 6  # (b, 3, h, w)
     dip = torch.minimum(torch.minimum(k, 4 - k), torch.ones_like(k)).clamp(min=0)
     return value[:, None] - (value * saturation)[:, None] * dip
 
 
 def _luma(x: Tensor) -> Tensor:
-    weights = torch.tensor(_GREY, device=x.device, dtype=x.dtype)[:, None, None]
-    return (x * weights).sum(1, keepdim=True)  # (b, 1, h, w)
+    return (x * _channels(_GREY, x)).sum(1, keepdim=True)  # (b, 1, h, w)
+
+
+def _channels(values: tuple[float, float, float], like: Tensor) -> Tensor:
+    """(3, 1, 1) a number for each channel, sent without waiting for what the device is doing."""
+    return inputs.to(torch.tensor(values, dtype=like.dtype), like.device)[:, None, None]
 
 
 def _each(values: Tensor) -> Tensor:

@@ -198,3 +198,15 @@ def test_a_crop_may_be_a_twelfth_of_an_image():
     widths = (span[:, -1] - span[:, 0]).abs()
     assert widths.min() < 0.4
     assert widths.max() > 0.9
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("change", [a.augment, a.crop_flip, a.shift_flip])
+def test_the_host_does_not_wait_for_a_gpu(change):
+    images, generator = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8).cuda(), torch.Generator()
+    change(images, generator)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        change(images, generator)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
