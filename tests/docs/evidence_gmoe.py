@@ -96,5 +96,6 @@ def searched(start: str) -> list[str]:
             found[_row(record), record.spec["lr"]].append(tuple(scores))
     for (row, rate), scores in sorted(found.items()):
         assert len(scores) == 4
-        lines.append(f"| {row} | {rate:g} | {' | '.join(f'{100 * fmean(column):.1f}' for column in zip(*scores, strict=True))} |")
+        valid, test = (f"{100 * fmean(column):.1f}" for column in zip(*scores, strict=True))
+        lines.append(f"| {row} | {rate:g} | {valid} | {test} |")
     return lines

@@ -201,12 +201,13 @@ def test_a_crop_may_be_a_twelfth_of_an_image():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("change", [a.augment, a.crop_flip, a.shift_flip])
 def test_the_host_does_not_wait_for_a_gpu(change):
     images, generator = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8).cuda(), torch.Generator()
     change(images, generator)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         change(images, generator)
     finally:
         torch.cuda.set_sync_debug_mode("default")
