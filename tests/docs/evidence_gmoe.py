@@ -14,6 +14,7 @@ from tests.docs.paired import compared
 
 RESULTS = Path(__file__).parents[2] / "results"
 SEEDS = 3
+STARTS = ("tiny-imagenet", "dinov2-shape")
 PLAIN, NULL = "ERM", "experts by fixed random routing"
 AGAINST = {PLAIN: "ERM", NULL: "random routing"}
 EXPERTS: dict[str, Any] = {"neck": "experts", "top": 2, "at": "last-two", "router": "cosine"}
@@ -69,6 +70,15 @@ def pacs(start: str) -> list[str]:
     return compared(found, rows, sorted(found[PLAIN]), seeds=SEEDS, against=AGAINST)
 
 
+def chosen(start: str) -> list[str]:
+    """The same at the rate that the validation of the sources chose."""
+    rate = best_rate(start)
+    found = _scores(
+        f"gmoe/{start}-search", lambda each: _by_target("accuracy")(each) if each.spec["lr"] == rate else {}
+    )
+    return compared(found, (PLAIN, "GMoE", NULL), sorted(found[PLAIN]), seeds=SEEDS, against=AGAINST)
+
+
 def single(start: str) -> list[str]:
     """From each domain alone."""
     found = _scores(f"gmoe/single-{start}", _by_source)
@@ -88,14 +98,27 @@ def amazon() -> list[str]:
 def searched(start: str) -> list[str]:
     """The rate by source validation, first seed: accuracies on validation rows of the sources, and on the targets."""
     lines = ["| row | rate | validation of the sources | targets |", "|---|---|---|---|"]
-    found: Any = defaultdict(list)
-    for record in (*load(RESULTS / f"gmoe/{start}-search"), *load(RESULTS / f"gmoe/{start}")):
-        if record.spec["seed"] == 0 and _row(record) in (PLAIN, "GMoE"):
-            stage = record.stages[-1]
-            scores = (fmean(told["accuracy"] for told in stage[part].values()) for part in ("valid", "test"))
-            found[_row(record), record.spec["lr"]].append(tuple(scores))
-    for (row, rate), scores in sorted(found.items()):
-        assert len(scores) == 4
-        valid, test = (f"{100 * fmean(column):.1f}" for column in zip(*scores, strict=True))
-        lines.append(f"| {row} | {rate:g} | {valid} | {test} |")
+    for rate, rows in sorted(_runs_by_rate(start).items()):
+        for row in (PLAIN, "GMoE"):
+            assert len(rows[row]) == 4
+            valid, test = (_mean(rows[row], part) for part in ("valid", "test"))
+            lines.append(f"| {row} | {rate:g} | {valid:.1f} | {test:.1f} |")
     return lines
+
+
+def best_rate(start: str) -> float:
+    """Of the mean over plain training and GMoE on validation rows of the sources."""
+    runs = _runs_by_rate(start)
+    return max(runs, key=lambda rate: fmean(_mean(runs[rate][row], "valid") for row in (PLAIN, "GMoE")))
+
+
+def _runs_by_rate(start: str) -> dict[float, dict[str, list[RunRecord]]]:
+    found: Any = defaultdict(lambda: defaultdict(list))
+    for record in (*load(RESULTS / f"gmoe/{start}-search"), *load(RESULTS / f"gmoe/{start}")):
+        if record.spec["seed"] == 0:
+            found[record.spec["lr"]][_row(record)].append(record)
+    return found
+
+
+def _mean(records: list[RunRecord], part: str) -> float:
+    return 100 * fmean(fmean(told["accuracy"] for told in record.stages[-1][part].values()) for record in records)

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import evidence, evidence_dialogue, evidence_genres, evidence_gmap, evidence_hma, evidence_streams
+from tests.docs import (
+    evidence,
+    evidence_dialogue,
+    evidence_genres,
+    evidence_gmap,
+    evidence_gmoe,
+    evidence_hma,
+    evidence_streams,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
 TABLES = {
@@ -42,6 +50,8 @@ TABLES = {
     "attentions to a general memory": evidence_gmap.kinds,
     "general memory on names": evidence_gmap.names,
     "general memory on answers": evidence_gmap.answers,
+    **{f"experts, search from {start}": lambda a=start: evidence_gmoe.searched(a) for start in evidence_gmoe.STARTS},
+    **{f"experts, rate of choice, {start}": lambda a=start: evidence_gmoe.chosen(a) for start in evidence_gmoe.STARTS},
 }
 
 
