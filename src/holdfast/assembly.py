@@ -5,17 +5,15 @@ n rows, d width
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast import catalog
 from holdfast.core import parallel
@@ -29,12 +27,11 @@ from holdfast.data.domain import Dataset
 from holdfast.data.examples import Examples, prepare
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.network import Blueprint
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.growth import GrowsWords
 from holdfast.nn.model import Model
-from holdfast.nn.tuning import tune
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.protocols.resume import stop_if_asked
 from holdfast.spec import Spec
@@ -164,68 +161,41 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop, *, trained: Model
 
     With a network that is trained already, a copy of it is what the method trains on.
     """
-    dataset, device = workshop.dataset, workshop.device
-    if spec.precision == "bf16" and device.type != "cuda":
-        raise BadInput("precision bf16 needs a GPU: use fp32 here")
-    rows = rows_of(episode.stages[0].train)
-    catalog.encoder_for(dataset.raw.kind, spec.encoder, spec.task)
-
-    def new_encoder() -> Backbone:
-        if trained is None:
-            with seeded(spec.seed, "init", "encoder"):
-                made = catalog.make("encoders", spec.encoder, partial(dataset.raw.take, rows), given=spec.encoder_args)
-        else:
-            made: Any = copy.deepcopy(trained.backbone)
-        tune(made, spec.tune, None if trained is None else trained.neck)
-        return made
-
-    encoder = workshop.pristine(spec, new_encoder)
-    task: Task = catalog.make("tasks", spec.task, given=spec.task_args)
-    plain = not isinstance(task, Structured)  # one feature an example, which can be kept
-    cached = spec.tune == "frozen" and workshop.cache is not None and plain and not isinstance(encoder, Features)
-
-    def new_ends() -> tuple[nn.Module, nn.Module]:
-        if trained is not None:
-            return copy.deepcopy(trained.neck), copy.deepcopy(trained.head)
-        neck = catalog.make_neck(spec.neck, encoder.width, len(dataset.classes), given=spec.neck_args)
-        return neck, catalog.make("heads", spec.head, neck.width, dataset.classes, encoder, given=spec.head_args)
-
-    if cached:
+    blueprint, encoder, task, kept = _drawn(spec, episode, workshop, trained)
+    if kept:
         with seeded(spec.seed):
             # what is wrong with them is told before all examples are encoded
-            Model(Features(inputs=encoder.width), *new_ends())
+            Model(Features(inputs=encoder.width), *blueprint.ends(encoder))
         examples = workshop.examples(TensorStore(workshop.frozen(encoder)))
     elif isinstance(task, Structured):
         examples, task = workshop.asked(spec, task, encoder)
     else:
         examples = workshop.examples(workshop.store(encoder))
-
-    def make() -> Method:
-        again = None if trained is None or cached else _again(trained, spec)
-        backbone = again or (Features(inputs=encoder.width) if cached else new_encoder())
-        with seeded(spec.seed, "init", "method"):
-            model = (again or Model(backbone, *new_ends(), precision=spec.precision)).to(device)
-            method = catalog.make(
-                "methods",
-                spec.method,
-                model,
-                given=spec.method_args,
-                task=task,
-                optimizer=partial(Descent, _recipe(spec)),
-            )
-        return method.to(device)
-
-    following = FollowingWords(workshop, encoder) if isinstance(encoder, GrowsWords) and not cached else None
-    return Assembled(encoder, examples, task, make, _augmentation(spec, dataset.raw.kind), following)
+    make = partial(blueprint.method, encoder, task, kept=kept, device=workshop.device)
+    following = FollowingWords(workshop, encoder) if isinstance(encoder, GrowsWords) and not kept else None
+    return Assembled(encoder, examples, task, make, _augmentation(spec, workshop.dataset.raw.kind), following)
 
 
-def _again(trained: Model, spec: Spec) -> Model:
-    """A copy of a trained network, as a whole, since its parts may hold on to each other."""
-    made = copy.deepcopy(trained)
-    assert isinstance(made.backbone, Backbone)
-    tune(made.backbone, spec.tune, made.neck)
-    made.precision = spec.precision
-    return made
+def try_out(spec: Spec, episode: Episode, workshop: Workshop) -> None:
+    """Build the spec's network and method, and drop them: one sentence where its parts do not go together."""
+    blueprint, encoder, task, kept = _drawn(spec, episode, workshop, None)
+    blueprint.method(encoder, task, kept=kept, device=torch.device("cpu"))
+
+
+def _drawn(
+    spec: Spec, episode: Episode, workshop: Workshop, trained: Model | None
+) -> tuple[Blueprint, Backbone, Task, bool]:
+    """How to make the spec's parts, its encoder and task, and whether that encoder's features are kept."""
+    dataset = workshop.dataset
+    if spec.precision == "bf16" and workshop.device.type != "cuda":
+        raise BadInput("precision bf16 needs a GPU: use fp32 here")
+    catalog.encoder_for(dataset.raw.kind, spec.encoder, spec.task)
+    blueprint = Blueprint(spec, dataset, rows_of(episode.stages[0].train), trained)
+    encoder = workshop.pristine(spec, blueprint.encoder)
+    task: Task = catalog.make("tasks", spec.task, given=spec.task_args)
+    plain = not isinstance(task, Structured)  # one feature an example, which can be kept
+    kept = spec.tune == "frozen" and workshop.cache is not None and plain and not isinstance(encoder, Features)
+    return blueprint, encoder, task, kept
 
 
 def _augmentation(spec: Spec, kind: str) -> Transform | None:
@@ -235,19 +205,3 @@ def _augmentation(spec: Spec, kind: str) -> Transform | None:
     if spec.tune == "frozen":
         raise BadInput("augment changes what a frozen encoder never sees again: use --tune full or leave augment out")
     return catalog.entry("augmentations", name).load()
-
-
-def _recipe(spec: Spec) -> Recipe:
-    updates = spec.steps / spec.accumulate
-    warmup: Any = spec.warmup * updates if spec.warmup < 1 else spec.warmup
-    return Recipe(
-        optimizer=spec.optimizer,
-        lr=spec.lr,
-        weight_decay=spec.weight_decay,
-        momentum=spec.momentum,
-        schedule=spec.schedule,
-        warmup=int(warmup),
-        steps=spec.steps,
-        clip=spec.clip,
-        accumulate=spec.accumulate,
-    )

@@ -13,6 +13,7 @@ from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.domain import Dataset
+from holdfast.data.parts import unmatched
 from holdfast.data.read import read
 from holdfast.engines.job import Engine
 from holdfast.engines.many import run_all
@@ -122,7 +123,8 @@ def compare(
         catalog.check("methods", spec.method, spec.method_args)
     out = Path(out)
     records = run_all(specs, workshop, out, watch=watch, analyse=wanted, engine=engine)
-    notes = (*dataset.notes, *left, *not_analysed(records, wanted))
+    parts = unmatched(dataset.raw, dataset.ids) if "expert-parts" in wanted else ""
+    notes = (*dataset.notes, *left, *not_analysed(records, wanted), *([parts] if parts else []))
     told = specs[0].metric
     page = out / "report.html"
     if parallel.first():
@@ -143,8 +145,8 @@ def _source(
 
 
 def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[str]:
-    """A sentence for each analysis that records of an earlier comparison lack: their networks are gone."""
-    found = []
+    """A sentence for what is not there: nothing to look at in any run, or runs of earlier whose networks are gone."""
+    found, idle = [], {}
     for name in wanted:
         without = sum(name not in record.analysis for record in records)
         if without:
@@ -152,4 +154,6 @@ def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[st
                 f"{name}: {without} of {len(records)} runs were done before without it; delete their records, or "
                 "name another folder with --out, to have them run again with it"
             )
-    return found
+        elif all(record.analysis[name] is None for record in records):
+            idle.setdefault(catalog.entry("analyses", name).needs, []).append(name)
+    return found + [f"{', '.join(names)}: nothing to show, since no run has {needs}" for needs, names in idle.items()]

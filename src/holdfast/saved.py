@@ -28,6 +28,7 @@ from holdfast.data.kept import Kept, load_sample, save_sample
 from holdfast.data.raw import Raw, Rows
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Answering
+from holdfast.nn.experts.graft import told_of
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 from holdfast.tasks.base import Asking, Structured, Telling
@@ -74,6 +75,11 @@ class SavedModel:
     @property
     def task(self) -> str:
         return self.record.spec["task"]
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The neck, and the experts if there are any, for whoever runs the model elsewhere."""
+        return {"neck": self.record.spec["neck"], "experts": told_of(self.model.backbone)}
 
     @property
     def answers(self) -> bool:

@@ -168,7 +168,7 @@ def _all_taken(kind: str, given: Mapping[str, Any], taken: Sequence[Mapping[str,
         if not any(key in args for args in taken):
             free = {n for name in names for _, layer in catalog.layers(f"{kind}s", name) for n in layer.settings()}
             if not free:
-                raise BadInput(f"{' and '.join(dict.fromkeys(names))} have no settings, so '{key}' cannot be set")
+                raise catalog.without_settings(f"{kind}s", "' and '".join(dict.fromkeys(names)), key)
             raise unknown(f"setting of a {kind}", key, sorted(free))
 
 

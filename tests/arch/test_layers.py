@@ -25,7 +25,8 @@ MAY = {
     "report": CORE | {"record", "spec"},
     "catalog": CORE,
     "spec": CORE,
-    "assembly": CORE | {"nn", "data", "tasks", "methods", "protocols", "catalog", "spec"},
+    "network": CORE | {"nn", "data", "tasks", "methods", "catalog", "spec"},
+    "assembly": CORE | {"nn", "data", "tasks", "methods", "network", "protocols", "catalog", "spec"},
     "experiment": CORE
     | {"analysis", "data", "methods", "nn", "protocols", "catalog", "assembly", "cost", "record", "spec"},
     "cost": CORE | {"assembly", "nn", "protocols", "spec"},

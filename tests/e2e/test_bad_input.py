@@ -23,7 +23,11 @@ CASES = {
     "blank domain": (rows(*FILLER, "lost, pos,"), [], r"row 37.*domain"),
     "blank label": (rows(*FILLER, "lost,,a"), [], r"row 37.*label"),
     "single class": (rows(*(f"t {i},pos,{'ab'[i % 2]}" for i in range(20))), [], r"single label"),
-    "single domain": (rows(*(f"t {i},{'xy'[i % 2]},only" for i in range(20))), [], r"at least 2 domains"),
+    "single domain": (
+        rows(*(f"t {i},{'xy'[i % 2]},only" for i in range(20))),
+        [],
+        r"at least 2 domains.*\(only\): name another column",
+    ),
     "tiny domain": (rows(*FILLER, "alone,pos,d"), [], r"domain 'd' has 1 example"),
     "label unseen in training": (rows(*FILLER, "odd,strange,a"), [], r"label 'strange'.*domain 'a'"),
     "unknown method": (rows(*FILLER), ["--methods", "ermm"], r"unknown method 'ermm'.*did you mean 'erm'"),

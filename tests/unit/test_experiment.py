@@ -107,6 +107,38 @@ def test_a_run_done_before_without_it_is_told_and_not_run_again(tmp_path):
     assert note in done.report.read_text(encoding="utf-8")
 
 
+def test_an_analysis_that_finds_nothing_to_look_at_says_why(tmp_path):
+    asked = ["slot-map", "a-distance", "routing", "slot-diversity"]
+    done = compare(
+        DATA, methods=["erm"], seeds=1, steps=4, out=tmp_path, device="cpu", settings={"encoder.hidden": [8]},
+        analyse=asked,
+    )  # fmt: skip
+    assert done.notes == (
+        "slot-map, slot-diversity: nothing to show, since no run has slots of the classes (method=hma)",
+        "routing: nothing to show, since no run has experts (neck=experts)",
+    )
+    page = done.report.read_text(encoding="utf-8")
+    assert all(note in page for note in done.notes)
+    assert all(each.needs for each in catalog.ANALYSES.values())
+
+
+def test_parts_of_other_images_are_told(tmp_path):
+    for domain, label, i in itertools.product(("photo", "sketch"), ("cat", "dog"), range(5)):
+        place = tmp_path / "set" / domain / label
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(place / f"{i}.png")
+    (tmp_path / "set" / "parts.csv").write_text("image,part,x,y\nphoto/cat/0.png,tail,0.5,0.5\n")
+    more = {"seeds": 1, "steps": 1, "batch": 2, "encoder": "cnn", "cache": False}
+    done = compare(tmp_path / "set", methods=["erm"], out=tmp_path / "out", analyse=["expert-parts"], **more)
+    nothing, others = done.notes
+    assert nothing.startswith("expert-parts: nothing to show, since no run has experts and training images whose parts")
+    assert others == (
+        "parts.csv names none of these images (its first is 'photo/cat/0.png'): its column image holds CLASS/NAME "
+        "without an ending, such as 'cat/0'"
+    )
+    assert "parts.csv names none of these images" in done.report.read_text(encoding="utf-8")
+
+
 def test_names_of_analyses():
     assert choose_analyses(["all"]) == list(catalog.ANALYSES)
     assert len(catalog.ANALYSES) >= 9

@@ -96,8 +96,22 @@ def test_methods_take_the_settings_that_they_have_and_one_must_have_each():
     assert inner.method_args == {"weight": 2.0, "ratio": 1.2}
     with pytest.raises(BadInput, match="did you mean 'weight'"):
         with_methods(spec, ["erm", "coral"], method_args={"weigt": 2.0}, neck_args={})
-    with pytest.raises(BadInput, match="erm have no settings"):
+    with pytest.raises(
+        BadInput, match=r"method 'erm' has no settings, so 'weight' .*: use a method that takes it, .*coral"
+    ):
         with_methods(spec, ["erm"], method_args={"weight": 2.0}, neck_args={})
+
+
+def test_a_setting_of_a_neck_that_was_not_asked_for_names_the_necks_that_take_it(tmp_path):
+    experts = r"neck 'none' has no settings, so 'count' .*: use a neck that takes it, experts \(--set neck=experts\)"
+    with pytest.raises(BadInput, match=experts):
+        necks(tmp_path, "erm", **{"neck.count": 4})
+    with pytest.raises(BadInput, match=experts):
+        make_spec(DATA, settings={"neck.count": 4})
+    with pytest.raises(BadInput, match=r"takes it, memory or memory-4.8m or product-memory \(--set neck=memory\)"):
+        make_spec(DATA, settings={"neck.share": 0.2})
+    with pytest.raises(BadInput, match=r"'cuont' cannot be set$"):
+        make_spec(DATA, settings={"neck.cuont": 4})
 
 
 def test_a_task_takes_settings_and_a_spec_without_any_is_as_before(tmp_path):

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from holdfast.catalog.analyses import ANALYSES
 from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
 from holdfast.catalog.datasets import MORE_DATASETS
 from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS, NECKS
-from holdfast.catalog.entry import ON_FEATURES, Entry
+from holdfast.catalog.entry import Entry
 from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
@@ -56,50 +57,6 @@ BENCHES = {
     "cluster": Entry("holdfast.bench.cluster:run", "200 tiny runs on two Ray nodes against what fewer runs foretell"),
     "serve": Entry("holdfast.bench.serve:run", "a server with 32 clients against predictions offline"),
     "recurrent": Entry("holdfast.bench.recurrent:run", "an LSTM that reads a bank of slots against torch's LSTM"),
-}
-ANALYSES = {
-    "a-distance": Entry(
-        "holdfast.analysis.shift:against_sources",
-        "how well a linear classifier tells the target from the sources: 0 not at all, 2 without error",
-    ),
-    "projection": Entry(
-        "holdfast.analysis.projection:panels", "sources and target in the plane by PCA, with density contours"
-    ),
-    "projection-tsne": Entry(
-        "holdfast.analysis.projection:panels", "the same by t-SNE, on fewer points", fixed={"how": "tsne"}
-    ),
-    "memory-use": Entry("holdfast.analysis.memory_use:memory_use", "which slots of a memory are used, by domain"),
-    "routing": Entry(
-        "holdfast.analysis.routing:routing", "how experts share the tokens, and what their choice tells of the domain"
-    ),
-    "general-memory": Entry(
-        "holdfast.analysis.general_use:general_use",
-        "how much attention goes to a general memory, which depths its gates take from, and what hiding it changes",
-        tasks=ON_FEATURES,
-    ),
-    "expert-agreement": Entry(
-        "holdfast.analysis.patches:agreement", "whether one image in several domains goes to the same experts"
-    ),
-    "expert-parts": Entry(
-        "holdfast.analysis.patches:part_experts",
-        "which experts the parts of things go to, where parts.csv or CUB's files tell them",
-    ),
-    "attention-map": Entry(
-        "holdfast.analysis.patches:attention_maps", "where the class token of a vision transformer looks, head by head"
-    ),
-    "segment-mass": Entry(
-        "holdfast.analysis.forgetting:segment_mass", "how much each domain reads of each segment of a memory that grew"
-    ),
-    "slot-map": Entry(
-        "holdfast.analysis.slots:slot_map", "HMA's slots in the plane, alone and beside training examples, by PCA"
-    ),
-    "slot-map-tsne": Entry("holdfast.analysis.slots:slot_map", "the same by t-SNE", fixed={"how": "tsne"}),
-    "slot-attention": Entry(
-        "holdfast.analysis.slots:slot_attention", "who looks at whom in a batch sorted by class, and at which slots"
-    ),
-    "slot-diversity": Entry(
-        "holdfast.analysis.slots:slot_diversity", "how alike HMA's slots of a class are: 1 where they are one slot"
-    ),
 }
 
 SECTIONS: dict[str, dict[str, Entry]] = {
@@ -157,7 +114,7 @@ def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, A
     free = [layer.settings() for _, layer in found]
     for key in given:
         if not any(free):
-            raise BadInput(f"{_one_of(section)} '{name}' has no settings, so '{key}' cannot be set")
+            raise without_settings(section, name, key)
         if not any(key in names for names in free):
             raise unknown(f"setting of {_one_of(section)} '{name}'", key, [key for names in free for key in names])
     chosen = [{k: v for k, v in given.items() if k in names} for names in free]
@@ -165,6 +122,14 @@ def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, A
         if told := wrong_kind(layer.load(), settings):
             raise BadInput(f"{_one_of(section)} '{own}': {told}")
     return chosen
+
+
+def without_settings(section: str, name: str, key: str) -> BadInput:
+    """One sentence where a part has nothing to set, with those of its kind that have this setting."""
+    kind, able = _one_of(section), [other for other, found in SECTIONS[section].items() if key in found.settings()]
+    mend = f": use a {kind} that takes it, {' or '.join(able)}" if able else ""
+    how = f" (--set neck={able[0]})" if able and kind == "neck" else ""
+    return BadInput(f"{kind} '{name}' has no settings, so '{key}' cannot be set{mend}{how}")
 
 
 def make(section: str, name: str, *parts: Any, given: Mapping[str, Any], **own: Any) -> Any:

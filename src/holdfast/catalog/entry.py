@@ -31,6 +31,7 @@ class Entry:
     slots: bool = False  # encoders: there is a memory inside whose slots can grow
     pretrained: bool = False  # encoders: weights that come from elsewhere, the same for every seed and training set
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what it gives to a run, such as a learning rate
+    needs: str = ""  # analyses: what a run must have to be looked at so
     tasks: tuple[str, ...] = ("classify",)  # encoders, necks, heads, methods, analyses: the tasks that it serves
 
     def load(self) -> Any:

@@ -13,6 +13,7 @@ from holdfast.cli.console import give_json, show
 
 if TYPE_CHECKING:
     from holdfast.recipes.base import Recipe
+    from holdfast.report.folding import Folded
 
 
 def listing(
@@ -58,13 +59,15 @@ def listing(
         show(_printed(recipe))
 
 
-def _printed(recipe: Recipe) -> Table:
+def _printed(recipe: Recipe) -> Folded:
     """The numbers as they were published; of a figure, which prints none, what it shows; then what cannot be run."""
-    table = Table("row", "", *recipe.columns, box=None, title=recipe.name, title_justify="left", caption_justify="left")
-    for name, row in recipe.rows.items():
-        numbers = [cell.printed() for cell in recipe.choose([name])]
-        table.add_row(name, row.label, *numbers)
+    from holdfast.report.folding import Folded
+
+    lines = [
+        [Text(each) for each in (name, row.label, *(cell.printed() for cell in recipe.choose([name])))]
+        for name, row in recipe.rows.items()
+    ]
     closed = [f"{', '.join(names)} not run: {reason}" for reason, names in recipe.reasons.items()]
     told = [text for text in (recipe.claim, *recipe.notes, *closed) if text]
-    table.caption = Text("\n".join(told)) if told else None
-    return table
+    names = ["row", "", *recipe.columns]
+    return Folded(names, lines, Text(recipe.name), "\n".join(told), title_justify="left", labels=2)

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli import engines, options
 from holdfast.cli.console import give_json, say, show, watching
 
 if TYPE_CHECKING:
+    from holdfast.report.folding import Folded
     from holdfast.reproduction import Reproduction
 
 Recipe = Annotated[str, typer.Argument(help="See `holdfast list recipes`.", show_default=False)]
@@ -115,8 +114,9 @@ def reproduce(
     say(f"report: {done.report}")
 
 
-def _table(done: Reproduction) -> Table:
+def _table(done: Reproduction) -> Folded:
     """Rows and columns as published, two numbers in each cell."""
+    from holdfast.report.folding import Folded
     from holdfast.report.words import metric_name
 
     lines: dict[str, dict[str, str]] = {}
@@ -125,15 +125,7 @@ def _table(done: Reproduction) -> Table:
     counts = sorted({len(one.values) for one in done.cells if one.values})
     seeds = " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:]))) or "none"
     scores = metric_name(str(done.recipe.settings["metric"]))
-    table = Table(
-        title=Text(done.recipe.name),
-        caption=Text(f"published / measured here; scores are {scores}; seeds: {seeds}; ± is the standard error"),
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-    )
-    table.add_column("row", no_wrap=True)
-    for column in dict.fromkeys(one.cell.column.label for one in done.cells):
-        table.add_column(Text(column), justify="right", no_wrap=True)
-    for label, line in lines.items():
-        table.add_row(Text(label), *(Text(text) for text in line.values()))
-    return table
+    note = f"published / measured here; scores are {scores}; seeds: {seeds}; ± is the standard error"
+    columns = dict.fromkeys(one.cell.column.label for one in done.cells)
+    shown = [[Text(label), *(Text(text) for text in line.values())] for label, line in lines.items()]
+    return Folded(["row", *columns], shown, title=Text(done.recipe.name), caption=note)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-OTHERS = "a list or settings"
+OTHERS = ("a list", "settings")
 
 
 def wrong_kind(part: Callable[..., Any], given: Mapping[str, Any]) -> str:
@@ -20,9 +20,15 @@ def wrong_kind(part: Callable[..., Any], given: Mapping[str, Any]) -> str:
     for key, value in given.items():
         kinds = _kinds(hints.get(key, Any))
         if kinds and value is not None and not _fits(value, kinds):
-            words = [WORDS.get(kind, OTHERS) for kind in kinds if not (kind is int and float in kinds)]
-            return f"{key} is {' or '.join(dict.fromkeys(words))}, not {value!r}"
+            return f"{key} is {_either(kinds)}, not {value!r}"
     return ""
+
+
+def _either(kinds: tuple[type, ...]) -> str:
+    """`a text, a list or settings`"""
+    told = [[WORDS[kind]] if kind in WORDS else OTHERS for kind in kinds if not (kind is int and float in kinds)]
+    words = list(dict.fromkeys(word for some in told for word in some))
+    return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _fits(value: Any, kinds: tuple[type, ...]) -> bool:

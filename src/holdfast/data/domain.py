@@ -47,6 +47,13 @@ class Dataset:
         """The rows of one domain, in file order."""
         return np.flatnonzero(self.domain == self.domains.index(domain))
 
+    @property
+    def more_domains(self) -> str:
+        """How examples that are all of one domain would be given several."""
+        if self.raw.files() is not None:
+            return "give each domain a folder of its own (DOMAIN/CLASS/FILE)"
+        return "name another column with --column domain=NAME"
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of all content: examples, labels, domains, splits."""

@@ -14,7 +14,7 @@ from holdfast.data.rows import each_row
 FILE = "parts.csv"
 COLUMNS = ("image", "part", "x", "y")
 
-__all__ = ["Points", "read_parts", "shared_name"]
+__all__ = ["Points", "read_parts", "shared_name", "unmatched"]
 
 
 def shared_name(name: str) -> str:
@@ -50,6 +50,17 @@ def read_parts(raw: Raw, ids: Sequence[str] | None) -> Points:
             raise BadInput(f"{path}: x and y of row {number} do not lie between 0 and 1: give shares of the sides")
         found.setdefault(str(row["image"]), []).append((str(row["part"]), *at))
     return found
+
+
+def unmatched(raw: Raw, ids: Sequence[str] | None) -> str:
+    """One sentence where places of parts are told, but of other images than these."""
+    found, names = read_parts(raw, ids), {shared_name(each) for each in ids or ()}
+    if not found or names & found.keys():
+        return ""
+    return (
+        f"{FILE} names none of these images (its first is '{next(iter(found))}'): its column image holds CLASS/NAME "
+        f"without an ending, such as '{min(names)}'"
+    )
 
 
 def _by_name(files: Sequence[Path], ids: Sequence[str]) -> dict[str, list[Path]]:

@@ -31,6 +31,7 @@ class Share:
     domain: str
     rows: np.ndarray
     given: Mapping[str, np.ndarray]  # empty, or rows for each of train, valid, test
+    more: str = "bring more domains"  # what to do where a plan needs more domains than there are
 
     def everything(self) -> Part:
         return Part(self.domain, self.rows)
@@ -91,5 +92,5 @@ def shares(dataset: Dataset) -> dict[str, Share]:
         rows, given = dataset.rows_of(name), {}
         if dataset.split is not None and (dataset.split[rows] >= 0).any():
             given = {kind: rows[dataset.split[rows] == i] for i, kind in enumerate(SPLITS)}
-        found[name] = Share(name, rows, given)
+        found[name] = Share(name, rows, given, dataset.more_domains)
     return found

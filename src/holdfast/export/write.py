@@ -57,8 +57,13 @@ def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: b
     if not difference <= CLOSE:
         out.unlink()
         raise BadInput(f"the program's probabilities differ from the model's by {difference:.2g}: it was not kept")
-    about = write_text(out.with_suffix(".json"), json.dumps(_about(saved, sample, out, format), indent=1) + "\n")
+    about = write_text(_beside(out, "json"), json.dumps(_about(saved, sample, out, format), indent=1) + "\n")
     return Exported(out, about, difference)
+
+
+def _beside(out: Path, ending: str) -> Path:
+    """A file of this program alone: one of the same name in the other format has its own."""
+    return out.with_name(f"{out.name}.{ending}")
 
 
 def _recorded(saved: SavedModel, module: torch.nn.Module, sample: Sample) -> Any:
@@ -124,6 +129,7 @@ def _about(saved: SavedModel, sample: Sample, out: Path, format: str) -> dict[st
         "inputs": inputs,
         "output": {"name": OUTPUT, "shape": ["batch", len(saved.classes)]},
         "preprocessing": _preprocessing(saved, out),
+        **saved.parts,
         "trained": {"version": saved.record.code["version"], "method": saved.record.spec["method"]},
     }
 
@@ -135,7 +141,7 @@ def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
     if encoder.takes == "image":
         return {"takes": "image", "size": encoder.size, "values": "uint8, 0 to 255", "scaling": "inside the program"}
     tokenizer: Any = encoder.tokenizer  # recurrent encoders, which have none, are not recorded
-    beside = out.with_suffix(".tokenizer.json")
+    beside = _beside(out, "tokenizer.json")
     write_text(beside, tokenizer.backend_tokenizer.to_str())
     settings = {key: encoder.settings.get(key) for key in ("length", "template")}
     return {"takes": "text", "tokenizer": beside.name, "padding": tokenizer.pad_token_id, **settings}

@@ -122,7 +122,7 @@ def audit(
     given = [dataset.name if isinstance(data, Dataset) else str(data)]
     given += [] if data_dir is None else ["--data-dir", str(data_dir)]
     given += [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]
-    advice = advise(shlex.join(given), task, examples.kind, verdict, facts, leaked)
+    advice = advise(shlex.join(given), task, examples.kind, verdict, facts, leaked, dataset.more_domains)
     told = headline(verdict, len(facts), labelled=bool(shifts))
     page = None if out is None else Path(out)
     if page is not None:

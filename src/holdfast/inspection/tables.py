@@ -73,8 +73,8 @@ def distance_grid(names: Sequence[str], distances: Sequence[Distance]) -> Grid:
     most = max(each.examples for each in distances)
     about = (
         "A-distance: 0 where a linear classifier cannot tell two domains apart, 2 where it never errs; up to "
-        f"{most:,} rows a domain{', each label equally often on both sides' if matched else ''}. * is more than "
-        f"chance, which gives up to {3 * noise:.2f}."
+        f"{most:,} rows a domain{', each label equally often on both sides' if matched else ''}. Domains "
+        f"that are alike come out up to {min(2.0, 3 * noise):.2f} apart by chance; * marks more than chance gives."
     )
     cells: dict[tuple[str, str], Cell] = {
         pair: (f"{each.mean:.2f}{'*' if each.real else ''}", each.mean)

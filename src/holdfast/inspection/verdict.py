@@ -83,10 +83,11 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
 
 
 def advise(
-    given: str, task: str, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaked: Sequence[Leak]
+    given: str, task: str, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaked: Sequence[Leak], more: str
 ) -> list[str]:
-    """What to clean, then what to try; `given` is the data as a command line names it."""
-    return [*_cleaning(task, kind, facts, leaked), *_labels(facts), *_trials(given, task, kind, verdict, len(facts))]
+    """What to clean, then what to try; `given` is the data as a command line names it, `more` how it gets domains."""
+    trials = _trials(given, task, kind, verdict, len(facts), more)
+    return [*_cleaning(task, kind, facts, leaked), *_labels(facts), *trials]
 
 
 def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaked: Sequence[Leak]) -> list[str]:
@@ -135,9 +136,9 @@ def _missing(facts: DomainFacts) -> list[str]:
     return [label for label, count in facts.labels.items() if not count] if any(facts.labels.values()) else []
 
 
-def _trials(given: str, task: str, kind: str, verdict: Verdict, domains: int) -> list[str]:
+def _trials(given: str, task: str, kind: str, verdict: Verdict, domains: int, more: str) -> list[str]:
     if domains < 2:
-        return ["To look for a shift, name a column of domains with --column domain=NAME, or bring several."]
+        return [f"To look for a shift, {more}."]
     found = []
     if verdict.labels > 1:
         found.append(

@@ -65,9 +65,10 @@ def rows_of(parts: Sequence[Part]) -> np.ndarray:
 def need_domains(shares: Shares, least: int, plan: str) -> None:
     """One sentence when the data has fewer domains than the plan needs."""
     if len(shares) < least:
+        mend = next((each.more for each in shares.values()), "bring more domains")
         raise BadInput(
             f"the protocol {plan} needs at least {least} domains, the data has {len(shares)} "
-            f"({', '.join(shares)}): name another column with --column domain=NAME or use --plan in-domain"
+            f"({', '.join(shares)}): {mend} or use --plan in-domain"
         )
 
 

@@ -166,7 +166,8 @@ ANALYSES: tuple[tuple[str, str, str, Callable[[Shown], Drawn]], ...] = (
     ),
     (
         "attention-map", "Where the class token looks",
-        "Its attention to each patch in the last layer, head by head; methods of one seed show the same images.",
+        "Its attention to each patch in the last layer, head by head: light is much, black is none, each map up to its "
+        "own largest. Methods of one seed show the same images.",
         _looks,
     ),
 )  # fmt: skip

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
+from holdfast.report.folding import Folded
 from holdfast.report.plots import SHADES, fragment, plain
 
 Cell = tuple[str, float | None]  # what is read, and the value to sort by
@@ -32,20 +31,10 @@ class Grid:
         return [{"label": label, "cells": cells} for label, cells in self.lines]
 
 
-def rich_grid(grid: Grid) -> Table:
+def rich_grid(grid: Grid) -> Folded:
     """The table for a terminal; what is to be said about it is left to the caller, who knows the width."""
-    table = Table(
-        title=Text(grid.title, style="bold"),
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        pad_edge=False,
-    )
-    for place, name in enumerate(grid.names):  # Text, not str: a domain called [red] is a name, not markup
-        table.add_column(Text(name), justify="right" if place and not grid.words else "left", no_wrap=bool(place))
-    for label, cells in grid.lines:
-        table.add_row(Text(label), *(Text(text) for text, _ in cells))
-    return table
+    lines = [[Text(label), *(Text(text) for text, _ in cells)] for label, cells in grid.lines]
+    return Folded(grid.names, lines, title=Text(grid.title, style="bold"), title_justify="left", words=grid.words)
 
 
 def grid_map(grid: Grid, name: str) -> str:

@@ -72,6 +72,7 @@ def _scores(everything: Sequence[RunRecord], groups: analyses.Groups, metric: st
         "decision": decide(rivals, metric),
         "error_note": words.error_note(table),
         "targets": columns(table),
+        "scored": "pair of source and target" if all(row.paired for row in table) else "target domain",
         "owned": own_columns(table),
         "own_note": words.OWN,
         "lines": lines.score_lines(table, metric),

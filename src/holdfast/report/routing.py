@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+from PIL import Image
 
 from holdfast.report.analyses import Groups, Shown, named
 from holdfast.report.labels import natural
@@ -90,11 +93,11 @@ def _bars(shown: Shown, layer: int) -> str:
 
 
 def draw_map(told: Mapping[str, Any], count: int, key: str) -> str:
-    """The image, and over it a square on every patch: of its expert's colour, or without experts as bright as it is."""
+    """The image in grey, and on every patch a square: of its expert's colour, or without experts as light as it is."""
     grid = told["experts"]
     side, figure = len(grid), go.Figure()
     box = {"x": 0, "y": 0, "sizex": side, "sizey": side, "xref": "x", "yref": "y", "sizing": "stretch"}
-    figure.add_layout_image(source=told["image"], layer="below", yanchor="top", xanchor="left", **box)
+    figure.add_layout_image(source=grey(told["image"]), layer="below", yanchor="top", xanchor="left", **box)
     if count:
         steps = [(edge / count, colour(e)) for e in range(count) for edge in (e, e + 1)]
         look = {"zmin": -0.5, "zmax": count - 0.5, "colorscale": steps, "hovertemplate": "expert %{z}<extra></extra>"}
@@ -104,6 +107,23 @@ def draw_map(told: Mapping[str, Any], count: int, key: str) -> str:
     figure.update_xaxes(range=[0, side], visible=False, constrain="domain")
     figure.update_yaxes(range=[side, 0], visible=False, scaleanchor="x")
     return f'<div class="map">{fragment(figure, key, height=140, legend=False, bare=True)}</div>'
+
+
+def grey(image: str) -> str:
+    """The same PNG inside a text without its colours, which would mix with those laid over it."""
+    start, comma, content = image.partition(",")
+    file = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
+            picture.convert("L").save(file, format="PNG")
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        Image.DecompressionBombError,
+    ):  # a record from elsewhere may hold anything
+        return image
+    return f"{start}{comma}{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _effective(load: list[float]) -> float:

@@ -34,6 +34,7 @@ class Row:
     average: Cell | None  # mean over targets for each seed, then over the seeds that have all targets
     worst: tuple[str, float] | None  # target and mean, once all targets are there
     own: dict[str, Cell] = field(default_factory=dict)  # of a domain that trained alone, by its validation rows
+    paired: bool = False  # whether its columns are pairs of source and target
     baseline: bool = False  # whether others are compared with it
 
 
@@ -59,7 +60,8 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
                 if value is not None:
                     by_seed.setdefault(record.spec.get("seed"), {})[column] = float(value)
         row = _row(name, by_seed, needed[place], metric)
-        made.append(replace(row, own=_own(group, metric), baseline=name in baselines(groups, place)))
+        first, paired = name in baselines(groups, place), group[0].spec.get("plan") == SINGLE
+        made.append(replace(row, own=_own(group, metric), paired=paired, baseline=first))
     return made
 
 

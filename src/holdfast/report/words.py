@@ -73,7 +73,8 @@ def headline(rows: Sequence[Row], metric: str) -> str:
         return "No method has finished every target domain yet; the table shows what is there."
     scored.sort(key=lambda pair: pair[1].mean, reverse=metric not in LOWER_IS_BETTER)
     (top, mean), rest = scored[0], scored[1:]
-    over = f"over {_plural(len(top.cells), 'target domain')} and {_plural(mean.n, 'seed')}"
+    places = _plural(len(top.cells), "pair" if top.paired else "target domain")
+    over = f"over {places}{' of source and target' if top.paired else ''} and {_plural(mean.n, 'seed')}"
     found = f"average {name} of {_unit(show(mean, metric), metric)} {over}"
     if not rest:
         return f"{top.label} has an {found}."

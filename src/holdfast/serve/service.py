@@ -89,6 +89,7 @@ class Service:
             "labels": list(self.saved.classes),
             "method": spec["method"],
             "encoder": shown,
+            **self.saved.parts,
             "trained": {"version": record.code["version"], "torch": record.machine["torch"]},
             "versions": {"holdfast": _release(), "torch": torch.__version__, "python": platform.python_version()},
             "card": text.replace(spec["encoder"], shown),

@@ -33,7 +33,7 @@ def part(
         ("share", [0.5], "share is a number, not [0.5]"),
         ("on", "maybe", "on is true or false, not 'maybe'"),
         ("width", 8.0, "width is a whole number, not 8.0"),
-        ("experts", "six", "experts is a whole number or a list or settings, not 'six'"),
+        ("experts", "six", "experts is a whole number, a list or settings, not 'six'"),
         ("count", 2, ""), ("share", 1, ""), ("on", False, ""), ("at", [1], ""), ("at", "last", ""), ("width", None, ""),
         ("free", 8.5, ""), ("unknown", 8.5, ""), ("experts", {"count": 2}, ""),
     ],
@@ -47,7 +47,7 @@ def test_what_annotations_say(key, value, told):
     [
         ("necks", "experts", {"count": 2.5}, "neck 'experts': count is a whole number, not 2.5"),
         ("necks", "experts", {"temperature": "hot"}, "neck 'experts': temperature is a number, not 'hot'"),
-        ("necks", "experts", {"at": 8.5}, "neck 'experts': at is a text or a list or settings, not 8.5"),
+        ("necks", "experts", {"at": 8.5}, "neck 'experts': at is a text, a list or settings, not 8.5"),
         ("necks", "experts", {"capacity": float("nan")}, "neck 'experts': capacity is a number, not nan"),
         ("necks", "wide", {"times": 1.5}, "neck 'wide': times is a whole number, not 1.5"),
         ("encoders", "vit-tiny", {"patch": 8.0}, "encoder 'vit-tiny': patch is a whole number, not 8.0"),

@@ -11,6 +11,9 @@ from PIL import Image
 
 from holdfast.core.errors import BadInput
 from holdfast.data.images import decode, read_images
+from holdfast.data.splits import shares
+from holdfast.inspection.audit import audit
+from holdfast.protocols.leave_one_out import LeaveOneOut
 
 
 def draw(path: Path, colour=(255, 0, 0), mode: str = "RGB", size: tuple[int, int] = (12, 8)) -> Path:
@@ -110,6 +113,18 @@ def test_classes_without_domains(tmp_path):
     assert (found.classes, found.y.tolist(), found.domains) == (("cat", "dog"), [0, 1], ("all",))
     both = read_images(tmp_path, need=("domain",))
     assert (both.classes, both.domains) == ((), ("cat", "dog"))
+
+
+def test_one_domain_is_told_to_be_several_folders(tmp_path):
+    for kind in ("dog", "cat"):
+        draw(tmp_path / "photo" / kind / "a.png")
+    found = read_images(tmp_path)
+    for dataset in (found, found.limited(1)):
+        with pytest.raises(BadInput, match=r"\(photo\): give each domain a folder of its own \(DOMAIN/CLASS/FILE\) or"):
+            list(LeaveOneOut().episodes(shares(dataset), 0))
+    assert audit(tmp_path).advice[-1] == (
+        "To look for a shift, give each domain a folder of its own (DOMAIN/CLASS/FILE)."
+    )
 
 
 def test_folders_that_are_wrong(folder, tmp_path):

@@ -8,7 +8,7 @@ from PIL import Image
 
 from holdfast.core.errors import BadInput
 from holdfast.data.images import read_images
-from holdfast.data.parts import read_parts, shared_name
+from holdfast.data.parts import read_parts, shared_name, unmatched
 from holdfast.data.raw import Pixels
 
 
@@ -34,6 +34,16 @@ def test_the_table_beside_the_domains(folder):
     (folder / "parts.csv").write_text("image,part,x,y\ncat/a.b,beak,0.25,1\ncat/a.b,tail,0,0.5\n")
     assert read_parts(found.raw, found.ids) == {"cat/a.b": [("beak", 0.25, 1.0), ("tail", 0.0, 0.5)]}
     assert read_parts(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
+
+
+def test_a_table_of_other_images_is_told(folder):
+    found = read_images(folder)
+    assert unmatched(found.raw, found.ids) == ""
+    (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\n")
+    assert "(its first is 'owl/a.b')" in unmatched(found.raw, found.ids)
+    (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\ncat/a.b,beak,0.25,1\n")
+    assert unmatched(found.raw, found.ids) == ""
+    assert unmatched(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == ""
 
 
 def test_the_table_is_not_counted_as_left_out(folder):

@@ -11,7 +11,7 @@ from holdfast import BadInput, world
 from holdfast.assembly import Workshop
 from holdfast.cli.engines import chosen
 from holdfast.engines import job as job_module
-from holdfast.engines import processes
+from holdfast.engines import many, processes
 from holdfast.engines.job import TRIES, Counted, Job, Kit, share_features
 from holdfast.engines.local import Local, cores, local
 from holdfast.engines.many import run_all
@@ -211,3 +211,47 @@ def test_a_gpu_has_one_run_at_a_time(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert places(torch.device("cuda")) == 3
     assert places(torch.device("cpu")) == cores()
+
+
+IMAGES = {"encoder.size": 32}
+
+
+@pytest.mark.parametrize(
+    ("settings", "added", "told"),
+    [
+        ({"encoder": "resnet18", **IMAGES}, {"neck": "experts"}, "ResNet has no stack of layers to put a part into"),
+        ({"encoder": "cnn"}, {"neck": "memory", "neck_args": {"place": "tokens"}}, "CNN has no stack of layers"),
+        (
+            {"encoder": "vit-tiny", **IMAGES},
+            {"neck": "experts", "neck_args": {"top": 9, "count": 6}},
+            "at most all experts, not 9 of 6",
+        ),
+        (
+            {"encoder": "vit-tiny", **IMAGES},
+            {"neck": "wide", "neck_args": {"at": [99]}},
+            r"from 0 to 11, .* not \[99\]",
+        ),
+        ({"encoder": "vit-tiny", "tune": "frozen", **IMAGES}, {"neck": "experts"}, "frozen encoder, have no layers"),
+        ({"encoder": "cnn"}, {"neck": "param", "neck_args": {"heads": 7}}, "7"),
+        ({"encoder": "cnn"}, {"method": "replay", "method_args": {"batch": 0}}, "must be at least 1, not 0"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_told_before_any_run(settings, added, told, tmp_path):
+    shop = Workshop(world("image", "none", domains=3, size=4, classes=2, seed=0), cache=tmp_path / "cache")
+    plain, watch = make_spec(shop.dataset, steps=1, batch=2, settings=settings), Told()
+    with pytest.raises(BadInput, match=told):
+        run_all([plain, replace(plain, **added)], shop, tmp_path, watch=watch)
+    assert watch.begun == []
+    assert not (tmp_path / "records").exists()
+
+
+def test_heads_that_divide_the_width_of_the_encoder_are_not_refused(shop, specs, tmp_path):
+    added = {"neck": "param", "neck_args": {"heads": 7}, "encoder_args": {"hidden": [14]}}
+    assert len(run_all([replace(specs[0], **added)], shop, tmp_path)) == 3
+
+
+def test_what_is_done_is_not_built_again(shop, specs, tmp_path, monkeypatch):
+    spec = replace(specs[0], neck="projection")
+    run_all([spec], shop, tmp_path)
+    monkeypatch.setattr(many, "try_out", lambda *_: pytest.fail("it was built"))
+    run_all([spec, specs[0]], shop, tmp_path)

@@ -98,6 +98,20 @@ def test_a_program_says_what_the_model_says(fitted, tmp_path, name, form):
         np.testing.assert_allclose(found, model.predict_proba(some), atol=1e-5)
 
 
+def test_each_program_has_its_own_page_which_tells_of_experts(fitted, tmp_path):
+    one = export(fitted("text-experts")[0], tmp_path / "m.pt2", format="torch")
+    other = export(fitted("text-memory")[0], tmp_path / "m.onnx")
+    assert (one.about.name, other.about.name) == ("m.pt2.json", "m.onnx.json")
+    about, plain = (json.loads(each.about.read_text()) for each in (one, other))
+    assert (about["program"], about["neck"], about["experts"]) == (
+        "m.pt2", "experts", {"count": 6, "top": 2, "layers": 1},
+    )  # fmt: skip
+    assert (plain["program"], plain["neck"], plain["experts"]) == ("m.onnx", "memory", None)
+    for page in (about, plain):
+        assert page["preprocessing"]["tokenizer"] == f"{page['program']}.tokenizer.json"
+        assert (tmp_path / page["preprocessing"]["tokenizer"]).is_file()
+
+
 def test_the_temperature_is_inside(fitted, tmp_path):
     folder, model = fitted("vector-memory")
     assert model._saved.gauge is not None

@@ -42,6 +42,11 @@ def test_without_a_shift_none_is_found(kind):
     assert "no shift in the inputs and no shift in the labels" in found.headline
     assert "--methods 'erm,swad(erm)'" in found.advice[-1]
     assert bool(found.words) == (kind == "text")
+    (apart,) = [grid for grid in found.grids if grid.title == "Inputs apart"]
+    most = 3 * max(each.noise for each in found.distances)
+    assert apart.about.endswith(
+        f"Domains that are alike come out up to {most:.2f} apart by chance; * marks more than chance gives."
+    )
 
 
 def test_a_shift_of_inputs_is_one_of_inputs_alone():
@@ -81,4 +86,6 @@ def test_every_method_that_is_advised_is_in_the_catalog_and_serves():
 def test_the_headline_says_what_was_not_measured_by_leaving_it_out():
     assert "labels" not in headline(Verdict(2, 0, None, None), 3, labelled=False)
     assert headline(Verdict(0, 0, None, None), 1, labelled=True).startswith("There is one domain")
+    one = audit(world("vector", "none", domains=1, size=40))
+    assert one.advice[-1] == "To look for a shift, name another column with --column domain=NAME."
     assert "loses nothing" in headline(Verdict(1, 0, -0.02, 0.01), 3, labelled=True)

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from holdfast.report.console import rich_table
+from holdfast.report.grid import matrix, rich_grid
 from holdfast.report.table import rows
 from tests.unit.report.made import alone, leave_one_out, record
 
 
-def printed(made, metric="accuracy", *, styled=False) -> str:
-    console = Console(width=120, force_terminal=styled, color_system="standard" if styled else None)
+def printed(made, metric="accuracy", *, styled=False, width=120) -> str:
+    console = Console(width=width, force_terminal=styled, color_system="standard" if styled else None)
     with console.capture() as capture:
         console.print(rich_table(rows(made, metric), metric))
     return capture.get()
@@ -55,3 +58,61 @@ def test_missing_cells_and_names_that_look_like_markup():
     text = printed(made)
     assert "[red]x[/red]" in text
     assert "–" in text
+
+
+PLACES = ("art_painting", "cartoon", "photo", "sketch")
+
+
+def crossed():
+    """Each of four domains alone, with another score for every pair, three seeds and two configurations."""
+    made = []
+    for i, source in enumerate(PLACES):
+        for seed in range(3):
+            others = {
+                other: 0.3 + (10 * i + j) / 100 + seed / 1000 for j, other in enumerate(PLACES) if other != source
+            }
+            made += [alone(method, seed, source, 0.9, others) for method in ("erm", "coral")]
+    return made
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_no_number_and_no_column_is_lost_however_narrow_the_terminal(width):
+    text = printed(crossed(), width=width)
+    flat = " ".join(text.split())
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    for i, j in ((i, j) for i in range(4) for j in range(4) if i != j):
+        assert len(re.findall(rf"\b{30 + 10 * i + j}\.1\b", text)) >= 2, (i, j)  # of both configurations
+    assert flat.count("90.0") == 8  # inside each source
+    assert "average" in text
+    assert "worst" in text
+    if width >= 80:
+        assert flat.count("46.6 ± 0.1") == 2  # the average
+        assert flat.count("31.1 art_painting>cartoon") == 2
+        assert all(f"{a}>{b}" in text for a in PLACES for b in PLACES)
+        assert text.count("accuracy (%)") == 1
+    assert flat.count("method ") == flat.count(" erm ") == {20: 18, 40: 15, 80: 6, 200: 2}[width]  # labels again
+
+
+def test_long_labels_leave_room_for_numbers():
+    made = [record("erm", seed, {"books": 0.85, "films": 0.65}, lr=lr) for seed in (0, 1) for lr in (0.1, 0.2)]
+    wide = [replace(each, label=each.label + " " + "x" * 90) for each in rows(made, "accuracy")]
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(rich_table(wide, "accuracy"))
+    text = capture.get()
+    assert "…" not in text
+    assert text.count("85.0 ± 0.0") == text.count("75.0 ± 0.0") == 2
+    assert text.count("x" * 30) >= 4  # the label goes on below
+
+
+def test_a_grid_of_many_domains_goes_on_below():
+    names = [f"domain-{i}" for i in range(12)]
+    cells = {(a, b): (f"{i}.{j:02}*", 1.0) for i, a in enumerate(names) for j, b in enumerate(names) if a != b}
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(rich_grid(matrix("Apart", "", names, cells, corner="domain", top=1.0)))
+    text = capture.get()
+    assert "…" not in text
+    assert all(text_of in text for text_of, _ in cells.values())
+    assert max(map(len, text.splitlines())) <= 80

@@ -82,6 +82,7 @@ def test_a_section_for_everything_that_records_tell():
     (across,) = found["One image in several domains"]["runs"]
     assert "75% of the patches have the same expert" in across["told"]
     assert "other images at the same places 50%" in across["told"]
+    assert "light is much, black is none" in found["Where the class token looks"]["words"]
     (parts,) = found["Experts of the parts"]["runs"]
     assert "0.3000 bits" in parts["told"]
     assert "beak" in parts["panels"][0][1]

@@ -156,6 +156,18 @@ def test_headline_clear_weak_and_within_the_error():
     assert "5.0 points better than erm" in one_seed
 
 
+def test_where_single_domains_train_pairs_are_counted(tmp_path):
+    scores = {"a": {"b": 0.5, "c": 0.6}, "b": {"a": 0.2, "c": 0.3}, "c": {"a": 0.4, "b": 0.4}}
+    made = [alone("erm", 0, source, 0.9, others) for source, others in scores.items()]
+    assert headline(rows(made, "accuracy"), "accuracy") == (
+        "erm has an average accuracy of 40.0 % over 6 pairs of source and target and 1 seed."
+    )
+    text = written(tmp_path, made)
+    assert "Accuracy (%) on each pair of source and target;" in text
+    assert "Scores by method and pair of source and target" in text
+    assert "on each target domain;" in written(tmp_path, leave_one_out())
+
+
 def test_headline_compares_with_erm_and_names_the_others_within_the_error():
     text = headline(averages(erm=[0.5, 0.52], mil=[0.70, 0.72], hma=[0.69, 0.71]), "accuracy")
     assert "better than erm" in text

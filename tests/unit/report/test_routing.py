@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from holdfast.report.analyses import pictured
 from holdfast.report.page import write_page
-from holdfast.report.routing import colour, lines, panels
+from holdfast.report.routing import colour, draw_map, grey, lines, panels
 from tests.unit.report.made import record
 
 FOUND = {
@@ -48,6 +51,19 @@ def test_pictures_of_layers_and_images():
     assert colour(0) in drawn[2]
     assert colour(1) in drawn[2]
     assert "base64,AAAA" in drawn[2]
+
+
+def test_beneath_the_colours_of_experts_the_picture_is_grey():
+    file = io.BytesIO()
+    Image.new("RGB", (4, 4), (200, 30, 30)).save(file, format="PNG")
+    coloured = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    drawn = grey(coloured)
+    with Image.open(io.BytesIO(base64.b64decode(drawn.removeprefix("data:image/png;base64,")))) as picture:
+        assert (picture.mode, picture.size) == ("L", (4, 4))
+    shown = draw_map({"image": coloured, "experts": [[0, 1], [1, 1]]}, 2, "some-map").replace("\\u002f", "/")
+    assert coloured not in shown
+    assert drawn in shown
+    assert grey("data:image/png;base64,AAAA") == "data:image/png;base64,AAAA"  # no picture at all
 
 
 def test_experts_have_colours_of_their_own():

@@ -128,11 +128,21 @@ def test_other_paths(address, folder):
     model = json.loads(answer)
     assert model["labels"] == ["neg", "pos"]
     assert model["versions"]["torch"]
+    assert (model["neck"], model["experts"]) == ("none", None)
     assert model["card"].startswith("# reviews")
     assert str(folder.parent) not in answer
     paths = json.loads(ask(address, "/openapi.json")[1])["paths"]
     assert {"/predict", "/health", "/model", "/metrics"} <= set(paths)
     assert "examples" in json.dumps(paths["/predict"]["post"]["requestBody"])
+
+
+def test_it_says_that_a_model_has_experts(tmp_path):
+    settings = {"encoder.size": 32, "encoder.patch": 16, "neck.count": 3, "neck.top": 1, "neck.at": [0, 4, 8]}
+    model = DomainClassifier("experts+erm", encoder="vit-tiny", tune="full", steps=1, batch=2, settings=settings)
+    images = np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), dtype=np.uint8)
+    model.fit(images, ["p", "n"] * 4, domains=["a", "a", "b", "b"] * 2).save_pretrained(tmp_path / "pictures")
+    told = Service(tmp_path / "pictures").model()
+    assert (told["neck"], told["experts"]) == ("experts", {"count": 3, "top": 1, "layers": 3})
 
 
 def test_the_page_lists_every_path_and_asks_no_other_host(address):

@@ -86,6 +86,13 @@ def experts_in(module: nn.Module) -> list[SparseMoE]:
     return [part for part in module.modules() if isinstance(part, SparseMoE)]
 
 
+def told_of(module: nn.Module) -> dict[str, int] | None:
+    """What somebody who runs a network should know of its experts: how many, how many a token goes to, in how many
+    layers; None where it has none."""
+    found = experts_in(module)
+    return {"count": found[0].options.count, "top": found[0].options.top, "layers": len(found)} if found else None
+
+
 def places(at: str | int | Sequence[int], layers: int) -> list[int]:
     """`last-two`: every second of the last four, 8 and 10 of 12; `every-two`: 0, 2, 4 and so on; else as listed."""
     if at == "last-two":
