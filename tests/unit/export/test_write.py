@@ -15,6 +15,7 @@ from tests.tiny import tiny_bert
 HMA = {"neck.real": 16, "neck.slots": 2, "neck.support": 8}
 MEMORY = {"neck.slots": 16}
 PRODUCTS = {"neck.slots": 64, "neck.top": 4}
+NECKS = {"products": "product-memory", "hma": "heterogeneous", "experts": "experts"}
 N = 24
 
 
@@ -92,6 +93,7 @@ def test_a_program_says_what_the_model_says(fitted, tmp_path, name, form):
     assert done.difference < 1e-5
     about = json.loads(done.about.read_text())
     assert about["labels"] == ["neg", "pos"]
+    assert about["neck"] == NECKS.get(name.split("-")[1], "memory")
     raw = examples(MODELS[name][0])
     for some in (raw, raw[:1], raw[5:12]):
         found = run(done.program, fed(about, tmp_path, some))
@@ -100,16 +102,13 @@ def test_a_program_says_what_the_model_says(fitted, tmp_path, name, form):
 
 def test_each_program_has_its_own_page_which_tells_of_experts(fitted, tmp_path):
     one = export(fitted("text-experts")[0], tmp_path / "m.pt2", format="torch")
-    other = export(fitted("text-memory")[0], tmp_path / "m.onnx")
+    other = export(fitted("vector-memory")[0], tmp_path / "m.onnx")
     assert (one.about.name, other.about.name) == ("m.pt2.json", "m.onnx.json")
     about, plain = (json.loads(each.about.read_text()) for each in (one, other))
-    assert (about["program"], about["neck"], about["experts"]) == (
-        "m.pt2", "experts", {"count": 6, "top": 2, "layers": 1},
-    )  # fmt: skip
-    assert (plain["program"], plain["neck"], plain["experts"]) == ("m.onnx", "memory", None)
-    for page in (about, plain):
-        assert page["preprocessing"]["tokenizer"] == f"{page['program']}.tokenizer.json"
-        assert (tmp_path / page["preprocessing"]["tokenizer"]).is_file()
+    assert (about["program"], about["experts"]) == ("m.pt2", {"count": 6, "top": 2, "layers": 1})
+    assert (plain["program"], plain["experts"]) == ("m.onnx", None)
+    assert about["preprocessing"]["tokenizer"] == "m.pt2.tokenizer.json"
+    assert (tmp_path / "m.pt2.tokenizer.json").is_file()
 
 
 def test_the_temperature_is_inside(fitted, tmp_path):
