@@ -50,6 +50,8 @@ def test_steps_of_experts_on_other_machines_are_in_the_record():
     assert f"took {one.pop()} times the plain one with one expert, and {two.pop()} with two" in page
     assert not one | two
     assert f"the compiled step with one expert took {RECORD['in one graph']:.2f}." in page
+    first, second = RECORD["compiled with recorded graphs, k=1"]["ratios"]
+    assert f"and breaks, it took {first:.2f} and {second:.2f}." in page
 
 
 def test_kernels_of_experts_are_in_the_record():

@@ -10,23 +10,62 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.core.held import Held
 
-Tape = defaultdict[str, list[Tensor]]
 Shares = Mapping[str, list[Tensor]]  # of one pass, without gradients: in its order, what each module told
+
+
+class Tape(Mapping[str, list[Tensor]]):
+    """By name what was told, in order; nothing under a name that nobody told.
+
+    What is told goes to a chain, the last one first, and only whoever reads makes lists of it: a compiler looks at all
+    of a list that it adds to, and would compile layers anew for whatever others told before them.
+    """
+
+    def __init__(self) -> None:
+        self.last: tuple[str, Tensor, Any] | None = None
+        self._heard: defaultdict[str, list[Tensor]] = defaultdict(list)
+
+    def _lists(self) -> defaultdict[str, list[Tensor]]:
+        told, at = [], self.last
+        while at is not None:
+            told.append(at)
+            at = at[2]
+        self.last = None
+        for name, value, _ in reversed(told):
+            self._heard[name].append(value)
+        return self._heard
+
+    def __getitem__(self, name: str) -> list[Tensor]:
+        return self._lists()[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._lists()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lists())
+
+    def __len__(self) -> int:
+        return len(self._lists())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._lists().get(name, default)
+
+
 _open = Held[Tape]()
 _passes = Held[list[Shares]]()
 
 
 def record(name: str, value: Tensor) -> None:
     """Leave a value for whoever listens."""
-    listening = _open.value
-    if listening is not None:
-        listening[name].append(value)
+    opened = _open.value
+    if opened is not None:
+        opened.last = (name, value, opened.last)
 
 
 def listening() -> bool:
@@ -37,7 +76,7 @@ def listening() -> bool:
 @contextmanager
 def tape() -> Iterator[Tape]:
     """Listen to the forward passes inside; an inner tape hides an outer one."""
-    opened: Tape = defaultdict(list)
+    opened = Tape()
     with _open.hold(opened):
         yield opened
     if _passes.value is not None:  # shares alone: the rest would keep a pass in memory

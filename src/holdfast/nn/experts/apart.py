@@ -1,7 +1,7 @@
 """A class of its own for a layer that has experts, so that a compiler does not take plain layers for it.
 
-What is compiled of such a layer ends where its experts begin and looks no further, so it would fit the plain layers
-too: they would be run in pieces, with as many calls again.
+Where experts are no operator, what is compiled of such a layer ends as they begin and looks no further, so it would fit
+the plain layers too: they would be run in pieces, with as many calls again.
 """
 
 from __future__ import annotations

@@ -66,11 +66,16 @@ def room_for(tokens: int, experts: int, *, top: int, factor: float) -> int:
 def grouped(x: Tensor, weight: Tensor, ends: Tensor, *, loop: bool = False) -> Tensor:
     """x (s, i) times the transposed weight (e, o, i) of each row's expert, (s, o); rows stand expert after expert."""
     if not loop and fits(x, weight):
-        assert _grouped_mm is not None
-        return _grouped_mm(x, weight.transpose(-2, -1), offs=ends)
+        return grouped_there(x, weight, ends)
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     pieces = [F.linear(piece, own) for piece, own in zip(x.split(sizes), weight.unbind(0), strict=True)]
     return torch.cat(pieces)
+
+
+def grouped_there(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """The same, where it is known that the product fits."""
+    assert _grouped_mm is not None
+    return _grouped_mm(x, weight.transpose(-2, -1), offs=ends)
 
 
 def grouped_back(grad: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

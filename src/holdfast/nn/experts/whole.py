@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from holdfast.nn.experts.balance import balance
 from holdfast.nn.experts.choice import FEW, LARGEST, gates_of, narrow_scores
-from holdfast.nn.experts.dispatch import Places, fits, grouped, grouped_back, through_experts, weight_back
+from holdfast.nn.experts.dispatch import Places, fits, grouped_back, grouped_there, through_experts, weight_back
 from holdfast.nn.experts.router import Routing
 from holdfast.nn.kernels import through_plain, usable
 
@@ -81,8 +82,13 @@ def in_one_piece(
         said: list[Told] = []
         out, loss = _Whole.apply(u, dtype, how, real, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
         return out, loss, said[0]
-    out, loss, told, _ = _there(u, dtype, how, real, parts)
+    out, loss, told, _ = there(u, how, real, *narrowed(u, dtype, parts))
     return out, loss, told
+
+
+def narrowed(u: Tensor, dtype: torch.dtype, parts: Parts) -> tuple[Tensor, Parts]:
+    """The tokens, and the parts with the weights of experts, in the type of their products."""
+    return u.to(dtype), parts._replace(up=parts.up.to(dtype), down=parts.down.to(dtype))
 
 
 @functools.cache
@@ -99,9 +105,10 @@ class _Whole(torch.autograd.Function):
     def forward(
         ctx: Any, u: Tensor, dtype: torch.dtype, how: How, real: Tensor | None, said: list[Told], *parts: Any
     ) -> tuple[Tensor, Tensor | None]:
-        out, loss, told, kept = _there(u, dtype, how, real, Parts(*parts))
+        rows, narrow = narrowed(u, dtype, Parts(*parts))
+        out, loss, told, kept = there(u, how, real, rows, narrow)
         said.append(told)
-        ctx.save_for_backward(u, real, *parts, *kept)
+        ctx.save_for_backward(u, real, *parts, rows, narrow.up, narrow.down, *kept)
         ctx.how = how
         ctx.set_materialize_grads(False)
         return out, loss
@@ -109,30 +116,34 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         how, (u, real, *rest) = ctx.how, ctx.saved_tensors
-        parts, kept = Parts(*rest[:8]), Kept(*rest[8:])
+        parts, (rows, up, down), kept = Parts(*rest[:8]), rest[8:11], Kept(*rest[11:])
         learns = ctx.needs_input_grad
         if all(grad is None for grad in grads):
             return (None,) * len(learns)
+        learned = learns[0], *learns[5:]
         if torch.is_grad_enabled():  # someone will differentiate this once more
-            plain = functools.partial(_plainly, how, real, kept)
-            by_u, *found = through_plain(plain, (u, *parts), (learns[0], *learns[5:]), grads)
+            plain = functools.partial(_plainly, how, real, rows.dtype, kept)
+            by_u, *found = through_plain(plain, (u, *parts), learned, grads)
         else:
-            by_u, *found = _back(u, how, real, parts, kept, learns[0], Parts(*learns[5:]), *grads)
+            narrow = parts._replace(up=up, down=down)
+            by_u, *found = widened(u, parts, back(how, real, rows, narrow, kept, learned, *grads))
         return by_u, None, None, None, None, *found
 
 
-class Kept(NamedTuple):
-    """What the way back needs: the tokens and weights in the narrow type, the router's products, pairs, and rows."""
+def widened(u: Tensor, parts: Parts, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """What comes `back`, in the types of what was `narrowed`."""
+    types = {0: u.dtype, 1: parts.up.dtype, 3: parts.down.dtype}
+    return [grad if grad is None or i not in types else grad.to(types[i]) for i, grad in enumerate(grads)]
 
-    rows: Tensor
-    up: Tensor
-    down: Tensor
+
+class Kept(NamedTuple):
+    """What the way back needs: the router's products and choices, pairs, and rows."""
+
+    scores: Tensor
+    chosen: Tensor
     both: Tensor
     query: Tensor
-    scores: Tensor
-    noisy: Tensor
     notes: Tensor
-    chosen: Tensor
     gates: Tensor
     order: Tensor
     place: Tensor
@@ -143,16 +154,15 @@ class Kept(NamedTuple):
     before: Tensor  # (s, h) before the bias and GELU
     hidden: Tensor
     y: Tensor  # (s, d)
+    noisy: Tensor  # the scores themselves where there is no noise
 
 
-def _there(
-    u: Tensor, dtype: torch.dtype, how: How, real: Tensor | None, parts: Parts
-) -> tuple[Tensor, Tensor | None, Told, Kept]:
+def there(u: Tensor, how: How, real: Tensor | None, rows: Tensor, parts: Parts) -> tuple[Any, ...]:
+    """States (t, d), the weighted losses, what is told and kept; with the rows and the parts of `narrowed`."""
     folding, routes, places, experts = _kernels()
     up, up_bias, down, down_bias, weight, bias, directions, log_scale = _without_gaps(parts)
-    (t, _), e, q, tutel = u.shape, up.shape[0], weight.shape[0], how.form == "tutel"
-    rows, up, down = u.to(dtype).contiguous(), up.to(dtype), down.to(dtype)
-    folded, folded_bias, both, narrow_bias = folding.fold(weight, bias, directions, dtype)
+    rows, (t, _), e, q, tutel = rows.contiguous(), u.shape, up.shape[0], weight.shape[0], how.form == "tutel"
+    folded, folded_bias, both, narrow_bias = folding.fold(weight, bias, directions, rows.dtype)
     query = F.linear(rows, both[:q], narrow_bias)  # (t, q)
     dots = torch.empty(t, e, device=u.device)
     torch.addmm(folded_bias, u.float(), folded.T, out=dots)  # a product to a given place is none of autocast's
@@ -166,27 +176,26 @@ def _there(
     )
     order, place, token, expert, ends = pairs
     x = rows.index_select(0, token)
-    before = grouped(x, up, ends)
+    before = grouped_there(x, up, ends)
     hidden = experts.gelu(before, up_bias, expert)
-    y = grouped(hidden, down, ends)
+    y = grouped_there(hidden, down, ends)
     out = experts.combine(y, down_bias, gates, expert, place, t)
     kept = Kept(
-        rows, up, down, both, query, scores, noisy, notes, chosen, gates, order, place, token, expert, ends, x,
-        before, hidden, y,
-    )  # fmt: skip
-    if not how.weight:
-        return out, None, Told(scores, chosen, load), kept
-    return out, loss, Told(scores, chosen, load, (first, second, importance)), kept
+        scores, chosen, both, query, notes, gates, order, place, token, expert, ends, x, before, hidden, y, noisy
+    )
+    loss, losses = (loss, (first, second, importance)) if how.weight else (None, None)
+    return out, loss, Told(scores, chosen, load, losses), kept
 
 
-def _back(
-    u: Tensor, how: How, real: Tensor | None, parts: Parts, kept: Kept, u_learns: bool, learns: Any,
+def back(
+    how: How, real: Tensor | None, rows: Tensor, parts: Parts, kept: Kept, learned: Sequence[bool],
     by_out: Tensor | None, by_loss: Tensor | None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients of the tokens and the parts, None where nothing comes back or nothing learns; `learns` is a `Parts`."""
+    """Gradients of the rows and the parts in their types, None where nothing comes back or nothing learns."""
     folding, routes, _, experts = _kernels()
     up, up_bias, down, down_bias, *router = _without_gaps(parts)
-    ends, largest, t = kept.ends, math.log(LARGEST), u.shape[0]
+    u_learns, learns = learned[0], Parts(*learned[1:])  # pyright: ignore[reportArgumentType]
+    ends, largest, t = kept.ends, math.log(LARGEST), rows.shape[0]
     by_up = by_up_bias = by_down = by_down_bias = by_u = None
     if by_out is None:
         by_gates = torch.zeros_like(kept.gates)
@@ -194,16 +203,16 @@ def _back(
         by_y, sums_down, by_gates = experts.combine_back(
             kept.y, down_bias, kept.gates, kept.expert, kept.order, by_out.contiguous()
         )
-        by_hidden = grouped_back(by_y, kept.down, ends)
+        by_hidden = grouped_back(by_y, down, ends)
         by_before, sums_up = experts.gelu_back(kept.before, up_bias, kept.expert, by_hidden)
         if learns.up_bias or learns.down_bias:
             by_up_bias, by_down_bias = experts.by_expert(sums_up, up_bias, sums_down, down_bias, ends)
         if learns.down:
-            by_down = weight_back(by_y, kept.hidden, ends).to(down.dtype)
+            by_down = weight_back(by_y, kept.hidden, ends)
         if learns.up:
-            by_up = weight_back(by_before, kept.x, ends).to(up.dtype)
+            by_up = weight_back(by_before, kept.x, ends)
         if u_learns:
-            by_x = grouped_back(by_before, kept.up, ends)
+            by_x = grouped_back(by_before, up, ends)
             if how.top == 1:
                 by_u = by_x.index_select(0, kept.place)
             else:
@@ -215,10 +224,9 @@ def _back(
         largest=largest, renormalise=how.renormalise, steep=1 / how.sigma, tutel=how.form == "tutel",
         weight=how.weight, detach=how.detach,
     )  # fmt: skip
-    by_router = folding.unfold(*router, kept.notes[t:], sums, joined.T @ kept.rows, largest)
+    by_router = folding.unfold(*router, kept.notes[t:], sums, joined.T @ rows, largest)
     if u_learns:
         by_u = joined @ kept.both if by_u is None else by_u.addmm_(joined, kept.both)
-        by_u = by_u.to(u.dtype)
     return by_u, by_up, by_up_bias, by_down, by_down_bias, *by_router
 
 
@@ -226,17 +234,15 @@ def _without_gaps(parts: Parts) -> Any:
     return [None if part is None else part.contiguous() for part in parts]
 
 
-def _plainly(how: How, real: Tensor | None, kept: Kept, u: Tensor, *parts: Any) -> tuple[Tensor, Tensor | None]:
+def _plainly(how: How, real: Any, dtype: torch.dtype, kept: Kept, u: Tensor, *parts: Any) -> tuple[Tensor, Any]:
     """The same through the parts, each of which knows its second derivative."""
-    own, dtype = Parts(*parts), kept.rows.dtype
-    rows = u.to(dtype)
+    rows, own = narrowed(u, dtype, Parts(*parts))
     with torch.autocast(u.device.type, enabled=False):
         clean = narrow_scores(u.float(), rows, own.project, own.project_bias, own.directions, own.log_scale)
     noisy = clean + (kept.noisy - kept.scores) if how.noise else clean
     gates = gates_of(noisy, kept.chosen, how.renormalise)
     at = Places(kept.order, kept.place, kept.token, kept.expert, kept.ends)
-    experts = own.up.to(dtype), own.up_bias, own.down.to(dtype), own.down_bias
-    out = through_experts(rows, gates, at, experts, F.gelu)
+    out = through_experts(rows, gates, at, own[:4], F.gelu)
     if not how.weight:
         return out, None
     routing = Routing(clean, noisy, kept.chosen, gates)

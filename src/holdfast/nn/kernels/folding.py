@@ -49,7 +49,7 @@ def unfold(
     outs = tuple(torch.empty_like(x) for x in (weight, bias, directions, log_scale))
     launch(
         _unfold, (pieces(q, BAND),), weight, bias, directions, log_scale, sizes, sums, by_both, *outs,
-        len(sums), q, d, e, largest, SIZE=size_of(e), BAND=BAND, COLS=NARROW, BLOCKS=BLOCKS,
+        sums.shape[0], q, d, e, largest, SIZE=size_of(e), BAND=BAND, COLS=NARROW, BLOCKS=BLOCKS,
     )  # fmt: skip
     return outs  # pyright: ignore[reportReturnType]
 

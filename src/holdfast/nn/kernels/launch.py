@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import triton  # pyright: ignore[reportMissingImports]
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from triton import knobs  # pyright: ignore[reportMissingImports]
 from triton.compiler import CompiledKernel  # pyright: ignore[reportMissingImports]
 from triton.runtime import driver  # pyright: ignore[reportMissingImports]
@@ -35,7 +36,12 @@ _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device
 
 
 def launch(function: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None:
-    """function[grid](*args, **named) on the device of the first argument; all constants are named, and nothing else."""
+    """function[grid](*args, **named) on the device of the first argument; all constants are named, and nothing else.
+
+    Tensors without numbers are left as they are: a compiler asks for shapes alone.
+    """
+    if type(args[0]) is FakeTensor:
+        return None
     if torch.compiler.is_compiling():  # it records kernels by themselves
         function[grid](*args, **named)
         return None

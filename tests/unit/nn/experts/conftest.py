@@ -37,6 +37,15 @@ def by_kernels(request, monkeypatch) -> torch.device:
     return torch.device("cuda" if request.param == "gpu" else "cpu")
 
 
+@pytest.fixture(params=WAYS)
+def by_narrow_kernels(request, monkeypatch) -> torch.device:
+    """The same in bf16 with torch's own grouped products, whose shapes a compiler knows: widths are multiples of 8."""
+    if request.param == "interpreted":
+        monkeypatch.setattr(whole, "_on", lambda *_: True)
+        monkeypatch.setattr(whole, "fits", lambda *_: True)
+    return torch.device("cuda" if request.param == "gpu" else "cpu")
+
+
 @pytest.fixture
 def same():
     """Whether outputs and derivatives of a function in fp32 are those of another in fp64, the second ones too.
