@@ -169,6 +169,18 @@ def test_report_without_records(holdfast, tmp_path):
     check(holdfast("report", "empty"), r"x\.json is not a run record")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--methods", "erm", "--methods=coral"], "--methods was given twice, and only one would count: separate its"),
+        (["--seeds=1", "--seeds", "2"], "--seeds was given twice, and only one would count: give it once"),
+    ],
+)
+def test_no_value_of_an_option_is_lost(holdfast, reviews, words, said):
+    ran = holdfast("compare", reviews, *words)
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
 def test_unknown_verbs_and_options(holdfast):
     check(holdfast("compair", "x"), r"compair")
     check(holdfast("list", "metods"), r"did you mean 'methods'")

@@ -25,7 +25,7 @@ WORDS = {
 WRITTEN = {
     "predict": ("predictions.csv",),
     "back": ("model/versions/ledger.json",),
-    "export": ("program.pt2", "program.json"),
+    "export": ("program.pt2", "program.pt2.json"),
     "report": ("runs/report.html",),
 }
 SMALL = ["--batch", "2", "--steps", "1", "--device", "cpu"]

@@ -29,6 +29,7 @@ from holdfast.cli import (
     sweep,
 )
 from holdfast.cli.console import fail, may_speak, say
+from holdfast.cli.once import Once
 from holdfast.core import processes
 
 app = typer.Typer(
@@ -41,21 +42,21 @@ app = typer.Typer(
     help="Models that hold when the domain shifts.\n\n"
     "Start with `holdfast demo`, then `holdfast compare YOUR.csv` on a table with columns text, label and domain.",
 )
-app.command("demo")(demo.demo)
-app.command("audit")(audit.audit)
-app.command("compare")(compare.compare)
-app.command("sweep")(sweep.sweep)
-app.command("fit")(fit.fit)
-app.command("adapt")(adapt.adapt)
-app.command("rollback")(rollback.rollback)
-app.command("predict")(predict.predict)
-app.command("serve")(serve.serve)
-app.command("export")(export.export)
-app.command("pretrain")(pretrain.pretrain)
-app.command("reproduce")(reproduce.reproduce)
-app.command("report")(report.report)
-app.command("list")(listing.listing)
-app.command("bench")(bench.bench)
+app.command("demo", cls=Once)(demo.demo)
+app.command("audit", cls=Once)(audit.audit)
+app.command("compare", cls=Once)(compare.compare)
+app.command("sweep", cls=Once)(sweep.sweep)
+app.command("fit", cls=Once)(fit.fit)
+app.command("adapt", cls=Once)(adapt.adapt)
+app.command("rollback", cls=Once)(rollback.rollback)
+app.command("predict", cls=Once)(predict.predict)
+app.command("serve", cls=Once)(serve.serve)
+app.command("export", cls=Once)(export.export)
+app.command("pretrain", cls=Once)(pretrain.pretrain)
+app.command("reproduce", cls=Once)(reproduce.reproduce)
+app.command("report", cls=Once)(report.report)
+app.command("list", cls=Once)(listing.listing)
+app.command("bench", cls=Once)(bench.bench)
 
 
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer brings its own click from 0.26 on
