@@ -101,6 +101,6 @@ def test_light_modules_need_no_torch(module):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_worker_needs_no_transformers_until_a_run_does():
-    code = "import holdfast.engines.worker, sys; sys.exit('transformers' in sys.modules)"
+def test_a_worker_needs_no_transformers_and_no_compiler_until_a_run_does():
+    code = "import holdfast.engines.worker, sys; sys.exit(bool({'transformers', 'torch._dynamo'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

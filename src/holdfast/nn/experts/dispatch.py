@@ -108,10 +108,15 @@ def fits(x: Tensor, weight: Tensor, dtype: torch.dtype | None = None) -> bool:
     return able and not any(size % 16 for size in sizes)
 
 
-@torch.compiler.assume_constant_result
-@functools.cache
 def _new_enough(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (8, 0)
+    if torch.compiler.is_compiling():
+        from holdfast.nn.experts.compiling import new_enough
+
+        return new_enough(device)
+    return _capability(device) >= (8, 0)
+
+
+_capability = functools.cache(torch.cuda.get_device_capability)
 
 
 def through_experts(

@@ -169,7 +169,9 @@ class SparseMoE(nn.Module):
             return None
         compiled = torch.compiler.is_compiling()
         if compiled and not recordable(dtype, parts):
-            return _uncompiled(self, in_one_piece, states, dtype, how, parts, real)
+            from holdfast.nn.experts.compiling import uncompiled
+
+            return uncompiled(self._pass_and_tell, in_one_piece, states, dtype, how, parts, real)
         return self._pass_and_tell(in_a_graph if compiled else in_one_piece, states, dtype, how, parts, real)
 
     def _pass_and_tell(
@@ -205,10 +207,6 @@ class SparseMoE(nn.Module):
             counted = torch.ones_like(at.kept) if real is None else real[at.token]
             tell_dropped((~at.kept & counted).sum() / counted.sum())
         tell_choices(routing.chosen, routing.clean.detach(), shape, real)
-
-
-# what a compiler makes of the layer is slower than its kernels, even with what it loses by a break
-_uncompiled: Any = torch.compiler.disable(SparseMoE._pass_and_tell)  # pyright: ignore[reportPrivateUsage]
 
 
 def _noise(options: Options, training: bool) -> float:

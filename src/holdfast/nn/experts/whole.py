@@ -69,9 +69,14 @@ def able(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> bool:
     return torch.compiler.is_compiling() or not parts.down.data_ptr() % 16
 
 
-@torch.compiler.assume_constant_result
 def _on(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cuda" and usable("experts", device, dtype) is not None
+    if device.type != "cuda":
+        return False
+    if torch.compiler.is_compiling():
+        from holdfast.nn.experts.compiling import kernels_serve
+
+        return kernels_serve(device, dtype)
+    return usable("experts", device, dtype) is not None
 
 
 def in_one_piece(

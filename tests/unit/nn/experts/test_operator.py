@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from holdfast.core.inputs import to
 from holdfast.core.tape import tape
+from holdfast.nn.experts import compiling, dispatch, whole
 from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
 from holdfast.nn.experts.operator import in_a_graph, recordable
 from holdfast.nn.experts.whole import How, Parts, narrowed
@@ -328,3 +329,24 @@ def test_weights_that_are_narrow_already_are_left_to_a_break():
     assert recordable(torch.bfloat16, parts)
     assert not recordable(torch.float32, parts)
     assert not recordable(torch.bfloat16, parts._replace(down=parts.down.bfloat16()))
+
+
+def test_what_a_device_can_do_is_a_constant_to_a_compiler_and_another_call_is_left_to_python(monkeypatch):
+    asked, device, graphs = [], torch.device("cuda"), fresh("eager")
+    monkeypatch.setattr(compiling, "usable", lambda *which: asked.append(which) or which)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked.append(device) or (9, 0))
+
+    def able(x):
+        return x + 1 if whole._on(device, torch.float32) and dispatch._new_enough(device) else x - 1
+
+    found = torch.compile(able, backend=graphs, fullgraph=True)
+    assert found(torch.ones(2)).tolist() == found(torch.ones(2)).tolist() == [2, 2]
+    assert asked == [("experts", device, torch.float32), device]
+    assert len(graphs.seen) == 1
+
+    def broken(x):
+        return compiling.uncompiled(lambda x: x * len(str(float(x.sum()))), x + 1) + 1
+
+    graphs = fresh("eager")
+    assert torch.compile(broken, backend=graphs)(torch.ones(2)).tolist() == broken(torch.ones(2)).tolist()
+    assert len(graphs.seen) == 2
