@@ -41,6 +41,18 @@ class Comparison:
         """One dict a cell: method, target, metric, mean, stderr, n."""
         return flat(self.records, self.metric)
 
+    @property
+    def why_no_model(self) -> str | None:
+        """Why nothing can be trained on all domains at once after it; None where it can."""
+        if self.decision is None:
+            return "no model was saved: no method has finished every target domain"
+        if self.decision.spec["plan"] == "stream":
+            return (
+                "no model was saved: the comparison was of streams; train a model with fit, and go on with adapt, "
+                "domain after domain"
+            )
+        return None
+
 
 def load_data(
     data: str | Path | Dataset,

@@ -23,23 +23,11 @@ from holdfast.settings import settings_of
 OWN = ("plan", "plan_args", "select", "seed", "precision")
 
 
-def why_not(done: Comparison) -> str | None:
-    """Why nothing can be trained on all domains at once after this comparison; None where it can."""
-    if done.decision is None:
-        return "no model was saved: no method has finished every target domain"
-    if done.decision.spec["plan"] == "stream":
-        return (
-            "no model was saved: the comparison was of streams; train a model with fit, and go on with adapt, domain "
-            "after domain"
-        )
-    return None
-
-
 def refit(
     done: Comparison, folder: str | Path, *, device: str = "auto", cache: bool = True, watch: Watch | None = None
 ) -> Path:
     """Train the choice of a comparison on all its domains; a folder that holds that very model is left as it is."""
-    folder, reason = Path(folder), why_not(done)
+    folder, reason = Path(folder), done.why_no_model
     if reason is not None or done.decision is None:
         raise BadInput(reason or "nothing was chosen")
     dataset = to_train_on(done.dataset)

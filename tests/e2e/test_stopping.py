@@ -81,7 +81,7 @@ def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_p
 
 
 def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
-    words = comparing(tmp_path, steps=100)
+    words = comparing(tmp_path, steps=40)
     code, _, err = finish(tmp_path, *words, "--out=whole")  # a process too, with as many threads as those below
     assert code == 0, err
     process = start(tmp_path, *words, "--out=pieces")

@@ -117,15 +117,14 @@ def compare(
 
 def kept(done: Comparison, folder: Path, *, device: str, cache: bool, watch: Watch) -> Path | None:
     """The folder of the chosen model, trained on all domains; None where there can be none."""
-    from holdfast.refitting import refit, why_not
+    from holdfast.refitting import refit
 
-    return None if why_not(done) else refit(done, folder, device=device, cache=cache, watch=watch)
+    return None if done.why_no_model else refit(done, folder, device=device, cache=cache, watch=watch)
 
 
 def tell(done: Comparison, model: Path | None, *, json: bool) -> None:
     """The table, the choice and where page and model are, for a person or a machine."""
     from holdfast.card import to_predict
-    from holdfast.refitting import why_not
 
     chosen = done.decision
     if json:
@@ -142,5 +141,5 @@ def tell(done: Comparison, model: Path | None, *, json: bool) -> None:
     if model is not None:
         new = to_predict(done.records[0].spec)
         say(f"model: {model} (use it: holdfast predict {model} {new} --out predictions.csv)")
-    elif reason := why_not(done):
+    elif reason := done.why_no_model:
         say(reason)

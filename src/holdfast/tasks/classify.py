@@ -5,12 +5,12 @@ b examples, c classes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn import metrics as sk
 from torch import Tensor
 
 from holdfast.core.errors import unknown
@@ -75,8 +75,7 @@ def _score(name: str, probability: np.ndarray, y: np.ndarray) -> float | None:
         case "balanced_accuracy":
             return float(np.mean([(chosen[y == c] == c).mean() for c in present]))
         case "mcc":
-            single = len(np.union1d(y, chosen)) == 1  # no correlation to speak of, and sklearn warns
-            return 0.0 if single else float(sk.matthews_corrcoef(y, chosen))
+            return _correlation(chosen, y)
         case "roc_auc":
             return _auc(probability, y, present)
         case "nll":
@@ -94,13 +93,30 @@ def _macro_f1(chosen: np.ndarray, y: np.ndarray, present: np.ndarray) -> float:
     return float((2 * right[present] / total[present]).mean())
 
 
+def _correlation(chosen: np.ndarray, y: np.ndarray) -> float:
+    """Matthews': the covariance of choices and labels over both deviations; 0 where one of them is always the same."""
+    classes = int(max(chosen.max(), y.max())) + 1
+    told, true = (np.bincount(each, minlength=classes).astype(float) for each in (chosen, y))
+    size, right = len(y), float((chosen == y).sum())
+    deviations = (size**2 - told @ told) * (size**2 - true @ true)
+    return float((right * size - told @ true) / math.sqrt(deviations)) if deviations else 0.0
+
+
 def _auc(probability: np.ndarray, y: np.ndarray, present: np.ndarray) -> float | None:
     """Mean over the classes present of one-against-the-rest; not defined when only one is present."""
     if len(present) < 2:
         return None
     if probability.shape[1] == 2:
-        return float(sk.roc_auc_score(y, probability[:, 1]))
-    return float(np.mean([sk.roc_auc_score(y == c, probability[:, c]) for c in present]))
+        return _above(probability[:, 1], y == 1)
+    return float(np.mean([_above(probability[:, c], y == c) for c in present]))
+
+
+def _above(score: np.ndarray, member: np.ndarray) -> float:
+    """How often one of the members scores above one of the others, a tie counting half: the area under the ROC."""
+    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(count) - (count - 1) / 2  # of each score, the mean of the ranks that it takes
+    inside = int(member.sum())
+    return float((ranks[place[member]].sum() - inside * (inside + 1) / 2) / (inside * (len(member) - inside)))
 
 
 def _calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = 15) -> float:

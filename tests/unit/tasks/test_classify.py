@@ -61,3 +61,19 @@ def test_loss_is_cross_entropy(case):
     logits, y = case
     by_hand = -np.log(logits.double().softmax(1).numpy()[np.arange(200), y]).mean()
     assert float(TASK.loss(logits, y)) == pytest.approx(by_hand, rel=1e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_ties_and_lopsided_choices_score_as_in_sklearn(classes):
+    for seed in range(30):
+        chance = np.random.default_rng(seed)
+        logits = torch.from_numpy(chance.integers(-1, 2, (25, classes))).float()  # few values, so many ties
+        y = torch.from_numpy(np.r_[np.arange(classes), chance.integers(0, classes, 25 - classes)])
+        probability, chosen = logits.double().softmax(1).numpy(), logits.argmax(1).numpy()
+        found = Classify().scores(logits, y, ["mcc", "roc_auc"])
+        assert found["mcc"] == pytest.approx(sk.matthews_corrcoef(y.numpy(), chosen), abs=1e-12)
+        columns = [1] if classes == 2 else range(classes)
+        areas = [sk.roc_auc_score(y.numpy() == c, probability[:, c]) for c in columns]
+        assert found["roc_auc"] == pytest.approx(np.mean(areas), abs=1e-12)
+    always = torch.tensor([[1.0, 0.0]] * 4)
+    assert Classify().scores(always, torch.tensor([0, 1, 0, 1]), ["mcc", "roc_auc"]) == {"mcc": 0.0, "roc_auc": 0.5}
