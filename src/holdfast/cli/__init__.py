@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
@@ -42,21 +43,22 @@ app = typer.Typer(
     help="Models that hold when the domain shifts.\n\n"
     "Start with `holdfast demo`, then `holdfast compare YOUR.csv` on a table with columns text, label and domain.",
 )
-app.command("demo", cls=Once)(demo.demo)
-app.command("audit", cls=Once)(audit.audit)
-app.command("compare", cls=Once)(compare.compare)
-app.command("sweep", cls=Once)(sweep.sweep)
-app.command("fit", cls=Once)(fit.fit)
-app.command("adapt", cls=Once)(adapt.adapt)
-app.command("rollback", cls=Once)(rollback.rollback)
-app.command("predict", cls=Once)(predict.predict)
-app.command("serve", cls=Once)(serve.serve)
-app.command("export", cls=Once)(export.export)
-app.command("pretrain", cls=Once)(pretrain.pretrain)
-app.command("reproduce", cls=Once)(reproduce.reproduce)
-app.command("report", cls=Once)(report.report)
-app.command("list", cls=Once)(listing.listing)
-app.command("bench", cls=Once)(bench.bench)
+verb = partial(app.command, cls=Once)
+verb("demo")(demo.demo)
+verb("audit")(audit.audit)
+verb("compare")(compare.compare)
+verb("sweep")(sweep.sweep)
+verb("fit")(fit.fit)
+verb("adapt")(adapt.adapt)
+verb("rollback")(rollback.rollback)
+verb("predict")(predict.predict)
+verb("serve")(serve.serve)
+verb("export")(export.export)
+verb("pretrain")(pretrain.pretrain)
+verb("reproduce")(reproduce.reproduce)
+verb("report")(report.report)
+verb("list")(listing.listing)
+verb("bench")(bench.bench)
 
 
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]  # typer brings its own click from 0.26 on
@@ -132,9 +134,9 @@ def _check_verb() -> None:
     """One sentence where several processes were started for what one of them does."""
     from holdfast.core.errors import BadInput
 
-    verb = _verb()
-    if processes.started() > 1 and verb and verb not in TOGETHER:
+    asked = _verb()
+    if processes.started() > 1 and asked and asked not in TOGETHER:
         raise BadInput(
-            f"{processes.started()} processes were started, and holdfast {verb} runs in one: start it without "
+            f"{processes.started()} processes were started, and holdfast {asked} runs in one: start it without "
             f"torchrun, which is for {' and '.join(TOGETHER)}"
         )

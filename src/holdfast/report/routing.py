@@ -116,13 +116,8 @@ def grey(image: str) -> str:
     try:
         with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
             picture.convert("L").save(file, format="PNG")
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        Image.DecompressionBombError,
-    ):  # a record from elsewhere may hold anything
-        return image
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return image  # a record from elsewhere may hold anything
     return f"{start}{comma}{base64.b64encode(file.getvalue()).decode()}"
 
 

@@ -90,6 +90,9 @@ def weight_back(grad: Tensor, x: Tensor, ends: Tensor) -> Tensor:
     return _grouped_mm(grad.T, x, offs=ends)
 
 
+_capability = functools.cache(torch.cuda.get_device_capability)
+
+
 def fits(x: Tensor, weight: Tensor, dtype: torch.dtype | None = None) -> bool:
     """Whether torch has this product: bf16 on a GPU that knows it, fp32 on a CPU, rows of whole 16 bytes.
 
@@ -114,9 +117,6 @@ def _new_enough(device: torch.device) -> bool:
 
         return new_enough(device)
     return _capability(device) >= (8, 0)
-
-
-_capability = functools.cache(torch.cuda.get_device_capability)
 
 
 def through_experts(
