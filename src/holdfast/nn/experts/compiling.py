@@ -5,9 +5,6 @@ Only what is being compiled imports this: to say it takes torch's compiler, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
 from holdfast.nn.kernels import usable
@@ -23,10 +20,3 @@ def kernels_serve(device: torch.device, dtype: torch.dtype) -> bool:
 def new_enough(device: torch.device) -> bool:
     """Whether a GPU knows grouped products."""
     return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _called(way: Callable[..., Any], *args: Any) -> Any:
-    return way(*args)
-
-
-uncompiled: Any = torch.compiler.disable(_called)  # a call at which a compiled network breaks

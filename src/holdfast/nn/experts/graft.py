@@ -13,7 +13,6 @@ from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.kinds import wrong_kind
-from holdfast.nn.experts.apart import put_back, set_apart
 from holdfast.nn.experts.layer import Options, SparseMoE
 
 # the linear map up, the activation and the linear map down, as the layers of transformers call them
@@ -57,7 +56,6 @@ def put_experts(layers: nn.ModuleList, options: Options, *, at: str | int | Sequ
         layer.set_submodule(up, SparseMoE.of(found[0], found[2], found[1], options))
         layer.set_submodule(activation, nn.Identity())
         layer.set_submodule(down, nn.Identity())
-        set_apart(layer)
 
 
 def put_settled(layers: nn.ModuleList, given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -78,7 +76,6 @@ def take_out(layers: nn.ModuleList) -> None:
             up, down = experts.single()
             for name, part in zip(feed, (up, experts.act_fn, down), strict=True):
                 layer.set_submodule(name, part)
-            put_back(layer)
 
 
 def experts_in(module: nn.Module) -> list[SparseMoE]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from holdfast.core.held import Held
 from holdfast.core.tape import listening
 from holdfast.nn.experts.balance import FORMS, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
-from holdfast.nn.experts.operator import in_a_graph, recordable
+from holdfast.nn.experts.operator import in_a_graph
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
 from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_dropped, tell_importance, tell_load
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
@@ -167,17 +167,8 @@ class SparseMoE(nn.Module):
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
         if not able(u, dtype, how, parts):
             return None
-        compiled = torch.compiler.is_compiling()
-        if compiled and not recordable(dtype, parts):
-            from holdfast.nn.experts.compiling import uncompiled
-
-            return uncompiled(self._pass_and_tell, in_one_piece, states, dtype, how, parts, real)
-        return self._pass_and_tell(in_a_graph if compiled else in_one_piece, states, dtype, how, parts, real)
-
-    def _pass_and_tell(
-        self, way: Any, states: Tensor, dtype: torch.dtype, how: How, parts: Parts, real: Tensor | None
-    ) -> Tensor:
-        out, loss, said = way(states.reshape(-1, states.shape[-1]), dtype, how, parts, real)
+        way = in_a_graph if torch.compiler.is_compiling() else in_one_piece
+        out, loss, said = way(u, dtype, how, parts, real)
         if listening() and self.training:
             tell_load(said.load, said.chosen, real)
             if loss is None or said.losses is None:

@@ -22,17 +22,11 @@ HOW = "int top, bool renormalise, float noise, float weight, float sigma, str fo
 LOSS = 4  # where it comes, if it has a weight: after states, scores, choices and load, and before what it is made of
 
 
-def recordable(dtype: torch.dtype, parts: Parts) -> bool:
-    """Whether it may be an operator: nobody knows yet at which addresses weights lie that are narrow already."""
-    return dtype not in (parts.up.dtype, parts.down.dtype)
-
-
 def in_a_graph(
     u: Tensor, dtype: torch.dtype, how: How, parts: Parts, real: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Told]:
     """What `in_one_piece` gives, where a compiler looks on."""
-    settings = how.top, how.renormalise, how.noise, how.weight, how.sigma, how.form, how.detach
-    out, scores, chosen, load, *losses = torch.ops.holdfast.experts(u, real, dtype, *parts, *settings)
+    out, scores, chosen, load, *losses = torch.ops.holdfast.experts(u, real, dtype, *parts, *how)
     if not losses:
         return out, None, Told(scores, chosen, load)
     loss, first, second, importance = losses

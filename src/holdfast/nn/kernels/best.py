@@ -24,7 +24,7 @@ def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     size = power_of_two(n)
     low = 16 if scores.dtype == torch.bfloat16 else 0  # bits that are empty once a score is written in fp32
     grid = (scores.numel() // n,)
-    launch(_best, grid, scores.contiguous(), values, places, n, k, SIZE=size, LOW=low, num_warps=max(1, size // 1024))
+    launch(_best, grid, (scores.contiguous(), values, places), n, k, SIZE=size, LOW=low, num_warps=max(1, size // 1024))
     return values, places
 
 
@@ -33,7 +33,7 @@ def best_sums(values: Tensor, places: Tensor, k: int) -> Tensor:
     r = values.shape[1]
     chosen = torch.empty(2, r, k, dtype=torch.int64, device=values.device)
     side = power_of_two(k)
-    launch(_best_sums, (r,), values, places, chosen, k, SIDE=side, num_warps=max(1, side * side // 1024))
+    launch(_best_sums, (r,), (values, places, chosen), k, SIDE=side, num_warps=max(1, side * side // 1024))
     return chosen
 
 

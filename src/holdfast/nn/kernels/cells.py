@@ -20,26 +20,26 @@ SIZE = 128
 def lstm(sums: Tensor, h: Tensor, keep: Tensor, kept_before: Tensor) -> None:
     """The sums (blocks g, i, f, o) become the gates; the next state goes to `h` and to `keep`, c' and tanh c'."""
     parts = (sums, h, keep, kept_before)
-    launch(_lstm, _grid(h), *parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_lstm, _grid(h), parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
 
 
 def lstm_back(gates: Tensor, keep: Tensor, kept_before: Tensor, grad: Tensor, inner: Tensor, out: Tensor) -> None:
     """From the gradient of h' to that of the sums in `out`; `inner`, that of c', becomes that of c."""
     parts = (gates, keep, kept_before, grad, inner, out)
-    launch(_lstm_back, _grid(grad), *parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_lstm_back, _grid(grad), parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
 
 
 def gru(sums: Tensor, h: Tensor, h_before: Tensor) -> None:
     """The sums (blocks u, r, z, n) become the gates, u stays; the next state goes to `h`."""
     parts = (sums, h, h_before)
-    launch(_gru, _grid(h), *parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_gru, _grid(h), parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
 
 
 def gru_back(gates: Tensor, h_before: Tensor, grad: Tensor, out: Tensor) -> Tensor:
     """From the gradient of h' to that of the sums in `out`; what goes to h straight is returned."""
     straight = torch.empty_like(grad, memory_format=torch.contiguous_format)
     parts = (gates, h_before, grad, out, straight)
-    launch(_gru_back, _grid(grad), *parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    launch(_gru_back, _grid(grad), parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
     return straight
 
 

@@ -22,7 +22,7 @@ def gelu(x: Tensor, bias: Tensor | None, expert: Tensor) -> Tensor:
     s, d = x.shape
     out = torch.empty_like(x)
     grid = (pieces(s, ROWS), pieces(d, COLS))
-    launch(_gelu, grid, x, _or(bias, x), expert, out, s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS)
+    launch(_gelu, grid, (x, _or(bias, x), expert, out), s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS)
     return out
 
 
@@ -31,7 +31,7 @@ def gelu_back(x: Tensor, bias: Tensor | None, expert: Tensor, grad: Tensor) -> t
     s, d = x.shape
     out, sums = torch.empty_like(x), _sums(bias, s)
     launch(_gelu_back, (pieces(s, ROWS), pieces(d, COLS)),
-        x, _or(bias, x), expert, grad, out, _or(sums, x), s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
+        (x, _or(bias, x), expert, grad, out, _or(sums, x)), s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
     return out, sums
 
@@ -42,7 +42,7 @@ def combine(y: Tensor, bias: Tensor | None, gates: Tensor | None, expert: Tensor
     out = y.new_empty(tokens, d)
     grid = (pieces(tokens, ROWS), pieces(d, COLS))
     launch(_combine, grid,
-        y, _or(bias, y), _or(gates, y), expert, place, out, tokens, d,
+        (y, _or(bias, y), _or(gates, y), expert, place, out), tokens, d,
         K=s // tokens, BIASED=bias is not None, GATED=gates is not None, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
     return out
@@ -55,7 +55,7 @@ def combine_back(
     (s, d), (t, k) = y.shape, gates.shape
     out, sums, by_gates = torch.empty_like(y), _sums(bias, s), torch.empty_like(gates)
     launch(_combine_back, (pieces(s, ROWS),),
-        y, _or(bias, y), gates, expert, order, grad, out, _or(sums, y), by_gates, s, t, d,
+        (y, _or(bias, y), gates, expert, order, grad, out, _or(sums, y), by_gates), s, t, d,
         K=k, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
     return out, sums, by_gates
@@ -66,7 +66,7 @@ def by_expert(sums: Tensor, bias: Tensor, more: Tensor, other: Tensor, ends: Ten
     out, second = torch.empty_like(bias), torch.empty_like(other)
     (e, d), wide = bias.shape, other.shape[1]
     launch(
-        _expert_sums, (e, pieces(d, NARROW) + pieces(wide, NARROW)), sums, out, more, second, ends, d, wide,
+        _expert_sums, (e, pieces(d, NARROW) + pieces(wide, NARROW)), (sums, out, more, second, ends), d, wide,
         ROWS=ROWS, SLOTS=SLOTS, COLS=NARROW,
     )  # fmt: skip
     return out, second

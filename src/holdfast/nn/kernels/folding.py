@@ -30,7 +30,7 @@ def fold(weight: Tensor, bias: Tensor, directions: Tensor, dtype: torch.dtype) -
     both, narrow_bias = (torch.empty(size, dtype=dtype, device=device) for size in ((whole(q, e), d), (q,)))
     folded, folded_bias = (torch.empty(size, dtype=torch.float32, device=device) for size in ((e, d), (e,)))
     launch(
-        _fold, (pieces(d, COLS),), weight, bias, directions, both, narrow_bias, folded, folded_bias,
+        _fold, (pieces(d, COLS),), (weight, bias, directions, both, narrow_bias, folded, folded_bias),
         q, d, e, len(both) - q, SIZE=size_of(e), COLS=COLS, DEEP=DEEP,
     )  # fmt: skip
     return folded, folded_bias, both, narrow_bias
@@ -48,7 +48,7 @@ def unfold(
     (q, d), e = weight.shape, len(directions)
     outs = tuple(torch.empty_like(x) for x in (weight, bias, directions, log_scale))
     launch(
-        _unfold, (pieces(q, BAND),), weight, bias, directions, log_scale, sizes, sums, by_both, *outs,
+        _unfold, (pieces(q, BAND),), (weight, bias, directions, log_scale, sizes, sums, by_both, *outs),
         sums.shape[0], q, d, e, largest, SIZE=size_of(e), BAND=BAND, COLS=NARROW, BLOCKS=BLOCKS,
     )  # fmt: skip
     return outs  # pyright: ignore[reportReturnType]

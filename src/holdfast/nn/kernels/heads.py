@@ -20,7 +20,7 @@ def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     """(b, m) the sum over heads of the weights, and the weights (h, b, m) themselves."""
     heads, b, m = scores.shape
     weights, total = torch.empty_like(scores), scores.new_empty(b, m)
-    launch(_forward, (b,), scores, weights, total, heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
+    launch(_forward, (b,), (scores, weights, total), heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
     return total, weights
 
 
@@ -28,7 +28,7 @@ def gradient(weights: Tensor, grad: Tensor) -> Tensor:
     """(h, b, m) the gradient of the scores, from that of the sum over heads."""
     heads, b, m = weights.shape
     out = torch.empty_like(weights)
-    launch(_backward, (b,), weights, grad, out, heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
+    launch(_backward, (b,), (weights, grad, out), heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
     return out
 
 

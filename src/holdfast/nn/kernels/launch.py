@@ -6,7 +6,9 @@ for its constants; types, odd addresses, numbers and constants name the compiled
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import attrgetter, or_
 from typing import Any, NamedTuple
 
 import torch
@@ -31,47 +33,42 @@ class _Direct(NamedTuple):
 
 LAUNCHES = 4096  # that are known at once: numbers are known by their value, and lengths of texts differ
 _found: dict[tuple[Any, ...], _Direct | None] = {}
+_dtype = attrgetter("dtype")
 # the same as torch.cuda.current_device, without looking whether there is a GPU: tensors are on it
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 
 
-def launch(function: Any, grid: tuple[int, ...], *args: Any, **named: Any) -> None:
-    """function[grid](*args, **named) on the device of the first argument; all constants are named, and nothing else.
+def launch(function: Any, grid: tuple[int, ...], tensors: Sequence[Tensor], *numbers: float, **constants: Any) -> None:
+    """function[grid](*tensors, *numbers, **constants) on the device of the first tensor.
 
     Tensors without numbers are left as they are: a compiler asks for shapes alone.
     """
-    if type(args[0]) is FakeTensor:
+    if type(tensors[0]) is FakeTensor:
         return None
     if torch.compiler.is_compiling():  # it records kernels by themselves
-        function[grid](*args, **named)
+        function[grid](*tensors, *numbers, **constants)
         return None
-    device = args[0].get_device()
+    device = tensors[0].get_device()
     if device >= 0 and device != _current_device():
         with torch.cuda.device(device):
-            return launch(function, grid, *args, **named)
-    given, kinds, bits = [], [id(function), device, *named, *named.values()], 0
-    for arg in args:
-        if isinstance(arg, Tensor):
-            kinds.append(arg.dtype)
-            arg = arg.data_ptr()  # a tensor would be asked for it again, and the driver whether it is the device's
-            bits |= arg
-        else:
-            kinds.append(arg if type(arg) is int else type(arg))
-        given.append(arg)
-    if bits & 15:  # some address is odd: which ones
-        kinds.append(tuple(isinstance(arg, Tensor) and bool(at & 15) for arg, at in zip(args, given, strict=True)))
-    known = tuple(kinds)
+            return launch(function, grid, tensors, *numbers, **constants)
+    # a tensor would be asked for its address again, and the driver whether it is the device's
+    addresses = [*map(Tensor.data_ptr, tensors)]
+    kinds = [number if type(number) is int else type(number) for number in numbers]
+    known = id(function), device, *map(_dtype, tensors), *kinds, *constants, *constants.values()
+    if reduce(or_, addresses) & 15:  # some address is odd: which ones
+        known += (tuple([bool(address & 15) for address in addresses]),)
     direct = _found.get(known)
     if direct is None or _watched():
-        compiled = function[grid](*args, **named)
+        compiled = function[grid](*tensors, *numbers, **constants)
         if known not in _found:
             if len(_found) >= LAUNCHES:
                 _found.clear()
-            _found[known] = _direct(function, compiled, named, len(args))
+            _found[known] = _direct(function, compiled, constants, len(tensors) + len(numbers))
         return None
-    _, run, kernel, packed, stream, constants = direct
+    _, run, kernel, packed, stream, last = direct
     x, y, z = (*grid, 1, 1)[:3]
-    run(x, y, z, stream(device), kernel, packed, None, None, None, *given, *constants)
+    run(x, y, z, stream(device), kernel, packed, None, None, None, *addresses, *numbers, *last)
     return None
 
 

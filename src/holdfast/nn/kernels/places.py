@@ -37,7 +37,7 @@ def places(
     ends = torch.empty(experts, dtype=torch.int32, device=device)
     losses, shares = [notes.new_empty(()) for _ in range(3)], [notes.new_empty(experts) for _ in range(2)]
     launch(
-        _place, (blocks, k), chosen, counts, notes, *found, ends, *losses, *shares, t, k, experts,
+        _place, (blocks, k), (chosen, counts, notes, *found, ends, *losses, *shares), t, k, experts,
         max(1.0, experts - 1.0) if tutel else float(experts), weight,
         ADDED=not few, WEIGHED=weight > 0, CHUNK=HELD // size, BLOCK=ROWS, SIZE=size,
         num_warps=8 if size > 16 else 4,

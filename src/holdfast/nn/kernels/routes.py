@@ -36,8 +36,9 @@ def route(
     gates, notes = dots.new_empty(t, top), dots.new_empty(t + e + (blocks + 1) * 2 * e)
     counts = torch.empty(e * top * blocks, dtype=torch.int32, device=dots.device)
     launch(
-        _route, (blocks,), dots, query, directions, log_scale, dots if drawn is None else drawn,
-        chosen if real is None else real, scores, noisy, chosen, gates, notes, counts,
+        _route, (blocks,),
+        (dots, query, directions, log_scale, dots if drawn is None else drawn, chosen if real is None else real,
+         scores, noisy, chosen, gates, notes, counts),
         t, e, q, blocks, largest, noise, steep,
         K=top, WIDE=power_of_two(top), WHOLE=renormalise, NOISY=drawn is not None, WEIGHED=weighed, TUTEL=tutel,
         SOME=real is not None, ROWS=ROWS, SIZE=size, COLS=TILE // ROWS,
@@ -58,8 +59,9 @@ def route_back(
     wide, blocks, size = whole(q, e), pieces(t, BACK), size_of(e)
     joined, sums = query.new_empty(t, wide), scores.new_empty(blocks, 2 * e + q)
     launch(
-        _route_back, (blocks,), scores, noisy, chosen, chosen if real is None else real, notes, query, log_scale,
-        by_gates, scores if by_loss is None else by_loss, joined, sums,
+        _route_back, (blocks,),
+        (scores, noisy, chosen, chosen if real is None else real, notes, query, log_scale, by_gates,
+         scores if by_loss is None else by_loss, joined, sums),
         t, e, q, wide, pieces(t, ROWS), largest, steep, weight,
         K=top, WHOLE=renormalise, WEIGHED=by_loss is not None, TUTEL=tutel, SOME=real is not None, MOVES=not detach,
         ROWS=BACK, SIZE=size, COLS=TILE // max(BACK, 2 * size),

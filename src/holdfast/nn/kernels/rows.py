@@ -23,7 +23,7 @@ def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     out = table.new_empty(b, d)
     cols = min(1024, power_of_two(d))
     chunks = pieces(d, cols)
-    launch(_gather, (b * chunks,), table, rows, weights, out, k, d, chunks, ROWS=4, COLS=cols, num_warps=4)
+    launch(_gather, (b * chunks,), (table, rows, weights, out), k, d, chunks, ROWS=4, COLS=cols, num_warps=4)
     return out
 
 
@@ -32,7 +32,7 @@ def dots(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
     (b, k), d = rows.shape, table.shape[1]
     out = torch.empty(b, k, dtype=torch.float32, device=table.device)
     cols = min(256, power_of_two(d))
-    launch(_dots, (b,), table, rows, grad, out, k, d, ROWS=16, COLS=cols, num_warps=4)
+    launch(_dots, (b,), (table, rows, grad, out), k, d, ROWS=16, COLS=cols, num_warps=4)
     return out
 
 
@@ -53,7 +53,7 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
         chosen, (starts, ends), segments = row, _edges_of(row, m), m  # a row that nobody chose is an empty segment
     grad_rows = table.new_empty(segments, d)
     launch(_segments, (pieces(segments, SEGMENTS),),
-        table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, k, d,
+        (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, k, d,
         SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=power_of_two(d), num_warps=1,
     )  # fmt: skip
     if not sparse:
@@ -66,7 +66,7 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
 def _edges_of(row: Tensor, m: int) -> Tensor:
     """(2, m) where the choices of each row begin and end in the sorted list; 0 and 0 where there are none."""
     edges = torch.zeros(2, m, dtype=torch.int32, device=row.device)
-    launch(_edges, (pieces(len(row), 1024),), row, edges[0], edges[1], len(row), BLOCK=1024)
+    launch(_edges, (pieces(len(row), 1024),), (row, edges[0], edges[1]), len(row), BLOCK=1024)
     return edges
 
 

@@ -176,33 +176,11 @@ def test_networks_without_such_layers_say_so(folder):
         put_experts(torch.nn.ModuleList([torch.nn.Identity()]), Options())
 
 
-def test_plain_layers_are_compiled_whole_beside_those_with_experts(monkeypatch, folder):
-    """What is compiled of a layer ends where kernels do its experts, and must not be taken for the other layers."""
-    by_kernels = torch.compiler.disable(lambda states: states)
-    monkeypatch.setattr(SparseMoE, "_at_once", lambda self, states, router, real: by_kernels(states))
-    net, x = transformer("vit", folder, experts={"count": 2, "at": [1], "inner": 8})
-    ran = []
-
-    def counted(graph, _):
-        return lambda *given: ran.append(graph) or graph(*given)
-
-    torch.compiler.reset()
-    for layer in net.stack():
-        layer.compile(backend=counted)
-    with torch.no_grad():
-        net(x)
-        ran.clear()
-        net(x)
-    assert len(ran) == len(net.stack()) + 1  # the one with experts in two
-
-
 def test_a_layer_with_experts_is_copied_and_sent_as_others_are(folder):
     net, x = transformer("vit", folder, experts=ALL)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert type(other.stack()[0]) is type(net.stack()[0])
+        assert len(experts_in(other)) == len(experts_in(net)) > 0
         assert torch.equal(other(x), net(x))
-        take_out(other.stack())
-        assert type(other.stack()[0]) is type(transformer("vit", folder)[0].stack()[0])
 
 
 def test_defaults_are_the_published_ones_wherever_they_are_given():

@@ -40,7 +40,7 @@ def test_on_a_gpu_values_are_those_of_an_ordinary_launch():
         wanted = args[3].clone()
         for _ in range(2):  # the second one directly
             args[3].zero_()
-            launch(experts._gelu, grid, *args, **CONSTANTS)
+            launch(experts._gelu, grid, args[:4], *args[4:], **CONSTANTS)
             assert torch.equal(args[3], wanted), (s, d, dtype, late)
         biased = args[0].float() + args[1][args[2]]
         torch.testing.assert_close(args[3].float(), torch.nn.functional.gelu(biased), rtol=0.02, atol=0.02)
@@ -86,10 +86,10 @@ def test_a_kernel_is_called_with_what_triton_calls_it_with(calls):
     made = [arguments(*each, "cpu") for each in cases()[::3] + cases()[::-3]]
     made += [(*made[0][:4], rows, 16) for rows in (2**31 - 1, 2**31, 2**31 + 1, -1, -16)]  # a number's type, too
     for args in made:
-        launch.launch(experts._gelu, (3, 2), *args, **CONSTANTS)
+        launch.launch(experts._gelu, (3, 2), args[:4], *args[4:], **CONSTANTS)
         calls.clear()
         experts._gelu[(3, 2)](*args, **CONSTANTS)
-        launch.launch(experts._gelu, (3, 2), *args, **CONSTANTS)
+        launch.launch(experts._gelu, (3, 2), args[:4], *args[4:], **CONSTANTS)
         assert len(calls) == 2
         assert calls[0] == calls[1], args[4:]
         functions.add(calls[0][4])
@@ -109,7 +109,7 @@ def test_what_is_not_known_is_launched_by_triton(monkeypatch):
 
     function, x = Strange(), torch.zeros(3)
     for _ in range(3):
-        launch.launch(function, (2,), x, 5, 0.5, SIZE=4)
+        launch.launch(function, (2,), (x,), 5, 0.5, SIZE=4)
     assert len(heard) == 3
     assert all(grid == (2,) and args[0] is x and named == {"SIZE": 4} for grid, args, named in heard)
 

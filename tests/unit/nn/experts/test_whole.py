@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
@@ -87,7 +86,7 @@ def naive(how, real, noise, u, up, up_bias, down, down_bias, weight, bias, direc
 
 @pytest.mark.parametrize(("sizes", "options", "some"), CASES)
 def test_values_and_both_derivatives_are_those_of_the_layer_written_out(by_kernels, same, sizes, options, some):
-    how, inputs = replace(HOW, **options), case(sizes, by_kernels)
+    how, inputs = HOW._replace(**options), case(sizes, by_kernels)
     real, noise = padding(sizes[0], by_kernels, some), noise_of(how, *sizes[:2], by_kernels)
     count = 1 if how.weight == 0 else 2
     same(
@@ -99,7 +98,7 @@ def test_values_and_both_derivatives_are_those_of_the_layer_written_out(by_kerne
 
 @pytest.mark.parametrize(("sizes", "options", "some"), CASES)
 def test_what_is_told_is_what_happened(by_kernels, sizes, options, some):
-    how, inputs = replace(HOW, **options), case(sizes, by_kernels)
+    how, inputs = HOW._replace(**options), case(sizes, by_kernels)
     real, noise = padding(sizes[0], by_kernels, some), noise_of(how, *sizes[:2], by_kernels)
     out, loss, told = mine(how, real, *inputs)
     wanted = naive(how, real, noise, *inputs)
@@ -120,7 +119,7 @@ def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_leaves_numbe
     u, *parts, _ = case((4, 3, 8, 8, 8), by_kernels)
     u[1] = parts[5][:] = parts[6][2] = 0  # a query and a direction of nothing
     inputs = [each.requires_grad_() for each in (u, *parts, torch.tensor(9.0, device=by_kernels))]
-    out, loss, told = mine(replace(HOW, top=1, renormalise=False, noise=0.0), None, *inputs)
+    out, loss, told = mine(HOW._replace(top=1, renormalise=False, noise=0.0), None, *inputs)
     query = u[0] @ parts[4].T
     expected = LARGEST * F.cosine_similarity(query[None], parts[6][:2], dim=-1)
     torch.testing.assert_close(told.scores[0, :2], expected.detach(), rtol=1e-4, atol=1e-3)
@@ -159,7 +158,7 @@ def test_many_blocks_are_added_up_first_and_the_same_comes_again(by_kernels, mon
 
 
 def test_without_biases(by_kernels, same):
-    how, inputs = replace(HOW, noise=0.0), case((37, 6, 24, 40, 64), by_kernels)
+    how, inputs = HOW._replace(noise=0.0), case((37, 6, 24, 40, 64), by_kernels)
 
     def bare(u, up, down, *router):
         return mine(how, None, u, up, None, down, None, *router)[:2]
@@ -273,7 +272,7 @@ def test_narrow_products_round_and_no_more(by_kernels):
 def test_too_many_experts_or_choices_go_the_plain_way(by_kernels):
     for sizes, top in (((9, 33, 8, 8, 8), 2), ((9, 6, 8, 8, 8), 5)):
         u, *parts = case(sizes, by_kernels)
-        assert not able(u, u.dtype, replace(HOW, top=top), Parts(*parts))
+        assert not able(u, u.dtype, HOW._replace(top=top), Parts(*parts))
 
 
 def test_one_bias_of_two_goes_the_plain_way(monkeypatch):
@@ -283,25 +282,3 @@ def test_one_bias_of_two_goes_the_plain_way(monkeypatch):
     assert able(u, u.dtype, HOW, Parts(*parts))
     for lacking in ("up_bias", "down_bias"):
         assert not able(u, u.dtype, HOW, Parts(*parts)._replace(**{lacking: None}))
-
-
-@pytest.mark.parametrize("top", [1, 2])
-# torch's own, of its compiler and wherever a graph breaks
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning", "ignore:The .grad attribute")
-def test_compiled_it_is_in_one_piece_too(by_kernels, top):
-    torch.manual_seed(0)
-    made = SparseMoE(24, 40, nn.GELU(), options=Options(inner=32, top=top)).to(by_kernels)
-    u, heard = torch.randn(4, 50, 24, device=by_kernels, requires_grad=True), []
-    for training in (True, False):
-        made.train(training)
-        for layer in (made, torch.compile(made, backend="aot_eager")):
-            torch.manual_seed(1)
-            with tape() as side:
-                out = layer(u)
-            loss = out.square().sum() + sum(side.get("loss/experts", []))
-            grads = torch.autograd.grad(loss, (u, *made.parameters()))
-            heard.append((out, *(value for values in side.values() for value in values), *grads))
-    for eager, other in (heard[:2], heard[2:]):
-        assert len(eager) == len(other) > 10
-        for a, b in zip(eager, other, strict=True):
-            assert torch.equal(a, b)
