@@ -52,6 +52,13 @@ def test_steps_of_experts_on_other_machines_are_in_the_record():
     assert f"the compiled step with one expert took {RECORD['in one graph']:.2f}." in page
     first, second = RECORD["compiled with recorded graphs, k=1"]["ratios"]
     assert f"and breaks, it took {first:.2f} and {second:.2f}." in page
+    now = RECORD["as an operator"]
+    one, two = ([f"{ratio:.2f}" for ratio in now["compiled"][key]] for key in ("k=1", "k=2"))
+    assert f"the compiled step took {' and '.join(one)} with one expert and {two[0]} with two" in page
+    one, two = (now["recorded"][key][0] for key in ("k=1", "k=2"))
+    assert f"recorded graphs {one:.2f} and {two:.2f}**, within both bars" in page
+    assert one <= 1.10
+    assert two <= 1.20
 
 
 def test_kernels_of_experts_are_in_the_record():

@@ -52,6 +52,9 @@ TABLES = {
     "general memory on answers": evidence_gmap.answers,
     **{f"experts, search from {start}": lambda a=start: evidence_gmoe.searched(a) for start in evidence_gmoe.STARTS},
     **{f"experts, rate of choice, {start}": lambda a=start: evidence_gmoe.chosen(a) for start in evidence_gmoe.STARTS},
+    **{f"experts from {start}": lambda a=start: evidence_gmoe.pacs(a) for start in (*evidence_gmoe.STARTS, "random")},
+    **{f"experts, one source, {start}": lambda a=start: evidence_gmoe.single(a) for start in evidence_gmoe.STARTS},
+    "experts on amazon": evidence_gmoe.amazon,
 }
 
 
