@@ -37,8 +37,10 @@ def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def is_plain(record: RunRecord) -> bool:
-    """The baseline without anything added to its network."""
-    return record.spec["method"] == BASELINE and str(record.spec.get("neck") or "none") in NO_NECK
+    """The baseline without anything added to its network, be it by a neck or by the encoder's own setting."""
+    spec = record.spec
+    bare = str(spec.get("neck") or "none") in NO_NECK and not (spec.get("encoder_args") or {}).get("experts")
+    return spec["method"] == BASELINE and bare
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:

@@ -62,6 +62,12 @@ def test_what_is_added_to_the_network_is_compared_with_the_plain_one():
     assert found.why.startswith("it is better than erm, +10.0 on average")
     against = {entry.label: entry.rival for entry in against_baseline([*better, *ERM, *lucky, *coral], "accuracy")}
     assert against == {"coral + memory": "erm", "erm + experts": "erm", "erm + memory": "erm"}
+    inside = grid("erm", {"films": [0.60, 0.71, 0.79], "books": [0.51, 0.60, 0.69]}, encoder_args={"experts": 6})
+    (entry,) = against_baseline([*inside, *ERM], "accuracy")
+    assert entry.rival != entry.label
+    found = decide([*inside, *ERM], "accuracy")
+    assert found is not None
+    assert found.spec["encoder_args"] == {"experts": 6}
     alone = {entry.label: entry.rival for entry in against_baseline([*lucky, *coral], "accuracy")}
     assert alone == {"coral + memory": "erm + memory"}  # the plain one was not run: its network stands for it
 
