@@ -22,6 +22,7 @@ SPOKEN = {  # what reports say of a spec
     dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args", "task_args"),
 }
 
+LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")
 Scores = dict[str, float | None]  # metric -> value; None where it is not defined, such as AUC of one class
 
 

@@ -205,6 +205,15 @@ def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
     )
 
 
+def best_share(scores: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:
+    """(k,) of each graph's nodes or edges that share with the best scores, rounded up, graph after graph."""
+    order = scores.argsort(descending=True, stable=True)
+    order = order[owner[order].argsort(stable=True)]
+    sizes = owner.bincount(minlength=count)
+    place = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[owner[order]]
+    return order[place < (sizes * ratio).ceil()[owner[order]]]
+
+
 def keep_nodes(x: Graphs, kept: Tensor) -> Graphs:
     """The graphs with these nodes (v,) alone and the edges between them."""
     place = torch.cumsum(kept, 0) - 1

@@ -8,8 +8,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from holdfast.record import LOWER_IS_BETTER
 from holdfast.report.plots import fragment, plain, style
-from holdfast.report.table import LOWER_IS_BETTER, Row
+from holdfast.report.table import Row
 from holdfast.report.words import metric_name, scaled, show
 
 Point = tuple[str, float, float]  # label, seconds, average

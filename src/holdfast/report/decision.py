@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.record import RunRecord
+from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.against import LEVEL, against_baseline, told_difference, told_p
 from holdfast.report.by_example import by_example
 from holdfast.report.labels import BASELINE, grouped
-from holdfast.report.table import LOWER_IS_BETTER, Row, arena, rows
+from holdfast.report.table import Row, arena, rows
 from holdfast.report.words import number
 
 

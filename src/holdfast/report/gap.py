@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput
-from holdfast.record import RunRecord
+from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import BASELINE, grouped, natural
 from holdfast.report.stats import Cell, pooled, summarise
-from holdfast.report.table import LOWER_IS_BETTER
 
 INSIDE = "in-domain"  # the plan of the reference
 RULE = ("method", "method_args")

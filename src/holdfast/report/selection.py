@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.errors import BadInput
-from holdfast.record import RunRecord
-from holdfast.report.table import LOWER_IS_BETTER
+from holdfast.record import LOWER_IS_BETTER, RunRecord
 
 NOT_OF_A_TRIAL = ("seed", "plan", "plan_args", "select")  # where and how often a trial is run
 

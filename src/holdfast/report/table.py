@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.core.errors import unknown
-from holdfast.record import RunRecord, Scores
+from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, label, natural
 from holdfast.report.stats import Cell, summarise
 
@@ -18,7 +18,6 @@ __all__ = [
     "stream_domains",
 ]  # fmt: skip
 
-LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")
 SINGLE = "single-source"  # the plan whose columns name the domain that trained, too
 COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters", "macs")
 

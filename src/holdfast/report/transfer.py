@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.record import RunRecord
+from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
 from holdfast.report.stats import Cell, summarise
-from holdfast.report.table import LOWER_IS_BETTER, r_matrix, stream_domains
+from holdfast.report.table import r_matrix, stream_domains
 
 Matrix = Sequence[Sequence[float]]
 

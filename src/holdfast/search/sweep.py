@@ -17,10 +17,10 @@ from holdfast.data.domain import Dataset
 from holdfast.engines.job import Engine
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
-from holdfast.record import RunRecord
+from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.page import write_page
 from holdfast.report.selection import Choice
-from holdfast.report.table import LOWER_IS_BETTER, flat
+from holdfast.report.table import flat
 from holdfast.search.space import make_sampler, space_of
 from holdfast.search.trials import Trial, Trials, check_folds
 from holdfast.settings import choose_device, choose_methods, make_spec

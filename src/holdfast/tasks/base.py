@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.core.errors import unknown
 from holdfast.core.inputs import Inputs
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import Store
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.model import Model
-from holdfast.record import Scores
+from holdfast.record import LOWER_IS_BETTER, Scores
 
 
 class Task(Protocol):
@@ -78,6 +79,13 @@ class Task(Protocol):
     def draw(self, output: Tensor, y: Tensor) -> Tensor:
         """(b,) targets drawn as the outputs mean them; the true ones where outputs do not tell how to draw."""
         ...
+
+
+def turned(metric: str, value: float, metrics: Sequence[str]) -> float:
+    """The value of one of a task's metrics, turned so that higher is better."""
+    if metric not in metrics:
+        raise unknown("metric", metric, metrics)
+    return -value if metric in LOWER_IS_BETTER else value
 
 
 class Rows(Protocol):

@@ -17,8 +17,7 @@ from holdfast.core.errors import unknown
 from holdfast.core.inputs import Inputs
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-
-LOWER = ("nll", "ece")
+from holdfast.tasks.base import turned
 
 
 class Classify:
@@ -59,9 +58,7 @@ class Classify:
         return torch.multinomial(output.softmax(-1), 1)[:, 0]
 
     def better(self, metric: str, value: float) -> float:
-        if metric not in self.metrics:
-            raise unknown("metric", metric, self.metrics)
-        return -value if metric in LOWER else value
+        return turned(metric, value, self.metrics)
 
 
 def _score(name: str, probability: np.ndarray, y: np.ndarray) -> float | None:

@@ -24,10 +24,9 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.places import giving_states, windows
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows
+from holdfast.tasks.base import Prepared, Rows, turned
 
 LOST, WORDS, RIGHT = range(3)  # what is kept of a text
-LOWER = ("nll", "perplexity")
 SHARE = 0.15  # of the words are hidden: 8 of 10 behind the mask, 1 by another word, 1 left as it is
 MASKED, REPLACED = 0.8, 0.9
 CHUNK = 512
@@ -176,9 +175,7 @@ class Masked:
         return metric
 
     def better(self, metric: str, value: float) -> float:
-        if metric not in self.metrics:
-            raise unknown("metric", metric, self.metrics)
-        return -value if metric in LOWER else value
+        return turned(metric, value, self.metrics)
 
     def draw(self, output: Tensor, y: Tensor) -> Tensor:
         return y  # a draw for every hidden word would be another text

@@ -16,10 +16,10 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
 from holdfast.nn.decoding import Answering
 from holdfast.nn.model import Model
-from holdfast.record import Scores
+from holdfast.record import LOWER_IS_BETTER, Scores
+from holdfast.tasks.base import turned
 
 LOST, WORDS, ONES, TWOS, SAID, WANTED, NEAR = range(7)  # what is kept of an example; the words of its answer follow
-LOWER = ("nll", "perplexity")
 
 
 class Respond:
@@ -70,12 +70,10 @@ class Respond:
         return None
 
     def validated(self, metric: str) -> str:
-        return metric if metric in LOWER else "nll"
+        return metric if metric in LOWER_IS_BETTER else "nll"
 
     def better(self, metric: str, value: float) -> float:
-        if metric not in self.metrics:
-            raise unknown("metric", metric, self.metrics)
-        return -value if metric in LOWER else value
+        return turned(metric, value, self.metrics)
 
     def draw(self, output: Tensor, y: Tensor) -> Tensor:
         return y  # the response lies in the example: the outputs tell its likelihood, not that of others

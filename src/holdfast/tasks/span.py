@@ -24,7 +24,7 @@ from holdfast.nn.backbones.places import FIRST, Window, beside_questions, giving
 from holdfast.nn.model import Model
 from holdfast.record import Scores
 from holdfast.tasks.answers import exact, overlap
-from holdfast.tasks.base import Prepared, Rows
+from holdfast.tasks.base import Prepared, Rows, turned
 
 START, END, PLACES, WINDOW = range(4)  # what the target of a window holds
 LOST, SCORE, FROM, TO, WHICH = range(5)  # what is kept of a window
@@ -133,9 +133,7 @@ class Span:
         return metric
 
     def better(self, metric: str, value: float) -> float:
-        if metric not in self.metrics:
-            raise unknown("metric", metric, self.metrics)
-        return -value if metric == "nll" else value
+        return turned(metric, value, self.metrics)
 
     def draw(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, 4) the same windows with both ends drawn as the outputs mean them."""

@@ -22,7 +22,7 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.places import first_tokens, giving_states
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows
+from holdfast.tasks.base import Prepared, Rows, turned
 
 LOST, SEEN, WORDS, SAME, RIGHT, FOUND, TRUE = range(7)  # what is kept of a sentence
 OUTSIDE = "O"
@@ -118,9 +118,7 @@ class Tag:
         return metric
 
     def better(self, metric: str, value: float) -> float:
-        if metric not in self.metrics:
-            raise unknown("metric", metric, self.metrics)
-        return -value if metric == "nll" else value
+        return turned(metric, value, self.metrics)
 
     def draw(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, w) a tag for each word that is seen, drawn with the probabilities that the outputs mean."""

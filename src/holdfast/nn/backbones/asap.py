@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Graphs, Inputs
+from holdfast.core.inputs import Graphs, Inputs, best_share
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.graph import GraphNetwork
@@ -106,21 +106,12 @@ class Clusters(nn.Module):
         share = dropout(_shares(score, centre, v), self.dropout, self.training)  # (e,)
         nodes = torch.zeros_like(x.nodes).index_add(0, centre, near * share.unsqueeze(-1))
         fitness = self.fitness(nodes, edges).sigmoid().squeeze(-1)  # (v,)
-        kept = fittest(fitness, x.owner, x.count, self.ratio)
+        kept = best_share(fitness, x.owner, x.count, self.ratio)
         joined = _joined(edges, share, kept, v)
         ends, weights = joined.indices(), joined.values()
         apart = ends[0] != ends[1]
         chosen = nodes[kept] * fitness[kept].unsqueeze(-1)
         return Graphs(chosen, ends[:, apart], x.owner[kept], x.count), weights[apart]
-
-
-def fittest(fitness: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:
-    """(k,) of each graph the share of nodes with the highest fitness, at least one, graph after graph."""
-    order = fitness.argsort(descending=True, stable=True)
-    order = order[owner[order].argsort(stable=True)]
-    sizes = owner.bincount(minlength=count)
-    place = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[owner[order]]
-    return order[place < (sizes * ratio).ceil()[owner[order]]]
 
 
 def _shares(score: Tensor, centre: Tensor, v: int) -> Tensor:

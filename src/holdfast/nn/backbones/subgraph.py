@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Graphs, Inputs, keep_nodes
+from holdfast.core.inputs import Graphs, Inputs, best_share, keep_nodes
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.graph import GraphNetwork
@@ -101,11 +101,6 @@ class SubgraphNetwork(Backbone):
 
 def best_edges(x: Graphs, scores: Tensor, ratio: float) -> Tensor:
     """(e,) whether an edge is among that share of its graph's edges, rounded up, with the best scores."""
-    owner = x.owner[x.edges[0]]
-    count = torch.bincount(owner, minlength=x.count)
-    by_score = scores.argsort(descending=True, stable=True)
-    order = by_score[owner[by_score].argsort(stable=True)]  # graph after graph, the best first
-    place = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[owner[order]]
-    kept = torch.zeros(len(order), dtype=torch.bool, device=order.device)
-    kept[order] = place < (ratio * count).ceil()[owner[order]]
+    kept = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    kept[best_share(scores, x.owner[x.edges[0]], x.count, ratio)] = True
     return kept

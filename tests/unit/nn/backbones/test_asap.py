@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from holdfast.core.inputs import Graphs
-from holdfast.nn.backbones.asap import Clusters, _joined, _shares, fittest
+from holdfast.core.inputs import Graphs, best_share
+from holdfast.nn.backbones.asap import Clusters, _joined, _shares
 
 pytestmark = pytest.mark.graph
 
@@ -15,10 +15,10 @@ def two_graphs(nodes):
     return Graphs(nodes, ends, torch.tensor([0, 0, 0, 1, 1]), 2)
 
 
-def test_the_fittest_share_of_each_graph_is_kept_and_at_least_one():
+def test_the_best_share_of_each_graph_is_kept_and_at_least_one():
     fitness, owner = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.7, 0.3]), torch.tensor([0, 0, 0, 1, 1, 2])
-    assert fittest(fitness, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
-    assert fittest(fitness, owner, 3, 0.1).tolist() == [1, 4, 5]
+    assert best_share(fitness, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
+    assert best_share(fitness, owner, 3, 0.1).tolist() == [1, 4, 5]
 
 
 def test_shares_of_a_cluster_are_a_softmax():
