@@ -20,6 +20,7 @@ from holdfast.engines.many import run_all
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
 from holdfast.record import RunRecord
+from holdfast.report.analyses import nothing_to_show
 from holdfast.report.decision import Decision, decide
 from holdfast.report.page import write_page
 from holdfast.report.table import flat
@@ -158,14 +159,12 @@ def _source(
 
 def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[str]:
     """A sentence for what is not there: nothing to look at in any run, or runs of earlier whose networks are gone."""
-    found, idle = [], {}
-    for name in wanted:
-        without = sum(name not in record.analysis for record in records)
-        if without:
-            found.append(
-                f"{name}: {without} of {len(records)} runs were done before without it; delete their records, or "
-                "name another folder with --out, to have them run again with it"
-            )
-        elif all(record.analysis[name] is None for record in records):
-            idle.setdefault(catalog.entry("analyses", name).needs, []).append(name)
-    return found + [f"{', '.join(names)}: nothing to show, since no run has {needs}" for needs, names in idle.items()]
+    without = {name: sum(name not in record.analysis for record in records) for name in wanted}
+    found = [
+        f"{name}: {count} of {len(records)} runs were done before without it; delete their records, or name another "
+        "folder with --out, to have them run again with it"
+        for name, count in without.items()
+        if count
+    ]
+    needs = {name: catalog.entry("analyses", name).needs for name, count in without.items() if not count}
+    return found + nothing_to_show(records, needs)

@@ -137,13 +137,16 @@ def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_pat
 
 
 def test_report_builds_the_page_from_records_alone(holdfast, reviews, quick, tmp_path):
-    holdfast("compare", reviews, "--methods", "erm", "--seeds", 1, "--steps", 8, "--out", "runs", *quick)
+    words = "--methods", "erm", "--seeds", 1, "--steps", 8, "--analyse", "routing", "--out", "runs", *quick
+    holdfast("compare", reviews, *words)
     reviews.unlink()
     (tmp_path / "runs" / "report.html").unlink()
     ran = holdfast("report", "runs", "--metric", "macro_f1", "--json")
     assert ran.code == 0
     assert {cell["metric"] for cell in ran.json["table"]} == {"macro_f1"}
-    assert (tmp_path / "runs" / "report.html").exists()
+    nothing = "routing: nothing to show, since no run has experts"
+    assert nothing in (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
+    assert nothing in holdfast("report", "runs").err.replace("\n", " ")
 
 
 def test_report_says_which_methods_differ_by_more_than_chance(holdfast, tmp_path):

@@ -30,8 +30,10 @@ def report(
     """
     from dataclasses import asdict
 
+    from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import load
+    from holdfast.report.analyses import nothing_to_show
     from holdfast.report.page import write_page
     from holdfast.report.table import flat
 
@@ -46,10 +48,14 @@ def report(
     if told not in metrics:
         raise unknown("metric", told, metrics)
     names = ", ".join(dict.fromkeys(str(r.spec["data"]) for r in records))
-    page = write_page(records, out or runs[0] / "report.html", title=f"Holdfast: {names}", metric=told)
+    asked = {name for r in records for name in r.analysis}
+    notes = nothing_to_show(records, {name: each.needs for name, each in ANALYSES.items() if name in asked})
+    page = write_page(records, out or runs[0] / "report.html", title=f"Holdfast: {names}", metric=told, notes=notes)
     if json:
         full = [{"id": r.id, **asdict(r)} for r in records]
         give_json({"table": flat(records, told), "records": full, "report": str(page)})
         return
     show_records(records, told)
+    for sentence in notes:
+        say(sentence)
     say(f"report: {page}")

@@ -18,6 +18,16 @@ T = TypeVar("T")
 PICTURED = 12  # runs that are pictured: a page stays light enough for a phone
 
 
+def nothing_to_show(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:
+    """A sentence for the analyses that found nothing in any run, of those that are named with what they need."""
+    told = [record.analysis for record in records]
+    idle: dict[str, list[str]] = {}
+    for name, needed in needs.items():
+        if all(found.get(name) is None for found in told):
+            idle.setdefault(needed, []).append(name)
+    return [f"{', '.join(names)}: nothing to show, since no run has {needed}" for needed, names in idle.items()]
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A mean over seeds; the error is the standard error over them, or, of one seed, the spread over repeats."""
