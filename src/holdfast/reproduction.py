@@ -90,8 +90,10 @@ def reproduce(
         if name in given:
             raise BadInput(f"the columns of {table.name} say what {name} is: choose some with --columns")
     steps, encoder = given.pop("steps", steps), given.pop("encoder", encoder)
-    if encoder is not None and any("encoder" in job.row.settings and not unsaid(job, given) for job in jobs):
-        raise BadInput(f"the rows of {table.name} say what their encoder is: leave --encoder out")
+    saying = dict.fromkeys(job.row.name for job in jobs if "encoder" in job.row.settings and not unsaid(job, given))
+    if encoder is not None and saying:
+        which = "the rows" if len(saying) == len({job.row.name for job in jobs}) else f"the rows {', '.join(saying)}"
+        raise BadInput(f"{which} of {table.name} say what their encoder is: leave --encoder or these rows out")
     where, folder = choose_device(device), cache_folder() if cache else None
     names = dict.fromkeys(name for job in jobs for name in job.sets)
     tasks = {name: table.task(name) for name in names}

@@ -202,6 +202,10 @@ BAD = {
     ),
     "a row that is quoted": (["pmb/table1", "--rows", "yu"], r"nothing of pmb/table1.*quoted from Yu"),
     "another encoder": (["pmb/table1", "--encoder", "minilm"], r"the rows of pmb/table1 say what their encoder is"),
+    "another encoder for some": (
+        ["gmoe/table1", "--rows", "erm,vit", "--encoder", "vit-tiny", "--set", "encoder.weights=x.safetensors"],
+        r"the rows erm of gmoe/table1 say what their encoder is: leave --encoder or these rows out",
+    ),
     "unknown encoder setting": (
         ["pmb/table1", "--data-dir", "data", "--set", "encoder.hiden=3"],
         r"unknown setting of an encoder of pmb/table1 'hiden': did you mean 'hidden'",
