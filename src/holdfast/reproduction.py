@@ -92,8 +92,9 @@ def reproduce(
     steps, encoder = given.pop("steps", steps), given.pop("encoder", encoder)
     saying = dict.fromkeys(job.row.name for job in jobs if "encoder" in job.row.settings and not unsaid(job, given))
     if encoder is not None and saying:
-        which = "the rows" if len(saying) == len({job.row.name for job in jobs}) else f"the rows {', '.join(saying)}"
-        raise BadInput(f"{which} of {table.name} say what their encoder is: leave --encoder or these rows out")
+        all_of_them = len(saying) == len({job.row.name for job in jobs})
+        which, out = ("", "--encoder") if all_of_them else (f" {', '.join(saying)}", "--encoder or these rows")
+        raise BadInput(f"the rows{which} of {table.name} say what their encoder is: leave {out} out")
     where, folder = choose_device(device), cache_folder() if cache else None
     names = dict.fromkeys(name for job in jobs for name in job.sets)
     tasks = {name: table.task(name) for name in names}
