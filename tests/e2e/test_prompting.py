@@ -25,7 +25,8 @@ def settings(*pairs):
 def test_fit_and_predict(holdfast, folder, reviews, tmp_path, tune):
     words = settings(TEMPLATE, "head=words", WORDS)
     ran = holdfast(
-        "fit", reviews, "--encoder", f"hf:{folder}", "--tune", tune, "--steps", 8, "--batch", 8, "--out", "model", *words
+        "fit", reviews, "--encoder", f"hf:{folder}", "--tune", tune, "--steps", 8, "--batch", 8, "--out", "model",
+        *words,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     assert holdfast("predict", "model", reviews, "--out", "first.csv").code == 0
