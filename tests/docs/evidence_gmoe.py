@@ -44,8 +44,8 @@ def _row(record: RunRecord) -> str:
     return name
 
 
-def _scores(folder: str, score: Callable[[RunRecord], dict[str, float]], found: Any = None) -> dict[str, Any]:
-    found = defaultdict(lambda: defaultdict(dict)) if found is None else found
+def _scores(folder: str, score: Callable[[RunRecord], dict[str, float]]) -> dict[str, Any]:
+    found: Any = defaultdict(lambda: defaultdict(dict))
     for record in load(RESULTS / folder):
         for column, value in score(record).items():
             found[_row(record)][column][record.spec["seed"]] = 100 * value

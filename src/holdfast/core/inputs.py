@@ -206,7 +206,7 @@ def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
 
 
 def best_share(scores: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:
-    """(k,) of each graph's nodes or edges that share with the best scores, rounded up, graph after graph."""
+    """(k,) the nodes or edges with the best scores, this share of each graph's, rounded up, graph after graph."""
     order = scores.argsort(descending=True, stable=True)
     order = order[owner[order].argsort(stable=True)]
     sizes = owner.bincount(minlength=count)

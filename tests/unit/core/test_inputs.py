@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
-from holdfast.core.inputs import Graphs, Tokens
+from holdfast.core.inputs import Graphs, Tokens, best_share
 from holdfast.core.store import GraphStore, TensorStore, TokenStore, join
 
 
@@ -99,3 +99,9 @@ def test_sizes_that_do_not_add_up_say_so():
         DomainBatch(torch.zeros(3, 1), torch.zeros(2), (0,), (3,))
     with pytest.raises(ValueError, match="1 domains but 2 sizes"):
         DomainBatch(torch.zeros(2, 1), torch.zeros(2), (0,), (1, 1))
+
+
+def test_the_best_share_of_each_graph_is_kept_and_at_least_one():
+    scores, owner = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.7, 0.3]), torch.tensor([0, 0, 0, 1, 1, 2])
+    assert best_share(scores, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
+    assert best_share(scores, owner, 3, 0.1).tolist() == [1, 4, 5]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from holdfast.core.inputs import Graphs, best_share
+from holdfast.core.inputs import Graphs
 from holdfast.nn.backbones.asap import Clusters, _joined, _shares
 
 pytestmark = pytest.mark.graph
@@ -13,12 +13,6 @@ def two_graphs(nodes):
     """A path of three nodes and a pair, edges both ways."""
     ends = torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]])
     return Graphs(nodes, ends, torch.tensor([0, 0, 0, 1, 1]), 2)
-
-
-def test_the_best_share_of_each_graph_is_kept_and_at_least_one():
-    fitness, owner = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.7, 0.3]), torch.tensor([0, 0, 0, 1, 1, 2])
-    assert best_share(fitness, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
-    assert best_share(fitness, owner, 3, 0.1).tolist() == [1, 4, 5]
 
 
 def test_shares_of_a_cluster_are_a_softmax():

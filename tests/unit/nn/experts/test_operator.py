@@ -240,7 +240,7 @@ def test_layers_of_a_network_are_fused_and_learn(tmp_path, top):
 @pytest.mark.gpu
 @pytest.mark.parametrize("top", [1, 2])
 def test_layers_that_a_gpu_replays_go_down_as_others_do(tmp_path, top):
-    """Three steps, so that what is replayed in the last was recorded before, at other weights."""
+    """Six steps: what is replayed in the last ones was recorded at other weights."""
     losses = []
     for recorded in (False, True):
         torch.compiler.reset()
