@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -192,7 +193,7 @@ def test_a_command_can_be_copied(page):
     run.locator("summary").click()
     assert run.locator("code").text_content().startswith("holdfast compare 'my file.csv' --methods mil --seeds 2 ")
     run.locator(".copy").click()
-    page.wait_for_function("document.querySelector('details[open] .copy').textContent === 'Copied'")
+    run.locator(".copy", has_text="Copied").wait_for()
 
 
 def test_the_page_of_a_server_asks_its_model(browser, tmp_path):
@@ -210,10 +211,10 @@ def test_the_page_of_a_server_asks_its_model(browser, tmp_path):
     with serving(Service(tmp_path / "model", device="cpu")) as address:
         page.goto(f"{address}/docs")
         page.click("button")
-        page.wait_for_function("document.body.innerText.includes('predictions')")
+        page.locator("#answer", has_text=re.compile(r"^200\s.*predictions", re.DOTALL)).wait_for()
         page.fill("textarea", '{"example": "no vector"}')
         page.click("button")
-        page.wait_for_function("document.body.innerText.includes('422')")
+        page.locator("#answer", has_text=re.compile(r"^422\s.*error", re.DOTALL)).wait_for()
     page.close()
     assert asked == [f"{address}/docs", f"{address}/predict", f"{address}/predict"]
     assert all("422" in each for each in said)  # what a browser says of the refusal, and no more
