@@ -115,7 +115,7 @@ def test_learns(make, bench):
     risks = []
     for phase in method.phases:
         method.begin_phase(phase)
-        risks += [float(method.step(next(batches))["risk"]) for _ in range(120 if small else 24)]
+        risks += [float(method.step(next(batches))["risk"]) for _ in range(80 if small else 24)]
     method.end_stage([next(batches)])
     assert np.mean(risks[-6:]) < np.mean(risks[:6])
     if small:

@@ -44,9 +44,9 @@ PARSED_ONLY = {
 }
 # what is added to a line that does not say it itself: all methods with 3 seeds and 300 steps take minutes
 SHORTER = {
-    "compare": {"--methods": "erm,coral", "--steps": "8", "--seeds": "1", "--batch": "4"},
-    "sweep": {"--steps": "8", "--seeds": "1"},
-    "fit": {"--steps": "12", "--batch": "4"},
+    "compare": {"--methods": "erm,coral", "--steps": "4", "--seeds": "1", "--batch": "4"},
+    "sweep": {"--steps": "4", "--seeds": "1"},
+    "fit": {"--steps": "6", "--batch": "4"},
     "adapt": {"--steps": "4", "--batch": "4", "--max-forgetting": "100"},
     "pretrain": {"--steps": "2", "--batch": "4"},
     "reproduce": {"--steps": "2", "--seeds": "1", "--tune": "frozen"},

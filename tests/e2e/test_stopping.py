@@ -80,10 +80,10 @@ def test_sigkill_at_any_moment_then_again_gives_the_same_model_bit_for_bit(tmp_p
     assert not list(checkpoints.glob("*.safetensors"))
 
 
-def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
+def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(holdfast, tmp_path):
     words = comparing(tmp_path, steps=40)
-    code, _, err = finish(tmp_path, *words, "--out=whole")  # a process too, with as many threads as those below
-    assert code == 0, err
+    whole = holdfast(*words, "--out=whole")
+    assert whole.code == 0, whole.err
     process = start(tmp_path, *words, "--out=pieces")
     wait_for(lambda: any((tmp_path / "pieces" / "records").glob("*.json")), process)
     process.send_signal(signal.SIGINT)
@@ -93,9 +93,9 @@ def test_sigint_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path):
     assert "Traceback" not in out + err
     done = {p.name for p in (tmp_path / "pieces" / "records").glob("*.json")}
     assert 1 <= len(done) < 4
-    code, _, err = finish(tmp_path, *words, "--out=pieces")
-    assert code == 0, err
-    assert "of 4 runs are done already" in err
+    rest = holdfast(*words, "--out=pieces")
+    assert rest.code == 0, rest.err
+    assert "of 4 runs are done already" in rest.err
     for path in (tmp_path / "whole" / "records").glob("*.json"):
         other = json.loads((tmp_path / "pieces" / "records" / path.name).read_text())
         assert other["stages"] == json.loads(path.read_text())["stages"]
