@@ -157,7 +157,6 @@ class Kept(NamedTuple):
     ends: Tensor
     x: Tensor  # (s, d) by place
     before: Tensor  # (s, h) before the bias and GELU
-    hidden: Tensor
     y: Tensor  # (s, d)
     noisy: Tensor  # the scores themselves where there is no noise
 
@@ -185,9 +184,7 @@ def there(u: Tensor, how: How, real: Tensor | None, rows: Tensor, parts: Parts) 
     hidden = experts.gelu(before, up_bias, expert)
     y = grouped_there(hidden, down, ends)
     out = experts.combine(y, down_bias, gates, expert, place, t)
-    kept = Kept(
-        scores, chosen, both, query, notes, gates, order, place, token, expert, ends, x, before, hidden, y, noisy
-    )
+    kept = Kept(scores, chosen, both, query, notes, gates, order, place, token, expert, ends, x, before, y, noisy)
     loss, losses = (loss, (first, second, importance)) if how.weight else (None, None)
     return out, loss, Told(scores, chosen, load, losses), kept
 
@@ -209,11 +206,11 @@ def back(
             kept.y, down_bias, kept.gates, kept.expert, kept.order, by_out.contiguous()
         )
         by_hidden = grouped_back(by_y, down, ends)
-        by_before, sums_up = experts.gelu_back(kept.before, up_bias, kept.expert, by_hidden)
+        by_before, sums_up, hidden = experts.gelu_back(kept.before, up_bias, kept.expert, by_hidden, again=learns.down)
         if learns.up_bias or learns.down_bias:
             by_up_bias, by_down_bias = experts.by_expert(sums_up, up_bias, sums_down, down_bias, ends)
-        if learns.down:
-            by_down = weight_back(by_y, kept.hidden, ends)
+        if hidden is not None:
+            by_down = weight_back(by_y, hidden, ends)
         if learns.up:
             by_up = weight_back(by_before, kept.x, ends)
         if u_learns:

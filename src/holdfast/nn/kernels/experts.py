@@ -26,14 +26,20 @@ def gelu(x: Tensor, bias: Tensor | None, expert: Tensor) -> Tensor:
     return out
 
 
-def gelu_back(x: Tensor, bias: Tensor | None, expert: Tensor, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The gradient of x, and for `by_expert` sums of that of the bias."""
+def gelu_back(
+    x: Tensor, bias: Tensor | None, expert: Tensor, grad: Tensor, *, again: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The gradient of x, for `by_expert` sums of that of the bias, and `again` what `gelu` gave.
+
+    Written in passing, it need not be kept from the way there.
+    """
     s, d = x.shape
-    out, sums = torch.empty_like(x), _sums(bias, s)
+    out, sums, hidden = torch.empty_like(x), _sums(bias, s), torch.empty_like(x) if again else None
     launch(_gelu_back, (pieces(s, ROWS), pieces(d, COLS)),
-        (x, _or(bias, x), expert, grad, out, _or(sums, x)), s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
+        (x, _or(bias, x), expert, grad, out, _or(sums, x), _or(hidden, x)), s, d,
+        BIASED=bias is not None, AGAIN=again, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
-    return out, sums
+    return out, sums, hidden
 
 
 def combine(y: Tensor, bias: Tensor | None, gates: Tensor | None, expert: Tensor, place: Tensor, tokens: int) -> Tensor:
@@ -134,7 +140,10 @@ def _gelu(x, bias, expert, out, s, d, BIASED: tl.constexpr, ROWS: tl.constexpr, 
 
 
 @kernel
-def _gelu_back(x, bias, expert, grad, out, sums, s, d, BIASED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+def _gelu_back(
+    x, bias, expert, grad, out, sums, hidden, s, d,
+    BIASED: tl.constexpr, AGAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
     block = tl.program_id(0).to(tl.int64)
     row, cols = block * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
     at, real = row[:, None] * d + cols[None, :], (row < s)[:, None] & (cols < d)[None, :]
@@ -142,7 +151,10 @@ def _gelu_back(x, bias, expert, grad, out, sums, s, d, BIASED: tl.constexpr, ROW
     v = tl.load(x + at, mask=real, other=0).to(tl.float32)
     if BIASED:
         v += tl.load(bias + mine[:, None] * d + cols[None, :], mask=real, other=0).to(tl.float32)
-    slope = 0.5 + 0.5 * tl.erf(v * 0.7071067811865476) + v * 0.3989422804014327 * tl.exp(-0.5 * v * v)
+    below = 0.5 + 0.5 * tl.erf(v * 0.7071067811865476)
+    if AGAIN:
+        tl.store(hidden + at, v * below, mask=real)
+    slope = below + v * 0.3989422804014327 * tl.exp(-0.5 * v * v)
     by = tl.load(grad + at, mask=real, other=0).to(tl.float32) * slope
     tl.store(out + at, by, mask=real)
     if BIASED:
