@@ -5,6 +5,7 @@ One pair of graphs, there and back, for each shape of what is given; a shape tha
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
@@ -15,6 +16,7 @@ from torch import Tensor
 
 Made = Sequence[Any]  # tensors and, where there is none, None
 KEPT = 16  # shapes; each holds what its way back needs, some hundred megabytes for large banks
+ALIKE = 2  # passes of a layer before one is recorded: a length that comes once is not worth it
 
 
 class Way(NamedTuple):
@@ -31,23 +33,47 @@ class Way(NamedTuple):
 
 
 class Passes:
-    """There and back at one shape. `turn` counts the passes there: each overwrites what the one before left."""
+    """There and back at one shape. `turn` counts the passes there: each overwrites what the one before left.
+
+    The graphs of one shape share a pool of memory and no others do: what a graph needs only while it runs may lie where
+    one that was recorded later leaves its results, which is harmless only while they are replayed in that order.
+    """
 
     def __init__(self, there: Callable[..., Made], given: Sequence[Tensor]) -> None:
-        self.way = record(there, given)
+        self.room = _room(given[0].device)
+        self.way = record(there, given, self.room)
         self.back: dict[Hashable, Way] = {}
         self.turn = 0
+        self._user: Callable[[], object] = _nobody
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Any, ...]:
         """What the pass leaves, in memory that the next one overwrites."""
         self.turn += 1
         return self.way.replay(given)
 
-    def backward(self, key: Hashable, back: Callable[..., Made], grad: Tensor) -> list[Tensor | None]:
-        """What the way back gives for a gradient, in memory of its own; it follows the last pass there."""
+    def backward(self, key: Hashable, back: Callable[..., Made], grads: Sequence[Tensor]) -> tuple[Any, ...]:
+        """What the way back gives for gradients, in such memory too; it follows the last pass there."""
         if key not in self.back:
-            self.back[key] = record(back, (grad,))
-        return [None if each is None else each.clone() for each in self.back[key].replay((grad,))]
+            self.back[key] = record(back, grads, self.room)
+        return self.back[key].replay(grads)
+
+    def use(self) -> object:
+        """Whoever holds this needs what the last pass left."""
+        user = _User()
+        self._user = weakref.ref(user)
+        return user
+
+    @property
+    def in_use(self) -> bool:
+        return self._user() is not None
+
+
+class _User:
+    """Held by a node of a graph of gradients, and gone with it."""
+
+
+def _nobody() -> None:
+    return None
 
 
 class Shelf:
@@ -65,12 +91,46 @@ class Shelf:
         return self.passes[key]
 
 
+class Repeated:
+    """What a layer does again and again, recorded once it has done it a few times; a copy of the layer begins anew."""
+
+    def __init__(self) -> None:
+        self.key: Hashable = None
+        self.times, self.passes = 0, None
+
+    def find(self, key: Hashable, make: Callable[[], Passes]) -> Passes | None:
+        """None for the first passes of a kind, and while what the last one left is still needed."""
+        if key != self.key:
+            self.key, self.times, self.passes = key, 0, None
+        self.times += 1
+        if self.times <= ALIKE:
+            return None
+        if self.passes is None:
+            self.passes = make()
+        return None if self.passes.in_use else self.passes
+
+    def __deepcopy__(self, _: Any) -> Repeated:
+        return Repeated()
+
+    def __reduce__(self) -> tuple[type[Repeated], tuple[()]]:
+        return Repeated, ()
+
+
+def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:
+    """What a pass left, in memory that no pass overwrites, and in the types of `like`."""
+    made: list[Any] = []
+    for each, other in zip(left, left if like is None else like, strict=True):
+        made.append(None if each is None or other is None else torch.empty_like(each, dtype=other.dtype))
+    torch._foreach_copy_([to for to in made if to is not None], [each for each in left if each is not None])
+    return made
+
+
 def can_record(tensor: Tensor) -> bool:
     return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 @torch.no_grad()
-def record(function: Callable[..., Made], given: Sequence[Tensor]) -> Way:
+def record(function: Callable[..., Made], given: Sequence[Tensor], room: Any) -> Way:
     """Run once for libraries to set themselves up, which cannot be recorded, and once more for the record."""
     takes = [each.detach().clone() for each in given]
     device = takes[0].device
@@ -80,7 +140,7 @@ def record(function: Callable[..., Made], given: Sequence[Tensor]) -> Way:
         function(*takes)
     now.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_room(device)):
+    with torch.cuda.graph(graph, pool=room):
         leaves = function(*takes)
     return Way(takes, tuple(leaves), graph)
 
@@ -91,9 +151,6 @@ def _aside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-@cache
 def _room(device: torch.device) -> Any:
-    """One pool for all recordings: they are replayed one after the other, so what a pass needs only while it runs is
-    shared; what it leaves is held by its `Way`, and no other pass is given that memory."""
     with torch.cuda.device(device):
         return torch.cuda.graph_pool_handle()

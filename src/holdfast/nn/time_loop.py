@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.core.tape import listening
 from holdfast.nn.cells import BLOCKS, Cell
 from holdfast.nn.plain_loop import Schedule, Start, Weights, plain
-from holdfast.nn.recorded import Passes, Shelf, can_record
+from holdfast.nn.recorded import Passes, Shelf, can_record, own
 
 Parts = Sequence[Tensor | None]  # inputs, the two tensors of a start or None, then the weights
 PARTS = 3 + len(Weights._fields)
@@ -110,7 +110,7 @@ def _replayed(ctx: Any, parts: Parts, needs: Sequence[bool], grad: Tensor) -> li
         passes.forward([part for part in parts if part is not None])
         ctx.turn = passes.turn
     held, trace = _placed(parts, passes.way.takes), Trace(*passes.way.leaves)
-    return passes.backward(needs, lambda grad: run_backward(grad, held, trace, cell, schedule, needs), grad)
+    return own(passes.backward(needs, lambda grad: run_backward(grad, held, trace, cell, schedule, needs), (grad,)))
 
 
 def _placed(parts: Parts, given: Sequence[Tensor]) -> Parts:

@@ -317,7 +317,7 @@ def test_a_gradient_reaches_the_state_it_starts_from():
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("slots", [0, 9])
 def test_recorded_on_a_gpu_it_gives_what_the_plain_loop_on_the_cpu_gives(cell, slots):
-    """Shapes that come again, that are new, and two passes of one shape before either goes back."""
+    """Shapes that come again, that are new, and two passes of one shape or of two before either goes back."""
     torch.manual_seed(0)
     here = Recurrent(6, 7, cell=cell, slots=slots, slot_width=6)
     there = copy.deepcopy(here).cuda()
@@ -338,6 +338,6 @@ def test_recorded_on_a_gpu_it_gives_what_the_plain_loop_on_the_cpu_gives(cell, s
 
     for b, t in ((4, 9), (4, 9), (3, 12), (4, 9)):
         check(*both(b, t))
-    first, second = both(4, 9), both(4, 9)
-    check(*first)
-    check(*second)
+    for shapes in (((4, 9), (4, 9)), ((3, 12), (4, 9)), ((4, 9), (3, 12))):
+        for waiting in [both(*shape) for shape in shapes]:
+            check(*waiting)

@@ -21,9 +21,11 @@ from holdfast.core.tape import listening
 from holdfast.nn.experts.balance import FORMS, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.operator import in_a_graph
+from holdfast.nn.experts.replayed import replayed
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
 from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_dropped, tell_importance, tell_load
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
+from holdfast.nn.recorded import Repeated
 
 _real = Held[Tensor]()
 
@@ -89,6 +91,7 @@ class SparseMoE(nn.Module):
             inner=options.inner, temperature=options.temperature, learned=options.temperature_learned,
         )  # fmt: skip
         self.act_fn = activation
+        self.repeated = Repeated()
 
     @property
     def together(self) -> tuple[int, int] | None:
@@ -167,8 +170,13 @@ class SparseMoE(nn.Module):
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
         if not able(u, dtype, how, parts):
             return None
-        way = in_a_graph if torch.compiler.is_compiling() else in_one_piece
-        out, loss, said = way(u, dtype, how, parts, real)
+        if torch.compiler.is_compiling():
+            found = in_a_graph(u, dtype, how, parts, real)
+        else:
+            again = self.training and real is None
+            found = replayed(u, dtype, how, parts, self.repeated) if again else None
+            found = found or in_one_piece(u, dtype, how, parts, real)
+        out, loss, said = found
         if listening() and self.training:
             tell_load(said.load, said.chosen, real)
             if loss is None or said.losses is None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, there, widened
+from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, drawn, narrowed, there, widened
 
 PARTS = (
     "Tensor up, Tensor? up_bias, Tensor down, Tensor? down_bias, "
@@ -73,8 +73,8 @@ def _experts(u: Tensor, real: Tensor | None, dtype: torch.dtype, *rest: Any) -> 
 
 def _there(u: Tensor, real: Tensor | None, rows: Tensor, keep: bool, *rest: Any) -> list[Tensor]:
     """What an operator gives shares no memory: no scores twice where there is no noise."""
-    how = How(*rest[8:])
-    out, loss, told, kept = there(u, how, real, rows, Parts(*rest[:8]))
+    how, parts = How(*rest[8:]), Parts(*rest[:8])
+    out, loss, told, kept = there(u, how, real, drawn(u, how, parts), rows, parts)
     found = [out, told.scores, told.chosen, told.load]
     if told.losses is not None:
         found += [loss, *told.losses]

@@ -87,8 +87,13 @@ def in_one_piece(
         said: list[Told] = []
         out, loss = _Whole.apply(u, dtype, how, real, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
         return out, loss, said[0]
-    out, loss, told, _ = there(u, how, real, *narrowed(u, dtype, parts))
+    out, loss, told, _ = there(u, how, real, drawn(u, how, parts), *narrowed(u, dtype, parts))
     return out, loss, told
+
+
+def drawn(u: Tensor, how: How, parts: Parts) -> Tensor | None:
+    """(t, e) chance for the scores, where they have noise."""
+    return torch.randn(u.shape[0], parts.directions.shape[0], device=u.device) if how.noise else None
 
 
 def narrowed(u: Tensor, dtype: torch.dtype, parts: Parts) -> tuple[Tensor, Parts]:
@@ -111,7 +116,7 @@ class _Whole(torch.autograd.Function):
         ctx: Any, u: Tensor, dtype: torch.dtype, how: How, real: Tensor | None, said: list[Told], *parts: Any
     ) -> tuple[Tensor, Tensor | None]:
         rows, narrow = narrowed(u, dtype, Parts(*parts))
-        out, loss, told, kept = there(u, how, real, rows, narrow)
+        out, loss, told, kept = there(u, how, real, drawn(u, how, narrow), rows, narrow)
         said.append(told)
         ctx.save_for_backward(u, real, *parts, rows, narrow.up, narrow.down, *kept)
         ctx.how = how
@@ -127,7 +132,7 @@ class _Whole(torch.autograd.Function):
             return (None,) * len(learns)
         learned = learns[0], *learns[5:]
         if torch.is_grad_enabled():  # someone will differentiate this once more
-            plain = functools.partial(_plainly, how, real, rows.dtype, kept)
+            plain = functools.partial(plainly, how, real, rows.dtype, kept)
             by_u, *found = through_plain(plain, (u, *parts), learned, grads)
         else:
             narrow = parts._replace(up=up, down=down)
@@ -161,8 +166,10 @@ class Kept(NamedTuple):
     noisy: Tensor  # the scores themselves where there is no noise
 
 
-def there(u: Tensor, how: How, real: Tensor | None, rows: Tensor, parts: Parts) -> tuple[Any, ...]:
-    """States (t, d), the weighted losses, what is told and kept; with the rows and the parts of `narrowed`."""
+def there(
+    u: Tensor, how: How, real: Tensor | None, chance: Tensor | None, rows: Tensor, parts: Parts
+) -> tuple[Any, ...]:
+    """States (t, d), the weighted losses, what is told and kept; of what was `drawn`, and rows and parts `narrowed`."""
     folding, routes, places, experts = _kernels()
     up, up_bias, down, down_bias, weight, bias, directions, log_scale = _without_gaps(parts)
     rows, (t, _), e, q, tutel = rows.contiguous(), u.shape, up.shape[0], weight.shape[0], how.form == "tutel"
@@ -170,9 +177,8 @@ def there(u: Tensor, how: How, real: Tensor | None, rows: Tensor, parts: Parts) 
     query = F.linear(rows, both[:q], narrow_bias)  # (t, q)
     dots = torch.empty(t, e, device=u.device)
     torch.addmm(folded_bias, u.float(), folded.T, out=dots)  # a product to a given place is none of autocast's
-    drawn = torch.randn_like(dots) if how.noise else None
     scores, noisy, chosen, gates, notes, counts = routes.route(
-        dots, query, directions, log_scale, drawn, real, largest=math.log(LARGEST), noise=how.noise, top=how.top,
+        dots, query, directions, log_scale, chance, real, largest=math.log(LARGEST), noise=how.noise, top=how.top,
         renormalise=how.renormalise, steep=1 / how.sigma, tutel=tutel, weighed=how.weight > 0,
     )  # fmt: skip
     pairs, (loss, first, second, importance, load) = places.places(
@@ -236,7 +242,7 @@ def _without_gaps(parts: Parts) -> Any:
     return [None if part is None else part.contiguous() for part in parts]
 
 
-def _plainly(how: How, real: Any, dtype: torch.dtype, kept: Kept, u: Tensor, *parts: Any) -> tuple[Tensor, Any]:
+def plainly(how: How, real: Any, dtype: torch.dtype, kept: Kept, u: Tensor, *parts: Any) -> tuple[Tensor, Any]:
     """The same through the parts, each of which knows its second derivative."""
     rows, own = narrowed(u, dtype, Parts(*parts))
     with torch.autocast(u.device.type, enabled=False):

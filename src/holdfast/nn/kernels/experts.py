@@ -29,17 +29,17 @@ def gelu(x: Tensor, bias: Tensor | None, expert: Tensor) -> Tensor:
 def gelu_back(
     x: Tensor, bias: Tensor | None, expert: Tensor, grad: Tensor, *, again: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradient of x, for `by_expert` sums of that of the bias, and `again` what `gelu` gave.
+    """The gradient of x in the memory of `grad`, for `by_expert` sums of that of the bias, `again` what `gelu` gave.
 
     Written in passing, it need not be kept from the way there.
     """
     s, d = x.shape
-    out, sums, hidden = torch.empty_like(x), _sums(bias, s), torch.empty_like(x) if again else None
+    sums, hidden = _sums(bias, s), torch.empty_like(x) if again else None
     launch(_gelu_back, (pieces(s, ROWS), pieces(d, COLS)),
-        (x, _or(bias, x), expert, grad, out, _or(sums, x), _or(hidden, x)), s, d,
+        (x, _or(bias, x), expert, grad, _or(sums, x), _or(hidden, x)), s, d,
         BIASED=bias is not None, AGAIN=again, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
-    return out, sums, hidden
+    return grad, sums, hidden
 
 
 def combine(y: Tensor, bias: Tensor | None, gates: Tensor | None, expert: Tensor, place: Tensor, tokens: int) -> Tensor:
@@ -141,7 +141,7 @@ def _gelu(x, bias, expert, out, s, d, BIASED: tl.constexpr, ROWS: tl.constexpr, 
 
 @kernel
 def _gelu_back(
-    x, bias, expert, grad, out, sums, hidden, s, d,
+    x, bias, expert, grad, sums, hidden, s, d,
     BIASED: tl.constexpr, AGAIN: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0).to(tl.int64)
@@ -156,7 +156,7 @@ def _gelu_back(
         tl.store(hidden + at, v * below, mask=real)
     slope = below + v * 0.3989422804014327 * tl.exp(-0.5 * v * v)
     by = tl.load(grad + at, mask=real, other=0).to(tl.float32) * slope
-    tl.store(out + at, by, mask=real)
+    tl.store(grad + at, by, mask=real)
     if BIASED:
         _store_sums(by, mine, expert, sums, block, s, d, cols, ROWS)
 

@@ -1,0 +1,89 @@
+"""A layer of experts that a GPU replays: the same layer with as many tokens, training step after training step.
+
+In one piece it is still two dozen kernels, which a host takes longer to ask for than a GPU to do. Recorded they are
+asked for at once, there and back; what lies between them is held for as long as the layer lives.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, plainly, there
+from holdfast.nn.kernels import through_plain
+from holdfast.nn.recorded import Passes, Repeated, can_record, own
+
+MOST = (
+    32_768  # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
+)
+
+
+def replayed(
+    u: Tensor, dtype: torch.dtype, how: How, parts: Parts, layer: Repeated
+) -> tuple[Tensor, Tensor | None, Told] | None:
+    """What `in_one_piece` gives without a mask, where this layer did the same before; None: it has to go that way."""
+    if len(u) * how.top > MOST or not torch.is_grad_enabled() or not can_record(u):
+        return None
+    exact = torch.get_float32_matmul_precision()
+    addresses = [None if part is None else part.data_ptr() for part in parts]
+    key = u.shape, u.dtype, u.device, dtype, how, exact, *addresses
+    passes = layer.find(key, partial(_passes, u, dtype, how, parts))
+    if passes is None:
+        return None
+    said: list[Told] = []
+    out, loss = _Replayed.apply(u, passes, how, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
+    return out, loss, said[0]
+
+
+def _passes(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> Passes:
+    """Parameters are read where they lie; noise is drawn before each pass, as without a recording, and none for it."""
+    chance = torch.zeros(len(u), len(parts.directions), device=u.device) if how.noise else None
+
+    def way(u: Tensor) -> tuple[Any, ...]:
+        rows, narrow = narrowed(u, dtype, parts)
+        return *there(u, how, None, chance, rows, narrow), rows, narrow, chance
+
+    return Passes(way, (u,))
+
+
+class _Replayed(torch.autograd.Function):
+    """While a node lives, no other pass overwrites what its way back needs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, passes: Passes, how: How, said: list[Told], *parts: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        chance = passes.way.leaves[-1]
+        if chance is not None:
+            chance.normal_()
+        out, loss, told, *_ = passes.forward((u,))
+        out, loss, scores, chosen, load, *losses = own((out, loss, *told[:3], *(told.losses or ())))
+        said.append(Told(scores, chosen, load, tuple(losses) or None))
+        ctx.save_for_backward(u, *parts)
+        ctx.passes, ctx.user, ctx.how = passes, passes.use(), how
+        ctx.set_materialize_grads(False)
+        return out, loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        (u, *parts), how, learns = ctx.saved_tensors, ctx.how, ctx.needs_input_grad
+        learned, given = (learns[0], *learns[4:]), [grad.contiguous() for grad in grads if grad is not None]
+        if not given:
+            return (None,) * len(learns)
+        kept, rows, narrow, _ = ctx.passes.way.leaves[3:]
+        if torch.is_grad_enabled():  # someone will differentiate this once more, and may do so after this node is gone
+            plain = partial(plainly, how, None, rows.dtype, Kept(*own(kept)))
+            by_u, *found = through_plain(plain, (u, *parts), learned, grads)
+            return by_u, None, None, None, *found
+        there_is = tuple(grad is not None for grad in grads)
+
+        def way(*given: Tensor) -> tuple[Any, ...]:
+            more = iter(given)
+            return back(how, None, rows, narrow, kept, learned, *(next(more) if each else None for each in there_is))
+
+        left = ctx.passes.backward((learned, there_is), way, given)
+        by_u, *found = own(left, like=(u, *parts))
+        return by_u, None, None, None, *found

@@ -1,0 +1,309 @@
+"""A layer whose passes are recorded: what a layer without recordings gives, whatever happens between there and back.
+
+Without a GPU a recording is a function that is called again and leaves its results where the first call left them.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.tape import tape
+from holdfast.nn import recorded
+from holdfast.nn.experts import replayed
+from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.recorded import ALIKE, Repeated, Way
+
+WIDTH, HIDDEN, TOKENS = 24, 40, 10
+
+
+def flat(made):
+    """The tensors of what a function leaves, in tuples too."""
+    for each in made:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, tuple):
+            yield from flat(each)
+
+
+class Called:
+    """In the place of a graph: the function on the same memory, its results over those of the first time."""
+
+    def __init__(self, function, takes, leaves) -> None:
+        self.function, self.takes, self.leaves = function, takes, leaves
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for old, new in zip(flat(self.leaves), flat(self.function(*self.takes)), strict=True):
+            if old.data_ptr() != new.data_ptr():
+                old.copy_(new)
+
+
+@pytest.fixture
+def device(by_narrow_kernels, monkeypatch) -> torch.device:
+    if by_narrow_kernels.type == "cpu":
+
+        @torch.no_grad()
+        def record(function, given, _):
+            takes = [each.detach().clone() for each in given]
+            leaves = tuple(function(*takes))
+            return Way(takes, leaves, Called(function, takes, leaves))
+
+        monkeypatch.setattr(recorded, "record", record)
+        monkeypatch.setattr(recorded, "_room", lambda _: None)
+        monkeypatch.setattr(replayed, "can_record", lambda _: True)
+    return by_narrow_kernels
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Makes layers that never record."""
+
+    def made(layer: SparseMoE) -> SparseMoE:
+        other = copy.deepcopy(layer)
+        monkeypatch.setattr(other.repeated, "find", lambda *_: None)
+        return other
+
+    return made
+
+
+def layer_on(device, **options) -> SparseMoE:
+    torch.manual_seed(0)
+    return SparseMoE(WIDTH, HIDDEN, nn.GELU(), options=Options(inner=32, **options)).to(device).train()
+
+
+def tokens(device, seed=0, count=TOKENS):
+    chance = torch.Generator().manual_seed(seed)
+    return torch.randn(2, count, WIDTH, generator=chance).to(device).requires_grad_()
+
+
+def there(layer, x, seed=0):
+    """The output and all that was told."""
+    torch.manual_seed(seed)
+    with tape() as side, torch.autocast(x.device.type, torch.bfloat16):
+        out = layer(x)
+    return out, {name: tuple(values) for name, values in side.items()}
+
+
+def loss_of(out, side):
+    return (out.float() - 1).square().mean() + sum(side.get("loss/experts", ()))
+
+
+def back(layer, x, found, **how):
+    return torch.autograd.grad(loss_of(*found), (x, *layer.parameters()), **how)
+
+
+def pass_by(layer, x, seed=0):
+    found = there(layer, x, seed)
+    return found, back(layer, x, found)
+
+
+def settle(layer, device):
+    """Until its passes are recorded."""
+    for seed in range(ALIKE + 1):
+        pass_by(layer, tokens(device, seed))
+    assert layer.repeated.passes is not None
+
+
+def alike(found, wanted, device):
+    """Exactly so on a CPU; on a GPU products may be taken in another order."""
+    for a, b in zip(flat(found), flat(wanted), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if device.type == "cpu" or not a.is_floating_point():
+            assert torch.equal(a, b)
+        else:
+            assert (a - b).abs().max() <= 0.02 * b.abs().max().clamp_min(1e-3)
+
+
+def everything(found, grads=()):
+    out, side = found
+    return out.detach(), *(tuple(each.detach() for each in side[name]) for name in sorted(side)), tuple(grads)
+
+
+@pytest.mark.parametrize("options", [{}, {"top": 1}, {"noise": 0.0}, {"balance": 0.0}, {"form": "tutel"}])
+def test_step_after_step_it_learns_what_a_layer_without_recordings_learns(device, plain, options):
+    layer = layer_on(device, **options)
+    other = plain(layer)
+    both = [(each, torch.optim.SGD(each.parameters(), lr=0.1)) for each in (layer, other)]
+    for seed in range(ALIKE + 4):
+        results = []
+        for each, descent in both:
+            x = tokens(device, seed)
+            found, grads = pass_by(each, x, seed)
+            for parameter, grad in zip(each.parameters(), grads[1:], strict=True):
+                parameter.grad = grad
+            descent.step()
+            results.append(everything(found, grads))
+        alike(*results, device)
+    assert layer.repeated.passes.turn == 4
+    assert other.repeated.passes is None
+
+
+def test_what_was_told_and_given_stays_when_the_layer_goes_on(device):
+    layer = layer_on(device)
+    settle(layer, device)
+    found, grads = pass_by(layer, tokens(device, 7), 7)
+    kept = everything(found, grads)
+    before = [each.clone() for each in flat(kept)]
+    del found
+    pass_by(layer, tokens(device, 8), 8)
+    assert layer.repeated.passes.turn == 3
+    assert all(torch.equal(a, b) for a, b in zip(flat(kept), before, strict=True))
+
+
+def test_two_passes_before_either_goes_back(device, plain):
+    layer = layer_on(device)
+    settle(layer, device)
+    other, turn = plain(layer), layer.repeated.passes.turn
+    results = []
+    for each in (layer, other):
+        xs = [tokens(device, seed) for seed in (7, 8)]
+        founds = [there(each, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
+        results.append(tuple(everything(f, back(each, x, f)) for f, x in zip(founds, xs, strict=True)))
+    alike(*results, device)
+    assert layer.repeated.passes.turn == turn + 1  # the second went another way
+    del founds
+    pass_by(layer, tokens(device))
+    assert layer.repeated.passes.turn == turn + 2
+
+
+def test_it_goes_back_twice(device):
+    layer, x = layer_on(device), tokens(device, 5)
+    settle(layer, device)
+    found = there(layer, x)
+    first = back(layer, x, found, retain_graph=True)
+    alike(back(layer, x, found), first, device)
+
+
+def test_gradients_add_up(device, plain):
+    layer = layer_on(device)
+    settle(layer, device)
+    other = plain(layer)
+    for each in (layer, other):
+        for seed in (7, 8):
+            loss_of(*there(each, tokens(device, seed), seed)).backward()
+    alike(*(tuple(p.grad for p in each.parameters()) for each in (layer, other)), device)
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_second_derivative_even_after_another_pass(device, plain, linear):
+    """The gradients of a sum do not hold the node that they came through: another pass takes its memory."""
+    layer = layer_on(device, top=1)
+    settle(layer, device)
+    results = []
+    for each in (layer, plain(layer)):
+        x = tokens(device, 5)
+        learned = x, *each.parameters()
+        found = there(each, x, 5)
+        loss = found[0].float().sum() if linear else loss_of(*found)
+        first = torch.autograd.grad(loss, learned, create_graph=True)
+        del found, loss
+        pass_by(each, tokens(device, 6), 6)
+        again = sum(grad.float().square().sum() for grad in first)
+        results.append(torch.autograd.grad(again, learned, allow_unused=True))
+    alike(*results, device)
+    assert layer.repeated.passes.turn == (3 if linear else 2)
+
+
+def test_only_one_of_the_two_that_it_gives_goes_back(device, plain):
+    layer = layer_on(device)
+    settle(layer, device)
+    results = []
+    for each in (layer, plain(layer)):
+        grads = []
+        for pick in (lambda out, side: out.float().sum(), lambda out, side: side["loss/experts"][0]):
+            x = tokens(device, 5)
+            learned = x, *each.parameters()
+            grads.append(torch.autograd.grad(pick(*there(each, x, 5)), learned, materialize_grads=True))
+        results.append(tuple(grads))
+    alike(*results, device)
+
+
+def test_parts_that_do_not_learn_get_nothing(device, plain):
+    layer = layer_on(device)
+    layer.down_proj.requires_grad_(False)
+    layer.router.requires_grad_(False)
+    results = []
+    for each in (layer, plain(layer)):
+        for seed in range(ALIKE + 2):
+            each.zero_grad()
+            loss_of(*there(each, tokens(device, seed), seed)).backward()
+        assert {name for name, p in each.named_parameters() if p.grad is not None} == {
+            "up_proj", "up_proj_bias", "down_proj_bias"
+        }  # fmt: skip
+        results.append(tuple(p.grad for p in each.parameters() if p.grad is not None))
+    alike(*results, device)
+    assert layer.repeated.passes.turn == 2
+
+
+def test_weights_that_moved_are_recorded_anew(device, plain):
+    layer = layer_on(device)
+    settle(layer, device)
+    old = layer.repeated.passes
+    layer.up_proj.data = layer.up_proj.data.clone() * 2
+    settle(layer, device)
+    assert layer.repeated.passes is not old
+    x = tokens(device, 9)
+    alike(everything(*pass_by(layer, x, 9)), everything(*pass_by(plain(layer), x, 9)), device)
+
+
+def test_lengths_that_differ_and_masks_and_many_tokens_are_not_recorded(device, monkeypatch):
+    layer = layer_on(device)
+    for count in (5, 6, 7, 5, 6, 7):
+        pass_by(layer, tokens(device, count=count))
+    for _ in range(2 * ALIKE):
+        with only_these_count(torch.ones(2, TOKENS, device=device)):
+            pass_by(layer, tokens(device))
+    monkeypatch.setattr(replayed, "MOST", 2 * TOKENS * layer.options.top - 1)
+    for _ in range(2 * ALIKE):
+        pass_by(layer, tokens(device))
+    assert layer.repeated.passes is None
+
+
+def test_evaluation_leaves_the_recording_of_training_alone(device):
+    layer, x = layer_on(device), tokens(device)
+    settle(layer, device)
+    passes, turn = layer.repeated.passes, layer.repeated.passes.turn
+    layer.eval()
+    there(layer, x)
+    with torch.no_grad():
+        there(layer.train(), x)
+    assert (layer.repeated.passes, passes.turn) == (passes, turn)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
+def test_a_copy_begins_without_recordings(device, again):
+    layer = layer_on(device)
+    settle(layer, device)
+    other = again(layer)
+    assert other.repeated.passes is None
+    x = tokens(device, 4)
+    alike(everything(*pass_by(other, x, 4)), everything(*pass_by(layer, x, 4)), device)
+
+
+class Counted:
+    """In the place of passes."""
+
+    in_use = False
+
+
+def test_passes_are_made_when_they_are_repeated_and_dropped_when_another_kind_comes():
+    made, layer = [], Repeated()
+
+    def find(key):
+        return layer.find(key, lambda: made.append(key) or Counted())
+
+    assert [find("a") for _ in range(ALIKE)] == [None] * ALIKE
+    first = find("a")
+    assert first is find("a")
+    first.in_use = True
+    assert find("a") is None
+    first.in_use = False
+    assert find("a") is first
+    assert find("b") is None
+    assert find("a") is None
+    assert made == ["a"]
