@@ -178,6 +178,8 @@ def assemble(spec: Spec, episode: Episode, workshop: Workshop, *, trained: Model
 
 def try_out(spec: Spec, episode: Episode, workshop: Workshop) -> None:
     """Build the spec's network and method, and drop them: one sentence where its parts do not go together."""
+    if spec.neck == "none" and not spec.method_args:
+        return  # such parts always do
     blueprint, encoder, task, kept = _drawn(spec, episode, workshop, None)
     blueprint.method(encoder, task, kept=kept, device=torch.device("cpu"))
 

@@ -18,7 +18,7 @@ from sklearn.utils.validation import validate_data
 
 from holdfast.adapting.adapt import Terms, adapt_model
 from holdfast.adapting.further import go_on
-from holdfast.assembly import Assembled, Workshop
+from holdfast.assembly import Assembled, Workshop, try_out
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
@@ -139,6 +139,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         cache = cache_folder() if self.cache else None
         workshop = Workshop(dataset, device=device, cache=cache, watch=watch.encoding)
         (episode,) = episodes(spec, workshop)
+        try_out(spec, episode, workshop)
         saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))
         watch.start(1, 0)
         watch.begin(f"{spec.method} on {len(dataset.domains)} domains", training_steps(spec))

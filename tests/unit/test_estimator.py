@@ -10,6 +10,7 @@ from sklearn.metrics import accuracy_score
 
 import holdfast
 from holdfast import BadInput, DomainClassifier
+from holdfast.assembly import Workshop
 from holdfast.data.worlds import world
 from holdfast.nn.backbones.graph_layers import geometric
 from tests.graphs import rings_and_stars
@@ -93,6 +94,14 @@ def test_bad_calls_say_what_is_wrong(vectors):
         small().fit(broken, y, domains=d)
     with pytest.raises(BadInput, match="single label"):
         small().fit(X, ["same"] * len(y), domains=d)
+
+
+def test_a_neck_that_does_not_fit_is_told_before_images_are_prepared(monkeypatch):
+    images = world("image", "none", domains=2, size=8, classes=2, seed=0)
+    monkeypatch.setattr(Workshop, "store", lambda *_: pytest.fail("images were prepared"))
+    made = DomainClassifier("experts+erm", encoder="vit-tiny", tune="full", steps=1, settings={"neck.at": [99]})
+    with pytest.raises(BadInput, match=r"from 0 to 11, .* not \[99\]"):
+        made.fit_dataset(images)
 
 
 def test_compare_from_python(tmp_path):

@@ -40,13 +40,12 @@ def run_all(
     workshop.watch = watch.encoding
     every = ((spec, episode) for spec in specs for episode in episodes(spec, workshop))
     jobs: dict[str, Job] = {}
-    first: dict[str, tuple[Job, Episode]] = {}  # of each configuration whose parts may not go together
+    first: dict[str, tuple[Job, Episode]] = {}  # of each configuration
     for spec, episode in [(spec, episode) for spec, episode in every if only is None or episode.name in only]:
         check_job(spec, episode, workshop)
         job = Job.of(spec, episode, out)
         jobs[job.id] = job
-        if spec.neck != "none" or spec.method_args:
-            first.setdefault(str(replace(spec, seed=0)), (job, episode))
+        first.setdefault(str(replace(spec, seed=0)), (job, episode))
     paths = {id: out / "records" / f"{id}.json" for id in jobs}
     there = parallel.by_first(lambda: {id: read_whole(path) for id, path in paths.items()})
     found = {id: done for id, done in there.items() if done is not None}
