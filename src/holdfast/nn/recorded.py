@@ -5,14 +5,16 @@ One pair of graphs, there and back, for each shape of what is given; a shape tha
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import matmul
 
 Made = Sequence[Any]  # tensors and, where there is none, None
 KEPT = 16  # shapes; each holds what its way back needs, some hundred megabytes for large banks
@@ -54,22 +56,21 @@ class Passes:
     def backward(self, key: Hashable, back: Callable[..., Made], grads: Sequence[Tensor]) -> tuple[Any, ...]:
         """What the way back gives for gradients, in such memory too; it follows the last pass there."""
         if key not in self.back:
-            self.back[key] = record(back, grads, self.room)
+            try:
+                self.back[key] = record(back, grads, self.room)
+            except torch.OutOfMemoryError:  # there may be enough without holding it
+                return tuple(back(*grads))
         return self.back[key].replay(grads)
 
-    def use(self) -> object:
-        """Whoever holds this needs what the last pass left."""
-        user = _User()
+    def use(self, device: torch.device) -> Tensor:
+        """Whoever holds this needs what the last pass left; saved for the way back, it is let go when others are."""
+        user = torch.empty(0, device=device)
         self._user = weakref.ref(user)
         return user
 
     @property
     def in_use(self) -> bool:
         return self._user() is not None
-
-
-class _User:
-    """Held by a node of a graph of gradients, and gone with it."""
 
 
 def _nobody() -> None:
@@ -96,7 +97,8 @@ class Repeated:
 
     def __init__(self) -> None:
         self.key: Hashable = None
-        self.times, self.passes = 0, None
+        self.times: float = 0
+        self.passes: Passes | None = None
 
     def find(self, key: Hashable, make: Callable[[], Passes]) -> Passes | None:
         """None for the first passes of a kind, and while what the last one left is still needed."""
@@ -105,9 +107,14 @@ class Repeated:
         self.times += 1
         if self.times <= ALIKE:
             return None
-        if self.passes is None:
-            self.passes = make()
-        return None if self.passes.in_use else self.passes
+        passes = self.passes
+        if passes is None:
+            try:
+                passes = self.passes = make()
+            except torch.OutOfMemoryError:  # it went without a recording so far
+                self.times = -math.inf
+                return None
+        return None if passes.in_use else passes
 
     def __deepcopy__(self, _: Any) -> Repeated:
         return Repeated()
@@ -119,10 +126,21 @@ class Repeated:
 def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:
     """What a pass left, in memory that no pass overwrites, and in the types of `like`."""
     made: list[Any] = []
+    copies = defaultdict[Any, list[tuple[Tensor, Tensor]]](
+        list
+    )  # by types: at once they are copied only among themselves
     for each, other in zip(left, left if like is None else like, strict=True):
         made.append(None if each is None or other is None else torch.empty_like(each, dtype=other.dtype))
-    torch._foreach_copy_([to for to in made if to is not None], [each for each in left if each is not None])
+        if each is not None and other is not None:
+            copies[each.dtype, other.dtype].append((made[-1], each))
+    for pairs in copies.values():
+        torch._foreach_copy_([to for to, _ in pairs], [each for _, each in pairs])
     return made
+
+
+def products() -> str:
+    """How exactly fp32 products are taken: a recording keeps to what was asked for at its time."""
+    return getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
 
 
 def can_record(tensor: Tensor) -> bool:
@@ -140,7 +158,10 @@ def record(function: Callable[..., Made], given: Sequence[Tensor], room: Any) ->
         function(*takes)
     now.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=room):
+    with (
+        torch.cuda.device(device),
+        torch.cuda.graph(graph, pool=room, stream=_recording(device), capture_error_mode="thread_local"),
+    ):
         leaves = function(*takes)
     return Way(takes, tuple(leaves), graph)
 
@@ -148,6 +169,12 @@ def record(function: Callable[..., Made], given: Sequence[Tensor], room: Any) ->
 @cache
 def _aside(device: torch.device) -> torch.cuda.Stream:
     """One stream for all first runs: what is freed on a stream can only be used again on it."""
+    return torch.cuda.Stream(device)
+
+
+@cache
+def _recording(device: torch.device) -> torch.cuda.Stream:
+    """Torch has one such stream for all devices, and work on another device than its own would not be recorded."""
     return torch.cuda.Stream(device)
 
 

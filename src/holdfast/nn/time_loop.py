@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.core.tape import listening
 from holdfast.nn.cells import BLOCKS, Cell
 from holdfast.nn.plain_loop import Schedule, Start, Weights, plain
-from holdfast.nn.recorded import Passes, Shelf, can_record, own
+from holdfast.nn.recorded import Passes, Shelf, can_record, own, products
 
 Parts = Sequence[Tensor | None]  # inputs, the two tensors of a start or None, then the weights
 PARTS = 3 + len(Weights._fields)
@@ -95,13 +95,12 @@ _shelf = Shelf()
 def _passes(parts: Parts, cell: type[Cell], schedule: Schedule) -> Passes:
     """The recorded loop for these shapes."""
     shapes = tuple(None if part is None else (part.dtype, *part.shape) for part in parts)
-    exact = torch.get_float32_matmul_precision()
     given = [part for part in parts if part is not None]
 
     def there(*given: Tensor) -> tuple[Any, ...]:
         return run_forward(_placed(parts, given), cell, schedule)
 
-    return _shelf.find((given[0].device, exact, cell, schedule, shapes), lambda: Passes(there, given))
+    return _shelf.find((given[0].device, products(), cell, schedule, shapes), lambda: Passes(there, given))
 
 
 def _replayed(ctx: Any, parts: Parts, needs: Sequence[bool], grad: Tensor) -> list[Tensor | None]:

@@ -119,6 +119,11 @@ def _new_enough(device: torch.device) -> bool:
     return _capability(device) >= (8, 0)
 
 
+def without_waiting(device: torch.device) -> bool:
+    """Whether grouped products leave the sizes of groups on this GPU; on others torch brings them to the host."""
+    return _capability(device)[0] in (9, 10)
+
+
 def through_experts(
     u: Tensor,
     gates: Tensor,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -186,6 +186,11 @@ class SparseMoE(nn.Module):
         if listening():
             tell_choices(said.chosen, said.scores, states.shape[:-1], real)
         return out.view_as(states)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Weights that move or change their type leave their recording, which would hold a GPU's memory."""
+        self.repeated = Repeated()
+        return super()._apply(fn, recurse)
 
     def _between(self, hidden: Tensor) -> Tensor:
         return F.dropout(self.act_fn(hidden), self.options.dropout, self.training)

@@ -6,15 +6,17 @@ asked for at once, there and back; what lies between them is held for as long as
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.nn.experts.dispatch import without_waiting
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, plainly, there
 from holdfast.nn.kernels import through_plain
-from holdfast.nn.recorded import Passes, Repeated, can_record, own
+from holdfast.nn.recorded import Passes, Repeated, can_record, own, products
 
 MOST = (
     32_768  # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
@@ -25,17 +27,25 @@ def replayed(
     u: Tensor, dtype: torch.dtype, how: How, parts: Parts, layer: Repeated
 ) -> tuple[Tensor, Tensor | None, Told] | None:
     """What `in_one_piece` gives without a mask, where this layer did the same before; None: it has to go that way."""
-    if len(u) * how.top > MOST or not torch.is_grad_enabled() or not can_record(u):
+    if len(u) * how.top > MOST or not torch.is_grad_enabled() or not _recordable(u):
         return None
-    exact = torch.get_float32_matmul_precision()
-    addresses = [None if part is None else part.data_ptr() for part in parts]
-    key = u.shape, u.dtype, u.device, dtype, how, exact, *addresses
+    key = u.shape, u.dtype, u.device, dtype, how, products(), *_addresses(parts)
     passes = layer.find(key, partial(_passes, u, dtype, how, parts))
     if passes is None:
         return None
     said: list[Told] = []
     out, loss = _Replayed.apply(u, passes, how, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
     return out, loss, said[0]
+
+
+def _recordable(u: Tensor) -> bool:
+    """Not where someone else keeps what is saved: who does checkpoints goes there twice, the same way both times."""
+    watched = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # pyright: ignore[reportAttributeAccessIssue]
+    return can_record(u) and without_waiting(u.device) and not watched
+
+
+def _addresses(parts: Iterable[Tensor | None]) -> list[int | None]:
+    return [None if part is None else part.data_ptr() for part in parts]
 
 
 def _passes(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> Passes:
@@ -50,7 +60,7 @@ def _passes(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> Passes:
 
 
 class _Replayed(torch.autograd.Function):
-    """While a node lives, no other pass overwrites what its way back needs."""
+    """While a node may go back, no other pass overwrites what it needs for that."""
 
     @staticmethod
     def forward(
@@ -62,16 +72,16 @@ class _Replayed(torch.autograd.Function):
         out, loss, told, *_ = passes.forward((u,))
         out, loss, scores, chosen, load, *losses = own((out, loss, *told[:3], *(told.losses or ())))
         said.append(Told(scores, chosen, load, tuple(losses) or None))
-        ctx.save_for_backward(u, *parts)
-        ctx.passes, ctx.user, ctx.how = passes, passes.use(), how
+        ctx.save_for_backward(passes.use(u.device), u, *parts)
+        ctx.passes, ctx.how, ctx.addresses = passes, how, _addresses(parts)
         ctx.set_materialize_grads(False)
         return out, loss
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        (u, *parts), how, learns = ctx.saved_tensors, ctx.how, ctx.needs_input_grad
+        (_, u, *parts), how, learns = ctx.saved_tensors, ctx.how, ctx.needs_input_grad
         learned, given = (learns[0], *learns[4:]), [grad.contiguous() for grad in grads if grad is not None]
-        if not given:
+        if not given or (grads[0] is None and not learned[0] and not any(learned[5:])):
             return (None,) * len(learns)
         kept, rows, narrow, _ = ctx.passes.way.leaves[3:]
         if torch.is_grad_enabled():  # someone will differentiate this once more, and may do so after this node is gone
@@ -84,6 +94,10 @@ class _Replayed(torch.autograd.Function):
             more = iter(given)
             return back(how, None, rows, narrow, kept, learned, *(next(more) if each else None for each in there_is))
 
-        left = ctx.passes.backward((learned, there_is), way, given)
+        if _addresses(parts) == ctx.addresses:
+            left = ctx.passes.backward((learned, there_is), way, given)
+        else:  # someone gave them other memory since
+            narrow = Parts(*parts)._replace(up=narrow.up, down=narrow.down)  # pyright: ignore[reportArgumentType]
+            left = way(*given)
         by_u, *found = own(left, like=(u, *parts))
         return by_u, None, None, None, *found

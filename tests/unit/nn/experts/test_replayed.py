@@ -10,6 +10,7 @@ import pickle
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from holdfast.core.tape import tape
@@ -56,6 +57,7 @@ def device(by_narrow_kernels, monkeypatch) -> torch.device:
         monkeypatch.setattr(recorded, "record", record)
         monkeypatch.setattr(recorded, "_room", lambda _: None)
         monkeypatch.setattr(replayed, "can_record", lambda _: True)
+        monkeypatch.setattr(replayed, "without_waiting", lambda _: True)
     return by_narrow_kernels
 
 
@@ -177,6 +179,87 @@ def test_it_goes_back_twice(device):
     found = there(layer, x)
     first = back(layer, x, found, retain_graph=True)
     alike(back(layer, x, found), first, device)
+
+
+def test_a_loop_that_holds_its_last_loss_is_replayed_too(device):
+    layer = layer_on(device)
+    for seed in range(ALIKE + 5):
+        found = there(layer, tokens(device, seed), seed)
+        loss = loss_of(*found)
+        loss.backward()
+    assert layer.repeated.passes.turn == 5
+
+
+def test_where_others_keep_what_is_saved_two_passes_go_back(device, plain):
+    layer = layer_on(device)
+    settle(layer, device)
+    results = []
+    for each in (layer, plain(layer)):
+        xs = [tokens(device, seed) for seed in (7, 8)]
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda kept: kept):
+            founds = [there(each, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
+        results.append(tuple(back(each, x, f) for f, x in zip(founds, xs, strict=True)))
+    alike(*results, device)
+
+
+def test_checkpoints_go_the_same_way_twice(device, plain):
+    layer = layer_on(device, noise=0.0)
+    results = []
+    for each in (layer, plain(layer)):
+        for seed in range(ALIKE + 2):
+            x = tokens(device, seed)
+            with torch.autocast(device.type, torch.bfloat16):
+                out = torch.utils.checkpoint.checkpoint(each, x, use_reentrant=False)
+            results.append(torch.autograd.grad(out.float().square().mean(), (x, *each.parameters()), allow_unused=True))
+    half = len(results) // 2
+    alike(tuple(results[:half]), tuple(results[half:]), device)
+
+
+def test_weights_that_get_other_memory_before_the_way_back(device, plain):
+    layer = layer_on(device)
+    settle(layer, device)
+    results = []
+    for each in (layer, plain(layer)):
+        x = tokens(device, 5)
+        found = there(each, x, 5)
+        old = each.up_proj_bias.data
+        each.up_proj_bias.data = old.clone()
+        old.fill_(7.0)
+        results.append(back(each, x, found))
+    alike(*results, device)
+
+
+def test_a_loss_that_reaches_nothing_that_learns(device):
+    layer = layer_on(device)
+    layer.router.requires_grad_(False)
+    x = tokens(device).detach()
+    for seed in range(ALIKE + 2):
+        there(layer, x, seed)[0].float().sum().backward()
+    layer.zero_grad()
+    _, side = there(layer, x)
+    assert layer.repeated.passes.turn == 3
+    side["loss/experts"][0].backward()
+    assert all(p.grad is None for p in layer.parameters())
+
+
+@pytest.mark.parametrize(("refused", "tried"), [(1, 1), (2, 3)])  # there, once for all; back, and the next time again
+def test_without_memory_for_a_recording_it_goes_on_without(device, plain, monkeypatch, refused, tried):
+    layer = layer_on(device)
+    real, asked = recorded.record, []
+
+    def record(*args):
+        asked.append(args)
+        if len(asked) == refused:
+            raise torch.OutOfMemoryError("none left")
+        return real(*args)
+
+    monkeypatch.setattr(recorded, "record", record)
+    for seed in range(ALIKE + 3):
+        x = tokens(device, seed)
+        found = pass_by(layer, x, seed)
+        alike(everything(*found), everything(*pass_by(plain(layer), x, seed)), device)
+        del found
+    assert len(asked) == tried
 
 
 def test_gradients_add_up(device, plain):
@@ -307,3 +390,20 @@ def test_passes_are_made_when_they_are_repeated_and_dropped_when_another_kind_co
     assert find("b") is None
     assert find("a") is None
     assert made == ["a"]
+
+
+def test_how_exact_products_are_is_known_whichever_way_it_was_asked_for():
+    """Asked the old way after the new one, torch raises."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        torch.set_float32_matmul_precision("high")
+        before = recorded.products()
+        torch.set_float32_matmul_precision("highest")
+        assert recorded.products() != before
+        if hasattr(matmul, "fp32_precision"):
+            matmul.fp32_precision = "tf32"
+            assert recorded.products() == before
+    finally:
+        if hasattr(matmul, "fp32_precision"):
+            matmul.fp32_precision = "none"
+        torch.set_float32_matmul_precision("highest")
