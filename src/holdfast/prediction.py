@@ -17,7 +17,7 @@ from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.data.domain import Dataset
 from holdfast.data.read import cut, pieces
-from holdfast.data.writing import check_suffix, write_pieces
+from holdfast.data.writing import check_apart, check_suffix, write_pieces
 from holdfast.saved import WINDOW, SavedModel, load_model
 from holdfast.settings import choose_device
 
@@ -63,6 +63,7 @@ def predict(
     """
     out = Path(out)
     check_suffix(out)
+    check_apart("--out", out, data)
     saved, where = load_model(Path(model)), choose_device(device)
     done = Prediction(out, what=SAID.get(saved.task, "labels"))
     _check(saved, abstain_above, done)

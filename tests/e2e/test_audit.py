@@ -51,6 +51,7 @@ def test_audit_for_people_and_machines(holdfast, leaky, tmp_path):
         (["reviews.csv", "--near", "3"], "from 0.7 to 1"),
         (["reviews.csv", "--clean", "clean.txt"], "name a file that ends in"),
         (["reviews.csv", "--clean", "reviews.csv"], "would write over the data"),
+        (["reviews.csv", "--out", "./reviews.csv"], "would write over the data"),
         (["reviews.csv", "--task", "clasify"], "did you mean 'classify'"),
         (["reviews.csv", "--column", "domain=shop"], "has no column 'shop'"),
     ],

@@ -129,6 +129,15 @@ def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tm
     assert pq.read_table(tmp_path / "out.parquet").column_names == ["id", "label", "p_neg", "p_pos", "foreign"]
 
 
+def test_predictions_never_replace_what_they_are_of(holdfast, reviews, quick, tmp_path):
+    assert holdfast("fit", reviews, "--out=model", "--steps=2", *quick).code == 0
+    before = reviews.read_bytes()
+    ran = holdfast("predict", "model", reviews, "--out", reviews)
+    assert ran.code == 2
+    assert "would write over the data: name another file" in ran.err
+    assert reviews.read_bytes() == before
+
+
 def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_path):
     assert holdfast("fit", reviews, "--steps", 60, "--out", "model", *quick).code == 0
     (tmp_path / "new.csv").write_text("text,label\ngreat,pos\nawful,neg\nhm,never-seen\nopen,\n")

@@ -22,6 +22,12 @@ def check_suffix(out: Path) -> None:
         raise BadInput(f"cannot write '{out}': name a file that ends in {', '.join(SUFFIXES)}")
 
 
+def check_apart(option: str, out: Path, data: object) -> None:
+    """One sentence where a file to write is the data itself, told before any work is done."""
+    if isinstance(data, str | Path) and Path(data).expanduser().resolve() == out.expanduser().resolve():
+        raise BadInput(f"{option} {out} would write over the data: name another file")
+
+
 def write_pieces(out: Path, pieces: Iterator[pa.Table], *, harmless: bool = False) -> Path:
     """Write tables with the same columns one after another; each is asked for when the one before is on the disk.
 

@@ -17,6 +17,7 @@ from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.domain import Dataset
+from holdfast.data.writing import check_apart
 from holdfast.inspection import tables
 from holdfast.inspection.baseline import Quick, quick_scores
 from holdfast.inspection.clean import check_clean, write_clean
@@ -89,6 +90,8 @@ def audit(
     """
     if not 0.7 <= near <= 1:
         raise BadInput(f"near is the likeness of two texts, from 0.7 to 1, not {near}")
+    if out is not None:
+        check_apart("--out", Path(out), data)
     if clean is not None:
         check_clean(Path(clean), data)
     say = tell or (lambda sentence: None)

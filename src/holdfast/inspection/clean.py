@@ -17,7 +17,7 @@ from holdfast.core.files import write_text
 from holdfast.data import formats
 from holdfast.data.domain import SPLITS, Dataset
 from holdfast.data.rows import each_row
-from holdfast.data.writing import check_suffix, write_pieces
+from holdfast.data.writing import check_apart, check_suffix, write_pieces
 
 LINES = (".jsonl", ".ndjson")
 
@@ -25,8 +25,7 @@ LINES = (".jsonl", ".ndjson")
 def check_clean(out: Path, data: str | Path | Dataset) -> None:
     """Refuse, before any work is done, a file that cannot be written or that is the input itself."""
     check_suffix(out)
-    if not isinstance(data, Dataset) and Path(data).expanduser().resolve() == out.resolve():
-        raise BadInput(f"--clean {out} would write over the data: name another file")
+    check_apart("--clean", out, data)
 
 
 def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, kept: np.ndarray) -> Path:
