@@ -126,9 +126,7 @@ class Repeated:
 def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:
     """What a pass left, in memory that no pass overwrites, and in the types of `like`."""
     made: list[Any] = []
-    copies = defaultdict[Any, list[tuple[Tensor, Tensor]]](
-        list
-    )  # by types: at once they are copied only among themselves
+    copies = defaultdict[Any, list[tuple[Tensor, Tensor]]](list)  # by types: at once only those alike are copied
     for each, other in zip(left, left if like is None else like, strict=True):
         made.append(None if each is None or other is None else torch.empty_like(each, dtype=other.dtype))
         if each is not None and other is not None:

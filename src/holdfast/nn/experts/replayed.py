@@ -18,9 +18,8 @@ from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, pl
 from holdfast.nn.kernels import through_plain
 from holdfast.nn.recorded import Passes, Repeated, can_record, own, products
 
-MOST = (
-    32_768  # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
-)
+# pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
+MOST = 32_768
 
 
 def replayed(
