@@ -27,6 +27,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "GMoE with SWAD": {**EXPERTS, "method": "swad(erm)"},
     "GMoE with Fish": {**EXPERTS, "method": "fish"},
     "GMoE with CORAL": {**EXPERTS, "method": "coral"},
+    "ERM with SWAD": {"method": "swad(erm)"},
+    "experts by fixed random routing, with SWAD": {**EXPERTS, "router": "random", "method": "swad(erm)"},
     NULL: {**EXPERTS, "router": "random"},
     "one network of the work of two experts": {"neck": "wide", "times": 2},
     "one network of the size of six experts": {"neck": "wide", "times": 6},
@@ -65,8 +67,21 @@ def _by_source(record: RunRecord) -> dict[str, float]:
 def pacs(start: str) -> list[str]:
     """Leave one domain out, from one set of weights."""
     found = _scores(f"gmoe/{start}", _by_target("accuracy"))
-    rows = FEW if start == "random" else tuple(ROWS)
+    rows = [row for row in ROWS if row in found]
     return compared(found, rows, sorted(found[PLAIN]), seeds=SEEDS, against=AGAINST)
+
+
+def longer(start: str) -> list[str]:
+    """2.5 times the steps, at the rate of choice."""
+    found = _scores(f"gmoe/{start}-long", _by_target("accuracy"))
+    return compared(found, (PLAIN, "GMoE"), sorted(found[PLAIN]), seeds=SEEDS, against={PLAIN: AGAINST[PLAIN]})
+
+
+def longer_by_chance(start: str) -> list[str]:
+    """The same beside random routing, with the seeds that it had."""
+    found = _scores(f"gmoe/{start}-long", _by_target("accuracy"))
+    rows = (PLAIN, "GMoE", NULL)
+    return compared(found, rows, sorted(found[PLAIN]), seeds=len(found[NULL]["art"]), against={NULL: AGAINST[NULL]})
 
 
 def chosen(start: str) -> list[str]:
