@@ -19,7 +19,7 @@ from holdfast.nn.kernels import through_plain
 from holdfast.nn.recorded import Passes, Repeated, can_record, own, products
 
 # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
-MOST = 32_768
+MOST = 65_536
 
 
 def replayed(

@@ -249,7 +249,7 @@ def test_layers_that_a_gpu_replays_go_down_as_others_do(tmp_path, top):
         net, x, losses = net.to("cuda").train(), to(x, "cuda"), [*losses, []]
         for layer in net.stack() if recorded else ():
             layer.compile(options={"triton.cudagraphs": True})
-        descent = torch.optim.SGD(net.parameters(), lr=0.01)
+        descent = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(6):
             with tape() as side, torch.autocast("cuda", torch.bfloat16):
                 loss = (net(x).float() - 1).square().mean() + sum(side["loss/experts"])
