@@ -19,6 +19,7 @@ from torch.backends.cuda import matmul
 Made = Sequence[Any]  # tensors and, where there is none, None
 KEPT = 16  # shapes; each holds what its way back needs, some hundred megabytes for large banks
 ALIKE = 2  # passes of a layer before one is recorded: a length that comes once is not worth it
+OFTEN = 16  # the same of predictions, which may soon be over
 
 
 class Way(NamedTuple):
@@ -95,7 +96,8 @@ class Shelf:
 class Repeated:
     """What a layer does again and again, recorded once it has done it a few times; a copy of the layer begins anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, alike: int = ALIKE) -> None:
+        self.alike = alike
         self.key: Hashable = None
         self.times: float = 0
         self.passes: Passes | None = None
@@ -105,7 +107,7 @@ class Repeated:
         if key != self.key:
             self.key, self.times, self.passes = key, 0, None
         self.times += 1
-        if self.times <= ALIKE:
+        if self.times <= self.alike:
             return None
         passes = self.passes
         if passes is None:
@@ -117,10 +119,10 @@ class Repeated:
         return None if passes.in_use else passes
 
     def __deepcopy__(self, _: Any) -> Repeated:
-        return Repeated()
+        return Repeated(self.alike)
 
-    def __reduce__(self) -> tuple[type[Repeated], tuple[()]]:
-        return Repeated, ()
+    def __reduce__(self) -> tuple[type[Repeated], tuple[int]]:
+        return Repeated, (self.alike,)
 
 
 def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:

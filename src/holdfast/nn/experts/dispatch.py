@@ -121,7 +121,7 @@ def _new_enough(device: torch.device) -> bool:
 
 def without_waiting(device: torch.device) -> bool:
     """Whether grouped products leave the sizes of groups on this GPU; on others torch brings them to the host."""
-    return _capability(device)[0] in (9, 10)
+    return device.type == "cuda" and _capability(device)[0] in (9, 10)
 
 
 def through_experts(

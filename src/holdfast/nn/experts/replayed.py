@@ -1,4 +1,4 @@
-"""A layer of experts that a GPU replays: the same layer with as many tokens, training step after training step.
+"""A layer of experts that a GPU replays: the same layer with as many tokens, step after step, batch after batch.
 
 In one piece it is still two dozen kernels, which a host takes longer to ask for than a GPU to do. Recorded they are
 asked for at once, there and back; what lies between them is held for as long as the layer lives.
@@ -26,15 +26,28 @@ def replayed(
     u: Tensor, dtype: torch.dtype, how: How, parts: Parts, layer: Repeated
 ) -> tuple[Tensor, Tensor | None, Told] | None:
     """What `in_one_piece` gives without a mask, where this layer did the same before; None: it has to go that way."""
-    if len(u) * how.top > MOST or not torch.is_grad_enabled() or not _recordable(u):
+    if len(u) * how.top > MOST or not _recordable(u):
         return None
-    key = u.shape, u.dtype, u.device, dtype, how, products(), *_addresses(parts)
-    passes = layer.find(key, partial(_passes, u, dtype, how, parts))
+    learns = torch.is_grad_enabled()
+    alike = u.shape, u.dtype, u.device, dtype, how, products(), *_addresses(parts)
+    key = learns, torch.is_inference_mode_enabled(), *alike
+    passes = layer.find(key, partial(_passes, u, dtype, how, parts, keep=learns))
     if passes is None:
         return None
+    if not learns:
+        return _replay(passes, u)
     said: list[Told] = []
     out, loss = _Replayed.apply(u, passes, how, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
     return out, loss, said[0]
+
+
+def better_apart(u: Tensor, how: How) -> bool:
+    """Whether a program that is being compiled had better leave this layer out, so that it is replayed."""
+    if len(u) * how.top > MOST:
+        return False
+    from holdfast.nn.experts.compiling import may_break
+
+    return may_break(u.device)
 
 
 def _recordable(u: Tensor) -> bool:
@@ -47,15 +60,26 @@ def _addresses(parts: Iterable[Tensor | None]) -> list[int | None]:
     return [None if part is None else part.data_ptr() for part in parts]
 
 
-def _passes(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> Passes:
+def _passes(u: Tensor, dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes:
     """Parameters are read where they lie; noise is drawn before each pass, as without a recording, and none for it."""
     chance = torch.zeros(len(u), len(parts.directions), device=u.device) if how.noise else None
 
     def way(u: Tensor) -> tuple[Any, ...]:
         rows, narrow = narrowed(u, dtype, parts)
-        return *there(u, how, None, chance, rows, narrow), rows, narrow, chance
+        *told, kept = there(u, how, None, chance, rows, narrow)
+        return (*told, kept, rows, narrow, chance) if keep else (*told, chance)
 
     return Passes(way, (u,))
+
+
+def _replay(passes: Passes, u: Tensor) -> tuple[Tensor, Tensor | None, Told]:
+    """What a pass gives, in memory that no other overwrites."""
+    chance = passes.way.leaves[-1]
+    if chance is not None:
+        chance.normal_()
+    out, loss, told, *_ = passes.forward((u,))
+    out, loss, scores, chosen, load, *losses = own((out, loss, *told[:3], *(told.losses or ())))
+    return out, loss, Told(scores, chosen, load, tuple(losses) or None)
 
 
 class _Replayed(torch.autograd.Function):
@@ -65,12 +89,8 @@ class _Replayed(torch.autograd.Function):
     def forward(
         ctx: Any, u: Tensor, passes: Passes, how: How, said: list[Told], *parts: Any
     ) -> tuple[Tensor, Tensor | None]:
-        chance = passes.way.leaves[-1]
-        if chance is not None:
-            chance.normal_()
-        out, loss, told, *_ = passes.forward((u,))
-        out, loss, scores, chosen, load, *losses = own((out, loss, *told[:3], *(told.losses or ())))
-        said.append(Told(scores, chosen, load, tuple(losses) or None))
+        out, loss, told = _replay(passes, u)
+        said.append(told)
         ctx.save_for_backward(passes.use(u.device), u, *parts)
         ctx.passes, ctx.how, ctx.addresses = passes, how, _addresses(parts)
         ctx.set_materialize_grads(False)

@@ -15,9 +15,9 @@ from torch import nn
 
 from holdfast.core.tape import tape
 from holdfast.nn import recorded
-from holdfast.nn.experts import replayed
+from holdfast.nn.experts import compiling, replayed
 from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
-from holdfast.nn.recorded import ALIKE, Repeated, Way
+from holdfast.nn.recorded import ALIKE, OFTEN, Repeated, Way
 
 WIDTH, HIDDEN, TOKENS = 24, 40, 10
 
@@ -57,7 +57,8 @@ def device(by_narrow_kernels, monkeypatch) -> torch.device:
         monkeypatch.setattr(recorded, "record", record)
         monkeypatch.setattr(recorded, "_room", lambda _: None)
         monkeypatch.setattr(replayed, "can_record", lambda _: True)
-        monkeypatch.setattr(replayed, "without_waiting", lambda _: True)
+        for module in (replayed, compiling):
+            monkeypatch.setattr(module, "without_waiting", lambda _: True)
     return by_narrow_kernels
 
 
@@ -67,7 +68,8 @@ def plain(monkeypatch):
 
     def made(layer: SparseMoE) -> SparseMoE:
         other = copy.deepcopy(layer)
-        monkeypatch.setattr(other.repeated, "find", lambda *_: None)
+        for done in (other.repeated, other.predicted):
+            monkeypatch.setattr(done, "find", lambda *_: None)
         return other
 
     return made
@@ -354,8 +356,65 @@ def test_evaluation_leaves_the_recording_of_training_alone(device):
     layer.eval()
     there(layer, x)
     with torch.no_grad():
+        for _ in range(OFTEN + 1):
+            there(layer, x)
         there(layer.train(), x)
+    assert layer.predicted.passes.turn == 1
     assert (layer.repeated.passes, passes.turn) == (passes, turn)
+
+
+@pytest.mark.parametrize("way", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("top", [1, 2])
+def test_predictions_that_come_again_and_again_are_recorded_too(device, plain, way, top):
+    layer = layer_on(device, top=top).eval()
+    other, results = plain(layer), []
+    with way():
+        for seed in range(OFTEN + 3):
+            x = tokens(device, seed)
+            results.append(tuple(everything(there(each, x)) for each in (layer, other)))
+    assert layer.predicted.passes.turn == 3
+    assert other.predicted.passes is None
+    for found, wanted in results:  # those of the first replay too, after the others
+        alike(found, wanted, device)
+    assert len(layer.predicted.passes.way.leaves) == 4  # nothing for a way back
+
+
+def test_predictions_in_both_ways_that_torch_has_go_on_one_after_the_other(device, plain):
+    """Memory that was made in inference mode may be written nowhere else."""
+    layer = layer_on(device).eval()
+    other = plain(layer)
+    for way in (torch.inference_mode, torch.no_grad):
+        with way():
+            for seed in range(OFTEN + 2):
+                x = tokens(device, seed)
+                alike(everything(there(layer, x)), everything(there(other, x)), device)
+        assert layer.predicted.passes.turn == 2
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_compiled_program_leaves_the_layer_out_unless_it_has_to_be_whole(device, plain, whole, training):
+    layer = layer_on(device).train(training)
+    wanted, graphs = plain(layer), []
+    block = nn.Sequential(nn.Identity(), layer)
+    torch.compiler.reset()
+
+    def kept(graph, _):
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda x: block(x * 2) + 1, backend=kept, fullgraph=whole)
+    for seed in range(OFTEN + 1):
+        x = tokens(device, seed)
+        with torch.set_grad_enabled(training):
+            (found, side), (out, heard) = there(compiled, x, seed), there(wanted, x * 2, seed)
+        alike((found, *side.values()), (out + 1, *heard.values()), device)
+        del found, side
+    here = [node.target for graph in graphs for node in graph.graph.nodes if node.target == torch.ops.holdfast.experts]
+    assert len(here) == whole
+    done = layer.repeated if training else layer.predicted
+    assert (done.passes is not None) == (not whole)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
