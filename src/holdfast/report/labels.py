@@ -13,6 +13,7 @@ BASELINE = "erm"
 SHARED = ("encoder", "tune")  # told as soon as two of them occur: a comparison across them must be visible
 BARE = (*SHARED, "data", "plan")  # the value speaks for itself
 NO_NECK = ("none", "null")
+FIRST = ("steps", "lr", "batch")  # before others, which may follow from them
 LATE = ("data", "plan", "fingerprint")  # named only where nothing else tells two configurations apart
 
 
@@ -114,9 +115,11 @@ def _telling(own: Mapping[str, Mapping[str, str]], always: list[str], necks: Map
 
 def _priority(name: str) -> tuple[int, str]:
     if name in LATE:
-        return 4 + LATE.index(name), name
+        return 5 + LATE.index(name), name
     if name in BARE:
         return 0, name
+    if name not in FIRST and "_args." not in name:
+        return 4, name
     return (1 if name.startswith("method_args.") else 2 if "_args." in name else 3), name
 
 
@@ -134,8 +137,8 @@ def _flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _say(name: str, value: str | None) -> str:
-    """A setting in a label: `minilm`, `no data`, `slots=64`, `encoder.depth=2`."""
+    """A setting in a label: `minilm`, `no data`, `slots=64`, `encoder.depth=2`, `weight=default` of none given."""
     short = name.removeprefix("method_args.").replace("_args.", ".")
     if value is None or value == "null":
-        return f"no {name}" if name in BARE else f"{short}=none"
+        return f"no {name}" if name in BARE else f"{short}={'default' if value is None else 'none'}"
     return value if name in BARE else f"{short}={value}"

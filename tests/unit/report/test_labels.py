@@ -39,10 +39,15 @@ def test_settings_of_a_neck_are_told_where_runs_with_it_differ_and_no_others():
 
 def test_other_settings_still_tell_runs_of_one_neck_apart():
     runs = [made("mil", "memory", method_args={"gamma": g}) for g in (1, 10)] + [made("mil")]
-    assert list(grouped(runs)) == ["mil (gamma=none)", "mil + memory (gamma=1)", "mil + memory (gamma=10)"]
+    assert list(grouped(runs)) == ["mil (gamma=default)", "mil + memory (gamma=1)", "mil + memory (gamma=10)"]
     assert len(grouped([made("erm", None), made("erm", "none")])) == 2
 
 
 def test_a_setting_that_one_run_has_and_another_has_not_is_told_in_short():
     runs = [made("erm", plan_args={"order": ["a", "b"]}), made("erm", plan_args={})]
-    assert sorted(grouped(runs)) == ['erm (plan.order=["a", "b"])', "erm (plan.order=none)"]
+    assert sorted(grouped(runs)) == ['erm (plan.order=["a", "b"])', "erm (plan.order=default)"]
+
+
+def test_steps_are_told_and_not_what_follows_from_them():
+    runs = [made("erm", steps=100, every=10), made("erm", steps=300, every=30)]
+    assert list(grouped(runs)) == ["erm (steps=100)", "erm (steps=300)"]
