@@ -15,6 +15,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.lock import locked
 from holdfast.data.arrival import one_domain, share_of, shifted, with_classes, without_held_out
+from holdfast.data.by_name import in_order
 from holdfast.data.domain import Dataset
 from holdfast.data.heldout import TEST, TRAIN, HeldOut, merged, parts_of
 from holdfast.data.join import join
@@ -84,8 +85,10 @@ def adapt(
     saved = load_model(folder)
     task = catalog.make("tasks", saved.task, given={})
     need = tuple(each for each in task.needs if each != "domain")
-    new = load_data(data, columns=columns, need=need, form=task.reads)
-    again = [load_data(each, columns=columns, need=need, form=task.reads) for each in earlier]
+    new, *again = (
+        in_order(load_data(each, columns=columns, need=need, form=task.reads), saved.columns)
+        for each in (data, *earlier)
+    )
     with locked(folder):
         ledger = ledger_of(folder)
         done = adapt_model(

@@ -162,6 +162,7 @@ class Gathered:
             ids=None if roles.id is None else Strings(self.ids.column()),
             time=time,
             notes=tuple(notes),
+            columns=None if roles.texts else roles.features,
         )
 
 
