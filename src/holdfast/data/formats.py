@@ -97,7 +97,8 @@ def _csv(path: Path, types: Types, block: int) -> Any:
     )
 
 
-def _peek_json(path: Path) -> pa.Schema:
+def first_rows(path: Path) -> list[dict[str, Any]]:
+    """The first objects of a file of JSON."""
     rows = []
     with path.open(encoding="utf-8-sig") as file:
         for line in islice((line for line in file if line.strip()), _PEEK):
@@ -105,17 +106,21 @@ def _peek_json(path: Path) -> pa.Schema:
                 rows.append(json.loads(line))
             except ValueError:
                 break  # the stream names the row
-    schema = json_schema(rows)
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _peek_json(path: Path) -> pa.Schema:
+    schema = json_schema(first_rows(path))
     if not schema.names:
         raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object a line'}")
     return schema
 
 
-def json_schema(rows: Iterable[Any]) -> pa.Schema:
+def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
     """The columns that objects of JSON have together, with the types they seem to have."""
     seen: dict[str, set[type]] = {}
     for row in rows:
-        for key, value in row.items() if isinstance(row, dict) else ():
+        for key, value in row.items():
             seen.setdefault(key, set()).add(type(value))
     return pa.schema([(key, _json_type(kinds)) for key, kinds in seen.items()])
 
@@ -150,7 +155,10 @@ def explain(path: Path, error: BaseException, types: Types | None = None) -> Bad
     if found := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", said):
         names = peek(path).names
         at = ", ".join(filter(None, (_row(said), f"column '{names[int(found[1])]}'")))
-        return BadInput(f"{path}: {at} has '{found[2]}' where a number belongs")
+        return BadInput(
+            f"{path}: {at} has '{found[2]}' where a number belongs: mend it or take the row out, or say which columns "
+            "are features with --column features=NAME,NAME"
+        )
     if "straddl" in said:
         return LongRow(f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: most likely a quote is never closed")
     if path.suffix.lower() in (".jsonl", ".ndjson") and (fault := _json_fault(path, types or {})):
@@ -202,7 +210,10 @@ def row_fault(number: int, row: Mapping[str, Any], types: Types) -> str | None:
     for name, kind in types.items():
         if not _fits(row.get(name), kind):
             shown, kinds = repr(row[name])[:60], _KINDS.get(kind, str(kind))
-            return f"row {number}, column '{name}' has {shown} where {kinds} belongs as in other rows"
+            return (
+                f"row {number}, column '{name}' has {shown} where {kinds} belongs as in other rows: mend it or take "
+                "the row out"
+            )
     return None
 
 

@@ -15,6 +15,7 @@ from holdfast.data import formats
 from holdfast.data.columns import Roles, assign
 from holdfast.data.domain import Dataset
 from holdfast.data.gathered import Gathered
+from holdfast.data.spoiled import mostly_numbers
 
 
 def read_table(
@@ -54,6 +55,7 @@ def _pieces(
 ) -> Iterator[Dataset]:
     schema = formats.peek(path, block)
     numeric = {f.name for f in schema if pa.types.is_boolean(f.type) or _is_number(f.type)}
+    numeric |= mostly_numbers(path, schema, block)  # and so the stream names the cell that is none
     roles = assign(str(path), schema.names, numeric=numeric, columns=columns, need=need)
     types = _types(path, schema, roles)
     for name in types:

@@ -170,6 +170,22 @@ def test_features_must_be_finite(tmp_path, suffix):
     assert "row 2, column 'a' has 'abc'" in refusal(path, columns={"features": "a"})
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_one_odd_cell_does_not_take_a_column_of_numbers_away(tmp_path, suffix):
+    mark = "\t" if suffix == ".tsv" else ","
+    rows = [{"a": i, "b": 0.5 * i, "note": f"n{i}", "label": i % 2, "domain": "x"} for i in range(9)]
+    rows[4]["b"] = "n/a?"
+    lines = [mark.join(rows[0]), *(mark.join(map(str, row.values())) for row in rows)]
+    content = "\n".join(map(json.dumps, rows) if suffix == ".jsonl" else lines) + "\n"
+    path = put(tmp_path, content, f"data{suffix}")
+    said = refusal(path)
+    assert "row 5, column 'b' has 'n/a?' where a number belongs" in said
+    assert "mend it or take the row out" in said
+    assert read_table(path, columns={"features": "a"}).columns == ("a",)
+    clean = put(tmp_path, content.replace('"n/a?"', "7").replace("n/a?", "7"), f"clean{suffix}")
+    assert read_table(clean).columns == ("a", "b")  # "note" is of texts, and is left out as ever
+
+
 def test_domains_go_by_time_where_there_is_one(tmp_path):
     late = put(tmp_path, "text,label,domain,year\na,x,new,2005\nb,y,old,1999\nc,x,new,1990\nd,x,mid,1995\n")
     found = read_table(late)
