@@ -19,6 +19,7 @@ from holdfast.core.errors import BadInput
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 20  # bytes of csv or json at a time: a row may not be longer
 LONG_BLOCK = 1 << 27  # for files with longer rows
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _TEXT = pa.large_string()
 _BATCH = 1 << 14  # rows of parquet at a time
 _PEEK = 200  # lines of json
@@ -44,7 +45,8 @@ def peek(path: Path, block: int = BLOCK) -> pa.Schema:
         with path.open("rb") as file:
             if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
                 raise _not_utf8(path, "it starts with the mark of UTF-16", code="UTF-16")
-        if path.suffix.lower() in (".csv", ".tsv"):
+        if path.suffix.lower() in _SEPARATORS:
+            _check_separator(path)
             with _csv(path, {}, block) as reader:
                 schema = reader.schema
             assert schema.names is not None  # names that are not UTF-8 fail here
@@ -90,11 +92,25 @@ def _csv(path: Path, types: Types, block: int) -> Any:
         path,
         # one thread, so that arrow can tell the row of an error
         read_options=csv.ReadOptions(use_threads=False, block_size=block),
-        parse_options=csv.ParseOptions(
-            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
-        ),
+        parse_options=csv.ParseOptions(delimiter=_SEPARATORS[path.suffix.lower()], newlines_in_values=True),
         convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
     )
+
+
+def _check_separator(path: Path) -> None:
+    """One sentence where the header is parted by something else; numbers may have a comma there, so it is not read."""
+    with path.open("rb") as file:
+        header = re.sub(rb'"[^"]*"', b"", file.readline(BLOCK)).decode("utf-8", "replace")
+    own = _SEPARATORS[path.suffix.lower()]
+    other = next((each for each in ";\t,|" if each in header), None)
+    if own in header or other is None:
+        return
+    named = {"\t": "a tab", ",": "a comma"}
+    mend = f"write it anew with {named[own]} between columns, and a point in numbers, not a comma"
+    for suffix, mark in _SEPARATORS.items():
+        if mark == other:
+            mend = f"call it {path.stem}{suffix}"
+    raise BadInput(f"{path} seems to be separated by {named.get(other, repr(other))} and not by {named[own]}: {mend}")
 
 
 def first_rows(path: Path) -> list[dict[str, Any]]:
