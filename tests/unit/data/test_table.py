@@ -88,6 +88,24 @@ def test_labels_that_are_bools(tmp_path):
         assert read_table(write(tmp_path, suffix, rows)).classes == ("False", "True")
 
 
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
+def test_labels_that_are_measurements_are_told(tmp_path, suffix):
+    def rows(labels):
+        return {"text": ["a"] * len(labels), "label": labels, "domain": ["x"] * len(labels)}
+
+    every = [0.25 + i for i in range(400)]
+    said = refusal(write(tmp_path, suffix, rows(every)))
+    assert "400 different labels in 400 examples, all of them numbers such as 0.25" in said
+    assert "cut them into classes" in said
+    assert not read_table(tmp_path / f"data{suffix}", need=()).notes  # to predict they may be anything
+    (note,) = read_table(write(tmp_path, suffix, rows(every * 3))).notes
+    assert "each is a class of its own; if they are measurements, cut them" in note
+    (note,) = read_table(write(tmp_path, suffix, rows(list(range(400))))).notes
+    assert "each is a class of its own" in note
+    for classes in (list(range(400)) * 3, [0.5, 1.0, 1.5] * 20, [f"name {i}" for i in range(400)]):
+        assert not read_table(write(tmp_path, suffix, rows(classes))).notes
+
+
 def test_text_and_float_labels_of_csv_merge(tmp_path):
     found = read_table(put(tmp_path, "text,label,domain\na,1.0,x\nb,1,x\nc,01,x\nd, 2 ,x\n"))
     assert (found.classes, found.y.tolist()) == (("01", "1", "2"), [1, 1, 0, 2])
