@@ -21,8 +21,10 @@ def in_order(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
     there = dataset.columns
     if learned is None or there is None or there == tuple(learned):
         return dataset
-    missing = [name for name in learned if name not in there]
-    odd = [name for name in there if name not in learned]
+    place = {name: i for i, name in enumerate(there)}
+    missing = [name for name in learned if name not in place]
+    known = set(learned)
+    odd = [name for name in there if name not in known]
     if missing or odd:
         lacks = f"lacks {listed(missing)}, which this model was trained on" if missing else ""
         has = f"has {listed(odd)}, which this model was not trained on" if odd else ""
@@ -32,4 +34,4 @@ def in_order(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
             "or say which are features with --column features=NAME,NAME"
         )
     rows = dataset.raw.take(np.arange(len(dataset))).numpy()  # (n, d)
-    return replace(dataset, raw=Vectors(rows[:, [there.index(name) for name in learned]]), columns=tuple(learned))
+    return replace(dataset, raw=Vectors(rows[:, [place[name] for name in learned]]), columns=tuple(learned))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 def mostly_numbers(path: Path, schema: pa.Schema, block: int) -> set[str]:
     """The columns that seem to be texts and hold more numbers than anything else; a typed file has none."""
     names = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    names = [name for name in names if schema.names.count(name) == 1]
+    counts = Counter(schema.names)
+    names = [name for name in names if counts[name] == 1]
     if not names or path.suffix.lower() == ".parquet":
         return set()
     if path.suffix.lower() in (".csv", ".tsv"):
@@ -33,7 +35,7 @@ def _mostly(column: Any) -> bool:
     there = column.filter(pc.call_function("greater", [pc.call_function("binary_length", [column]), 0]))
     options = pc.MatchSubstringOptions(_NUMBER)
     right = pc.call_function("match_substring_regex", [there], options=options)
-    return 2 * (pc.sum(right).as_py() or 0) > len(there)
+    return 2 * right.true_count > len(there)
 
 
 def _more(values: list[Any]) -> bool:
