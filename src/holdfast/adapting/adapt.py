@@ -17,6 +17,7 @@ from holdfast.core.lock import locked
 from holdfast.data.arrival import one_domain, share_of, shifted, with_classes, without_held_out
 from holdfast.data.by_name import in_order
 from holdfast.data.domain import Dataset
+from holdfast.data.frame import Source
 from holdfast.data.heldout import TEST, TRAIN, HeldOut, merged, parts_of
 from holdfast.data.join import join
 from holdfast.data.kept import sample
@@ -72,11 +73,11 @@ class Adaptation:
 
 def adapt(
     model: str | Path,
-    data: str | Path | Dataset,
+    data: Source,
     terms: Terms | None = None,
     *,
     domain: str | None = None,
-    earlier: Sequence[str | Path | Dataset] = (),
+    earlier: Sequence[Source] = (),
     columns: Mapping[str, str] | None = None,
     watch: Watch | None = None,
 ) -> Adaptation:
