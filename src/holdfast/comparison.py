@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from holdfast import catalog
 from holdfast.assembly import Workshop
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.domain import Dataset
+from holdfast.data.frame import Source, read_frame
 from holdfast.data.parts import unmatched
 from holdfast.data.read import read
 from holdfast.engines.job import Engine
@@ -56,22 +59,29 @@ class Comparison:
 
 
 def load_data(
-    data: str | Path | Dataset,
+    data: Source,
     *,
     columns: Mapping[str, str] | None = None,
     need: Sequence[str] = ("label", "domain"),
     data_dir: Path | None = None,
     form: str = "table",
 ) -> Dataset:
-    """A data set from a path, a known name, or as it is; `form` is what a task reads."""
+    """A data set from a path, a known name, a DataFrame, or as it is; `form` is what a task reads."""
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, pd.DataFrame) and form == "table":
+        return read_frame(data, columns=columns, need=need)
+    if not isinstance(data, str | Path):
+        raise BadInput(
+            f"data is a path, the name of a data set, a Dataset or a DataFrame with a label and a domain column, not "
+            f"a {type(data).__name__}{'' if form == 'table' else ' for this task'}: write it to a file"
+        )
     known = {name: entry.load() for name, entry in catalog.DATASETS.items()}
     return read(data, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
 
 
 def training_data(
-    data: str | Path | Dataset,
+    data: Source,
     *,
     task: str | None = None,
     columns: Mapping[str, str] | None = None,
@@ -83,10 +93,15 @@ def training_data(
     return found.checked(labels="label" in asked.needs)
 
 
+def as_names(given: str | Sequence[str]) -> list[str]:
+    """Names in a list; a text is one, or several with commas between, as on the command line."""
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+
+
 def compare(
-    data: str | Path | Dataset,
+    data: Source,
     *,
-    methods: Sequence[str] = ("all",),
+    methods: str | Sequence[str] = ("all",),
     seeds: int | Sequence[int] = 3,
     out: str | Path = "runs/compare",
     encoder: str = "auto",
@@ -103,7 +118,7 @@ def compare(
     examples: int | None = None,
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    analyse: Sequence[str] = (),
+    analyse: str | Sequence[str] = (),
     watch: Watch | None = None,
     engine: Engine | None = None,
 ) -> Comparison:
@@ -111,7 +126,7 @@ def compare(
     dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
-    where = choose_device(device)
+    where, methods = choose_device(device), as_names(methods)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or not methods:
         raise BadInput("nothing to run: give at least one seed and one method")
@@ -122,7 +137,7 @@ def compare(
         method=None if methods[0] == "all" else methods[0], plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
     )  # fmt: skip
-    wanted = choose_analyses(analyse, [base.task])
+    wanted = choose_analyses(as_names(analyse), [base.task])
     base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
@@ -147,10 +162,10 @@ def compare(
 
 
 def _source(
-    data: str | Path | Dataset, *, columns: Mapping[str, str] | None, examples: int | None, data_dir: Path | None
+    data: Source, *, columns: Mapping[str, str] | None, examples: int | None, data_dir: Path | None
 ) -> list[str]:
     """How a command line names the data; empty where it never had a name there."""
-    if isinstance(data, Dataset):
+    if not isinstance(data, str | Path):
         return []
     words = [str(data), *(word for pair in (columns or {}).items() for word in ("--column", "=".join(pair)))]
     words += [] if examples is None else ["--examples", str(examples)]

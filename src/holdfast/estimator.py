@@ -103,6 +103,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     def fit_dataset(self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None) -> Self:
         """Train on a data set; with a folder the model is saved there, and a stopped training goes on where it was."""
+        self._features(dataset.raw, dataset.raw, first=True)
         return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch)
 
     def _rule(self, domains: Sequence[Any] | None) -> tuple[str, Mapping[str, Any] | None]:
@@ -165,7 +166,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         kept = None
         if self.keep_sample:
             kept = sample(dataset, stage.train, held, most=self.keep_sample, seed=self.seed)
-        columns = self.__dict__.get("feature_names_in_")
+        columns = self.__dict__.get("feature_names_in_", dataset.columns)
         return SavedModel(
             built.deploy(), built.encoder, dataset.classes, self.record_, gauge, HeldOut.of(dataset, held), kept,
             None if columns is None else tuple(map(str, columns)),

@@ -15,6 +15,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
+from holdfast.data.by_name import in_order
 from holdfast.data.domain import Dataset
 from holdfast.data.read import cut, pieces
 from holdfast.data.writing import check_apart, check_suffix, write_pieces
@@ -70,7 +71,7 @@ def predict(
     form = catalog.make("tasks", saved.task, given={}).reads
     whole = saved.task not in ("classify", "respond")  # what it says are lists, whose kind is known at the end alone
     tables = (
-        _table(saved, piece, where, done, calibrated=calibrated, abstain_above=abstain_above)
+        _table(saved, in_order(piece, saved.columns), where, done, calibrated=calibrated, abstain_above=abstain_above)
         for piece in _pieces(data, columns, form, rows=(1 << 62) if whole else WINDOW)
     )
     write_pieces(out, tables, harmless=True)

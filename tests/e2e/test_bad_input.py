@@ -1,5 +1,7 @@
 """Bad input gets one clear sentence that names what is wrong and how to mend it, exit code 2, and nothing is lost."""
 
+import errno
+import os
 import re
 
 import numpy as np
@@ -186,3 +188,47 @@ def test_unknown_verbs_and_options(holdfast):
     check(holdfast("list", "metods"), r"did you mean 'methods'")
     check(holdfast("list", "methods", "--jsn"), r"--jsn")
     check(holdfast("bench", "lop"), r"unknown bench 'lop'.*did you mean 'loop'")
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", f"{LONG}.csv"),
+        ("fit", "r.csv", "--out", LONG),
+        ("fit", "r.csv", "--config", LONG),
+        ("fit", "r.csv", "--encoder", f"hf:{LONG}", "--steps", 2),
+        ("report", LONG),
+        ("adapt", LONG, "r.csv"),
+        ("rollback", LONG),
+        ("predict", LONG, "r.csv"),
+        ("pretrain", f"{LONG}.csv"),
+    ],
+    ids=lambda words: f"{words[0]} {words[-2] if '--' in str(words[-2]) else ''}",
+)
+def test_a_path_that_the_system_refuses_is_one_sentence(holdfast, tmp_path, words):
+    write_reviews(tmp_path / "r.csv")
+    check(holdfast(*words), r"a{100}.*longer than a name may be: name a shorter path")
+
+
+def test_a_path_in_a_locked_folder_is_one_sentence(holdfast, tmp_path, monkeypatch):
+    def stat(path, *args, real=os.stat, **more):  # permissions do not hold for a superuser, who may run this
+        if "locked" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *args, **more)
+
+    write_reviews(tmp_path / "r.csv")
+    monkeypatch.setattr(os, "stat", stat)
+    for words in (["compare", "locked/r.csv"], ["fit", "r.csv", "--out", "locked/m"], ["predict", "locked/m", "r.csv"]):
+        check(holdfast(*words), r"locked/\S+ may not be used \(Permission denied\): change its permissions")
+
+
+def test_an_error_that_is_not_of_the_system_is_not_hidden(holdfast, monkeypatch):
+    def fails(*args, **more):
+        raise OSError("a library is broken")
+
+    monkeypatch.setattr("holdfast.saved.check_model", fails)
+    with pytest.raises(OSError, match="a library is broken"):
+        holdfast("predict", "model", "r.csv")

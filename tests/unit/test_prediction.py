@@ -1,11 +1,14 @@
 import csv
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from holdfast import BadInput, DomainClassifier, prediction, saved
+from holdfast.adapting.adapt import Terms, adapt
+from holdfast.comparison import training_data
 from holdfast.data.worlds import world
 from holdfast.prediction import predict
 
@@ -140,3 +143,66 @@ def test_a_folder_of_images_is_predicted_in_pieces(tmp_path, monkeypatch):
     found = pd.read_parquet(done.path)
     assert found["id"].tolist() == [f"{i}.png" for i in range(10)]
     np.testing.assert_array_equal(found[["p_0", "p_1"]].to_numpy(), made.predict_proba(X[:10]))
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    """A model of a table whose numeric columns have names, and the table."""
+    home, chance = tmp_path_factory.mktemp("numbers"), np.random.default_rng(0)
+    table = pd.DataFrame(chance.normal(size=(80, 3)), columns=["age", "dose", "pulse"])
+    table["label"], table["domain"] = np.where(table["age"] > 2 * table["dose"], "yes", "no"), ["a", "b"] * 40
+    table.to_csv(home / "seen.csv", index=False)
+    made = DomainClassifier(steps=30, batch=16, device="cpu", settings={"encoder.hidden": [8]})
+    made.fit_dataset(training_data(home / "seen.csv"), folder=home / "model")
+    return home / "model", table
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_numeric_columns_are_found_by_name(numbers, tmp_path, suffix):
+    folder, table = numbers
+    turned = table[["domain", "pulse", "label", "dose", "age"]]
+    write = {"csv": turned.to_csv, "parquet": turned.to_parquet}
+    if suffix == "jsonl":
+        turned.to_json(tmp_path / "new.jsonl", orient="records", lines=True)
+    else:
+        write[suffix](tmp_path / f"new.{suffix}", index=False)
+    table.to_csv(tmp_path / "same.csv", index=False)
+    found = predict(folder, tmp_path / f"new.{suffix}", tmp_path / "new-out.parquet", device="cpu")
+    plain = predict(folder, tmp_path / "same.csv", tmp_path / "same-out.parquet", device="cpu")
+    assert len(set(pd.read_parquet(plain.path)["label"])) == 2
+    np.testing.assert_allclose(pd.read_parquet(found.path)["p_yes"], pd.read_parquet(plain.path)["p_yes"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"pulse": "heart"}, "lacks 'pulse', which this model was trained on and has 'heart', which .* not trained on"),
+        ({"pulse": "id"}, "lacks 'pulse', which this model was trained on; rename"),
+    ],
+)
+def test_features_that_the_model_does_not_have_are_named(numbers, tmp_path, change, said):
+    folder, table = numbers
+    table.rename(columns=change).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(BadInput, match=said):
+        predict(folder, tmp_path / "new.csv", tmp_path / "out.csv", device="cpu")
+    table.assign(weight=1.0).to_csv(tmp_path / "more.csv", index=False)
+    with pytest.raises(BadInput, match="has 'weight', which this model was not trained on"):
+        predict(folder, tmp_path / "more.csv", tmp_path / "out.csv", device="cpu")
+    predict(folder, tmp_path / "more.csv", tmp_path / "out.csv", device="cpu", columns={"features": "dose,age,pulse"})
+
+
+def test_a_model_without_names_takes_columns_by_position(numbers, tmp_path):
+    folder, table = numbers
+    shutil.copytree(folder, tmp_path / "old")
+    config = json.loads((tmp_path / "old" / "config.json").read_text())
+    assert config.pop("columns") == ["age", "dose", "pulse"]
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
+    table.rename(columns={"pulse": "heart"}).to_csv(tmp_path / "new.csv", index=False)
+    assert predict(tmp_path / "old", tmp_path / "new.csv", tmp_path / "out.csv", device="cpu").examples == len(table)
+
+
+def test_adapting_finds_numeric_columns_by_name_too(numbers, tmp_path):
+    folder, table = numbers
+    table.rename(columns={"pulse": "heart"}).to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(BadInput, match="lacks 'pulse'"):
+        adapt(folder, tmp_path / "new.csv", Terms(force=True, device="cpu"), domain="c")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from holdfast import catalog
@@ -10,6 +12,7 @@ from holdfast.comparison import compare, training_data
 from holdfast.core.errors import BadInput
 from holdfast.data.worlds import world
 from holdfast.experiment import episodes
+from holdfast.search.sweep import sweep
 from holdfast.settings import choose_analyses, choose_methods, make_spec, parse, settings_of, with_methods
 from holdfast.spec import Spec
 from tests.annotated import write_questions
@@ -175,3 +178,25 @@ def test_settings_inside_a_setting_have_a_second_dot():
         make_spec(data, encoder="vit-tiny", settings={"encoder.experts": 4, "encoder.experts.top": 1})
     with pytest.raises(BadInput, match="setting of encoder 'vit-tiny'"):
         make_spec(data, encoder="vit-tiny", settings={"encoder.expert.top": 1})
+
+
+def test_data_may_be_a_frame_and_methods_one_text(tmp_path):
+    rows = DATA.raw.take(np.arange(len(DATA))).numpy()
+    frame = pd.DataFrame(rows, columns=[f"f{i}" for i in range(rows.shape[1])])
+    frame = frame.assign(label=np.asarray(DATA.classes)[DATA.y], domain=np.asarray(DATA.domains)[DATA.domain])
+    given = {"seeds": 1, "steps": 2, "batch": 4, "settings": QUICK, "device": "cpu"}
+    one = compare(frame, methods="erm", analyse="a-distance", out=tmp_path / "one", **given)
+    assert [record.spec["method"] for record in one.records] == ["erm"]
+    assert "a-distance" in one.records[0].analysis
+    plain = compare(DATA, methods=["erm"], out=tmp_path / "plain", **given)
+    assert one.records[0].stages == plain.records[0].stages
+    two = compare(frame, methods="erm, coral", out=tmp_path / "two", **given)
+    assert {record.spec["method"] for record in two.records} == {"erm", "coral"}
+    (trial,) = sweep(frame, methods="erm", trials=1, out=tmp_path / "swept", **given).chosen
+    assert trial.method == "erm"
+
+
+@pytest.mark.parametrize("data", [[["good film", "pos", "a"]], None, 3])
+def test_data_of_another_kind_is_one_sentence(data, tmp_path):
+    with pytest.raises(BadInput, match=r"data is a path, .* or a DataFrame .*, not a \w+: write it to a file"):
+        compare(data, out=tmp_path)

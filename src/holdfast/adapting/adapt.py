@@ -15,7 +15,9 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.lock import locked
 from holdfast.data.arrival import one_domain, share_of, shifted, with_classes, without_held_out
+from holdfast.data.by_name import in_order
 from holdfast.data.domain import Dataset
+from holdfast.data.frame import Source
 from holdfast.data.heldout import TEST, TRAIN, HeldOut, merged, parts_of
 from holdfast.data.join import join
 from holdfast.data.kept import sample
@@ -71,11 +73,11 @@ class Adaptation:
 
 def adapt(
     model: str | Path,
-    data: str | Path | Dataset,
+    data: Source,
     terms: Terms | None = None,
     *,
     domain: str | None = None,
-    earlier: Sequence[str | Path | Dataset] = (),
+    earlier: Sequence[Source] = (),
     columns: Mapping[str, str] | None = None,
     watch: Watch | None = None,
 ) -> Adaptation:
@@ -84,8 +86,10 @@ def adapt(
     saved = load_model(folder)
     task = catalog.make("tasks", saved.task, given={})
     need = tuple(each for each in task.needs if each != "domain")
-    new = load_data(data, columns=columns, need=need, form=task.reads)
-    again = [load_data(each, columns=columns, need=need, form=task.reads) for each in earlier]
+    new, *again = (
+        in_order(load_data(each, columns=columns, need=need, form=task.reads), saved.columns)
+        for each in (data, *earlier)
+    )
     with locked(folder):
         ledger = ledger_of(folder)
         done = adapt_model(

@@ -82,6 +82,7 @@ def main() -> None:
     A run that was stopped ends with 128 plus the number of the signal: 130 for Ctrl-C, 143 for a scheduler's SIGTERM.
     """
     from holdfast.core.errors import BadInput
+    from holdfast.core.files import refused
 
     before = signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -106,6 +107,10 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        if error.errno is None:  # not of the system, but of a library that says so
+            raise
+        fail(str(refused(error)))
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":
             fail("the device has too little memory: use a smaller --batch, a smaller encoder or --device cpu")

@@ -13,6 +13,8 @@ from typing import Any
 
 from holdfast.core.errors import BadInput, Damaged
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
     """Let `write` fill a draft beside `path`, then move it there in one step."""
@@ -33,12 +35,27 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
 
 def cannot_write(path: Path, error: OSError) -> BadInput:
     """What to tell where a file cannot be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if error.errno in _FULL:
         return BadInput(
             f"no space left to write {path}: free some space or choose another folder; "
             "what was finished before is kept, and the same command goes on from there"
         )
     return BadInput(f"cannot write {path} ({error.strerror or error}): choose another place")
+
+
+def refused(error: OSError) -> BadInput:
+    """What to tell where the system refuses a path, whatever was to be done with it."""
+    where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
+    if error.errno in _FULL:
+        return cannot_write(Path(where), error)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return BadInput(
+            f"{where} may not be used ({error.strerror}): change its permissions or those of the folders above it, or "
+            "name another path"
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return BadInput(f"{where} is longer than a name may be: name a shorter path")
+    return BadInput(f"{where} cannot be used ({error.strerror or error}): check the path")
 
 
 def write_text(path: Path, text: str) -> Path:

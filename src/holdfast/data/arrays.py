@@ -17,7 +17,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.data.archives import check_zip
 from holdfast.data.columns import SYNONYMS, find, listed
 from holdfast.data.domain import Dataset
-from holdfast.data.names import Names, class_codes, domain_codes, split_codes, times
+from holdfast.data.names import Names, class_codes, domain_codes, measured, split_codes, times
 from holdfast.data.raw import Pixels, Raw, Vectors
 
 _WANTED = {
@@ -46,9 +46,11 @@ def read_arrays(
     time = times(_arrow(path, "time", found["time"])) if "time" in found else None
     if "time" in found and time is None:
         raise BadInput(f"{path}: the time array must hold numbers or dates without gaps")
-    y, classes = np.full(len(raw), -1, dtype=np.int64), ()
+    y, classes, told = np.full(len(raw), -1, dtype=np.int64), (), ""
     if "label" in coded:
         y, classes = class_codes(coded["label"])
+    if "label" in need:
+        told = measured(classes, len(raw), where=str(path))
     domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
     if "domain" in coded:
         domain, domains = domain_codes(coded["domain"], time)
@@ -62,6 +64,7 @@ def read_arrays(
         split=split_codes(coded["split"], where=str(path), column="split") if "split" in coded else None,
         ids=[str(i) for i in found["id"].tolist()] if "id" in found else None,
         time=time,
+        notes=(told,) if told else (),
     )
 
 

@@ -35,6 +35,7 @@ class Dataset:
     ids: Sequence[str] | None = None
     time: np.ndarray | None = None
     notes: tuple[str, ...] = ()  # what a reader should tell the user, such as rows dropped
+    columns: tuple[str, ...] | None = None  # of vectors that were a table, how it calls them
 
     def __post_init__(self) -> None:
         n = len(self.raw)

@@ -19,6 +19,7 @@ from holdfast.core.errors import BadInput
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 20  # bytes of csv or json at a time: a row may not be longer
 LONG_BLOCK = 1 << 27  # for files with longer rows
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _TEXT = pa.large_string()
 _BATCH = 1 << 14  # rows of parquet at a time
 _PEEK = 200  # lines of json
@@ -44,7 +45,8 @@ def peek(path: Path, block: int = BLOCK) -> pa.Schema:
         with path.open("rb") as file:
             if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
                 raise _not_utf8(path, "it starts with the mark of UTF-16", code="UTF-16")
-        if path.suffix.lower() in (".csv", ".tsv"):
+        if path.suffix.lower() in _SEPARATORS:
+            _check_separator(path)
             with _csv(path, {}, block) as reader:
                 schema = reader.schema
             assert schema.names is not None  # names that are not UTF-8 fail here
@@ -90,14 +92,29 @@ def _csv(path: Path, types: Types, block: int) -> Any:
         path,
         # one thread, so that arrow can tell the row of an error
         read_options=csv.ReadOptions(use_threads=False, block_size=block),
-        parse_options=csv.ParseOptions(
-            delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True
-        ),
+        parse_options=csv.ParseOptions(delimiter=_SEPARATORS[path.suffix.lower()], newlines_in_values=True),
         convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
     )
 
 
-def _peek_json(path: Path) -> pa.Schema:
+def _check_separator(path: Path) -> None:
+    """One sentence where the header is parted by something else; numbers may have a comma there, so it is not read."""
+    with path.open("rb") as file:
+        header = re.sub(rb'"[^"]*"', b"", file.readline(BLOCK)).decode("utf-8", "replace")
+    own = _SEPARATORS[path.suffix.lower()]
+    other = next((each for each in ";\t,|" if each in header), None)
+    if own in header or other is None:
+        return
+    named = {"\t": "a tab", ",": "a comma"}
+    mend = f"write it anew with {named[own]} between columns, and a point in numbers, not a comma"
+    for suffix, mark in _SEPARATORS.items():
+        if mark == other:
+            mend = f"call it {path.stem}{suffix}"
+    raise BadInput(f"{path} seems to be separated by {named.get(other, repr(other))} and not by {named[own]}: {mend}")
+
+
+def first_rows(path: Path) -> list[dict[str, Any]]:
+    """The first objects of a file of JSON."""
     rows = []
     with path.open(encoding="utf-8-sig") as file:
         for line in islice((line for line in file if line.strip()), _PEEK):
@@ -105,17 +122,21 @@ def _peek_json(path: Path) -> pa.Schema:
                 rows.append(json.loads(line))
             except ValueError:
                 break  # the stream names the row
-    schema = json_schema(rows)
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def _peek_json(path: Path) -> pa.Schema:
+    schema = json_schema(first_rows(path))
     if not schema.names:
         raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object a line'}")
     return schema
 
 
-def json_schema(rows: Iterable[Any]) -> pa.Schema:
+def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
     """The columns that objects of JSON have together, with the types they seem to have."""
     seen: dict[str, set[type]] = {}
     for row in rows:
-        for key, value in row.items() if isinstance(row, dict) else ():
+        for key, value in row.items():
             seen.setdefault(key, set()).add(type(value))
     return pa.schema([(key, _json_type(kinds)) for key, kinds in seen.items()])
 
@@ -150,7 +171,10 @@ def explain(path: Path, error: BaseException, types: Types | None = None) -> Bad
     if found := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", said):
         names = peek(path).names
         at = ", ".join(filter(None, (_row(said), f"column '{names[int(found[1])]}'")))
-        return BadInput(f"{path}: {at} has '{found[2]}' where a number belongs")
+        return BadInput(
+            f"{path}: {at} has '{found[2]}' where a number belongs: mend it or take the row out, or say which columns "
+            "are features with --column features=NAME,NAME"
+        )
     if "straddl" in said:
         return LongRow(f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: most likely a quote is never closed")
     if path.suffix.lower() in (".jsonl", ".ndjson") and (fault := _json_fault(path, types or {})):
@@ -202,7 +226,10 @@ def row_fault(number: int, row: Mapping[str, Any], types: Types) -> str | None:
     for name, kind in types.items():
         if not _fits(row.get(name), kind):
             shown, kinds = repr(row[name])[:60], _KINDS.get(kind, str(kind))
-            return f"row {number}, column '{name}' has {shown} where {kinds} belongs as in other rows"
+            return (
+                f"row {number}, column '{name}' has {shown} where {kinds} belongs as in other rows: mend it or take "
+                "the row out"
+            )
     return None
 
 

@@ -22,6 +22,7 @@ from holdfast.data.names import (
     class_codes,
     domain_codes,
     first_true,
+    measured,
     split_codes,
     times,
 )
@@ -143,6 +144,8 @@ class Gathered:
         y, classes = np.full(self.rows, -1, dtype=np.int64), ()
         if roles.label is not None:
             y, classes = class_codes(self.label)
+            if "label" in self.need and (told := measured(classes, self.rows, where=where)):
+                notes.append(told)
         domain, domains = np.zeros(self.rows, dtype=np.int64), ("all",)
         if roles.domain is not None:
             domain, domains = domain_codes(self.domain, time)
@@ -162,6 +165,7 @@ class Gathered:
             ids=None if roles.id is None else Strings(self.ids.column()),
             time=time,
             notes=tuple(notes),
+            columns=None if roles.texts else roles.features,
         )
 
 

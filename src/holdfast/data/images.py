@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
+from holdfast.core.files import refused
 from holdfast.data.cub import annotates
 from holdfast.data.domain import Dataset, encode
 from holdfast.data.parts import FILE
@@ -85,9 +86,9 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files below, through links too, without hidden ones and without going in circles."""
+    """All files below, through links too, without hidden ones and without going in circles; none is passed over."""
     seen: set[str] = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
+    for here, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
         real = os.path.realpath(here)
         if real in seen:
             folders.clear()
@@ -95,6 +96,10 @@ def files_below(folder: Path) -> Iterator[Path]:
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(here) / name for name in files if not name.startswith("."))
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise refused(error) from error
 
 
 def _levels(folder: Path, parts: list[tuple[str, ...]], need: Collection[str]) -> tuple[int | None, int | None]:

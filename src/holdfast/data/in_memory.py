@@ -20,6 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.data.domain import Dataset, encode
+from holdfast.data.frame import check_names
 from holdfast.data.graphs import GraphObject, as_graphs
 from holdfast.data.raw import GraphList, Pictures, Pixels, Raw, Texts, Vectors
 
@@ -84,6 +85,8 @@ def as_raw(X: Any) -> Raw:
         return X
     if issparse(X):
         raise BadInput("sparse data is not supported: give it as a dense array, X.toarray()")
+    if isinstance(X, pd.DataFrame):
+        check_names(X)
     if isinstance(X, pd.Series):
         X = X.tolist()
     if isinstance(X, TorchDataset) and isinstance(X, Sized):  # torch-geometric's sets, and parts of them

@@ -5,6 +5,7 @@ n examples
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, overload
@@ -21,6 +22,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("valid", "validation", "val", "dev", "trial"), 1),
     **dict.fromkeys(("test", "testing", "eval"), 2),
 }
+_MANY = 20  # classes, from which on labels that are numbers may be measurements
 _INTEGRAL = re.compile(r"(-?\d+)\.0*")
 
 
@@ -60,6 +62,25 @@ def class_codes(names: Names) -> tuple[np.ndarray, tuple[str, ...]]:
         return names.codes(), ()
     order, classes = encode(list(names.index))
     return np.append(order, -1)[names.codes()], classes
+
+
+def measured(classes: Sequence[str], examples: int, *, where: str) -> str:
+    """A sentence where labels look like measurements, else nothing; an error where nearly each is another."""
+    if len(classes) <= _MANY or not all(map(_plain_number, classes)):
+        return ""
+    broken, rare = any(not float(name).is_integer() for name in classes), 2 * len(classes) > examples
+    said = f"{where} has {len(classes)} different labels in {examples} examples, all of them numbers"
+    mend = "cut them into classes, or name another column with --column label=NAME"
+    if broken and rare:
+        raise BadInput(f"{said} such as {classes[0]}: there is no task that predicts numbers, so {mend}")
+    return f"{said}, and each is a class of its own; if they are measurements, {mend}" if broken or rare else ""
+
+
+def _plain_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
 
 
 def domain_codes(names: Names, time: np.ndarray | None) -> tuple[np.ndarray, tuple[str, ...]]:

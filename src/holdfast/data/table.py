@@ -15,6 +15,7 @@ from holdfast.data import formats
 from holdfast.data.columns import Roles, assign
 from holdfast.data.domain import Dataset
 from holdfast.data.gathered import Gathered
+from holdfast.data.spoiled import mostly_numbers
 
 
 def read_table(
@@ -53,7 +54,8 @@ def _pieces(
     skip: int = 0,
 ) -> Iterator[Dataset]:
     schema = formats.peek(path, block)
-    numeric = {f.name for f in schema if pa.types.is_boolean(f.type) or _is_number(f.type)}
+    numeric = {f.name for f in schema if pa.types.is_boolean(f.type) or is_number(f.type)}
+    numeric |= mostly_numbers(path, schema, block)  # and so the stream names the cell that is none
     roles = assign(str(path), schema.names, numeric=numeric, columns=columns, need=need)
     types = _types(path, schema, roles)
     for name in types:
@@ -94,7 +96,8 @@ def _check_file(path: Path) -> None:
         raise BadInput(f"{path} is empty: give it a header and one row an example")
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers; true and false are none."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 

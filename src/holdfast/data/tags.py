@@ -16,6 +16,7 @@ import pyarrow as pa
 from holdfast.core.annotated import Sentence
 from holdfast.core.errors import BadInput
 from holdfast.data.domain import Dataset
+from holdfast.data.images import files_below
 from holdfast.data.names import SPLIT_NAMES
 from holdfast.data.raw import Raw
 from holdfast.data.rows import ABOUT, each_row, finder, gathered
@@ -110,7 +111,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def _from_lines(path: Path, about: dict[str, list[Any]], column: int, *, tagged: bool) -> list[Said]:
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in LINES)
+    files = [path] if path.is_file() else sorted(p for p in files_below(path) if p.suffix.lower() in LINES)
     if not files:
         raise BadInput(f"{path} has no file of words and tags: they end in {', '.join(LINES)}")
     splits = {file: _split(file) for file in files}

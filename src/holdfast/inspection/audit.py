@@ -17,6 +17,7 @@ from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.domain import Dataset
+from holdfast.data.frame import Source
 from holdfast.data.writing import check_apart
 from holdfast.inspection import tables
 from holdfast.inspection.baseline import Quick, quick_scores
@@ -73,7 +74,7 @@ class Audit:
 
 
 def audit(
-    data: str | Path | Dataset,
+    data: Source,
     *,
     task: str = "classify",
     near: float = 0.8,
@@ -96,6 +97,7 @@ def audit(
         check_clean(Path(clean), data)
     say = tell or (lambda sentence: None)
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir)
+    data = data if isinstance(data, str | Path) else dataset  # a DataFrame has no name to tell either
     examples = Examples(dataset)
     say(f"looking for copies among {len(dataset):,} examples")
     copies, targets = find_copies(examples, near=near), examples.targets()

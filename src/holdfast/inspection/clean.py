@@ -22,7 +22,7 @@ from holdfast.data.writing import check_apart, check_suffix, write_pieces
 LINES = (".jsonl", ".ndjson")
 
 
-def check_clean(out: Path, data: str | Path | Dataset) -> None:
+def check_clean(out: Path, data: object) -> None:
     """Refuse, before any work is done, a file that cannot be written or that is the input itself."""
     check_suffix(out)
     check_apart("--clean", out, data)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.assembly import Workshop
-from holdfast.comparison import training_data
+from holdfast.comparison import as_names, training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, write_text
-from holdfast.data.domain import Dataset
+from holdfast.data.frame import Source
 from holdfast.engines.job import Engine
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
@@ -74,9 +74,9 @@ class Sweep:
 
 
 def sweep(
-    data: str | Path | Dataset,
+    data: Source,
     *,
-    methods: Sequence[str] = ("all",),
+    methods: str | Sequence[str] = ("all",),
     trials: int = 20,
     seeds: int | Sequence[int] = 3,
     sampler: str = "random",
@@ -105,7 +105,7 @@ def sweep(
     dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
-    where = choose_device(device)
+    where, methods = choose_device(device), as_names(methods)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not numbers or not methods:
         raise BadInput("nothing to run: give at least one seed and one method")

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from holdfast.core.errors import BadInput
+from holdfast.data.by_name import in_order
 from holdfast.data.images import decode_file
 from holdfast.data.objects import read_objects
 from holdfast.data.questions import Questions
@@ -43,9 +44,16 @@ class Reader:
     """Reads bodies of texts, vectors, images (of `size` pixels a side), sentences, questions or graphs."""
 
     def __init__(
-        self, kind: str, limits: Limits, *, size: int | None = None, columns: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        limits: Limits,
+        *,
+        size: int | None = None,
+        columns: Mapping[str, str] | None = None,
+        features: Sequence[str] | None = None,
     ) -> None:
         self.kind, self.limits, self.size, self.columns = kind, limits, size, columns
+        self.features = features  # how a vector's numbers are called, where the model has names for them
 
     def read(self, body: bytes) -> Asked:
         """The examples, or one sentence that says what is wrong with them."""
@@ -85,7 +93,7 @@ class Reader:
                 raise BadInput(f"example {number} is no object with columns as the first is: mend it")
             if not all(map(_can_be_written, each)):
                 raise BadInput(f"the name of a column of example {number} holds half a character: mend its encoding")
-        data = read_objects(given, where=WHERE, columns=self.columns)
+        data = in_order(read_objects(given, where=WHERE, columns=self.columns), self.features)
         if data.raw.kind != self.kind:
             raise BadInput(f"this model takes {self.kind}s but the request holds {data.raw.kind}s")
         ids = None if data.ids is None else list(data.ids)

@@ -41,7 +41,7 @@ class Service:
             raise BadInput("a model of the task masked cannot be served: fit one of another task with its encoder")
         encoder = self.saved.encoder
         kind = READ.get(self.saved.task, encoder.takes)
-        self.reader = Reader(kind, self.limits, size=encoder.size, columns=columns)
+        self.reader = Reader(kind, self.limits, size=encoder.size, columns=columns, features=self.saved.columns)
 
     @property
     def alone(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -150,3 +152,15 @@ def test_links_are_followed_but_not_in_circles(folder, tmp_path):
     (folder / "art" / "dog" / "round").symlink_to(folder)
     assert "linked" in read_images(folder).domains
     assert len(read_images(folder)) == 9
+
+
+@pytest.mark.parametrize("locked", ["art", "art/cat"])
+def test_a_folder_that_may_not_be_read_is_told_and_not_passed_over(folder, monkeypatch, locked):
+    def scandir(path, real=os.scandir):  # permissions do not hold for a superuser, who may run this
+        if Path(path) == folder / locked:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(BadInput, match=f"{locked} may not be used .Permission denied.: change its permissions"):
+        read_images(folder)

@@ -88,6 +88,24 @@ def test_labels_that_are_bools(tmp_path):
         assert read_table(write(tmp_path, suffix, rows)).classes == ("False", "True")
 
 
+@pytest.mark.parametrize("suffix", formats.SUFFIXES)
+def test_labels_that_are_measurements_are_told(tmp_path, suffix):
+    def rows(labels):
+        return {"text": ["a"] * len(labels), "label": labels, "domain": ["x"] * len(labels)}
+
+    every = [0.25 + i for i in range(400)]
+    said = refusal(write(tmp_path, suffix, rows(every)))
+    assert "400 different labels in 400 examples, all of them numbers such as 0.25" in said
+    assert "cut them into classes" in said
+    assert not read_table(tmp_path / f"data{suffix}", need=()).notes  # to predict they may be anything
+    (note,) = read_table(write(tmp_path, suffix, rows(every * 3))).notes
+    assert "each is a class of its own; if they are measurements, cut them" in note
+    (note,) = read_table(write(tmp_path, suffix, rows(list(range(400))))).notes
+    assert "each is a class of its own" in note
+    for classes in (list(range(400)) * 3, [0.5, 1.0, 1.5] * 20, [f"name {i}" for i in range(400)]):
+        assert not read_table(write(tmp_path, suffix, rows(classes))).notes
+
+
 def test_text_and_float_labels_of_csv_merge(tmp_path):
     found = read_table(put(tmp_path, "text,label,domain\na,1.0,x\nb,1,x\nc,01,x\nd, 2 ,x\n"))
     assert (found.classes, found.y.tolist()) == (("01", "1", "2"), [1, 1, 0, 2])
@@ -170,6 +188,22 @@ def test_features_must_be_finite(tmp_path, suffix):
     assert "row 2, column 'a' has 'abc'" in refusal(path, columns={"features": "a"})
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_one_odd_cell_does_not_take_a_column_of_numbers_away(tmp_path, suffix):
+    mark = "\t" if suffix == ".tsv" else ","
+    rows = [{"a": i, "b": 0.5 * i, "note": f"n{i}", "label": i % 2, "domain": "x"} for i in range(9)]
+    rows[4]["b"] = "n/a?"
+    lines = [mark.join(rows[0]), *(mark.join(map(str, row.values())) for row in rows)]
+    content = "\n".join(map(json.dumps, rows) if suffix == ".jsonl" else lines) + "\n"
+    path = put(tmp_path, content, f"data{suffix}")
+    said = refusal(path)
+    assert "row 5, column 'b' has 'n/a?' where a number belongs" in said
+    assert "mend it or take the row out" in said
+    assert read_table(path, columns={"features": "a"}).columns == ("a",)
+    clean = put(tmp_path, content.replace('"n/a?"', "7").replace("n/a?", "7"), f"clean{suffix}")
+    assert read_table(clean).columns == ("a", "b")  # "note" is of texts, and is left out as ever
+
+
 def test_domains_go_by_time_where_there_is_one(tmp_path):
     late = put(tmp_path, "text,label,domain,year\na,x,new,2005\nb,y,old,1999\nc,x,new,1990\nd,x,mid,1995\n")
     found = read_table(late)
@@ -243,6 +277,11 @@ def test_a_text_longer_than_a_block(tmp_path):
         ("data.csv", b'text,label,domain\na,b,c\n"a,b,c\na,b,c\n', "row 2 has 1 values"),
         ("data.csv", b"text,text,label,domain\na,b,c,d\n", "two columns called 'text'"),
         ("data.csv", b"words,label,domain\na,b,c\n", "no text column"),
+        ("data.csv", b"text;label;domain\na;b;c\n", "separated by ';' and not by a comma: write it anew"),
+        ("data.csv", b'"x";"label";"domain"\n1,5;b;c\n', "separated by ';' and not by a comma: write it anew"),
+        ("data.csv", b"text\tlabel\tdomain\na\tb\tc\n", "separated by a tab and not by a comma: call it data.tsv"),
+        ("data.tsv", b"text,label,domain\na,b,c\n", "separated by a comma and not by a tab: call it data.csv"),
+        ("data.csv", b'"x; or y"\n1\n', "no label column"),
         ("data.csv", "text,label,domain\ncafé,b,c\n".encode("latin-1"), "iconv"),
         ("data.csv", "täxt,label,domain\na,b,c\n".encode("latin-1"), "iconv"),
         ("data.csv", "text,label,domain\na,b,c\n".encode("utf-16"), "iconv -f UTF-16"),

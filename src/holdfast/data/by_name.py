@@ -1,0 +1,37 @@
+"""Features of a table in the order that a model learned them: found by their names, wherever they stand.
+
+n examples, d features
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.data.columns import listed
+from holdfast.data.domain import Dataset
+from holdfast.data.raw import Vectors
+
+
+def in_order(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
+    """The data set with its features as the model has them; where either has no names they go by position."""
+    there = dataset.columns
+    if learned is None or there is None or there == tuple(learned):
+        return dataset
+    place = {name: i for i, name in enumerate(there)}
+    missing = [name for name in learned if name not in place]
+    known = set(learned)
+    odd = [name for name in there if name not in known]
+    if missing or odd:
+        lacks = f"lacks {listed(missing)}, which this model was trained on" if missing else ""
+        has = f"has {listed(odd)}, which this model was not trained on" if odd else ""
+        said = " and ".join(filter(None, (lacks, has)))
+        raise BadInput(
+            f"the features of {dataset.name} are not those of the model: it {said}; rename, add or take out columns, "
+            "or say which are features with --column features=NAME,NAME"
+        )
+    rows = dataset.raw.take(np.arange(len(dataset))).numpy()  # (n, d)
+    return replace(dataset, raw=Vectors(rows[:, [place[name] for name in learned]]), columns=tuple(learned))
