@@ -17,21 +17,17 @@ from holdfast.data.raw import Vectors
 
 
 def in_order(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
-    """The data set with its features as the model has them; where either has no names they go by position."""
+    """The data set with its features as the model has them, others left aside; without names they go by position."""
     there = dataset.columns
     if learned is None or there is None or there == tuple(learned):
         return dataset
     place = {name: i for i, name in enumerate(there)}
     missing = [name for name in learned if name not in place]
-    known = set(learned)
-    odd = [name for name in there if name not in known]
-    if missing or odd:
-        lacks = f"lacks {listed(missing)}, which this model was trained on" if missing else ""
-        has = f"has {listed(odd)}, which this model was not trained on" if odd else ""
-        said = " and ".join(filter(None, (lacks, has)))
+    if missing:
+        has = f" (it has {listed(there)})" if there else ""
         raise BadInput(
-            f"the features of {dataset.name} are not those of the model: it {said}; rename, add or take out columns, "
-            "or say which are features with --column features=NAME,NAME"
+            f"{dataset.name} lacks numbers that this model was trained on: {listed(missing)}{has}; "
+            "rename or add columns"
         )
     rows = dataset.raw.take(np.arange(len(dataset))).numpy()  # (n, d)
     return replace(dataset, raw=Vectors(rows[:, [place[name] for name in learned]]), columns=tuple(learned))
