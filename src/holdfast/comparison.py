@@ -15,10 +15,12 @@ from holdfast.core.files import cache_folder
 from holdfast.data.domain import Dataset
 from holdfast.data.parts import unmatched
 from holdfast.data.read import read
+from holdfast.data.splits import to_train_on
 from holdfast.engines.job import Engine
 from holdfast.engines.many import run_all
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
+from holdfast.occupied import REFITTED, check_own_model
 from holdfast.record import RunRecord
 from holdfast.report.analyses import nothing_to_show
 from holdfast.report.decision import Decision, decide
@@ -106,8 +108,12 @@ def compare(
     analyse: Sequence[str] = (),
     watch: Watch | None = None,
     engine: Engine | None = None,
+    model: str | Path | None = None,
 ) -> Comparison:
-    """Train every method on every episode of the plan with every seed; what is done already is not done again."""
+    """Train every method on every episode of the plan with every seed; what is done already is not done again.
+
+    `model` is where the choice will be saved by `refit`: a folder that holds another experiment's is told now.
+    """
     dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
@@ -134,6 +140,9 @@ def compare(
     specs = [replace(spec, seed=seed) for spec in each for seed in numbers]
     for spec in specs:
         catalog.check("methods", spec.method, spec.method_args)
+    if model is not None and base.plan != "stream":  # of streams none is saved
+        learnt = to_train_on(dataset).fingerprint
+        check_own_model(Path(model), [{**spec.json(), "fingerprint": learnt} for spec in specs], aside=REFITTED)
     out = Path(out)
     records = run_all(specs, workshop, out, watch=watch, analyse=wanted, engine=engine)
     parts = unmatched(dataset.raw, dataset.ids) if "expert-parts" in wanted else ""

@@ -31,6 +31,7 @@ from holdfast.data.kept import check_sample, sample
 from holdfast.data.raw import Raw
 from holdfast.engines.watch import Watch
 from holdfast.experiment import checkpoint_path, episodes, needs_of, train, training_steps
+from holdfast.occupied import check_own_model
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.saved import SavedModel, load_model
@@ -136,8 +137,9 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         check_sample(dataset, self.keep_sample)
         if spec.plan != "all":
             raise BadInput(f"fit trains on all domains, so its plan is 'all', not '{spec.plan}': compare has others")
-        cache = cache_folder() if self.cache else None
-        workshop = Workshop(dataset, device=device, cache=cache, watch=watch.encoding)
+        if folder is not None:
+            check_own_model(folder, [spec.json()])
+        workshop = Workshop(dataset, device=device, cache=cache_folder() if self.cache else None, watch=watch.encoding)
         (episode,) = episodes(spec, workshop)
         try_out(spec, episode, workshop)
         saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))

@@ -145,6 +145,10 @@ def read_whole(path: Path) -> RunRecord | None:
 
 def load(folder: Path) -> Iterator[RunRecord]:
     """All records of a folder, or of its `records` folder, in the order of their names."""
+    yield from map(read, paths(folder))
+
+
+def paths(folder: Path) -> list[Path]:
+    """Where they lie."""
     inner = folder / "records"
-    for path in sorted((inner if inner.is_dir() else folder).glob("*.json")):
-        yield read(path)
+    return sorted((inner if inner.is_dir() else folder).glob("*.json"))

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from holdfast.comparison import Comparison
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.data.domain import SPLITS, Dataset
+from holdfast.data.splits import to_train_on
 from holdfast.engines.watch import Watch
 from holdfast.estimator import DomainClassifier
+from holdfast.occupied import REFITTED, agrees, check_own_model
 from holdfast.record import read
 from holdfast.saved import check_folder
 from holdfast.settings import settings_of
-
-# a model of all domains differs from the runs that were compared in these, and in nothing else
-OWN = ("plan", "plan_args", "select", "seed", "precision")
 
 
 def refit(
@@ -34,26 +29,16 @@ def refit(
     if parallel.by_first(partial(_holds, folder, {**done.decision.spec, "fingerprint": dataset.fingerprint})):
         return folder
     check_folder(folder)
+    compared = [{**record.spec, "fingerprint": dataset.fingerprint} for record in done.records]
+    check_own_model(folder, compared, aside=REFITTED)
     spec = done.decision.spec
     classifier = DomainClassifier(
         spec["method"], encoder=spec["encoder"], tune=spec["tune"], steps=spec["steps"], batch=spec["batch"],
         lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, cache=cache,
-        settings={key: value for key, value in settings_of(spec).items() if key not in OWN},
+        settings={key: value for key, value in settings_of(spec).items() if key not in REFITTED},
     )  # fmt: skip
     classifier.fit_dataset(dataset, folder=folder, watch=watch)
     return folder
-
-
-def to_train_on(dataset: Dataset) -> Dataset:
-    """Without the domains that are there to be tested on alone."""
-    if dataset.split is None:
-        return dataset
-    learnt = dataset.split != SPLITS.index("test")
-    kept = [i for i, name in enumerate(dataset.domains) if learnt[dataset.rows_of(name)].sum() > 1]
-    if len(kept) == len(dataset.domains):
-        return dataset
-    found = dataset.subset(np.flatnonzero(np.isin(dataset.domain, kept)))
-    return replace(found, domains=tuple(dataset.domains[i] for i in kept), domain=np.searchsorted(kept, found.domain))
 
 
 def _holds(folder: Path, wanted: dict[str, Any]) -> bool:
@@ -64,4 +49,4 @@ def _holds(folder: Path, wanted: dict[str, Any]) -> bool:
         found = read(path).spec
     except BadInput:
         return False
-    return all(found.get(key) == value for key, value in wanted.items() if key not in OWN)
+    return agrees(found, wanted, REFITTED)

@@ -17,7 +17,8 @@ from holdfast.data.domain import Dataset
 from holdfast.engines.job import Engine
 from holdfast.engines.watch import Watch
 from holdfast.experiment import episodes, training_domains
-from holdfast.record import LOWER_IS_BETTER, RunRecord
+from holdfast.occupied import check_own
+from holdfast.record import LOWER_IS_BETTER, RunRecord, paths
 from holdfast.report.page import write_page
 from holdfast.report.selection import Choice
 from holdfast.report.table import flat
@@ -27,6 +28,9 @@ from holdfast.settings import choose_device, choose_methods, make_spec
 from holdfast.spec import Spec
 
 NOT_IN_A_FILE = ("data", "fingerprint", "seed", "plan", "plan_args", "select", "precision")
+
+
+OF_A_SEARCH = ("fingerprint", "task", "encoder", "tune", "metric")  # trials of one search agree in these
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ def sweep(
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     first = trial(None if methods[0] == "all" else methods[0], 0, {}).spec
     check_folds(first, dataset.domains)
+    if any(Path(out).glob("best-*.json")):
+        check_own(Path(out), paths(Path(out)), [{key: getattr(first, key) for key in OF_A_SEARCH}])
     names, left = choose_methods(methods, first, training_domains(episodes(first, workshop), first.select))
     spaces = {name: space_of(trial(name, 0, {}).spec, given) for name in names}
     samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
