@@ -138,6 +138,15 @@ def test_predictions_never_replace_what_they_are_of(holdfast, reviews, quick, tm
     assert reviews.read_bytes() == before
 
 
+def test_a_report_of_a_model_says_what_it_is_and_what_to_use(holdfast, reviews, quick):
+    assert holdfast("fit", reviews, "--out=model", "--steps=2", *quick).code == 0
+    ran = holdfast("report", "model")
+    assert ran.code == 2
+    assert "model holds a model and not the records of a comparison" in ran.err
+    assert "`holdfast predict model FILE`" in ran.err
+    assert "delete" not in ran.err
+
+
 def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_path):
     assert holdfast("fit", reviews, "--steps", 60, "--out", "model", *quick).code == 0
     (tmp_path / "new.csv").write_text("text,label\ngreat,pos\nawful,neg\nhm,never-seen\nopen,\n")
