@@ -41,7 +41,7 @@ MAY = {
     "pretraining": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "nn", "protocols", "record", "report"}
     | {"occupied", "settings"},
-    "inspection": CORE | {"analysis", "catalog", "comparison", "data", "report"},
+    "inspection": CORE | {"analysis", "comparison", "data", "report", "settings", "spec"},
     "recipes": CORE | {"record", "report"},
     "recipe_specs": CORE | {"catalog", "assembly", "experiment", "recipes", "settings", "spec"},
     "reproduction": CORE

@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast import catalog
 from holdfast.inspection.baseline import Quick
 from holdfast.inspection.distances import LEAST, Distance
 from holdfast.inspection.facts import DomainFacts, Leak
 from holdfast.inspection.labels import Apart
+from holdfast.settings import unfit
+from holdfast.spec import Spec
 
 LEVELS = ("no", "a slight", "a clear", "a strong")
 INPUTS = (0.5, 1.2)  # A-distance from which a shift is clear, and strong
@@ -94,11 +95,14 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
 
 
 def advise(
-    given: str, task: str, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaked: Sequence[Leak], more: str
+    given: str, spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaked: Sequence[Leak], more: str
 ) -> list[str]:
-    """What to clean, then what to try; `given` is the data as a command line names it, `more` how it gets domains."""
-    trials = _trials(given, task, kind, verdict, len(facts), more)
-    return [*_cleaning(task, kind, facts, leaked), *_labels(facts), *trials]
+    """What to clean, then what to try; `given` is the data as a command line names it, `more` how it gets domains.
+
+    `spec` is what a comparison of this data would run unless told otherwise.
+    """
+    trials = _trials(given, spec, kind, verdict, len(facts), more)
+    return [*_cleaning(spec.task, kind, facts, leaked), *_labels(facts), *trials]
 
 
 def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaked: Sequence[Leak]) -> list[str]:
@@ -147,11 +151,11 @@ def _missing(facts: DomainFacts) -> list[str]:
     return [label for label, count in facts.labels.items() if not count] if any(facts.labels.values()) else []
 
 
-def _trials(given: str, task: str, kind: str, verdict: Verdict, domains: int, more: str) -> list[str]:
+def _trials(given: str, spec: Spec, kind: str, verdict: Verdict, domains: int, more: str) -> list[str]:
     if domains < 2:
         return [f"To look for a shift, {more}."]
     found = []
-    if (verdict.labels or 0) > 1:
+    if (verdict.labels or 0) > 1 and not unfit("cdann", spec, domains - 1):
         found.append(
             "Rules that make the features of whole domains alike (coral, mmd, dann) mix up classes where label shares "
             "differ; cdann and pda go class by class."
@@ -160,19 +164,15 @@ def _trials(given: str, task: str, kind: str, verdict: Verdict, domains: int, mo
         found.append("Inputs and labels look alike by themselves, yet how they go together differs between domains.")
     if verdict.where == "none":
         found.append("Plain training on all domains will most likely do; a simple average of weights is cheap to try.")
-    names = trials(task, kind, verdict.where, domains)
-    plain = "" if task == "classify" else f" --task {task}"
+    names = trials(spec, kind, verdict.where, domains)
+    plain = "" if spec.task == "classify" else f" --task {spec.task}"
     found.append(f"Worth a trial: holdfast compare {given}{plain} --methods {shlex.quote(','.join(names))}")
     return found
 
 
-def trials(task: str, kind: str, where: str, domains: int) -> list[str]:
-    """Methods that serve this task, kind and number of domains."""
+def trials(spec: Spec, kind: str, where: str, domains: int) -> list[str]:
+    """Methods that serve this task, kind and number of domains, and can act on the encoder as it is tuned."""
     names: list[str] = [*(TRIALS[where] if domains > 2 else WITH_ONE)]
     if where in ("inputs", "both") and domains > 2 and kind in ("image", "graph"):
         names.insert(-1, "hma")
-    return [name for name in names if task in catalog.METHODS[_entry(name)].tasks]
-
-
-def _entry(name: str) -> str:
-    return f"{name.partition('(')[0]}(METHOD)" if "(" in name else name
+    return [name for name in names if not unfit(name, spec, domains - 1)]
