@@ -19,7 +19,7 @@ from holdfast.data.splits import to_train_on
 from holdfast.engines.job import Engine
 from holdfast.engines.many import run_all
 from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes, training_domains
+from holdfast.experiment import scored_episodes, training_domains
 from holdfast.occupied import REFITTED, check_own_model
 from holdfast.record import RunRecord
 from holdfast.report.analyses import nothing_to_show
@@ -131,7 +131,7 @@ def compare(
     wanted = choose_analyses(analyse, [base.task])
     base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
-    chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
+    chosen, left = choose_methods(methods, base, training_domains(scored_episodes(base, workshop), base.select))
     args = {
         f"{part}_args": {key.partition(".")[2]: value for key, value in shared.items() if key.startswith(f"{part}.")}
         for part in ("method", "neck")

@@ -110,6 +110,14 @@ def test_every_plan_and_selection(holdfast, reviews, quick, extra):
         assert all(len(stage["test"]) == 4 for stage in record["stages"])
 
 
+@pytest.mark.parametrize("verb", ["compare", "sweep"])
+def test_a_plan_that_scores_nothing_compares_nothing(holdfast, reviews, quick, verb):
+    ran = holdfast(verb, reviews, "--methods", "erm", "--seeds", 1, "--steps", 2, "--plan", "all", *quick)
+    assert ran.code == 2
+    assert "the plan all scores nothing" in ran.err
+    assert "use another, such as --plan leave-one-out" in ran.err.replace("\n", " ")
+
+
 def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tmp_path):
     fitted = holdfast("fit", reviews, "--steps", 60, "--out", "model", "--json", *quick)
     assert fitted.code == 0, fitted.out

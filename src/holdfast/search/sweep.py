@@ -16,7 +16,7 @@ from holdfast.core.files import cache_folder, write_text
 from holdfast.data.domain import Dataset
 from holdfast.engines.job import Engine
 from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes, training_domains
+from holdfast.experiment import scored_episodes, training_domains
 from holdfast.occupied import check_own
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths
 from holdfast.report.page import write_page
@@ -131,7 +131,7 @@ def sweep(
     check_folds(first, dataset.domains)
     if any(Path(out).glob("best-*.json")):
         check_own(Path(out), paths(Path(out)), [{key: getattr(first, key) for key in OF_A_SEARCH}])
-    names, left = choose_methods(methods, first, training_domains(episodes(first, workshop), first.select))
+    names, left = choose_methods(methods, first, training_domains(scored_episodes(first, workshop), first.select))
     spaces = {name: space_of(trial(name, 0, {}).spec, given) for name in names}
     samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
     rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]
