@@ -21,7 +21,8 @@ from holdfast.data.read import read
 from holdfast.engines.job import Engine
 from holdfast.engines.many import run_all
 from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes, training_domains
+from holdfast.experiment import scored_episodes, training_domains
+from holdfast.occupied import COMPARED, check_own_model
 from holdfast.record import RunRecord
 from holdfast.report.analyses import nothing_to_show
 from holdfast.report.decision import Decision, decide
@@ -121,8 +122,12 @@ def compare(
     analyse: str | Sequence[str] = (),
     watch: Watch | None = None,
     engine: Engine | None = None,
+    model: str | Path | None = None,
 ) -> Comparison:
-    """Train every method on every episode of the plan with every seed; what is done already is not done again."""
+    """Train every method on every episode of the plan with every seed; what is done already is not done again.
+
+    `model` is where the choice will be saved by `refit`: a folder that holds another experiment's is told now.
+    """
     dataset = training_data(data, task=(settings or {}).get("task"), columns=columns, data_dir=data_dir)
     if examples is not None:
         dataset = dataset.limited(examples)
@@ -140,7 +145,7 @@ def compare(
     wanted = choose_analyses(as_names(analyse), [base.task])
     base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
-    chosen, left = choose_methods(methods, base, training_domains(episodes(base, workshop), base.select))
+    chosen, left = choose_methods(methods, base, training_domains(scored_episodes(base, workshop), base.select))
     args = {
         f"{part}_args": {key.partition(".")[2]: value for key, value in shared.items() if key.startswith(f"{part}.")}
         for part in ("method", "neck")
@@ -149,6 +154,8 @@ def compare(
     specs = [replace(spec, seed=seed) for spec in each for seed in numbers]
     for spec in specs:
         catalog.check("methods", spec.method, spec.method_args)
+    if model is not None and base.plan != "stream":  # of streams none is saved
+        check_own_model(Path(model), base, settings=COMPARED)
     out = Path(out)
     records = run_all(specs, workshop, out, watch=watch, analyse=wanted, engine=engine)
     parts = unmatched(dataset.raw, dataset.ids) if "expert-parts" in wanted else ""

@@ -6,7 +6,7 @@ n examples, c classes
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +31,7 @@ from holdfast.data.kept import check_sample, sample
 from holdfast.data.raw import Raw
 from holdfast.engines.watch import Watch
 from holdfast.experiment import checkpoint_path, episodes, needs_of, train, training_steps
+from holdfast.occupied import check_own_model
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.saved import SavedModel, load_model
@@ -101,10 +102,13 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = as_given(names, known)
         return self
 
-    def fit_dataset(self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None) -> Self:
-        """Train on a data set; with a folder the model is saved there, and a stopped training goes on where it was."""
+    def fit_dataset(
+        self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None,
+        agrees: Collection[str] | None = None,
+    ) -> Self:  # fmt: skip
+        """Train on a data set, and save in a folder, where a stopped training goes on; one there `agrees` in all."""
         self._features(dataset.raw, dataset.raw, first=True)
-        return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch)
+        return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch, agrees=agrees)
 
     def _rule(self, domains: Sequence[Any] | None) -> tuple[str, Mapping[str, Any] | None]:
         """The method to train by, and the settings: without domains one that can do with one."""
@@ -116,15 +120,9 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         return method, {key: value for key, value in (self.settings or {}).items() if not key.startswith("method.")}
 
     def _fit(
-        self,
-        dataset: Dataset,
-        method: str,
-        settings: Mapping[str, Any] | None,
-        *,
-        folder: Path | None = None,
-        watch: Watch | None = None,
-        measured: bool = True,
-    ) -> Self:
+        self, dataset: Dataset, method: str, settings: Mapping[str, Any] | None, *, folder: Path | None = None,
+        watch: Watch | None = None, measured: bool = True, agrees: Collection[str] | None = None,
+    ) -> Self:  # fmt: skip
         device, watch = choose_device(self.device), watch or Watch()
         spec = make_spec(
             dataset, encoder=self.encoder, tune=self.tune, settings=settings, device=device,
@@ -137,8 +135,9 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         check_sample(dataset, self.keep_sample)
         if spec.plan != "all":
             raise BadInput(f"fit trains on all domains, so its plan is 'all', not '{spec.plan}': compare has others")
-        cache = cache_folder() if self.cache else None
-        workshop = Workshop(dataset, device=device, cache=cache, watch=watch.encoding)
+        if folder is not None:
+            check_own_model(folder, spec, settings=agrees)
+        workshop = Workshop(dataset, device=device, cache=cache_folder() if self.cache else None, watch=watch.encoding)
         (episode,) = episodes(spec, workshop)
         try_out(spec, episode, workshop)
         saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))

@@ -45,6 +45,17 @@ def episodes(spec: Spec, workshop: Workshop) -> Iterator[Episode]:
     yield from plan.episodes(shares(workshop.dataset), spec.seed, oracle=spec.select == "oracle")
 
 
+def scored_episodes(spec: Spec, workshop: Workshop) -> list[Episode]:
+    """The same for a comparison; one sentence where the plan scores nothing."""
+    found = list(episodes(spec, workshop))
+    if not any(stage.test for episode in found for stage in episode.stages):
+        raise BadInput(
+            f"the plan {spec.plan} scores nothing, so there is nothing to compare: use another, such as --plan "
+            "leave-one-out, or train a model with `holdfast fit`"
+        )
+    return found
+
+
 def check_job(spec: Spec, episode: Episode, workshop: Workshop, *, labels: bool = True) -> None:
     """One sentence, before anything is trained, where the data cannot serve the method."""
     if labels and "label" in needs_of(spec):

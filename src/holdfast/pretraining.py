@@ -20,6 +20,7 @@ from holdfast.experiment import episodes, train, training_steps
 from holdfast.nn.backbones.checkpoint import write_checkpoint
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.vocabulary import Vocabulary
+from holdfast.occupied import check_own_model
 from holdfast.protocols.evaluate import score
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
@@ -81,6 +82,7 @@ def pretrain(
     )  # fmt: skip
     if spec.task != "masked" or spec.plan != "all" or spec.neck != "none":
         raise BadInput("pretrain learns masked words on all domains without a neck: leave task, plan and neck alone")
+    check_own_model(out, spec)
     workshop = Workshop(dataset, device=where, cache=None, watch=watch.encoding)
     (episode,) = episodes(spec, workshop)
     name = run_id(spec.json(), episode.name)

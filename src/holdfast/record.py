@@ -65,6 +65,17 @@ class RunRecord:
     def id(self) -> str:
         return run_id(self.spec, self.episode)
 
+    @property
+    def validated(self) -> str:
+        """The metric that its history has; of answers the risk, where the metric needs whole answers."""
+        metric = str(self.spec.get("metric", "score"))
+        return "nll" if self.spec.get("task") == "respond" and metric not in LOWER_IS_BETTER else metric
+
+    def validations(self, check: dict[str, Any]) -> Scores:
+        """What an entry of the history scored by domain, as it is: there higher is better whatever the metric."""
+        sign = -1 if self.validated in LOWER_IS_BETTER else 1
+        return {name: None if value is None else sign * value for name, value in check.get("valid", {}).items()}
+
     def text(self) -> str:
         """The file, with a checksum of all that it says, so that a change of it is noticed."""
         fields = asdict(self)
@@ -145,6 +156,10 @@ def read_whole(path: Path) -> RunRecord | None:
 
 def load(folder: Path) -> Iterator[RunRecord]:
     """All records of a folder, or of its `records` folder, in the order of their names."""
+    yield from map(read, paths(folder))
+
+
+def paths(folder: Path) -> list[Path]:
+    """Where they lie."""
     inner = folder / "records"
-    for path in sorted((inner if inner.is_dir() else folder).glob("*.json")):
-        yield read(path)
+    return sorted((inner if inner.is_dir() else folder).glob("*.json"))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from holdfast.comparison import Comparison
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.data.domain import SPLITS, Dataset
+from holdfast.data.splits import to_train_on
 from holdfast.engines.watch import Watch
 from holdfast.estimator import DomainClassifier
+from holdfast.occupied import COMPARED
 from holdfast.record import read
 from holdfast.saved import check_folder
 from holdfast.settings import settings_of
 
 # a model of all domains differs from the runs that were compared in these, and in nothing else
-OWN = ("plan", "plan_args", "select", "seed", "precision")
+OWN = ("plan", "plan_args", "select", "seed", "precision", "processes")
 
 
 def refit(
@@ -40,20 +38,8 @@ def refit(
         lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, cache=cache,
         settings={key: value for key, value in settings_of(spec).items() if key not in OWN},
     )  # fmt: skip
-    classifier.fit_dataset(dataset, folder=folder, watch=watch)
+    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=COMPARED)
     return folder
-
-
-def to_train_on(dataset: Dataset) -> Dataset:
-    """Without the domains that are there to be tested on alone."""
-    if dataset.split is None:
-        return dataset
-    learnt = dataset.split != SPLITS.index("test")
-    kept = [i for i, name in enumerate(dataset.domains) if learnt[dataset.rows_of(name)].sum() > 1]
-    if len(kept) == len(dataset.domains):
-        return dataset
-    found = dataset.subset(np.flatnonzero(np.isin(dataset.domain, kept)))
-    return replace(found, domains=tuple(dataset.domains[i] for i in kept), domain=np.searchsorted(kept, found.domain))
 
 
 def _holds(folder: Path, wanted: dict[str, Any]) -> bool:

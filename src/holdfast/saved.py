@@ -39,7 +39,7 @@ from holdfast.versions import OWN, current_folder, has_versions
 FORMAT = 1
 WINDOW = 4096  # rows prepared and predicted at a time: a file piece by piece gives what it gives as a whole
 GAUGE, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
-BEGUN = (LOCK, "checkpoints", GAUGE, SAMPLE, *(name for name in OWN if name != "config.json"))  # a model not yet whole
+OURS = (LOCK, "checkpoints", GAUGE, SAMPLE, *OWN)  # all that a folder has in which a model is not yet whole
 
 
 class Judged(NamedTuple):
@@ -201,8 +201,8 @@ def check_folder(folder: Path) -> None:
         raise BadInput(f"{folder} is a file: name a folder with --out")
     if has_versions(folder):
         raise BadInput(f"{folder} holds a model with several versions: name a new folder with --out")
-    if folder.is_dir() and not (folder / "config.json").exists():
-        others = sorted(p.name for p in folder.iterdir() if p.name not in BEGUN and not p.name.endswith(".draft"))
+    if folder.is_dir() and not all((folder / name).exists() for name in ("config.json", "record.json")):
+        others = sorted(p.name for p in folder.iterdir() if p.name not in OURS and not p.name.endswith(".draft"))
         if others:
             raise BadInput(f"{folder} holds other files ({others[0]}): name a new folder with --out")
 

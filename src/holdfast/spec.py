@@ -60,6 +60,8 @@ class Spec:
         for name in ("steps", "every", "batch", "processes"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.patience < 0:
+            raise BadInput(f"patience must be at least 0, which goes on to the end, not {self.patience}")
         if self.precision not in ("fp32", "bf16"):
             raise BadInput(f"unknown precision '{self.precision}': use fp32 or bf16 (bf16 needs a GPU)")
 

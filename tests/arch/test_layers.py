@@ -16,6 +16,7 @@ CORE = {"core"}
 MAY = {
     "core": set(),
     "record": CORE,
+    "occupied": CORE | {"record", "spec"},
     "nn": CORE,
     "data": CORE,
     "tasks": CORE | {"record", "nn"},
@@ -32,14 +33,15 @@ MAY = {
     "cost": CORE | {"assembly", "nn", "protocols", "spec"},
     "settings": CORE | {"catalog", "data", "nn", "spec"},
     "engines": CORE | {"methods", "protocols", "assembly", "experiment", "record", "spec"},
-    "comparison": CORE | {"catalog", "assembly", "data", "engines", "experiment", "record", "report", "settings"},
+    "comparison": CORE
+    | {"catalog", "assembly", "data", "engines", "experiment", "occupied", "record", "report", "settings"},
     "search": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "protocols", "record", "report"}
-    | {"settings", "spec"},
+    | {"occupied", "settings", "spec"},
     "pretraining": CORE
     | {"catalog", "assembly", "comparison", "data", "engines", "experiment", "nn", "protocols", "record", "report"}
-    | {"settings"},
-    "inspection": CORE | {"analysis", "catalog", "comparison", "data", "report"},
+    | {"occupied", "settings"},
+    "inspection": CORE | {"analysis", "comparison", "data", "report", "settings", "spec"},
     "recipes": CORE | {"record", "report"},
     "recipe_specs": CORE | {"catalog", "assembly", "experiment", "recipes", "settings", "spec"},
     "reproduction": CORE
@@ -54,8 +56,10 @@ MAY = {
     | {"assembly", "catalog", "comparison", "data", "engines", "experiment", "nn", "protocols", "record", "saved"}
     | {"settings", "spec", "trust", "versions"},
     "estimator": CORE
-    | {"adapting", "assembly", "data", "engines", "experiment", "protocols", "record", "saved", "settings", "trust"},
-    "refitting": CORE | {"comparison", "data", "engines", "estimator", "record", "report", "saved", "settings"},
+    | {"adapting", "assembly", "data", "engines", "experiment", "occupied", "protocols", "record", "saved", "settings"}
+    | {"trust"},
+    "refitting": CORE
+    | {"comparison", "data", "engines", "estimator", "occupied", "record", "report", "saved", "settings"},
     "serve": CORE | {"data", "saved", "settings", "versions"},
     "export": CORE | {"data", "saved"},
     "prediction": CORE | {"catalog", "data", "saved", "settings"},

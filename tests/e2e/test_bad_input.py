@@ -232,3 +232,26 @@ def test_an_error_that_is_not_of_the_system_is_not_hidden(holdfast, monkeypatch)
     monkeypatch.setattr("holdfast.saved.check_model", fails)
     with pytest.raises(OSError, match="a library is broken"):
         holdfast("predict", "model", "r.csv")
+
+
+NONSENSE = {
+    "jobs": (["--jobs", "0"], "--jobs takes a number of runs at once, 1 or more, or auto, not '0'"),
+    "patience": (["--set", "patience=-1"], "patience must be at least 0"),
+    "weight": (["--methods", "coral", "--set", "method.weight=-1"], "'coral': weight must be at least 0, not -1"),
+    "order": (["--plan", "stream", "--set", "plan.order=books,books"], "'books' is named twice in a setting"),
+    "oracle": (["--plan", "stream", "--select", "oracle"], "use another --select, such as train-validation, or"),
+    "rate": (["--lr", "-1"], "lr must be above 0, not -1: give another --lr"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_settings_that_mean_nothing_say_how_to_mend_them(holdfast, reviews, quick, name):
+    words, said = NONSENSE[name]
+    methods = [] if "--methods" in words else ["--methods", "erm"]
+    some = quick[:-2]  # without its --lr
+    check(holdfast("compare", reviews, *some, "--seeds", 1, "--steps", 2, "--no-model", *methods, *words), said)
+
+
+def test_names_that_name_nothing(holdfast, reviews):
+    check(holdfast("fit", ""), "the data has an empty name: name a file, a folder or a known data set")
+    check(holdfast("bench", "foo"), "unknown bench 'foo': .* `holdfast list benches` shows all")

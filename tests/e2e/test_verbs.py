@@ -110,6 +110,14 @@ def test_every_plan_and_selection(holdfast, reviews, quick, extra):
         assert all(len(stage["test"]) == 4 for stage in record["stages"])
 
 
+@pytest.mark.parametrize("verb", ["compare", "sweep"])
+def test_a_plan_that_scores_nothing_compares_nothing(holdfast, reviews, quick, verb):
+    ran = holdfast(verb, reviews, "--methods", "erm", "--seeds", 1, "--steps", 2, "--plan", "all", *quick)
+    assert ran.code == 2
+    assert "the plan all scores nothing" in ran.err
+    assert "use another, such as --plan leave-one-out" in ran.err.replace("\n", " ")
+
+
 def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tmp_path):
     fitted = holdfast("fit", reviews, "--steps", 60, "--out", "model", "--json", *quick)
     assert fitted.code == 0, fitted.out
@@ -136,6 +144,15 @@ def test_predictions_never_replace_what_they_are_of(holdfast, reviews, quick, tm
     assert ran.code == 2
     assert "would write over the data: name another file" in ran.err
     assert reviews.read_bytes() == before
+
+
+def test_a_report_of_a_model_says_what_it_is_and_what_to_use(holdfast, reviews, quick):
+    assert holdfast("fit", reviews, "--out=model", "--steps=2", *quick).code == 0
+    ran = holdfast("report", "model")
+    assert ran.code == 2
+    assert "model holds a model and not the records of a comparison" in ran.err
+    assert "`holdfast predict model FILE`" in ran.err
+    assert "delete" not in ran.err
 
 
 def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_path):

@@ -6,9 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
-from holdfast.data.batches import Batches, ForbiddenRow
+from holdfast.data.batches import COMMON, Batches, ForbiddenRow
 from holdfast.data.examples import Examples
 from holdfast.data.splits import Part
 
@@ -71,3 +72,9 @@ def test_a_position_saved_for_other_parts_is_refused():
     second = Batches(first.examples, parts[:1], 2, generator=generator(0, "b"))
     with pytest.raises(ForbiddenRow):
         second.load_state_dict(first.state_dict())
+
+
+def test_a_batch_of_far_more_than_all_there_is_is_refused_before_it_is_drawn():
+    made([7, 11], COMMON)
+    with pytest.raises(BadInput, match="a batch of 100,000 is more than all 18 examples to train on: lower --batch"):
+        made([7, 11], 100_000)

@@ -121,6 +121,9 @@ def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, A
     for (own, layer), settings in zip(found, chosen, strict=True):
         if told := wrong_kind(layer.load(), settings):
             raise BadInput(f"{_one_of(section)} '{own}': {told}")
+        below = [key for key, value in settings.items() if isinstance(value, int | float) and value < 0]
+        if section == "methods" and below:
+            raise BadInput(f"method '{own}': {below[0]} must be at least 0, not {settings[below[0]]}")
     return chosen
 
 

@@ -26,8 +26,11 @@ def bench(
     """
     from holdfast import catalog
     from holdfast.bench.harness import heard
+    from holdfast.core.errors import BadInput, unknown
     from holdfast.settings import choose_device
 
+    if name not in catalog.BENCHES:
+        raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")
     where = choose_device(device)
     measure = catalog.entry("benches", name).load()
     with heard.hold(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):

@@ -110,6 +110,7 @@ def compare(
             analyse=options.words(analyse),
             watch=watch,
             engine=where,
+            model=None if no_model else out / "model",
         )
         model = None if no_model else kept(done, out / "model", device=device, cache=not no_cache, watch=watch)
     tell(done, model, json=json)

@@ -53,6 +53,7 @@ def demo(
             examples=examples or None,
             data_dir=data_dir,
             watch=watch,
+            model=out / "model",
         )
         model = kept(done, out / "model", device=device, cache=True, watch=watch)
     tell(done, model, json=json)

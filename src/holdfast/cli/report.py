@@ -40,6 +40,12 @@ def report(
     for folder in runs:
         if not folder.is_dir():
             raise BadInput(f"no folder {folder}: name one that `holdfast compare` wrote")
+        if (folder / "config.json").is_file() and not (folder / "records").is_dir():
+            raise BadInput(
+                f"{folder} holds a model and not the records of a comparison: its own scores are in "
+                f"{folder / 'record.json'}, `holdfast predict {folder} FILE` scores it on labelled data, and a report "
+                "is of a folder that `holdfast compare` wrote"
+            )
     records = list({r.id: r for folder in runs for r in load(folder)}.values())
     if not records:
         raise BadInput(f"no records in {', '.join(map(str, runs))}: run `holdfast compare` first")

@@ -47,10 +47,13 @@ def one_domain(dataset: Dataset, name: str | None, known: Collection[str]) -> Da
         if name not in there:
             raise BadInput(f"no domain '{name}' in {dataset.name}; its domains: {said}")
         dataset = dataset.subset(dataset.rows_of(name))
-    name = name or (dataset.name if there == ["all"] else there[0])
-    if name in known:
-        raise BadInput(f"this model knows the domain '{name}' already: name the new one with --domain NAME")
-    return replace(dataset, domain=np.zeros(len(dataset), dtype=np.int64), domains=(name,), time=None)
+    own = name or (dataset.name if there == ["all"] else there[0])
+    if own in known:
+        mend = "name the new one with --domain NAME" if there == ["all"] else "give its rows another domain"
+        raise BadInput(f"this model knows the domain '{own}' already: {mend}")
+    if own not in there and there != ["all"]:
+        raise BadInput(f"no domain '{own}' in {dataset.name}; its domain is {there[0]}: leave --domain out to learn it")
+    return replace(dataset, domain=np.zeros(len(dataset), dtype=np.int64), domains=(own,), time=None)
 
 
 def without_held_out(dataset: Dataset, held: HeldOut | None) -> tuple[Dataset, int]:

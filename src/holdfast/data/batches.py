@@ -19,6 +19,7 @@ from holdfast.data.splits import Part
 
 Transform = Callable[[Any, torch.Generator], Any]
 Redraw = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]
+COMMON = 1024  # examples of a domain in a batch: up to so many may be more than there are, for rows may come again
 
 
 class ForbiddenRow(RuntimeError):
@@ -45,6 +46,8 @@ class Batches:
         for part, rows in zip(parts, self.rows, strict=True):
             if not len(rows):
                 raise BadInput(f"domain '{part.domain}' has nothing to train on: give it more or leave it out")
+        if size > max(COMMON, there := sum(map(len, self.rows))):
+            raise BadInput(f"a batch of {size:,} is more than all {there:,} examples to train on: lower --batch")
         self.domains = tuple(examples.index[p.domain] for p in parts)
         self.sizes = (size,) * len(parts)
         self.allowed = torch.zeros(len(examples), dtype=torch.bool)

@@ -97,6 +97,8 @@ def _reader(
     if isinstance(data, str) and data in known:
         return partial(known[data], data_dir=data_dir)
     path = Path(data).expanduser()
+    if data == "":  # which as a path is the folder one is in
+        raise BadInput("the data has an empty name: name a file, a folder or a known data set")
     if not path.exists():
         raise _not_found(str(data), known)
     if form in FORMS:

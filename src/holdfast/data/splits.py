@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -94,3 +94,15 @@ def shares(dataset: Dataset) -> dict[str, Share]:
             given = {kind: rows[dataset.split[rows] == i] for i, kind in enumerate(SPLITS)}
         found[name] = Share(name, rows, given, dataset.more_domains)
     return found
+
+
+def to_train_on(dataset: Dataset) -> Dataset:
+    """Without the domains that are there to be tested on alone."""
+    if dataset.split is None:
+        return dataset
+    learnt = dataset.split != SPLITS.index("test")
+    kept = [i for i, name in enumerate(dataset.domains) if learnt[dataset.rows_of(name)].sum() > 1]
+    if len(kept) == len(dataset.domains):
+        return dataset
+    found = dataset.subset(np.flatnonzero(np.isin(dataset.domain, kept)))
+    return replace(found, domains=tuple(dataset.domains[i] for i in kept), domain=np.searchsorted(kept, found.domain))

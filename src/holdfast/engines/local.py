@@ -42,8 +42,8 @@ def local(jobs: str) -> Local:
     """What `--jobs` says: a number, or auto."""
     if jobs == "auto":
         return Local(0)
-    if not jobs.isdecimal():
-        raise BadInput(f"--jobs takes a number of runs at once, or auto, not '{jobs}'")
+    if not jobs.isdecimal() or not int(jobs):
+        raise BadInput(f"--jobs takes a number of runs at once, 1 or more, or auto, not '{jobs}'")
     return Local(int(jobs))
 
 

@@ -90,7 +90,7 @@ def validations(record: RunRecord) -> Iterator[tuple[int, dict[str, float]]]:
             if check["phase"] != phase:
                 phase, before, last = check["phase"], before + last, 0
             last = check["step"]
-            told = {f"valid/{name}": value for name, value in check["valid"].items()}
+            told = {f"valid/{name}": value for name, value in record.validations(check).items() if value is not None}
             told |= {f"risk/{name}": value for name, value in check["loss"].items()}
             yield before + last, {name: value for name, value in told.items() if math.isfinite(value)}
         before += last

@@ -32,6 +32,7 @@ from holdfast.inspection.shingles import WIDTH
 from holdfast.inspection.verdict import Verdict, advise, headline, judge
 from holdfast.report.audit_page import write_audit
 from holdfast.report.grid import Grid
+from holdfast.settings import make_spec
 
 SAMPLE = 2000  # rows of a domain for distances, words and the classifier, and of all domains ten times as many
 
@@ -127,7 +128,8 @@ def audit(
     given = [dataset.name if isinstance(data, Dataset) else str(data)]
     given += [] if data_dir is None else ["--data-dir", str(data_dir)]
     given += [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]
-    advice = advise(shlex.join(given), task, examples.kind, verdict, facts, leaked, dataset.more_domains)
+    spec = make_spec(dataset, task=task)
+    advice = advise(shlex.join(given), spec, examples.kind, verdict, facts, leaked, dataset.more_domains)
     told = headline(verdict, len(facts), labelled=bool(shifts))
     page = None if out is None else Path(out)
     if page is not None:

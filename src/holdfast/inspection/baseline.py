@@ -15,10 +15,10 @@ from scipy.sparse import issparse, vstack
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
+from holdfast.inspection.distances import LEAST
 from holdfast.inspection.examples import Examples
 
 HELD = 0.3
-LEAST = 10  # examples of a domain
 
 
 @dataclass(frozen=True)

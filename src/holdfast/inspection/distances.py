@@ -11,10 +11,11 @@ from itertools import combinations
 
 import numpy as np
 
-from holdfast.analysis.shift import LEAST, a_distance
+from holdfast.analysis.shift import a_distance
 from holdfast.core.seeds import derive
 from holdfast.inspection.examples import Examples
 
+LEAST = 10  # examples of a domain: of fewer even 2, the largest distance, could be chance
 MOST = 1000  # examples a side
 REPEATS = 3
 MANY = 45  # pairs of domains; of more, fewer examples are drawn once

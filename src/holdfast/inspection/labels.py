@@ -27,6 +27,7 @@ class Apart:
     other: str
     variation: float  # total variation: 0 where the shares are equal, 1 where no label is shared
     p: float  # chi-square, corrected for all pairs by Holm
+    rows: int  # labels of the domain that has fewer
 
     @property
     def real(self) -> bool:
@@ -60,7 +61,8 @@ def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[Apart]:
     found = []
     for (a, b), p in zip(pairs, ps, strict=True):
         assert p is not None
-        found.append(Apart(domains[a], domains[b], float(np.abs(shares[a] - shares[b]).sum() / 2), float(p)))
+        variation, rows = float(np.abs(shares[a] - shares[b]).sum() / 2), int(counts[[a, b]].sum(axis=1).min())
+        found.append(Apart(domains[a], domains[b], variation, float(p), rows))
     return found
 
 

@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast import catalog
 from holdfast.inspection.baseline import Quick
-from holdfast.inspection.distances import Distance
+from holdfast.inspection.distances import LEAST, Distance
 from holdfast.inspection.facts import DomainFacts, Leak
 from holdfast.inspection.labels import Apart
+from holdfast.settings import unfit
+from holdfast.spec import Spec
 
 LEVELS = ("no", "a slight", "a clear", "a strong")
 INPUTS = (0.5, 1.2)  # A-distance from which a shift is clear, and strong
@@ -22,6 +23,7 @@ TRIALS = {
     "labels": ("erm", "group-dro", "vrex", "swad(erm)"),
     "meaning": ("erm", "irm", "vrex", "fishr", "mldg"),
     "none": ("erm", "swad(erm)"),
+    "unknown": ("erm", "swad(erm)"),
 }
 WITH_ONE = ("erm", "manifold-mixup", "swad(erm)")  # what trains on a single domain
 
@@ -31,10 +33,13 @@ TARGETS = {"tag": "row of tags", "span": "answer"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """How large the shift is in the inputs and in the labels, 0 to 3, and what it costs a linear classifier."""
+    """How large the shift is in the inputs and in the labels, 0 to 3, and what it costs a linear classifier.
 
-    inputs: int
-    labels: int
+    None is what could not be measured, for want of rows or of labels.
+    """
+
+    inputs: int | None
+    labels: int | None
     cost: float | None  # mean over domains, as a share
     error: float | None
 
@@ -49,13 +54,16 @@ class Verdict:
             return "both"
         if self.inputs or self.labels:
             return "inputs" if self.inputs else "labels"
+        if self.inputs is None:
+            return "unknown"
         return "meaning" if self.costly else "none"
 
 
 def judge(distances: Sequence[Distance], shifts: Sequence[Apart], quick: Sequence[Quick]) -> Verdict:
     """From what was measured; a shift that chance could give counts as none."""
-    inputs = _level([each.mean for each in distances if each.real], INPUTS)
-    labels = _level([each.variation for each in shifts if each.real], LABELS)
+    inputs = _level([each.mean for each in distances if each.real], INPUTS) if distances else None
+    told = any(each.real or each.rows >= LEAST for each in shifts)
+    labels = _level([each.variation for each in shifts if each.real], LABELS) if told else None
     if not quick:
         return Verdict(inputs, labels, None, None)
     cost = sum(each.cost for each in quick) / len(quick)
@@ -70,8 +78,12 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
     """The finding in a sentence or two."""
     if domains < 2:
         return "There is one domain, so there is no shift to look for; copies and labels are told below."
-    labels = f" and {LEVELS[verdict.labels]} shift in the labels" if labelled else ""
-    found = f"There is {LEVELS[verdict.inputs]} shift in the inputs{labels}."
+    both = {"inputs": verdict.inputs} | ({"labels": verdict.labels} if labelled else {})
+    known = [f"{LEVELS[level]} shift in the {name}" for name, level in both.items() if level is not None]
+    lacking = " and ".join(f"the {name}" for name, level in both.items() if level is None)
+    few = f"Whether there is a shift in {lacking} could not be measured: that needs {LEAST} different rows or more in"
+    told = [f"There is {' and '.join(known)}."] if known else []
+    found = " ".join([*told, *([f"{few} each of two domains."] if lacking else [])])
     if verdict.cost is None or verdict.error is None:
         return found
     points = f"{100 * verdict.cost:.1f} ± {100 * verdict.error:.1f} points of accuracy"
@@ -83,11 +95,14 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
 
 
 def advise(
-    given: str, task: str, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaked: Sequence[Leak], more: str
+    given: str, spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaked: Sequence[Leak], more: str
 ) -> list[str]:
-    """What to clean, then what to try; `given` is the data as a command line names it, `more` how it gets domains."""
-    trials = _trials(given, task, kind, verdict, len(facts), more)
-    return [*_cleaning(task, kind, facts, leaked), *_labels(facts), *trials]
+    """What to clean, then what to try; `given` is the data as a command line names it, `more` how it gets domains.
+
+    `spec` is what a comparison of this data would run unless told otherwise.
+    """
+    trials = _trials(given, spec, kind, verdict, len(facts), more)
+    return [*_cleaning(spec.task, kind, facts, leaked), *_labels(facts), *trials]
 
 
 def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaked: Sequence[Leak]) -> list[str]:
@@ -136,11 +151,11 @@ def _missing(facts: DomainFacts) -> list[str]:
     return [label for label, count in facts.labels.items() if not count] if any(facts.labels.values()) else []
 
 
-def _trials(given: str, task: str, kind: str, verdict: Verdict, domains: int, more: str) -> list[str]:
+def _trials(given: str, spec: Spec, kind: str, verdict: Verdict, domains: int, more: str) -> list[str]:
     if domains < 2:
         return [f"To look for a shift, {more}."]
     found = []
-    if verdict.labels > 1:
+    if (verdict.labels or 0) > 1 and not unfit("cdann", spec, domains - 1):
         found.append(
             "Rules that make the features of whole domains alike (coral, mmd, dann) mix up classes where label shares "
             "differ; cdann and pda go class by class."
@@ -149,19 +164,15 @@ def _trials(given: str, task: str, kind: str, verdict: Verdict, domains: int, mo
         found.append("Inputs and labels look alike by themselves, yet how they go together differs between domains.")
     if verdict.where == "none":
         found.append("Plain training on all domains will most likely do; a simple average of weights is cheap to try.")
-    names = trials(task, kind, verdict.where, domains)
-    plain = "" if task == "classify" else f" --task {task}"
+    names = trials(spec, kind, verdict.where, domains)
+    plain = "" if spec.task == "classify" else f" --task {spec.task}"
     found.append(f"Worth a trial: holdfast compare {given}{plain} --methods {shlex.quote(','.join(names))}")
     return found
 
 
-def trials(task: str, kind: str, where: str, domains: int) -> list[str]:
-    """Methods that serve this task, kind and number of domains."""
+def trials(spec: Spec, kind: str, where: str, domains: int) -> list[str]:
+    """Methods that serve this task, kind and number of domains, and can act on the encoder as it is tuned."""
     names: list[str] = [*(TRIALS[where] if domains > 2 else WITH_ONE)]
     if where in ("inputs", "both") and domains > 2 and kind in ("image", "graph"):
         names.insert(-1, "hma")
-    return [name for name in names if task in catalog.METHODS[_entry(name)].tasks]
-
-
-def _entry(name: str) -> str:
-    return f"{name.partition('(')[0]}(METHOD)" if "(" in name else name
+    return [name for name in names if not unfit(name, spec, domains - 1)]

@@ -36,10 +36,11 @@ class Recipe:
             raise unknown("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:
             raise unknown("schedule", self.schedule, SCHEDULES)
-        if not self.lr > 0 or self.accumulate < 1 or min(self.warmup, self.clip, self.weight_decay, self.momentum) < 0:
-            raise BadInput(
-                "lr must be above 0, accumulate at least 1, warmup, clip, weight_decay and momentum not negative"
-            )
+        if not self.lr > 0:
+            raise BadInput(f"lr must be above 0, not {self.lr:g}: give another --lr, such as 0.001")
+        for name, least in {"accumulate": 1, "warmup": 0, "clip": 0, "weight_decay": 0, "momentum": 0}.items():
+            if getattr(self, name) < least:
+                raise BadInput(f"{name} must be at least {least}, not {getattr(self, name):g}")
 
     def step_at(self, place: float) -> int:
         """A step of the run, or below 1 a share of all its steps."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.core.exporting import exporting
 from holdfast.nn.kernels import kernels
 
 LEAST = 1 << 20  # scores; fewer are done sooner than a kernel of our own is called
@@ -17,7 +18,8 @@ LEAST = 1 << 20  # scores; fewer are done sooner than a kernel of our own is cal
 
 def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     """(b, m) sum_h softmax_m(scores), and the weights (h, b, m); both can be differentiated."""
-    fast = kernels("heads", scores) if scores.numel() >= LEAST else None
+    many = not exporting() and scores.numel() >= LEAST  # a program is for any number of examples: it must not ask
+    fast = kernels("heads", scores) if many else None
     if fast is not None and scores.shape[-1] <= fast.WIDEST:
         return _SoftmaxSum.apply(scores)  # pyright: ignore[reportReturnType]
     weights = scores.softmax(dim=-1)

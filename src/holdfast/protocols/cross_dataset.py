@@ -23,7 +23,8 @@ class CrossDataset:
         need_domains(shares, 2, "cross-dataset")
         if not self.targets:
             raise BadInput("the protocol cross-dataset needs its targets: --set plan.targets=NAME,NAME")
-        known_domains((*self.targets, *self.sources), shares)
+        for names in (self.targets, self.sources):
+            known_domains(names, shares)
         sources = self.sources or tuple(name for name in shares if name not in self.targets)
         both = sorted(set(sources) & set(self.targets))
         if both or not sources:

@@ -73,7 +73,10 @@ def need_domains(shares: Shares, least: int, plan: str) -> None:
 
 
 def known_domains(names: Sequence[str], shares: Shares) -> None:
-    """One sentence when a setting names a domain that is not in the data."""
+    """One sentence when a setting names a domain that is not in the data, or one twice."""
     missing = [name for name in names if name not in shares]
     if missing:
         raise BadInput(f"no domain '{missing[0]}' in the data; its domains: {', '.join(shares)}")
+    twice = [name for at, name in enumerate(names) if name in names[:at]]
+    if twice:
+        raise BadInput(f"domain '{twice[0]}' is named twice in a setting of the plan: name each once")

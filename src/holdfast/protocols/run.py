@@ -119,7 +119,10 @@ def _train(
         trained = {p.domain for p in stage.train}
         parts = tuple(p for p in stage.valid if p.domain in trained)
     if not parts:
-        raise BadInput(f"nothing to select on: this protocol gives no rows for looking at '{looks_at}'")
+        raise BadInput(
+            f"nothing to select on: this protocol gives no rows for looking at '{looks_at}': use another --select, "
+            "such as train-validation, or another --plan"
+        )
 
     metric = task.validated(settings.metric)
 

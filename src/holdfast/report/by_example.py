@@ -69,7 +69,7 @@ def note(found: list[ByExample]) -> str | None:
         for entry in found
         if entry.p is not None and entry.p < LEVEL
     ]
-    how = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; other seeds may differ"
+    how = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; of these very runs, other seeds may differ"
     if not words:
         return f"example by example no method differs significantly from {BASELINE} ({how})"
     return f"example by example: {'; '.join(words)} ({how})"

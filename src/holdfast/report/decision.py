@@ -59,17 +59,21 @@ def _chosen(records: Sequence[RunRecord], table: Sequence[Row], metric: str, up:
     simple = f"so the simplest is taken, {bases[0].label}"
     if tested:
         return bases[0].label, f"no method is distinguishable from {BASELINE} to the better, {simple}"
-    seen = [entry for entry in by_example(records) if entry.p is not None and entry.p < LEVEL]
-    better = {entry.label: entry for entry in seen if entry.test.only_a > entry.test.only_b}
-    for row in table:
-        if row.label in better:
-            rival, p = better[row.label].rival, told_p(better[row.label].p)
-            return row.label, (
-                f"on the same examples it is right more often than {rival} (p {p}, McNemar's test); whether other "
-                "seeds agree takes at least three, --seeds 3"
-            )
     few = f"fewer than three seeds cannot show a method to be better than {BASELINE}"
-    return bases[0].label, f"{few}, {simple}; --seeds 3 can tell more"
+    return bases[0].label, f"{few}, {simple}{_seen(records, table)}; --seeds 3 can tell more"
+
+
+def _seen(records: Sequence[RunRecord], table: Sequence[Row]) -> str:
+    """The best method that is right more often than its baseline in the runs at hand, which says nothing of others."""
+    tests = {entry.label: entry for entry in by_example(records) if entry.p is not None and entry.p < LEVEL}
+    for row in table:
+        entry = tests.get(row.label)
+        if entry is not None and entry.test.only_a > entry.test.only_b:
+            return (
+                f", though in these very runs {row.label} is right on more of the same examples than {entry.rival} "
+                f"(p {told_p(entry.p)}, McNemar's test), which another seed may turn around"
+            )
+    return ""
 
 
 def _worst(row: Row, rival: Row, metric: str) -> str:

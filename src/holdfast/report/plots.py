@@ -68,7 +68,7 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
 def curves(records: Iterable[RunRecord]) -> str:
     """Validation score over steps, one line a method: the mean over validation domains, targets and seeds."""
     groups = grouped(records)
-    metrics = list(dict.fromkeys(str(r.spec.get("metric", "score")) for g in groups.values() for r in g))
+    metrics = list(dict.fromkeys(r.validated for g in groups.values() for r in g))
     metric = metrics[0] if len(metrics) == 1 else "score"
     figure = go.Figure()
     for place, (name, group) in enumerate(groups.items()):
@@ -139,7 +139,7 @@ def _curve(record: RunRecord) -> dict[int, float]:
         last = max(line, default=-1)
         start = last if history and history[0]["step"] <= last else 0
         for entry in history:
-            values = [v for v in entry.get("valid", {}).values() if v is not None]
+            values = [v for v in record.validations(entry).values() if v is not None]
             if values:
                 line[start + entry["step"]] = math.fsum(values) / len(values)
     return line

@@ -16,8 +16,9 @@ from holdfast.core.files import cache_folder, write_text
 from holdfast.data.frame import Source
 from holdfast.engines.job import Engine
 from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes, training_domains
-from holdfast.record import LOWER_IS_BETTER, RunRecord
+from holdfast.experiment import scored_episodes, training_domains
+from holdfast.occupied import COMPARED, check_own
+from holdfast.record import LOWER_IS_BETTER, RunRecord, paths
 from holdfast.report.page import write_page
 from holdfast.report.selection import Choice
 from holdfast.report.table import flat
@@ -125,7 +126,9 @@ def sweep(
     workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
     first = trial(None if methods[0] == "all" else methods[0], 0, {}).spec
     check_folds(first, dataset.domains)
-    names, left = choose_methods(methods, first, training_domains(episodes(first, workshop), first.select))
+    if any(Path(out).glob("best-*.json")):
+        check_own(Path(out), paths(Path(out)), first, settings=COMPARED)
+    names, left = choose_methods(methods, first, training_domains(scored_episodes(first, workshop), first.select))
     spaces = {name: space_of(trial(name, 0, {}).spec, given) for name in names}
     samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
     rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]

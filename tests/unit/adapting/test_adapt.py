@@ -117,7 +117,7 @@ def test_the_data_given_again_are_found_by_their_hashes(vectors, tmp_path):
     done = adapt(folder, new, Terms(**LOOSE, method="ewc"), domain=name, earlier=[early.subset(order)])
     assert [done.examples[domain] for domain in early.domains] == [12, 12]  # a fifth of each was held out
     assert load_model(folder).gauge is not None
-    third = world("vector", "rotation", domains=1, size=20, classes=2, seed=5)
+    third = replace(world("vector", "rotation", domains=1, size=20, classes=2, seed=5), domains=("all",))
     with pytest.raises(BadInput, match=f"none of the held-out examples of {name} is in"):
         adapt(folder, third, Terms(**LOOSE), domain="third", earlier=[early])
     both = adapt(folder, third, Terms(**LOOSE, method="replay"), domain="third", earlier=[new, early])
@@ -132,7 +132,8 @@ def test_versions_grow_on_each_other(model, vectors):
     half = len(new) // 2
     terms = Terms(**LOOSE, method="progressive", settings={"method.slots": 2})
     for i, rows in enumerate((np.arange(half), np.arange(half, len(new)))):
-        done = adapt(model, new.subset(rows), terms, domain="first" if i else name)
+        part = replace(new.subset(rows), domains=("all",), domain=np.zeros(len(rows), dtype=np.int64))
+        done = adapt(model, part, terms, domain="first" if i else name)
         assert done.version == i + 2
     slots = [
         part.owner.tolist()
@@ -188,8 +189,9 @@ def test_what_cannot_be_learned_is_told(model, vectors):
     with pytest.raises(BadInput, match="0 or more"):
         Terms(max_forgetting=-1)
     held = load_model(model).kept.dataset
+    again = held.subset(np.flatnonzero((held.domain == 0) & (held.split == 2)))
     with pytest.raises(BadInput, match="every example"):
-        adapt(model, held.subset(np.flatnonzero((held.domain == 0) & (held.split == 2))), Terms(**LOOSE), domain=name)
+        adapt(model, replace(again, domains=(name, *held.domains[1:])), Terms(**LOOSE), domain=name)
 
 
 def test_a_model_with_versions_is_not_fitted_over(model, vectors):

@@ -34,6 +34,10 @@ def test_one_domain_is_chosen_or_named(data):
     with pytest.raises(BadInput, match="no domain 'third'"):
         one_domain(data, "third", ())
     single = data.subset(data.rows_of(second))
+    with pytest.raises(BadInput, match=f"no domain 'third' in .*; its domain is {second}: leave --domain out"):
+        one_domain(single, "third", ())
+    with pytest.raises(BadInput, match=f"knows the domain '{second}' already: give its rows another domain"):
+        one_domain(single, None, (second,))
     single = replace(single, domain=np.zeros(10, dtype=np.int64), domains=("all",))
     assert one_domain(single, None, ()).domains == (data.name,)
     assert one_domain(single, "new", ()).domains == ("new",)

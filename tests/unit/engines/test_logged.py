@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ from holdfast.data.worlds import world
 from holdfast.engines.logged import Logged, logged, validations
 from holdfast.engines.sinks import open_sink
 from holdfast.engines.watch import Watch
+from tests.unit.report import made
 
 
 class Kept:
@@ -64,9 +66,12 @@ def test_steps_go_on_over_phases_and_stages():
         {"history": [check("meta", 2), check("meta", 4), check("final", 2)]},
         {"history": [check("meta", 3)]},
     ]
-    found = list(validations(SimpleNamespace(stages=stages)))
+    found = list(validations(replace(made.record("mil", 0, {}), stages=stages)))
     assert [step for step, _ in found] == [2, 4, 6, 9]
     assert found[0][1] == {"valid/a": 0.5}
+    low = replace(made.record("mil", 0, {}), stages=[{"history": [check("final", 1) | {"valid": {"a": -2.0}}]}])
+    low.spec["metric"] = "nll"  # the loop keeps it turned, a log has it as it is
+    assert list(validations(low)) == [(1, {"valid/a": 2.0})]
 
 
 def test_a_run_that_breaks_off_keeps_what_it_wrote(monkeypatch, tmp_path):

@@ -183,7 +183,7 @@ def test_steps_are_told_now_and_then():
 
 
 def test_what_the_options_mean():
-    assert local("auto") == local("0") == Local(0)
+    assert local("auto") == Local(0)
     assert chosen("local", None, None, None, None) == Local(1)
     assert chosen("local", "3", None, None, None) == Local(3)
     assert chosen("ray", None, "head:1", 0.5, 0.25) == Ray("head:1", 0.5, 0.25)

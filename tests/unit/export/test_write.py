@@ -30,6 +30,7 @@ def examples(kind):
 
 MODELS = {
     "vector-memory": ("vector", "memory+erm", {"settings": {"encoder.hidden": [8], **MEMORY}}),
+    "vector-usual": ("vector", "mil", {"settings": {"encoder.hidden": [8]}}),  # as many slots as it has unless told
     "vector-products": ("vector", "product-memory+erm", {"settings": {"encoder.hidden": [8], **PRODUCTS}}),
     "vector-hma": ("vector", "hma", {"settings": {"encoder.hidden": [8], **HMA}}),
     "text-memory": ("text", "memory+erm", {"settings": MEMORY}),
@@ -37,7 +38,13 @@ MODELS = {
     "text-experts": ("text", "experts+erm", {"tune": "full"}),
     "image-memory": ("image", "memory+erm", {"encoder": "cnn", "settings": MEMORY}),
 }  # fmt: skip
-QUICK = [("vector-memory", "torch"), ("vector-hma", "onnx"), ("text-memory", "onnx"), ("image-memory", "torch")]
+QUICK = [
+    ("vector-memory", "torch"),
+    ("vector-usual", "torch"),
+    ("vector-hma", "onnx"),
+    ("text-memory", "onnx"),
+    ("image-memory", "torch"),
+]
 EACH = [
     pytest.param(name, form, marks=() if (name, form) in QUICK else pytest.mark.slow)
     for name in MODELS

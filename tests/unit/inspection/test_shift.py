@@ -1,14 +1,17 @@
 """A planted shift is found where it is, and nowhere else."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from holdfast import catalog
 from holdfast.data.worlds import world
 from holdfast.inspection.audit import audit
-from holdfast.inspection.distances import _matched
+from holdfast.inspection.distances import LEAST, Distance, _matched
 from holdfast.inspection.labels import label_shifts
-from holdfast.inspection.verdict import TRIALS, WITH_ONE, Verdict, _entry, headline, trials
+from holdfast.inspection.verdict import TRIALS, WITH_ONE, Verdict, headline, trials
+from holdfast.spec import Spec
 
 
 def mixed(dataset, seed=0):
@@ -71,16 +74,51 @@ def test_where_only_the_link_of_inputs_and_labels_turns_it_is_said():
     assert any("how they go together differs" in sentence for sentence in found.advice)
 
 
+@pytest.mark.parametrize("rows", [4, 9])
+def test_too_few_rows_are_said_to_be_too_few_and_not_to_be_without_a_shift(rows):
+    found = audit(world("text", "vocabulary", domains=3, size=rows), near=1.0)
+    assert (found.verdict.inputs, found.verdict.labels) == (None, None)
+    assert found.headline == (
+        "Whether there is a shift in the inputs and the labels could not be measured: that needs 10 different rows or "
+        "more in each of two domains."
+    )
+    assert not any("will most likely do" in sentence for sentence in found.advice)
+
+
+def test_ten_rows_of_each_domain_can_be_told_from_chance():
+    far = Distance("a", "b", 2.0, 2 / np.sqrt(LEAST), LEAST, matched=True)
+    assert far.real
+    assert not replace(far, noise=2 / np.sqrt(LEAST - 1)).real
+    assert label_shifts(("a", "b"), np.array([[LEAST, 0], [0, LEAST]]))[0].real
+
+
+def test_labels_may_be_measured_where_inputs_are_not():
+    told = headline(Verdict(None, 0, None, None), 3, labelled=True)
+    assert told.startswith("There is no shift in the labels. Whether there is a shift in the inputs could not")
+
+
 def test_every_method_that_is_advised_is_in_the_catalog_and_serves():
     for task in catalog.TASKS:
         for where in TRIALS:
             for kind in ("text", "image", "vector", "graph"):
+                encoder = {"text": "minilm", "image": "resnet18", "vector": "mlp", "graph": "gin"}[kind]
+                spec = Spec(data="made", fingerprint="f", task=task, encoder=encoder, tune="full")
                 for domains in (2, 3):
-                    names = trials(task, kind, where, domains)
+                    names = trials(spec, kind, where, domains)
                     assert names[0] == "erm"
-                    assert all(task in catalog.METHODS[_entry(name)].tasks for name in names)
-    alone = [catalog.METHODS[_entry(name)].load() for name in WITH_ONE]
+                    for name in names:
+                        assert all(task in layer.tasks for _, layer in catalog.layers("methods", name))
+    alone = [layer.load() for name in WITH_ONE for _, layer in catalog.layers("methods", name)]
     assert all(method.min_domains == 1 for method in alone)
+
+
+def test_methods_that_cannot_act_on_a_frozen_encoder_are_not_advised():
+    frozen = Spec(data="made", fingerprint="f", encoder="minilm", tune="frozen")
+    assert trials(frozen, "text", "inputs", 3) == ["erm", "mldg", "mil", "swad(erm)"]
+    assert trials(replace(frozen, tune="full"), "text", "inputs", 3) == ["erm", "coral", "mldg", "mil", "swad(erm)"]
+    assert "cdann" not in trials(frozen, "text", "both", 3)
+    found = audit(world("text", "vocabulary", domains=3, size=200), near=1.0)  # a comparison would freeze its encoder
+    assert not any("coral" in sentence for sentence in found.advice)
 
 
 def test_the_headline_says_what_was_not_measured_by_leaving_it_out():

@@ -8,6 +8,7 @@ from holdfast.report.against import against_baseline
 from holdfast.report.decision import decide
 from tests.unit.report.made import record
 from tests.unit.report.test_against import ERM, HMA, MIL, grid
+from tests.unit.report.test_by_example import BASE, BETTER, made
 
 
 def test_a_method_that_is_better_by_more_than_chance_is_taken():
@@ -79,6 +80,14 @@ def test_too_few_seeds_say_so_and_take_the_simplest():
     assert found.label == "erm"
     assert found.why.startswith("fewer than three seeds cannot show a method to be better than erm, ")
     assert found.why.endswith("--seeds 3 can tell more")
+
+
+def test_one_seed_claims_no_winner_by_the_examples_of_its_runs():
+    found = decide([made("erm", BASE), made("coral", BETTER)], "accuracy")
+    assert found is not None
+    assert found.label == "erm"
+    assert found.why.startswith("fewer than three seeds cannot show a method to be better than erm, so the simplest is")
+    assert "in these very runs coral is right on more of the same examples than erm (p < 0.001, McNemar" in found.why
 
 
 @pytest.mark.parametrize(

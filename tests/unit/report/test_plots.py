@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.report.plots import COLOURS, curves, scores_chart, stream_heatmap
 from holdfast.report.table import rows
+from holdfast.tasks.respond import Respond
 from tests.unit.report.made import leave_one_out, record, stream
 
 WILD = "<script>alert(1)</script>"
@@ -73,6 +74,24 @@ def test_curves_are_means_over_runs():
     assert traces[0]["x"] == [10, 20]
     assert traces[0]["y"] == pytest.approx([35.0, 70.0])  # (.5 + .2) / 2
     assert layout["yaxis"]["title"]["text"] == "validation accuracy (%)"
+
+
+def test_curves_of_what_should_be_low_are_of_true_values():
+    made = record("erm", 0, {"films": 0.5}, metric="nll")
+    made.spec["metric"] = "nll"
+    for check, value in zip(made.stages[0]["history"], (-2.5, -1.5), strict=True):
+        check["valid"] = dict.fromkeys("ab", value)  # as the loop writes them: higher is better
+    traces, layout = figure(curves([made]))
+    assert list(traces[0]["y"]) == [2.5, 1.5]
+    assert "nll" in layout["yaxis"]["title"]["text"]
+
+
+def test_curves_of_answers_are_of_what_was_looked_at():
+    task = Respond()
+    for metric in task.metrics:
+        made = record("erm", 0, {"films": 0.5})
+        made.spec.update(task="respond", metric=metric)
+        assert made.validated == task.validated(metric)
 
 
 def test_curves_keep_to_steps_all_runs_reached():

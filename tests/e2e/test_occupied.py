@@ -1,0 +1,67 @@
+"""What another experiment left in a folder stays; the same experiment goes on in its own."""
+
+import json
+
+import pytest
+
+from tests.annotated import write_corpus
+from tests.e2e.conftest import write_reviews
+from tests.tiny import tiny_bert
+
+VERBS = {
+    "fit": (["fit", "reviews.csv", "--steps", 2], "out"),
+    "compare": (["compare", "reviews.csv", "--steps", 2, "--methods", "erm", "--seeds", 1], "out/model"),
+    "sweep": (["sweep", "reviews.csv", "--steps", 2, "--methods", "erm", "--seeds", 1, "--trials", 1], "out"),
+}
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "records" not in path.parts}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_another_experiment_left_stays(holdfast, reviews, quick, tmp_path, verb):
+    words, held = VERBS[verb]
+    command = [*words, *quick, "--out", "out"]
+    assert holdfast(*command).code == 0
+    before = content(tmp_path / held)
+    write_reviews(tmp_path / "others.csv", size=20)
+    other = ["others.csv" if word == "reviews.csv" else word for word in command]
+    ran = holdfast(*other)
+    assert ran.code == 2, ran.err
+    assert f"{held} holds what another experiment left (erm on reviews, 2 steps)" in ran.err
+    assert "name another folder with --out, or remove that one" in ran.err
+    assert content(tmp_path / held) == before
+    again = holdfast(*command)
+    assert again.code == 0, again.err
+
+
+def test_a_fit_with_another_method_is_another_experiment(holdfast, reviews, quick):
+    command = ["fit", reviews, "--steps", 2, *quick, "--out", "model"]
+    assert holdfast(*command).code == 0
+    ran = holdfast(*command, "--method", "coral")
+    assert ran.code == 2
+    assert "model holds what another experiment left (erm on reviews" in ran.err
+
+
+def test_a_comparison_of_the_same_data_may_choose_anew(holdfast, reviews, quick, tmp_path):
+    command = ["compare", reviews, "--seeds", 1, *quick, "--out", "out"]
+    for method, steps in (("erm", 2), ("coral", 3)):
+        assert holdfast(*command, "--methods", method, "--steps", steps).code == 0
+        chosen = json.loads((tmp_path / "out" / "model" / "record.json").read_text())["spec"]
+        assert (chosen["method"], chosen["steps"]) == (method, steps)
+
+
+def test_an_encoder_that_was_pretrained_stays_and_so_does_one_from_elsewhere(holdfast, reviews, quick, tmp_path):
+    corpus, start = write_corpus(tmp_path / "texts.txt", 30), tiny_bert(tmp_path / "start")
+    command = ["pretrain", corpus, "--from", start, "--batch", 4, "--length", 16, "--out", "encoder"]
+    assert holdfast(*command, "--steps", 2).code == 0
+    before = content(tmp_path / "encoder")
+    ran = holdfast(*command, "--steps", 3)
+    assert ran.code == 2
+    assert "encoder holds what another experiment left" in ran.err
+    assert holdfast("fit", reviews, "--steps", 2, *quick, "--out", "encoder").code == 2
+    assert content(tmp_path / "encoder") == before
+    ran = holdfast("fit", reviews, "--steps", 2, *quick, "--out", start)
+    assert ran.code == 2
+    assert f"{start} holds other files" in ran.err.replace("\n", " ")
