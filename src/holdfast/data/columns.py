@@ -85,9 +85,9 @@ class Finder:
         return self.named_for(key) if key in self.columns else self.called({**SYNONYMS, **STRUCTURED}[key])
 
     def missing(self, key: str) -> BadInput:
-        return BadInput(
-            f"{self.where} has no {key} column: it has {listed(self.names)}; name it with --column {key}=NAME"
-        )
+        taken = find([name for name in self.names if name in self.named], {**SYNONYMS, **STRUCTURED}[key])
+        has = f"'{taken}' is named for something else" if taken else f"it has {listed(self.names)}"
+        return BadInput(f"{self.where} has no {key} column: {has}; name it with --column {key}=NAME")
 
     def _split(self, key: str) -> list[str]:
         given = self.columns.get(key, "")

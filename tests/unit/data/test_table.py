@@ -162,6 +162,8 @@ def test_labels_and_domains_may_be_absent_when_not_needed(tmp_path):
     assert (found.domain.tolist(), found.domains) == ([0, 0], ("all",))
     assert "no label column: it has 'text'" in refusal(path)
     assert "--column domain=NAME" in refusal(put(tmp_path, "text,label\na,b\n"))
+    both = put(tmp_path, "age,label,domain\n1,2,a\n")
+    assert "'label' is named for something else" in refusal(both, columns={"features": "age,label"})
     open_label = put(tmp_path, "text,label\na,\nb,x\n")
     assert read_table(open_label, need=()).y.tolist() == [-1, 0]
     assert "row 1, column 'label'" in refusal(open_label, need=("label",))
