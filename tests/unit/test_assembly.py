@@ -87,6 +87,14 @@ def test_a_broken_cache_file_is_made_anew(texts, bert, tmp_path):
     assert before.stages == after.stages
 
 
+def test_a_cache_that_cannot_be_written_stops_nothing(texts, bert, tmp_path):
+    before, _, _ = frozen(texts, bert, tmp_path / "cache")
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match=r"file/features cannot be written, .*: name another in HOLDFAST_CACHE"):
+        after, _, _ = frozen(texts, bert, tmp_path / "file")
+    assert before.stages == after.stages
+
+
 def test_frozen_is_frozen_and_full_moves(texts, bert, tmp_path):
     for tune, cache in (("frozen", None), ("last:1", tmp_path), ("full", tmp_path)):
         spec = make_spec(texts, encoder=bert, tune=tune, steps=4, every=2, batch=4)

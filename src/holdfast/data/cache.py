@@ -6,6 +6,7 @@ n rows, d width
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,12 +42,21 @@ def cached_features(
         if parallel.any_of(int(features is None))[0]:  # in some process, and then they share the work
             missing, features = features is None, compute(rows)
             if missing and parallel.first():
-                save_tree(path, {"features": features})
+                _write(path, features)
         assert features is not None
         found.append(features)
     order = np.concatenate(list(groups))
     assert len(order) == len(raw), "groups must cover all rows once"
     return torch.cat(found)[torch.from_numpy(np.argsort(order))]
+
+
+def _write(path: Path, features: Tensor) -> None:
+    """A cache that cannot be written costs time and nothing else."""
+    try:
+        save_tree(path, {"features": features})
+    except BadInput:
+        told = "cannot be written, so features will be computed again the next time: name another in HOLDFAST_CACHE"
+        warnings.warn(f"the cache {path.parent} {told}", stacklevel=2)
 
 
 def _read(path: Path, size: int) -> Tensor | None:
