@@ -6,6 +6,7 @@ One pair of graphs, there and back, for each shape of what is given; a shape tha
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -20,6 +21,9 @@ Made = Sequence[Any]  # tensors and, where there is none, None
 KEPT = 16  # shapes; each holds what its way back needs, some hundred megabytes for large banks
 ALIKE = 2  # passes of a layer before one is recorded: a length that comes once is not worth it
 OFTEN = 16  # the same of predictions, which may soon be over
+# whoever records or replays holds it until the results are copied: recordings share memory among threads, and a GPU
+# takes one recording at a time
+ALONE = threading.RLock()
 
 
 class Way(NamedTuple):
@@ -138,13 +142,21 @@ def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = No
     return made
 
 
+def around(tensor: Tensor) -> tuple[Hashable, ...]:
+    """What a recording is for, besides shapes: a device, a stream, in whose order it is replayed, and its precision."""
+    stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
+    return tensor.device, stream, products()
+
+
 def products() -> str:
     """How exactly fp32 products are taken: a recording keeps to what was asked for at its time."""
     return getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
 
 
 def can_record(tensor: Tensor) -> bool:
-    return tensor.is_cuda and not torch.cuda.is_current_stream_capturing()
+    """Not while someone else records, or counts what is done: a replay shows none of it."""
+    watched = torch._C._len_torch_dispatch_stack() > 0
+    return tensor.is_cuda and not watched and not torch.cuda.is_current_stream_capturing()
 
 
 @torch.no_grad()

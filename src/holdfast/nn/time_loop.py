@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.core.tape import listening
 from holdfast.nn.cells import BLOCKS, Cell
 from holdfast.nn.plain_loop import Schedule, Start, Weights, plain
-from holdfast.nn.recorded import Passes, Shelf, can_record, own, products
+from holdfast.nn.recorded import ALONE, Passes, Shelf, around, can_record, own
 
 Parts = Sequence[Tensor | None]  # inputs, the two tensors of a start or None, then the weights
 PARTS = 3 + len(Weights._fields)
@@ -59,10 +59,11 @@ class _Unrolled(torch.autograd.Function):
         ctx.cell, ctx.schedule, ctx.passes = cell, schedule, None
         given = [part for part in parts if part is not None]
         if can_record(given[0]) and learns:
-            ctx.passes = _passes(parts, cell, schedule)
-            states, _, read, *_ = ctx.passes.forward(given)
-            states, read = states.clone(), read.clone() if told else read[:, :0].clone()
-            ctx.turn, trace = ctx.passes.turn, []
+            with ALONE:
+                ctx.passes = _passes(parts, cell, schedule)
+                states, _, read, *_ = ctx.passes.forward(given)
+                states, read = states.clone(), read.clone() if told else read[:, :0].clone()
+                ctx.turn, trace = ctx.passes.turn, []
         else:
             states, kept, read, contents, gates = run_forward(parts, cell, schedule, keep=learns or told)
             trace = [states, kept, read, contents, *gates]
@@ -81,7 +82,8 @@ class _Unrolled(torch.autograd.Function):
             more = iter(torch.autograd.grad(states, wanted, grads[0], create_graph=True, materialize_grads=True))
             found = [next(more) if need else None for need in needs]
         elif ctx.passes is not None:
-            found = _replayed(ctx, parts, needs, grads[0])
+            with ALONE:
+                found = _replayed(ctx, parts, needs, grads[0])
         else:
             states, kept, read, contents, *gates = saved
             trace = Trace(states, kept, read, contents, tuple(gates))
@@ -100,7 +102,7 @@ def _passes(parts: Parts, cell: type[Cell], schedule: Schedule) -> Passes:
     def there(*given: Tensor) -> tuple[Any, ...]:
         return run_forward(_placed(parts, given), cell, schedule)
 
-    return _shelf.find((given[0].device, products(), cell, schedule, shapes), lambda: Passes(there, given))
+    return _shelf.find((*around(given[0]), cell, schedule, shapes), lambda: Passes(there, given))
 
 
 def _replayed(ctx: Any, parts: Parts, needs: Sequence[bool], grad: Tensor) -> list[Tensor | None]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo import utils
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from holdfast.nn.experts.dispatch import without_waiting
@@ -29,8 +30,18 @@ def new_enough(device: torch.device) -> bool:
 
 @torch.compiler.assume_constant_result
 def may_break(device: torch.device) -> bool:
-    """Whether layers are replayed on this GPU, and nobody asked for a program in one piece."""
-    return without_waiting(device) and not getattr(InstructionTranslator.current_tx(), "one_graph", True)
+    """Whether layers are replayed on this GPU, and this program may be in pieces: nobody asked for a whole one.
+
+    What lies inside of another operator, such as a branch or what is gone through twice to save memory, is whole too.
+    """
+    if not without_waiting(device):
+        return False
+    try:
+        now = InstructionTranslator.current_tx()
+        forbidden = now.one_graph or utils._get_error_on_graph_break()  # pyright: ignore[reportAttributeAccessIssue]
+        return not forbidden and now.output.current_tracer.parent is None
+    except AttributeError:  # another version of torch
+        return False
 
 
 def _call(function: Callable[..., Any], *given: Any) -> Any:

@@ -179,6 +179,8 @@ class SparseMoE(nn.Module):
         else:
             again = real is None and self.training == torch.is_grad_enabled()
             done = self.repeated if self.training else self.predicted
+            if self.training and self.predicted.passes is not None:  # training may need their memory
+                self.predicted = Repeated(OFTEN)
             found = replayed(u, dtype, how, parts, done) if again else None
             found = found or in_one_piece(u, dtype, how, parts, real)
         out, loss, said = found

@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.nn.experts.dispatch import without_waiting
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, plainly, there
 from holdfast.nn.kernels import through_plain
-from holdfast.nn.recorded import Passes, Repeated, can_record, own, products
+from holdfast.nn.recorded import ALONE, Passes, Repeated, around, can_record, own
 
 # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
 MOST = 65_536
@@ -29,16 +29,16 @@ def replayed(
     if len(u) * how.top > MOST or not _recordable(u):
         return None
     learns = torch.is_grad_enabled()
-    alike = u.shape, u.dtype, u.device, dtype, how, products(), *_addresses(parts)
-    key = learns, torch.is_inference_mode_enabled(), *alike
-    passes = layer.find(key, partial(_passes, u, dtype, how, parts, keep=learns))
-    if passes is None:
-        return None
-    if not learns:
-        return _replay(passes, u)
-    said: list[Told] = []
-    out, loss = _Replayed.apply(u, passes, how, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
-    return out, loss, said[0]
+    key = learns, torch.is_inference_mode_enabled(), u.shape, u.dtype, dtype, how, *around(u), *_where(parts)
+    with ALONE:
+        passes = layer.find(key, partial(_passes, u, dtype, how, parts, keep=learns))
+        if passes is None:
+            return None
+        if not learns:
+            return _replay(passes, u)
+        said: list[Told] = []
+        out, loss = _Replayed.apply(u, passes, how, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
+        return out, loss, said[0]
 
 
 def better_apart(u: Tensor, how: How) -> bool:
@@ -56,8 +56,9 @@ def _recordable(u: Tensor) -> bool:
     return can_record(u) and without_waiting(u.device) and not watched
 
 
-def _addresses(parts: Iterable[Tensor | None]) -> list[int | None]:
-    return [None if part is None else part.data_ptr() for part in parts]
+def _where(parts: Iterable[Tensor | None]) -> list[Any]:
+    """Where parameters lie, and how."""
+    return [None if part is None else (part.data_ptr(), part.dtype, part.shape, part.stride()) for part in parts]
 
 
 def _passes(u: Tensor, dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes:
@@ -92,7 +93,7 @@ class _Replayed(torch.autograd.Function):
         out, loss, told = _replay(passes, u)
         said.append(told)
         ctx.save_for_backward(passes.use(u.device), u, *parts)
-        ctx.passes, ctx.how, ctx.addresses = passes, how, _addresses(parts)
+        ctx.passes, ctx.how, ctx.where = passes, how, _where(parts)
         ctx.set_materialize_grads(False)
         return out, loss
 
@@ -113,10 +114,11 @@ class _Replayed(torch.autograd.Function):
             more = iter(given)
             return back(how, None, rows, narrow, kept, learned, *(next(more) if each else None for each in there_is))
 
-        if _addresses(parts) == ctx.addresses:
-            left = ctx.passes.backward((learned, there_is), way, given)
-        else:  # someone gave them other memory since
-            narrow = Parts(*parts)._replace(up=narrow.up, down=narrow.down)  # pyright: ignore[reportArgumentType]
-            left = way(*given)
-        by_u, *found = own(left, like=(u, *parts))
+        with ALONE:
+            if _where(parts) == ctx.where:
+                left = ctx.passes.backward((learned, there_is), way, given)
+            else:  # someone gave them other memory since
+                narrow = Parts(*parts)._replace(up=narrow.up, down=narrow.down)  # pyright: ignore[reportArgumentType]
+                left = way(*given)
+            by_u, *found = own(left, like=(u, *parts))
         return by_u, None, None, None, *found

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
+import time
 
 import pytest
 import torch
@@ -358,8 +360,8 @@ def test_evaluation_leaves_the_recording_of_training_alone(device):
     with torch.no_grad():
         for _ in range(OFTEN + 1):
             there(layer, x)
+        assert layer.predicted.passes.turn == 1
         there(layer.train(), x)
-    assert layer.predicted.passes.turn == 1
     assert (layer.repeated.passes, passes.turn) == (passes, turn)
 
 
@@ -389,6 +391,82 @@ def test_predictions_in_both_ways_that_torch_has_go_on_one_after_the_other(devic
                 x = tokens(device, seed)
                 alike(everything(there(layer, x)), everything(there(other, x)), device)
         assert layer.predicted.passes.turn == 2
+
+
+def predicting(layer, device):
+    """The same layer, until its predictions are recorded."""
+    with torch.no_grad():
+        for seed in range(OFTEN + 1):
+            there(layer.eval(), tokens(device, seed))
+    assert layer.predicted.passes is not None
+    return layer
+
+
+@torch.no_grad()
+def test_threads_get_their_own_predictions(device, plain, monkeypatch):
+    """One has its pass behind it and its results not yet copied when the other comes."""
+    layer, begun, found = predicting(layer_on(device), device), threading.Event(), {}
+    wanted = [everything(there(plain(layer), tokens(device, seed))) for seed in (7, 8)]
+
+    def replay(self, given, real=Way.replay):
+        left = real(self, given)
+        begun.set()
+        time.sleep(0.3)
+        return left
+
+    def predict(seed):
+        with torch.no_grad():
+            found[seed] = everything(there(layer, tokens(device, seed)))
+
+    monkeypatch.setattr(Way, "replay", replay)
+    first, second = (threading.Thread(target=predict, args=(seed,)) for seed in (7, 8))
+    first.start()
+    assert begun.wait(60)
+    second.start()
+    for each in (first, second):
+        each.join()
+    for seed, told in zip((7, 8), wanted, strict=True):
+        alike(found[seed], told, device)
+    assert layer.predicted.passes.turn == 3
+
+
+@torch.no_grad()
+def test_weights_that_are_cut_where_they_lie_are_recorded_anew(device, plain):
+    layer = predicting(layer_on(device), device)
+    layer.up_proj.data, layer.up_proj_bias.data = layer.up_proj.data[:, :16], layer.up_proj_bias.data[:, :16]
+    layer.down_proj.data = layer.down_proj.data[:, :, :16]
+    x = tokens(device, 9)
+    alike(everything(there(layer, x)), everything(there(plain(layer), x)), device)
+    assert layer.predicted.passes is None
+
+
+def test_training_takes_the_memory_of_recorded_predictions(device):
+    layer = predicting(layer_on(device), device)
+    pass_by(layer.train(), tokens(device))
+    assert layer.predicted.passes is None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("where", ["forbidden", "checkpoint"])
+def test_a_program_is_not_broken_where_that_is_forbidden_or_helps_nobody(device, where):
+    layer, graphs, x = layer_on(device), [], tokens(device)
+    torch.compiler.reset()
+
+    def called(x):
+        if where == "checkpoint":
+            return torch.utils.checkpoint.checkpoint(layer, x * 2, use_reentrant=False)
+        with torch._dynamo.error_on_graph_break(True):
+            return layer(x * 2)
+
+    def kept(graph, _):
+        graphs.append(graph)
+        return graph
+
+    with torch.autocast(device.type, torch.bfloat16):
+        torch.compile(called, backend=kept)(x)
+    (graph,) = graphs
+    inside = [each for each in graph.modules() if isinstance(each, torch.fx.GraphModule)]
+    assert sum(node.target == torch.ops.holdfast.experts for each in inside for node in each.graph.nodes) == 1
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
