@@ -74,14 +74,7 @@ def pacs(start: str) -> list[str]:
 def longer(start: str) -> list[str]:
     """2.5 times the steps, at the rate of choice."""
     found = _scores(f"gmoe/{start}-long", _by_target("accuracy"))
-    return compared(found, (PLAIN, "GMoE"), sorted(found[PLAIN]), seeds=SEEDS, against={PLAIN: AGAINST[PLAIN]})
-
-
-def longer_by_chance(start: str) -> list[str]:
-    """The same beside random routing, with the seeds that it had."""
-    found = _scores(f"gmoe/{start}-long", _by_target("accuracy"))
-    rows = (PLAIN, "GMoE", NULL)
-    return compared(found, rows, sorted(found[PLAIN]), seeds=len(found[NULL]["art"]), against={NULL: AGAINST[NULL]})
+    return compared(found, (PLAIN, "GMoE", NULL), sorted(found[PLAIN]), seeds=SEEDS, against=AGAINST)
 
 
 def chosen(start: str) -> list[str]:

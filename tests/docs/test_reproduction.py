@@ -55,7 +55,6 @@ TABLES = {
     **{f"experts from {start}": lambda a=start: evidence_gmoe.pacs(a) for start in (*evidence_gmoe.STARTS, "random")},
     **{f"experts, one source, {start}": lambda a=start: evidence_gmoe.single(a) for start in evidence_gmoe.STARTS},
     "experts, more steps": lambda: evidence_gmoe.longer("dinov2-shape"),
-    "experts, more steps, random routing": lambda: evidence_gmoe.longer_by_chance("dinov2-shape"),
     "experts on amazon": evidence_gmoe.amazon,
 }
 
