@@ -32,16 +32,23 @@ def new_enough(device: torch.device) -> bool:
 def may_break(device: torch.device) -> bool:
     """Whether layers are replayed on this GPU, and this program may be in pieces: nobody asked for a whole one.
 
-    What lies inside of another operator, such as a branch or what is gone through twice to save memory, is whole too.
+    What lies inside of another operator, such as a branch or what is gone through twice to save memory, is whole too. A
+    compiler that records its programs replays more at once than a layer.
     """
     if not without_waiting(device):
         return False
     try:
         now = InstructionTranslator.current_tx()
         forbidden = now.one_graph or utils._get_error_on_graph_break()  # pyright: ignore[reportAttributeAccessIssue]
-        return not forbidden and now.output.current_tracer.parent is None
+        whole = forbidden or now.output.current_tracer.parent is not None
+        return not whole and not _records(now.output.compiler_fn)
     except AttributeError:  # another version of torch
         return False
+
+
+def _records(compiler: Any) -> bool:
+    settings = getattr(compiler, "get_compiler_config", dict)()
+    return bool(settings and settings.get("triton.cudagraphs"))
 
 
 def _call(function: Callable[..., Any], *given: Any) -> Any:

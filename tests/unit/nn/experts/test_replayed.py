@@ -447,23 +447,26 @@ def test_training_takes_the_memory_of_recorded_predictions(device):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("where", ["forbidden", "checkpoint"])
-def test_a_program_is_not_broken_where_that_is_forbidden_or_helps_nobody(device, where):
+@pytest.mark.parametrize("where", ["forbidden", "checkpoint", "recorded by its compiler"])
+def test_a_program_is_not_broken_where_that_is_forbidden_or_helps_nobody(device, where, monkeypatch):
     layer, graphs, x = layer_on(device), [], tokens(device)
     torch.compiler.reset()
 
     def called(x):
         if where == "checkpoint":
             return torch.utils.checkpoint.checkpoint(layer, x * 2, use_reentrant=False)
+        if where != "forbidden":
+            return layer(x * 2)
         with torch._dynamo.error_on_graph_break(True):
             return layer(x * 2)
 
-    def kept(graph, _):
+    def kept(self, graph, _):
         graphs.append(graph)
         return graph
 
+    monkeypatch.setattr(torch._TorchCompileInductorWrapper, "__call__", kept)
     with torch.autocast(device.type, torch.bfloat16):
-        torch.compile(called, backend=kept)(x)
+        torch.compile(called, options={"triton.cudagraphs": where == "recorded by its compiler"})(x)
     (graph,) = graphs
     inside = [each for each in graph.modules() if isinstance(each, torch.fx.GraphModule)]
     assert sum(node.target == torch.ops.holdfast.experts for each in inside for node in each.graph.nodes) == 1
