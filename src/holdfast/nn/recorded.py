@@ -5,6 +5,7 @@ One pair of graphs, there and back, for each shape of what is given; a shape tha
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import weakref
@@ -51,7 +52,9 @@ class Passes:
         self.way = record(there, given, self.room)
         self.back: dict[Hashable, Way] = {}
         self.turn = 0
-        self._user: Callable[[], object] = _nobody
+        self._number = next(_numbers)
+        self._user: Callable[[], Tensor | None] = lambda: None
+        _all[self._number] = self
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Any, ...]:
         """What the pass leaves, in memory that the next one overwrites."""
@@ -67,19 +70,31 @@ class Passes:
                 return tuple(back(*grads))
         return self.back[key].replay(grads)
 
-    def use(self, device: torch.device) -> Tensor:
+    def use(self) -> Tensor:
         """Whoever holds this needs what the last pass left; saved for the way back, it is let go when others are."""
-        user = torch.empty(0, device=device)
+        user = torch.tensor([self._number, self.turn], device="cpu")
         self._user = weakref.ref(user)
         return user
+
+    @staticmethod
+    def of(user: Tensor) -> tuple[Passes | None, bool]:
+        """Whose last pass someone needs, if they are still there, and whether it is still the last."""
+        number, turn = user.tolist()
+        passes = _all.get(number)
+        return passes, passes is not None and passes.turn == turn
 
     @property
     def in_use(self) -> bool:
         return self._user() is not None
 
 
-def _nobody() -> None:
-    return None
+def nobody() -> Tensor:
+    """What a user would hold, of a pass that was not recorded."""
+    return torch.tensor([-1, 0], device="cpu")
+
+
+_numbers = itertools.count()
+_all = weakref.WeakValueDictionary[int, Passes]()
 
 
 class Shelf:

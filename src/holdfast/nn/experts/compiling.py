@@ -5,11 +5,7 @@ Only what is being compiled imports this: to say it takes torch's compiler, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch._dynamo import utils
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
 from holdfast.nn.experts.dispatch import without_waiting
@@ -29,31 +25,15 @@ def new_enough(device: torch.device) -> bool:
 
 
 @torch.compiler.assume_constant_result
-def may_break(device: torch.device) -> bool:
-    """Whether layers are replayed on this GPU, and this program may be in pieces: nobody asked for a whole one.
-
-    What lies inside of another operator, such as a branch or what is gone through twice to save memory, is whole too. A
-    compiler that records its programs replays more at once than a layer.
-    """
+def may_replay(device: torch.device) -> bool:
+    """Whether layers are recorded on this GPU, and not by the compiler itself, which then replays more at once."""
     if not without_waiting(device):
         return False
     try:
-        now = InstructionTranslator.current_tx()
-        forbidden = now.one_graph or utils._get_error_on_graph_break()  # pyright: ignore[reportAttributeAccessIssue]
-        whole = forbidden or now.output.current_tracer.parent is not None
-        return not whole and not _records(now.output.compiler_fn)
+        compiler = InstructionTranslator.current_tx().output.compiler_fn
     except AttributeError:  # another version of torch
         return False
-
-
-def _records(compiler: Any) -> bool:
+    if getattr(compiler, "compiler_name", None) == "cudagraphs":
+        return False
     settings = getattr(compiler, "get_compiler_config", dict)()
-    return bool(settings and settings.get("triton.cudagraphs"))
-
-
-def _call(function: Callable[..., Any], *given: Any) -> Any:
-    return function(*given)
-
-
-# outside of the program: what is compiled ends before it and goes on after it
-apart: Any = torch.compiler.disable(_call)
+    return not (settings and settings.get("triton.cudagraphs"))

@@ -21,11 +21,10 @@ from holdfast.core.tape import listening
 from holdfast.nn.experts.balance import FORMS, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.operator import in_a_graph
-from holdfast.nn.experts.replayed import better_apart, replayed
+from holdfast.nn.experts.replayed import forget, replayed
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
 from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_dropped, tell_importance, tell_load
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
-from holdfast.nn.recorded import OFTEN, Repeated
 
 _real = Held[Tensor]()
 
@@ -91,7 +90,6 @@ class SparseMoE(nn.Module):
             inner=options.inner, temperature=options.temperature, learned=options.temperature_learned,
         )  # fmt: skip
         self.act_fn = activation
-        self.repeated, self.predicted = Repeated(), Repeated(OFTEN)
 
     @property
     def together(self) -> tuple[int, int] | None:
@@ -170,18 +168,11 @@ class SparseMoE(nn.Module):
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
         if not able(u, dtype, how, parts):
             return None
+        again = real is None and self.training == torch.is_grad_enabled()
         if torch.compiler.is_compiling():
-            if real is None and better_apart(u, how):
-                from holdfast.nn.experts.compiling import apart
-
-                return apart(self._at_once, states, router, real)
-            found = in_a_graph(u, dtype, how, parts, real)
+            found = in_a_graph(u, dtype, how, parts, real, again=again)
         else:
-            again = real is None and self.training == torch.is_grad_enabled()
-            done = self.repeated if self.training else self.predicted
-            if self.training and self.predicted.passes is not None:  # training may need their memory
-                self.predicted = Repeated(OFTEN)
-            found = replayed(u, dtype, how, parts, done) if again else None
+            found = replayed(u, dtype, how, parts) if again else None
             found = found or in_one_piece(u, dtype, how, parts, real)
         out, loss, said = found
         if listening() and self.training:
@@ -196,7 +187,7 @@ class SparseMoE(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Weights that move or change their type leave their recording, which would hold a GPU's memory."""
-        self.repeated, self.predicted = Repeated(), Repeated(OFTEN)
+        forget(self.up_proj)
         return super()._apply(fn, recurse)
 
     def _between(self, hidden: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 Without that a compiled network breaks at each such layer, and each piece costs the host more than many kernels. What
 a compiler has to know of shapes comes of the same Python, run on tensors without numbers: no kernel is launched then.
+Where a GPU replays layers, the operator does that too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.nn.experts.replayed import back_again, there_again
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, drawn, narrowed, there, widened
+from holdfast.nn.recorded import nobody
 
 PARTS = (
     "Tensor up, Tensor? up_bias, Tensor down, Tensor? down_bias, "
@@ -23,10 +26,13 @@ LOSS = 4  # where it comes, if it has a weight: after states, scores, choices an
 
 
 def in_a_graph(
-    u: Tensor, dtype: torch.dtype, how: How, parts: Parts, real: Tensor | None
+    u: Tensor, dtype: torch.dtype, how: How, parts: Parts, real: Tensor | None, *, again: bool
 ) -> tuple[Tensor, Tensor | None, Told]:
-    """What `in_one_piece` gives, where a compiler looks on."""
-    out, scores, chosen, load, *losses = torch.ops.holdfast.experts(u, real, dtype, *parts, *how)
+    """What `in_one_piece` gives, where a compiler looks on; `again`: the same may come step after step."""
+    from holdfast.nn.experts.compiling import may_replay
+
+    replays = again and may_replay(u.device)
+    out, scores, chosen, load, *losses = torch.ops.holdfast.experts(u, real, dtype, replays, *parts, *how)
     if not losses:
         return out, None, Told(scores, chosen, load)
     loss, first, second, importance = losses
@@ -34,17 +40,18 @@ def in_a_graph(
 
 
 class _Recorded(torch.autograd.Function):
-    """Casts are left to the compiler, which joins them with what comes before and after."""
+    """Casts of tokens are left to the compiler, which joins them with what comes before and after."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, real: Tensor | None, dtype: torch.dtype, *rest: Any) -> tuple[Tensor, ...]:
-        parts, ctx.how = Parts(*rest[:8]), rest[8:]
-        rows, narrow = narrowed(u, dtype, parts)
-        found = torch.ops.holdfast.experts_there(u, real, rows, True, *narrow, *ctx.how)
+    def forward(
+        ctx: Any, u: Tensor, real: Tensor | None, dtype: torch.dtype, again: bool, *rest: Any
+    ) -> tuple[Tensor, ...]:
+        parts, ctx.how, ctx.again, rows = Parts(*rest[:8]), rest[8:], again, u.to(dtype)
+        found = torch.ops.holdfast.experts_there(u, real, rows, True, again, *parts, *ctx.how)
         told, kept = found[: LOSS * 2], found[LOSS * 2 :]
         if not How(*ctx.how).weight:
             told, kept = found[:LOSS], found[LOSS:]
-        ctx.save_for_backward(u, real, *parts, rows, narrow.up, narrow.down, *told[1:3], *kept)
+        ctx.save_for_backward(u, real, *parts, rows, *told[1:3], *kept)
         ctx.mark_non_differentiable(*(each for i, each in enumerate(told) if i not in (0, LOSS)))
         ctx.set_materialize_grads(False)
         return tuple(told)
@@ -52,58 +59,94 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         u, real, *rest = ctx.saved_tensors
-        parts, (rows, up, down), kept = Parts(*rest[:8]), rest[8:11], rest[11:]
+        parts, rows, kept = Parts(*rest[:8]), rest[8], rest[9:]
         by_out, by_loss = grads[0], grads[LOSS] if len(grads) > LOSS else None
         learns = ctx.needs_input_grad
         if by_out is None and by_loss is None:
             return (None,) * len(learns)
-        narrow, learned = parts._replace(up=up, down=down), [learns[0], *learns[3:11]]
-        found = torch.ops.holdfast.experts_back(real, rows, kept, learned, by_out, by_loss, *narrow, *ctx.how)
+        given = real, rows, kept, [learns[0], *learns[4:12]], ctx.again, by_out, by_loss
+        found = torch.ops.holdfast.experts_back(*given, *parts, *ctx.how)
         by_u, *by_parts = widened(u, parts, [grad if grad.numel() else None for grad in found])
-        return by_u, None, None, *by_parts, *(None for _ in ctx.how)
+        return by_u, None, None, None, *by_parts, *(None for _ in ctx.how)
 
 
-def _experts(u: Tensor, real: Tensor | None, dtype: torch.dtype, *rest: Any) -> list[Tensor]:
+def _experts(u: Tensor, real: Tensor | None, dtype: torch.dtype, again: bool, *rest: Any) -> list[Tensor]:
     """Only what is told leaves it; a compiler sees the two below, which cost the host no look at gradients."""
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (u, *rest[:8])):
-        return list(_Recorded.apply(u, real, dtype, *rest))  # pyright: ignore[reportArgumentType]
-    rows, narrow = narrowed(u, dtype, Parts(*rest[:8]))
-    return torch.ops.holdfast.experts_there(u, real, rows, False, *narrow, *rest[8:])
+        return list(_Recorded.apply(u, real, dtype, again, *rest))  # pyright: ignore[reportArgumentType]
+    return torch.ops.holdfast.experts_there(u, real, u.to(dtype), False, again, *rest)
 
 
-def _there(u: Tensor, real: Tensor | None, rows: Tensor, keep: bool, *rest: Any) -> list[Tensor]:
-    """What an operator gives shares no memory: no scores twice where there is no noise."""
+def _there(u: Tensor, real: Tensor | None, rows: Tensor, keep: bool, again: bool, *rest: Any) -> list[Tensor]:
+    how = How(*rest[8:])
+    found = there_again(u, rows, how, Parts(*rest[:8]), keep) if again else None
+    return _plain_there(u, real, rows, keep, again, *rest) if found is None else _listed(how, *found)
+
+
+def _plain_there(u: Tensor, real: Tensor | None, rows: Tensor, keep: bool, again: bool, *rest: Any) -> list[Tensor]:
+    """Without a recording."""
     how, parts = How(*rest[8:]), Parts(*rest[:8])
-    out, loss, told, kept = there(u, how, real, drawn(u, how, parts), rows, parts)
+    _, narrow = narrowed(rows, rows.dtype, parts)
+    out, loss, told, kept = there(u, how, real, drawn(u, how, parts), rows, narrow)
+    user = (nobody(),) if again else ()
+    return _listed(how, out, loss, told, (kept, narrow.up, narrow.down, *user) if keep else None)
+
+
+def _listed(how: How, out: Tensor, loss: Tensor | None, told: Told, left: tuple[Any, ...] | None) -> list[Any]:
+    """What an operator gives shares no memory: no scores twice where there is no noise."""
     found = [out, told.scores, told.chosen, told.load]
     if told.losses is not None:
         found += [loss, *told.losses]
-    return found + list(kept[2:] if how.noise else kept[2:-1]) if keep else found
+    if left is None:
+        return found
+    kept, *more = left
+    return [*found, *(kept[2:] if how.noise else kept[2:-1]), *more]
 
 
 def _back(
-    real: Tensor | None, rows: Tensor, kept: Sequence[Tensor], learned: Sequence[bool],
+    real: Tensor | None, rows: Tensor, left: Sequence[Tensor], learned: Sequence[bool], again: bool,
     by_out: Tensor | None, by_loss: Tensor | None, *rest: Any,
 ) -> list[Tensor]:  # fmt: skip
+    if again:
+        how, (*kept, _, _, user) = How(*rest[8:]), left
+        found = back_again(user, how, Parts(*rest[:8]), _kept(how, kept), learned, (by_out, by_loss))
+        if found is not None:
+            return _without_none(rows, found)
+    return _plain_back(real, rows, left, learned, again, by_out, by_loss, *rest)
+
+
+def _plain_back(
+    real: Tensor | None, rows: Tensor, left: Sequence[Tensor], learned: Sequence[bool], again: bool,
+    by_out: Tensor | None, by_loss: Tensor | None, *rest: Any,
+) -> list[Tensor]:  # fmt: skip
+    """Without a recording."""
+    how, (*kept, up, down) = How(*rest[8:]), left[:-1] if again else left
+    narrow = Parts(*rest[:8])._replace(up=up, down=down)
+    return _without_none(rows, back(how, real, rows, narrow, _kept(how, kept), learned, by_out, by_loss))
+
+
+def _kept(how: How, kept: list[Tensor]) -> Kept:
+    own = kept if how.noise else [*kept, kept[0]]
+    return Kept(*own)
+
+
+def _without_none(rows: Tensor, grads: Sequence[Tensor | None]) -> list[Tensor]:
     """An empty tensor is none."""
-    how = How(*rest[8:])
-    own = [*kept] if how.noise else [*kept, kept[0]]
-    found = back(how, real, rows, Parts(*rest[:8]), Kept(*own), learned, by_out, by_loss)
-    return [rows.new_empty(0) if grad is None else grad for grad in found]
+    return [rows.new_empty(0) if grad is None else grad for grad in grads]
 
 
 _library = torch.library.Library("holdfast", "FRAGMENT")
-_library.define(f"experts(Tensor u, Tensor? real, ScalarType dtype, {PARTS}, {HOW}) -> Tensor[]")
+_library.define(f"experts(Tensor u, Tensor? real, ScalarType dtype, bool again, {PARTS}, {HOW}) -> Tensor[]")
 _library.impl("experts", _experts, "CompositeImplicitAutograd")
 # noise is drawn inside, so that no two calls are the same
 _library.define(
-    f"experts_there(Tensor u, Tensor? real, Tensor rows, bool keep, {PARTS}, {HOW}) -> Tensor[]",
+    f"experts_there(Tensor u, Tensor? real, Tensor rows, bool keep, bool again, {PARTS}, {HOW}) -> Tensor[]",
     tags=torch.Tag.nondeterministic_seeded,
 )
 _library.define(
-    "experts_back(Tensor? real, Tensor rows, Tensor[] kept, bool[] learned, Tensor? by_out, Tensor? by_loss, "
-    f"{PARTS}, {HOW}) -> Tensor[]"
+    "experts_back(Tensor? real, Tensor rows, Tensor[] left, bool[] learned, bool again, Tensor? by_out, "
+    f"Tensor? by_loss, {PARTS}, {HOW}) -> Tensor[]"
 )
-for _name, _way in (("experts_there", _there), ("experts_back", _back)):
+for _name, _way, _shapes in (("experts_there", _there, _plain_there), ("experts_back", _back, _plain_back)):
     _library.impl(_name, _way, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"holdfast::{_name}", _way, lib=_library)
+    torch.library.register_fake(f"holdfast::{_name}", _shapes, lib=_library)

@@ -1,53 +1,113 @@
 """A layer of experts that a GPU replays: the same layer with as many tokens, step after step, batch after batch.
 
 In one piece it is still two dozen kernels, which a host takes longer to ask for than a GPU to do. Recorded they are
-asked for at once, there and back; what lies between them is held for as long as the layer lives.
+asked for at once, there and back; what lies between them is held for as long as the layer's weights live.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from holdfast.nn.experts.dispatch import without_waiting
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, plainly, there
 from holdfast.nn.kernels import through_plain
-from holdfast.nn.recorded import ALONE, Passes, Repeated, around, can_record, own
+from holdfast.nn.recorded import ALONE, OFTEN, Passes, Repeated, around, can_record, own
 
 # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
 MOST = 65_536
 
 
-def replayed(
-    u: Tensor, dtype: torch.dtype, how: How, parts: Parts, layer: Repeated
-) -> tuple[Tensor, Tensor | None, Told] | None:
-    """What `in_one_piece` gives without a mask, where this layer did the same before; None: it has to go that way."""
-    if len(u) * how.top > MOST or not _recordable(u):
-        return None
-    learns = torch.is_grad_enabled()
-    key = learns, torch.is_inference_mode_enabled(), u.shape, u.dtype, dtype, how, *around(u), *_where(parts)
+class Done:
+    """What a layer does again and again, in training and in prediction."""
+
+    def __init__(self) -> None:
+        self.learned, self.predicted = Repeated(), Repeated(OFTEN)
+
+
+_layers = WeakIdKeyDictionary()  # Done of each, by the weight that its experts begin with: a copy begins anew
+
+
+def done_with(up: Tensor) -> Done:
+    """What the layer with this first weight did."""
+    if up not in _layers:
+        _layers[up] = Done()
+    return _layers[up]
+
+
+def forget(up: Tensor) -> None:
+    """Its recordings would hold a GPU's memory."""
     with ALONE:
-        passes = layer.find(key, partial(_passes, u, dtype, how, parts, keep=learns))
+        _layers.pop(up, None)
+
+
+def replayed(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> tuple[Tensor, Tensor | None, Told] | None:
+    """What `in_one_piece` gives without a mask, where this layer did the same before; None: it has to go that way."""
+    learns = torch.is_grad_enabled()
+    with ALONE:
+        passes = _find((u,), dtype, how, parts, keep=learns)
         if passes is None:
             return None
         if not learns:
-            return _replay(passes, u)
+            return _replay(passes, (u,))
         said: list[Told] = []
         out, loss = _Replayed.apply(u, passes, how, said, *parts)  # pyright: ignore[reportGeneralTypeIssues]
         return out, loss, said[0]
 
 
-def better_apart(u: Tensor, how: How) -> bool:
-    """Whether a program that is being compiled had better leave this layer out, so that it is replayed."""
-    if len(u) * how.top > MOST:
-        return False
-    from holdfast.nn.experts.compiling import may_break
+def there_again(u: Tensor, rows: Tensor, how: How, parts: Parts, keep: bool) -> tuple[Any, ...] | None:
+    """The same to an operator of tokens that are narrow already: what is given and told, and what is kept or None.
 
-    return may_break(u.device)
+    What is kept stays where the recording left it: pairs, rows and weights, and last who needs them.
+    """
+    with ALONE:
+        passes = _find((u, rows), rows.dtype, how, parts, keep=keep)
+        if passes is None:
+            return None
+        told = _replay(passes, (u, rows))
+        if not keep:
+            return *told, None
+        kept, _, narrow, _ = passes.way.leaves[3:]
+        return *told, (kept, narrow.up, narrow.down, passes.use())
+
+
+def back_again(
+    user: Tensor, how: How, parts: Parts, kept: Kept, learned: Sequence[bool], grads: Sequence[Tensor | None]
+) -> list[Tensor | None] | None:
+    """Gradients as `back` gives them, of the pass that this user needs; None: what was kept is all that there is."""
+    with ALONE:
+        passes, last = Passes.of(user)
+        if passes is None:
+            return None
+        left, _, narrow, _ = passes.way.leaves[3:]
+        if not last and kept.x.data_ptr() == left.x.data_ptr():
+            raise RuntimeError("experts: another pass has overwritten what the way back of this one needs")
+        if not last or _where(_given(parts)) != _where(_given(narrow)):  # copied, or parameters have other memory
+            return None
+        return own(_back(passes, how, tuple(learned), grads))
+
+
+def _given(parts: Parts) -> tuple[Tensor | None, ...]:
+    """Those that a recording reads where they lie, however narrow its products are."""
+    return parts[1], *parts[3:]
+
+
+def _find(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes | None:
+    """What was recorded for this, tokens and perhaps the same narrow; training may need the memory of predictions."""
+    u = given[0]
+    if len(u) * how.top > MOST or not _recordable(u):
+        return None
+    done = done_with(parts.up)
+    if keep and done.predicted.passes is not None:
+        done.predicted = Repeated(OFTEN)
+    how_many, inference = len(given), torch.is_inference_mode_enabled()
+    key = keep, inference, how_many, u.shape, u.dtype, dtype, how, *around(u), *_where(parts)
+    return (done.learned if keep else done.predicted).find(key, partial(_passes, given, dtype, how, parts, keep=keep))
 
 
 def _recordable(u: Tensor) -> bool:
@@ -61,26 +121,44 @@ def _where(parts: Iterable[Tensor | None]) -> list[Any]:
     return [None if part is None else (part.data_ptr(), part.dtype, part.shape, part.stride()) for part in parts]
 
 
-def _passes(u: Tensor, dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes:
+def _passes(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes:
     """Parameters are read where they lie; noise is drawn before each pass, as without a recording, and none for it."""
+    u, parts = given[0], Parts(*(None if part is None else part.detach() for part in parts))  # pyright: ignore[reportArgumentType]
     chance = torch.zeros(len(u), len(parts.directions), device=u.device) if how.noise else None
 
-    def way(u: Tensor) -> tuple[Any, ...]:
-        rows, narrow = narrowed(u, dtype, parts)
-        *told, kept = there(u, how, None, chance, rows, narrow)
+    def way(*given: Tensor) -> tuple[Any, ...]:
+        rows, narrow = narrowed(given[-1], dtype, parts)
+        *told, kept = there(given[0], how, None, chance, rows, narrow)
         return (*told, kept, rows, narrow, chance) if keep else (*told, chance)
 
-    return Passes(way, (u,))
+    return Passes(way, given)
 
 
-def _replay(passes: Passes, u: Tensor) -> tuple[Tensor, Tensor | None, Told]:
+def _replay(passes: Passes, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None, Told]:
     """What a pass gives, in memory that no other overwrites."""
     chance = passes.way.leaves[-1]
     if chance is not None:
         chance.normal_()
-    out, loss, told, *_ = passes.forward((u,))
+    out, loss, told, *_ = passes.forward(given)
     out, loss, scores, chosen, load, *losses = own((out, loss, *told[:3], *(told.losses or ())))
     return out, loss, Told(scores, chosen, load, tuple(losses) or None)
+
+
+def _back(
+    passes: Passes, how: How, learned: tuple[bool, ...], grads: Sequence[Tensor | None], moved: Parts | None = None
+) -> tuple[Any, ...]:
+    """What the way back gives, in memory that the next one overwrites; unrecorded where parameters have moved."""
+    kept, rows, narrow, _ = passes.way.leaves[3:]
+    there_is = tuple(grad is not None for grad in grads)
+    if moved is not None:
+        narrow = moved._replace(up=narrow.up, down=narrow.down)
+
+    def way(*given: Tensor) -> tuple[Any, ...]:
+        more = iter(given)
+        return back(how, None, rows, narrow, kept, learned, *(next(more) if each else None for each in there_is))
+
+    given = [grad.contiguous() for grad in grads if grad is not None]
+    return passes.backward((learned, there_is), way, given) if moved is None else way(*given)
 
 
 class _Replayed(torch.autograd.Function):
@@ -90,9 +168,9 @@ class _Replayed(torch.autograd.Function):
     def forward(
         ctx: Any, u: Tensor, passes: Passes, how: How, said: list[Told], *parts: Any
     ) -> tuple[Tensor, Tensor | None]:
-        out, loss, told = _replay(passes, u)
+        out, loss, told = _replay(passes, (u,))
         said.append(told)
-        ctx.save_for_backward(passes.use(u.device), u, *parts)
+        ctx.save_for_backward(passes.use(), u, *parts)
         ctx.passes, ctx.how, ctx.where = passes, how, _where(parts)
         ctx.set_materialize_grads(False)
         return out, loss
@@ -100,25 +178,15 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         (_, u, *parts), how, learns = ctx.saved_tensors, ctx.how, ctx.needs_input_grad
-        learned, given = (learns[0], *learns[4:]), [grad.contiguous() for grad in grads if grad is not None]
-        if not given or (grads[0] is None and not learned[0] and not any(learned[5:])):
+        learned = learns[0], *learns[4:]
+        if all(grad is None for grad in grads) or (grads[0] is None and not learned[0] and not any(learned[5:])):
             return (None,) * len(learns)
-        kept, rows, narrow, _ = ctx.passes.way.leaves[3:]
         if torch.is_grad_enabled():  # someone will differentiate this once more, and may do so after this node is gone
+            kept, rows, *_ = ctx.passes.way.leaves[3:]
             plain = partial(plainly, how, None, rows.dtype, Kept(*own(kept)))
             by_u, *found = through_plain(plain, (u, *parts), learned, grads)
             return by_u, None, None, None, *found
-        there_is = tuple(grad is not None for grad in grads)
-
-        def way(*given: Tensor) -> tuple[Any, ...]:
-            more = iter(given)
-            return back(how, None, rows, narrow, kept, learned, *(next(more) if each else None for each in there_is))
-
         with ALONE:
-            if _where(parts) == ctx.where:
-                left = ctx.passes.backward((learned, there_is), way, given)
-            else:  # someone gave them other memory since
-                narrow = Parts(*parts)._replace(up=narrow.up, down=narrow.down)  # pyright: ignore[reportArgumentType]
-                left = way(*given)
-            by_u, *found = own(left, like=(u, *parts))
+            moved = None if _where(parts) == ctx.where else Parts(*parts)
+            by_u, *found = own(_back(ctx.passes, how, learned, grads, moved), like=(u, *parts))
         return by_u, None, None, None, *found

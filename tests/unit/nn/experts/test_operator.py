@@ -19,7 +19,7 @@ from holdfast.core.tape import tape
 from holdfast.nn.experts import compiling, dispatch, whole
 from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
 from holdfast.nn.experts.operator import in_a_graph
-from holdfast.nn.experts.whole import How, Parts, narrowed
+from holdfast.nn.experts.whole import How, Parts
 from tests.unit.nn.transformers import transformer
 
 HOW = {"top": 2, "renormalise": True, "noise": 0.25, "weight": 0.5, "sigma": 0.25, "form": "logit", "detach": False}
@@ -238,8 +238,9 @@ def test_layers_of_a_network_are_fused_and_learn(tmp_path, top):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("by_compiler", [True, False])
 @pytest.mark.parametrize("top", [1, 2])
-def test_layers_that_a_gpu_replays_go_down_as_others_do(tmp_path, top):
+def test_layers_that_a_gpu_replays_go_down_as_others_do(tmp_path, top, by_compiler):
     """Six steps: what is replayed in the last ones was recorded at other weights."""
     losses = []
     for recorded in (False, True):
@@ -248,7 +249,7 @@ def test_layers_that_a_gpu_replays_go_down_as_others_do(tmp_path, top):
         net, x = transformer("vit", tmp_path, experts={"count": 4, "at": [0, 2], "inner": 8, "top": top, "noise": 0.0})
         net, x, losses = net.to("cuda").train(), to(x, "cuda"), [*losses, []]
         for layer in net.stack() if recorded else ():
-            layer.compile(options={"triton.cudagraphs": True})
+            layer.compile(options={"triton.cudagraphs": by_compiler})
         descent = torch.optim.SGD(net.parameters(), lr=0.1)
         for _ in range(6):
             with tape() as side, torch.autocast("cuda", torch.bfloat16):
@@ -271,25 +272,18 @@ def tensors(t):
     return [torch.randn(shape, generator=torch.Generator().manual_seed(i)) for i, shape in enumerate(shapes)]
 
 
-def example(t, device, *, bias=True):
-    """Tokens, those in bf16, and parts that are so too, as `narrowed` leaves them."""
-    u, *parts = (each.to(device) for each in tensors(t))
-    own = Parts(*parts)
-    own = own if bias else own._replace(up_bias=None, down_bias=None)
-    return u, *narrowed(u, torch.bfloat16, own)
-
-
 def calls(how, some, bias, t, device):
     """The arguments of both operators; those of the way back with what comes of the way there."""
-    u, rows, parts = example(t, device, bias=bias)
-    real = torch.arange(t, device=device) % 3 != 1 if some else None
-    there = u, real, rows, True, *parts, *how.values()
+    u, *own = (each.to(device) for each in tensors(t))
+    parts = Parts(*own) if bias else Parts(*own)._replace(up_bias=None, down_bias=None)
+    real, rows = torch.arange(t, device=device) % 3 != 1 if some else None, u.to(torch.bfloat16)
+    there = u, real, rows, True, not some, *parts, *how.values()
     found = torch.ops.holdfast.experts_there(*there)
     told = 8 if how["weight"] else 4
     by_loss = torch.ones_like(found[4]) if how["weight"] else None
     kept = [*found[1:3], *found[told:]]
     learned = [each is not None for each in (u, *parts)]
-    back = real, rows, kept, learned, torch.ones_like(found[0]), by_loss, *parts, *how.values()
+    back = real, rows, kept, learned, not some, torch.ones_like(found[0]), by_loss, *parts, *how.values()
     return (torch.ops.holdfast.experts_there, there, found), (
         torch.ops.holdfast.experts_back, back, torch.ops.holdfast.experts_back(*back)
     )  # fmt: skip
@@ -335,7 +329,7 @@ def test_a_length_that_is_not_known_stays_so_there_and_back(top):
     given = (mode.from_tensor(each, symbolic_context=None if i else free) for i, each in enumerate(tensors(37)))
     u, *parts = learned = [each.requires_grad_() for each in given]
     with mode:
-        out, loss, told = in_a_graph(u, torch.bfloat16, how, Parts(*parts), None)
+        out, loss, told = in_a_graph(u, torch.bfloat16, how, Parts(*parts), None, again=True)
         grads = torch.autograd.grad(out.float().sum() + loss, learned)
     t = u.shape[0]
     assert isinstance(t, torch.SymInt)

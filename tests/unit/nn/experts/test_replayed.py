@@ -6,9 +6,11 @@ Without a GPU a recording is a function that is called again and leaves its resu
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -18,10 +20,14 @@ from torch import nn
 from holdfast.core.tape import tape
 from holdfast.nn import recorded
 from holdfast.nn.experts import compiling, replayed
+from holdfast.nn.experts import layer as layer_module
 from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.experts.replayed import done_with
+from holdfast.nn.experts.whole import Kept, Parts
 from holdfast.nn.recorded import ALIKE, OFTEN, Repeated, Way
 
 WIDTH, HIDDEN, TOKENS = 24, 40, 10
+COMPILERS = pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
 
 
 def flat(made):
@@ -70,8 +76,9 @@ def plain(monkeypatch):
 
     def made(layer: SparseMoE) -> SparseMoE:
         other = copy.deepcopy(layer)
-        for done in (other.repeated, other.predicted):
-            monkeypatch.setattr(done, "find", lambda *_: None)
+        done = done_with(other.up_proj)
+        for each in (done.learned, done.predicted):
+            monkeypatch.setattr(each, "find", lambda *_: None)
         return other
 
     return made
@@ -112,7 +119,7 @@ def settle(layer, device):
     """Until its passes are recorded."""
     for seed in range(ALIKE + 1):
         pass_by(layer, tokens(device, seed))
-    assert layer.repeated.passes is not None
+    assert done_with(layer.up_proj).learned.passes is not None
 
 
 def alike(found, wanted, device):
@@ -145,8 +152,8 @@ def test_step_after_step_it_learns_what_a_layer_without_recordings_learns(device
             descent.step()
             results.append(everything(found, grads))
         alike(*results, device)
-    assert layer.repeated.passes.turn == 4
-    assert other.repeated.passes is None
+    assert done_with(layer.up_proj).learned.passes.turn == 4
+    assert done_with(other.up_proj).learned.passes is None
 
 
 def test_what_was_told_and_given_stays_when_the_layer_goes_on(device):
@@ -157,24 +164,24 @@ def test_what_was_told_and_given_stays_when_the_layer_goes_on(device):
     before = [each.clone() for each in flat(kept)]
     del found
     pass_by(layer, tokens(device, 8), 8)
-    assert layer.repeated.passes.turn == 3
+    assert done_with(layer.up_proj).learned.passes.turn == 3
     assert all(torch.equal(a, b) for a, b in zip(flat(kept), before, strict=True))
 
 
 def test_two_passes_before_either_goes_back(device, plain):
     layer = layer_on(device)
     settle(layer, device)
-    other, turn = plain(layer), layer.repeated.passes.turn
+    other, turn = plain(layer), done_with(layer.up_proj).learned.passes.turn
     results = []
     for each in (layer, other):
         xs = [tokens(device, seed) for seed in (7, 8)]
         founds = [there(each, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
         results.append(tuple(everything(f, back(each, x, f)) for f, x in zip(founds, xs, strict=True)))
     alike(*results, device)
-    assert layer.repeated.passes.turn == turn + 1  # the second went another way
+    assert done_with(layer.up_proj).learned.passes.turn == turn + 1  # the second went another way
     del founds
     pass_by(layer, tokens(device))
-    assert layer.repeated.passes.turn == turn + 2
+    assert done_with(layer.up_proj).learned.passes.turn == turn + 2
 
 
 def test_it_goes_back_twice(device):
@@ -191,7 +198,7 @@ def test_a_loop_that_holds_its_last_loss_is_replayed_too(device):
         found = there(layer, tokens(device, seed), seed)
         loss = loss_of(*found)
         loss.backward()
-    assert layer.repeated.passes.turn == 5
+    assert done_with(layer.up_proj).learned.passes.turn == 5
 
 
 def test_where_others_keep_what_is_saved_two_passes_go_back(device, plain):
@@ -241,7 +248,7 @@ def test_a_loss_that_reaches_nothing_that_learns(device):
         there(layer, x, seed)[0].float().sum().backward()
     layer.zero_grad()
     _, side = there(layer, x)
-    assert layer.repeated.passes.turn == 3
+    assert done_with(layer.up_proj).learned.passes.turn == 3
     side["loss/experts"][0].backward()
     assert all(p.grad is None for p in layer.parameters())
 
@@ -293,7 +300,7 @@ def test_a_second_derivative_even_after_another_pass(device, plain, linear):
         again = sum(grad.float().square().sum() for grad in first)
         results.append(torch.autograd.grad(again, learned, allow_unused=True))
     alike(*results, device)
-    assert layer.repeated.passes.turn == (3 if linear else 2)
+    assert done_with(layer.up_proj).learned.passes.turn == (3 if linear else 2)
 
 
 def test_only_one_of_the_two_that_it_gives_goes_back(device, plain):
@@ -324,16 +331,16 @@ def test_parts_that_do_not_learn_get_nothing(device, plain):
         }  # fmt: skip
         results.append(tuple(p.grad for p in each.parameters() if p.grad is not None))
     alike(*results, device)
-    assert layer.repeated.passes.turn == 2
+    assert done_with(layer.up_proj).learned.passes.turn == 2
 
 
 def test_weights_that_moved_are_recorded_anew(device, plain):
     layer = layer_on(device)
     settle(layer, device)
-    old = layer.repeated.passes
+    old = done_with(layer.up_proj).learned.passes
     layer.up_proj.data = layer.up_proj.data.clone() * 2
     settle(layer, device)
-    assert layer.repeated.passes is not old
+    assert done_with(layer.up_proj).learned.passes is not old
     x = tokens(device, 9)
     alike(everything(*pass_by(layer, x, 9)), everything(*pass_by(plain(layer), x, 9)), device)
 
@@ -348,21 +355,21 @@ def test_lengths_that_differ_and_masks_and_many_tokens_are_not_recorded(device, 
     monkeypatch.setattr(replayed, "MOST", 2 * TOKENS * layer.options.top - 1)
     for _ in range(2 * ALIKE):
         pass_by(layer, tokens(device))
-    assert layer.repeated.passes is None
+    assert done_with(layer.up_proj).learned.passes is None
 
 
 def test_evaluation_leaves_the_recording_of_training_alone(device):
     layer, x = layer_on(device), tokens(device)
     settle(layer, device)
-    passes, turn = layer.repeated.passes, layer.repeated.passes.turn
+    passes, turn = done_with(layer.up_proj).learned.passes, done_with(layer.up_proj).learned.passes.turn
     layer.eval()
     there(layer, x)
     with torch.no_grad():
         for _ in range(OFTEN + 1):
             there(layer, x)
-        assert layer.predicted.passes.turn == 1
+        assert done_with(layer.up_proj).predicted.passes.turn == 1
         there(layer.train(), x)
-    assert (layer.repeated.passes, passes.turn) == (passes, turn)
+    assert (done_with(layer.up_proj).learned.passes, passes.turn) == (passes, turn)
 
 
 @pytest.mark.parametrize("way", [torch.no_grad, torch.inference_mode])
@@ -374,11 +381,11 @@ def test_predictions_that_come_again_and_again_are_recorded_too(device, plain, w
         for seed in range(OFTEN + 3):
             x = tokens(device, seed)
             results.append(tuple(everything(there(each, x)) for each in (layer, other)))
-    assert layer.predicted.passes.turn == 3
-    assert other.predicted.passes is None
+    assert done_with(layer.up_proj).predicted.passes.turn == 3
+    assert done_with(other.up_proj).predicted.passes is None
     for found, wanted in results:  # those of the first replay too, after the others
         alike(found, wanted, device)
-    assert len(layer.predicted.passes.way.leaves) == 4  # nothing for a way back
+    assert len(done_with(layer.up_proj).predicted.passes.way.leaves) == 4  # nothing for a way back
 
 
 def test_predictions_in_both_ways_that_torch_has_go_on_one_after_the_other(device, plain):
@@ -390,7 +397,7 @@ def test_predictions_in_both_ways_that_torch_has_go_on_one_after_the_other(devic
             for seed in range(OFTEN + 2):
                 x = tokens(device, seed)
                 alike(everything(there(layer, x)), everything(there(other, x)), device)
-        assert layer.predicted.passes.turn == 2
+        assert done_with(layer.up_proj).predicted.passes.turn == 2
 
 
 def predicting(layer, device):
@@ -398,7 +405,7 @@ def predicting(layer, device):
     with torch.no_grad():
         for seed in range(OFTEN + 1):
             there(layer.eval(), tokens(device, seed))
-    assert layer.predicted.passes is not None
+    assert done_with(layer.up_proj).predicted.passes is not None
     return layer
 
 
@@ -427,7 +434,7 @@ def test_threads_get_their_own_predictions(device, plain, monkeypatch):
         each.join()
     for seed, told in zip((7, 8), wanted, strict=True):
         alike(found[seed], told, device)
-    assert layer.predicted.passes.turn == 3
+    assert done_with(layer.up_proj).predicted.passes.turn == 3
 
 
 @torch.no_grad()
@@ -437,28 +444,100 @@ def test_weights_that_are_cut_where_they_lie_are_recorded_anew(device, plain):
     layer.down_proj.data = layer.down_proj.data[:, :, :16]
     x = tokens(device, 9)
     alike(everything(there(layer, x)), everything(there(plain(layer), x)), device)
-    assert layer.predicted.passes is None
+    assert done_with(layer.up_proj).predicted.passes is None
 
 
 def test_training_takes_the_memory_of_recorded_predictions(device):
     layer = predicting(layer_on(device), device)
     pass_by(layer.train(), tokens(device))
-    assert layer.predicted.passes is None
+    assert done_with(layer.up_proj).predicted.passes is None
+
+
+def compiled(called, backend):
+    torch.compiler.reset()
+    return torch.compile(called, backend=backend, fullgraph=True)
+
+
+@COMPILERS
+@pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
+@pytest.mark.parametrize("training", [False, True])
+def test_a_compiled_program_replays_its_layer(device, plain, backend, training):
+    layer = layer_on(device).train(training)
+    other, results = plain(layer), []
+    program = compiled(lambda x: layer(x * 2) + 1, backend)
+    for seed in range(OFTEN + 2):
+        x, given = tokens(device, seed), tokens(device, seed)
+        with torch.set_grad_enabled(training):
+            found, wanted = there(program, x, seed), there(lambda x: other(x * 2) + 1, given, seed)
+        grads, others = (back(layer, x, found), back(other, given, wanted)) if training else ((), ())
+        results.append((everything(found, grads), everything(wanted, others)))
+        del found, wanted
+    for found, wanted in results:  # those of the first replay too, after the others
+        alike(found, wanted, device)
+    done = done_with(layer.up_proj)
+    assert (done.learned if training else done.predicted).passes.turn == OFTEN + 2 - (ALIKE if training else OFTEN)
+
+
+@COMPILERS
+@pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
+def test_two_compiled_passes_before_either_goes_back(device, plain, backend):
+    layer = layer_on(device)
+    program = compiled(layer, backend)
+    for seed in range(ALIKE + 1):
+        x = tokens(device, seed)
+        back(layer, x, there(program, x, seed))
+    other, results, passes = plain(layer), [], done_with(layer.up_proj).learned.passes
+    turn = passes.turn
+    for each, called in ((layer, program), (other, other)):
+        xs = [tokens(device, seed) for seed in (7, 8)]
+        founds = [there(called, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
+        results.append(tuple(everything(f, back(each, x, f)) for f, x in zip(founds, xs, strict=True)))
+    alike(*results, device)
+    assert passes.turn == turn + 1  # the second went another way
+
+
+@COMPILERS
+@pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
+@pytest.mark.parametrize("meanwhile", ["weights moved", "recordings forgotten"])
+def test_a_compiled_pass_goes_back_whatever_happened_meanwhile(device, plain, backend, meanwhile):
+    layer = layer_on(device)
+    program, other = compiled(layer, backend), plain(layer)
+    for seed in range(ALIKE + 2):
+        x, given = tokens(device, seed), tokens(device, seed)
+        found, wanted = there(program, x, seed), there(other, given, seed)
+        for each in (layer, other):
+            if meanwhile == "weights moved" and seed > ALIKE:
+                old = each.up_proj_bias.data
+                each.up_proj_bias.data = old.clone()
+                old.fill_(7.0)
+        if meanwhile == "recordings forgotten":
+            replayed.forget(layer.up_proj)
+        alike(everything(found, back(layer, x, found)), everything(wanted, back(other, given, wanted)), device)
+        del found, wanted
+
+
+def test_a_way_back_is_not_taken_with_the_memory_of_another_pass(device):
+    layer = layer_on(device)
+    settle(layer, device)
+    passes, given = done_with(layer.up_proj).learned.passes, (tokens(device).detach().flatten(0, 1),)
+    kept, _, narrow, _ = passes.forward(given)[3:]
+    user, how, parts = passes.use(), layer_module._how(layer.options, True, True), Parts(*layer._parts(), *narrow[4:])
+    learned, grads = (True,) * 9, (torch.ones_like(given[0]).bfloat16(), None)
+    found = replayed.back_again(user, how, parts, kept, learned, grads)
+    assert all(grad.shape == part.shape for grad, part in zip(found, (*given, *parts), strict=True))
+    passes.forward(given)
+    with pytest.raises(RuntimeError, match="another pass has overwritten"):
+        replayed.back_again(user, how, parts, kept, learned, grads)
+    copied = Kept(*(each.clone() for each in kept))
+    assert replayed.back_again(user, how, parts, copied, learned, grads) is None
+    assert replayed.back_again(recorded.nobody(), how, parts, kept, learned, grads) is None
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("where", ["forbidden", "checkpoint", "recorded by its compiler"])
-def test_a_program_is_not_broken_where_that_is_forbidden_or_helps_nobody(device, where, monkeypatch):
-    layer, graphs, x = layer_on(device), [], tokens(device)
+@pytest.mark.parametrize("records", [False, True])
+def test_a_compiler_that_records_its_programs_is_left_to_it(device, monkeypatch, records):
+    layer, graphs = layer_on(device), []
     torch.compiler.reset()
-
-    def called(x):
-        if where == "checkpoint":
-            return torch.utils.checkpoint.checkpoint(layer, x * 2, use_reentrant=False)
-        if where != "forbidden":
-            return layer(x * 2)
-        with torch._dynamo.error_on_graph_break(True):
-            return layer(x * 2)
 
     def kept(self, graph, _):
         graphs.append(graph)
@@ -466,36 +545,19 @@ def test_a_program_is_not_broken_where_that_is_forbidden_or_helps_nobody(device,
 
     monkeypatch.setattr(torch._TorchCompileInductorWrapper, "__call__", kept)
     with torch.autocast(device.type, torch.bfloat16):
-        torch.compile(called, options={"triton.cudagraphs": where == "recorded by its compiler"})(x)
-    (graph,) = graphs
-    inside = [each for each in graph.modules() if isinstance(each, torch.fx.GraphModule)]
-    assert sum(node.target == torch.ops.holdfast.experts for each in inside for node in each.graph.nodes) == 1
+        torch.compile(lambda x: layer(x * 2), options={"triton.cudagraphs": records}, fullgraph=True)(tokens(device))
+    (node,) = (node for node in graphs[0].graph.nodes if node.target == torch.ops.holdfast.experts)
+    again = [argument.name for argument in torch.ops.holdfast.experts.default._schema.arguments].index("again")
+    assert node.args[again] is not records
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("training", [False, True])
-def test_a_compiled_program_leaves_the_layer_out_unless_it_has_to_be_whole(device, plain, whole, training):
-    layer = layer_on(device).train(training)
-    wanted, graphs = plain(layer), []
-    block = nn.Sequential(nn.Identity(), layer)
-    torch.compiler.reset()
-
-    def kept(graph, _):
-        graphs.append(graph)
-        return graph
-
-    compiled = torch.compile(lambda x: block(x * 2) + 1, backend=kept, fullgraph=whole)
-    for seed in range(OFTEN + 1):
-        x = tokens(device, seed)
-        with torch.set_grad_enabled(training):
-            (found, side), (out, heard) = there(compiled, x, seed), there(wanted, x * 2, seed)
-        alike((found, *side.values()), (out + 1, *heard.values()), device)
-        del found, side
-    here = [node.target for graph in graphs for node in graph.graph.nodes if node.target == torch.ops.holdfast.experts]
-    assert len(here) == whole
-    done = layer.repeated if training else layer.predicted
-    assert (done.passes is not None) == (not whole)
+def test_recordings_go_with_the_weights_that_they_are_of(device):
+    layer = layer_on(device)
+    settle(layer, device)
+    passes = weakref.ref(done_with(layer.up_proj).learned.passes)
+    del layer
+    gc.collect()
+    assert passes() is None
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
@@ -503,7 +565,7 @@ def test_a_copy_begins_without_recordings(device, again):
     layer = layer_on(device)
     settle(layer, device)
     other = again(layer)
-    assert other.repeated.passes is None
+    assert done_with(other.up_proj).learned.passes is None
     x = tokens(device, 4)
     alike(everything(*pass_by(other, x, 4)), everything(*pass_by(layer, x, 4)), device)
 
