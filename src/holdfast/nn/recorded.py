@@ -22,6 +22,7 @@ Made = Sequence[Any]  # tensors and, where there is none, None
 KEPT = 16  # shapes; each holds what its way back needs, some hundred megabytes for large banks
 ALIKE = 2  # passes of a layer before one is recorded: a length that comes once is not worth it
 OFTEN = 16  # the same of predictions, which may soon be over
+TURNS = 2**40  # more than there ever are of one recording
 # whoever records or replays holds it until the results are copied: recordings share memory among threads, and a GPU
 # takes one recording at a time
 ALONE = threading.RLock()
@@ -47,7 +48,8 @@ class Passes:
     one that was recorded later leaves its results, which is harmless only while they are replayed in that order.
     """
 
-    def __init__(self, there: Callable[..., Made], given: Sequence[Tensor]) -> None:
+    def __init__(self, there: Callable[..., Made], given: Sequence[Tensor], reads: Hashable = None) -> None:
+        self.reads = reads  # where that lies which is not given: a recording goes there whatever became of it
         self.room = _room(given[0].device)
         self.way = record(there, given, self.room)
         self.back: dict[Hashable, Way] = {}
@@ -72,14 +74,14 @@ class Passes:
 
     def use(self) -> Tensor:
         """Whoever holds this needs what the last pass left; saved for the way back, it is let go when others are."""
-        user = torch.tensor([self._number, self.turn], device="cpu")
+        user = torch.full((), self._number * TURNS + self.turn, device="cpu")
         self._user = weakref.ref(user)
         return user
 
     @staticmethod
     def of(user: Tensor) -> tuple[Passes | None, bool]:
         """Whose last pass someone needs, if they are still there, and whether it is still the last."""
-        number, turn = user.tolist()
+        number, turn = divmod(int(user), TURNS)
         passes = _all.get(number)
         return passes, passes is not None and passes.turn == turn
 
@@ -90,7 +92,7 @@ class Passes:
 
 def nobody() -> Tensor:
     """What a user would hold, of a pass that was not recorded."""
-    return torch.tensor([-1, 0], device="cpu")
+    return torch.full((), -1, device="cpu")
 
 
 _numbers = itertools.count()

@@ -190,6 +190,11 @@ class SparseMoE(nn.Module):
         forget(self.up_proj)
         return super()._apply(fn, recurse)
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Torch may put other weights in the place of these, which it does not while anyone looks at them."""
+        forget(self.up_proj)
+        super()._load_from_state_dict(*args, **kwargs)
+
     def _between(self, hidden: Tensor) -> Tensor:
         return F.dropout(self.act_fn(hidden), self.options.dropout, self.training)
 

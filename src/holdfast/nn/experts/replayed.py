@@ -35,9 +35,10 @@ _layers = WeakIdKeyDictionary()  # Done of each, by the weight that its experts 
 
 def done_with(up: Tensor) -> Done:
     """What the layer with this first weight did."""
-    if up not in _layers:
-        _layers[up] = Done()
-    return _layers[up]
+    done = _layers.get(up)
+    if done is None:
+        done = _layers[up] = Done()
+    return done
 
 
 def forget(up: Tensor) -> None:
@@ -84,17 +85,11 @@ def back_again(
         passes, last = Passes.of(user)
         if passes is None:
             return None
-        left, _, narrow, _ = passes.way.leaves[3:]
-        if not last and kept.x.data_ptr() == left.x.data_ptr():
+        if not last and kept.x.data_ptr() == passes.way.leaves[3].x.data_ptr():
             raise RuntimeError("experts: another pass has overwritten what the way back of this one needs")
-        if not last or _where(_given(parts)) != _where(_given(narrow)):  # copied, or parameters have other memory
+        if not last or _where(parts) != passes.reads:  # it was copied, or parameters have other memory
             return None
         return own(_back(passes, how, tuple(learned), grads))
-
-
-def _given(parts: Parts) -> tuple[Tensor | None, ...]:
-    """Those that a recording reads where they lie, however narrow its products are."""
-    return parts[1], *parts[3:]
 
 
 def _find(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes | None:
@@ -116,14 +111,15 @@ def _recordable(u: Tensor) -> bool:
     return can_record(u) and without_waiting(u.device) and not watched
 
 
-def _where(parts: Iterable[Tensor | None]) -> list[Any]:
+def _where(parts: Iterable[Tensor | None]) -> tuple[Any, ...]:
     """Where parameters lie, and how."""
-    return [None if part is None else (part.data_ptr(), part.dtype, part.shape, part.stride()) for part in parts]
+    return tuple(None if part is None else (part.data_ptr(), part.dtype, part.shape, part.stride()) for part in parts)
 
 
 def _passes(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes:
     """Parameters are read where they lie; noise is drawn before each pass, as without a recording, and none for it."""
-    u, parts = given[0], Parts(*(None if part is None else part.detach() for part in parts))  # pyright: ignore[reportArgumentType]
+    u, reads = given[0], _where(parts)
+    parts = Parts(*(None if part is None else part.detach() for part in parts))  # pyright: ignore[reportArgumentType]
     chance = torch.zeros(len(u), len(parts.directions), device=u.device) if how.noise else None
 
     def way(*given: Tensor) -> tuple[Any, ...]:
@@ -131,7 +127,7 @@ def _passes(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Part
         *told, kept = there(given[0], how, None, chance, rows, narrow)
         return (*told, kept, rows, narrow, chance) if keep else (*told, chance)
 
-    return Passes(way, given)
+    return Passes(way, given, reads)
 
 
 def _replay(passes: Passes, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None, Told]:
@@ -147,7 +143,7 @@ def _replay(passes: Passes, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor |
 def _back(
     passes: Passes, how: How, learned: tuple[bool, ...], grads: Sequence[Tensor | None], moved: Parts | None = None
 ) -> tuple[Any, ...]:
-    """What the way back gives, in memory that the next one overwrites; unrecorded where parameters have moved."""
+    """What the way back gives, perhaps in memory that the next one overwrites; parameters may have moved."""
     kept, rows, narrow, _ = passes.way.leaves[3:]
     there_is = tuple(grad is not None for grad in grads)
     if moved is not None:
@@ -158,7 +154,8 @@ def _back(
         return back(how, None, rows, narrow, kept, learned, *(next(more) if each else None for each in there_is))
 
     given = [grad.contiguous() for grad in grads if grad is not None]
-    return passes.backward((learned, there_is), way, given) if moved is None else way(*given)
+    replays = moved is None and can_record(rows)
+    return passes.backward((learned, there_is), way, given) if replays else way(*given)
 
 
 class _Replayed(torch.autograd.Function):
@@ -171,7 +168,7 @@ class _Replayed(torch.autograd.Function):
         out, loss, told = _replay(passes, (u,))
         said.append(told)
         ctx.save_for_backward(passes.use(), u, *parts)
-        ctx.passes, ctx.how, ctx.where = passes, how, _where(parts)
+        ctx.passes, ctx.how = passes, how
         ctx.set_materialize_grads(False)
         return out, loss
 
@@ -187,6 +184,6 @@ class _Replayed(torch.autograd.Function):
             by_u, *found = through_plain(plain, (u, *parts), learned, grads)
             return by_u, None, None, None, *found
         with ALONE:
-            moved = None if _where(parts) == ctx.where else Parts(*parts)
+            moved = None if _where(parts) == ctx.passes.reads else Parts(*parts)
             by_u, *found = own(_back(ctx.passes, how, learned, grads, moved), like=(u, *parts))
         return by_u, None, None, None, *found

@@ -498,22 +498,42 @@ def test_two_compiled_passes_before_either_goes_back(device, plain, backend):
 
 @COMPILERS
 @pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
-@pytest.mark.parametrize("meanwhile", ["weights moved", "recordings forgotten"])
-def test_a_compiled_pass_goes_back_whatever_happened_meanwhile(device, plain, backend, meanwhile):
-    layer = layer_on(device)
+@pytest.mark.parametrize("meanwhile", ["weights moved", "memory moved", "recordings forgotten"])
+def test_a_compiled_pass_goes_back_whatever_happened_meanwhile(device, plain, monkeypatch, backend, meanwhile):
+    layer, taken = layer_on(device), []
     program, other = compiled(layer, backend), plain(layer)
+
+    def backward(self, *given, real=recorded.Passes.backward):
+        taken.append(len(given))
+        return real(self, *given)
+
+    monkeypatch.setattr(recorded.Passes, "backward", backward)
     for seed in range(ALIKE + 2):
         x, given = tokens(device, seed), tokens(device, seed)
         found, wanted = there(program, x, seed), there(other, given, seed)
-        for each in (layer, other):
-            if meanwhile == "weights moved" and seed > ALIKE:
-                old = each.up_proj_bias.data
-                each.up_proj_bias.data = old.clone()
-                old.fill_(7.0)
-        if meanwhile == "recordings forgotten":
-            replayed.forget(layer.up_proj)
+        if seed > ALIKE:
+            for each in (layer, other):
+                happen(meanwhile, each)
         alike(everything(found, back(layer, x, found)), everything(wanted, back(other, given, wanted)), device)
         del found, wanted
+    assert len(taken) == 1  # by the first that was recorded, and not by the second
+
+
+def happen(what, layer):
+    bias = layer.up_proj_bias.data
+    kept, memory = bias.clone(), bias.untyped_storage()
+    if what == "recordings forgotten":
+        replayed.forget(layer.up_proj)
+    elif what == "weights moved":
+        layer.up_proj_bias.data = kept
+        bias.fill_(7.0)
+    else:  # as those do who gather weights for one layer after the other
+        size, old = memory.nbytes(), bias.data_ptr()
+        memory.resize_(0)
+        others = [torch.full_like(kept, 7.0) for _ in range(64)]
+        memory.resize_(size)
+        bias.copy_(kept)
+        assert old in [each.data_ptr() for each in others] or bias.data_ptr() != old
 
 
 def test_a_way_back_is_not_taken_with_the_memory_of_another_pass(device):
@@ -549,6 +569,37 @@ def test_a_compiler_that_records_its_programs_is_left_to_it(device, monkeypatch,
     (node,) = (node for node in graphs[0].graph.nodes if node.target == torch.ops.holdfast.experts)
     again = [argument.name for argument in torch.ops.holdfast.experts.default._schema.arguments].index("again")
     assert node.args[again] is not records
+
+
+@COMPILERS
+@pytest.mark.filterwarnings("ignore")  # torch's own, of its compilers: each version has others
+def test_gradients_of_compiled_checkpoints_stay_when_the_layer_goes_on(device, backend):
+    """Where a compiler goes there twice, no result of it may lie in the memory of a recording."""
+    layer, found, before = layer_on(device, top=1, noise=0.0), [], []
+
+    def called(x, z):
+        return torch.utils.checkpoint.checkpoint(lambda x, z: layer(x * 2 + x.detach() * z), x, z, use_reentrant=False)
+
+    program = compiled(called, backend)
+    for seed in range(ALIKE + 4):
+        given = [tokens(device, each).detach().bfloat16().requires_grad_() for each in (seed, seed + 50)]
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = (program(*given).float() - 1).square().mean()
+        found += torch.autograd.grad(loss, given)
+        before += [each.clone() for each in found[-2:]]
+    assert done_with(layer.up_proj).learned.passes.turn > 2
+    assert all(torch.equal(a, b) for a, b in zip(found, before, strict=True))
+
+
+def test_weights_may_be_put_in_the_place_of_others_when_they_are_loaded(device):
+    layer = layer_on(device)
+    settle(layer, device)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        layer.load_state_dict(copy.deepcopy(layer.state_dict()))
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    settle(layer, device)
 
 
 def test_recordings_go_with_the_weights_that_they_are_of(device):
