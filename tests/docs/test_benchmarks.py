@@ -16,6 +16,7 @@ CASES = {
     "kernels of a step, compiled": "gmoe-kernels/vit-kernels, compiled, k={}",
     "prediction, eager": "gmoe-predict/vit-predict, eager, k={}",
     "prediction, compiled": "gmoe-predict/vit-predict, compiled, k={}",
+    "prediction, compiled, recorded graphs": "gmoe-predict/vit-predict, recorded, k={}",
     "memory of a step": "gmoe-memory/vit-memory, k={}",
 }
 DEVICES = ("cpu", "cuda")
@@ -49,20 +50,36 @@ def test_steps_of_experts_on_other_machines_are_in_the_record():
     assert not one | two
 
 
+def between(ratios):
+    low, high = f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def test_what_recordings_of_layers_give_is_in_the_record():
     page, told = PAGE.replace("\n", " "), RECORD["layers that record themselves"]
     now = {result["case"]: result["ratio"] for result in RECORD["results"]}
-    with_them, without = (
-        sorted([*told["eager"]["k=1"], now["gmoe-step/vit-step, eager, k=1"]]),
-        told["eager, not recorded"],
+    one, two, compiled = (
+        [*told[mode][f"k={top}"], now[f"gmoe-step/vit-step, {mode}, k={top}"]]
+        for mode, top in (("eager", 1), ("eager", 2), ("compiled", 1))
     )
-    low, middle, high = (f"{ratio:.2f}" for ratio in with_them)
-    assert f"took {low}, {middle} and {high} with recordings and {without['k=1'][0]:.2f} without" in page
-    assert f"with two experts {told['eager']['k=2'][0]:.2f} and {without['k=2'][0]:.2f};" in page
+    plain, other = told["eager, not recorded"], told["compiled, not recorded"]["k=1"]
+    assert f"Over {len(one)} runs on machines alike the eager step with one expert took {between(one)} with " in page
+    assert (
+        f"recordings and {between(plain['k=1'])} without, with two experts {between(two)} and {between(plain['k=2'])}."
+        in page
+    )
+    assert f"with one expert it took {between(compiled)} with recordings in {len(compiled)} runs, and " in page
+    assert f"{between(other)} without in {len(other)};" in page
+    predict = told["prediction, compiled, k=2"]
+    recorded = [*predict["recorded"], now["gmoe-predict/vit-predict, compiled, k=2"]]
+    assert f"a prediction with two experts {between(recorded)} and {between(predict['not recorded'])}." in page
     (one, two), (less, least) = (list(told[key].values()) for key in ("memory", "memory, not recorded"))
-    assert f"rises from {less:.2f} to {one:.2f}, with two experts from {least:.2f} to {two:.2f}" in page
-    assert f"once more on this machine it took {told['compiled, as an operator']['k=1'][0]:.2f}." in page
-    assert f"which then records itself, it took {told['compiled, with breaks']['k=1'][0]:.2f}." in page
+    assert f"rose from {less:.2f} to {one:.2f}, with two experts from {least:.2f} to {two:.2f}." in page
+    broken = told["compiled, with breaks"]
+    assert f"The step took {between(broken['k=1'])} in {len(broken['k=1'])} runs," in page
+    assert f"the kernels alone took {between(broken['kernels, k=1'])}." in page
+    alone = [*told["plain layer"], now["experts/plain layer"]]
+    assert f"by itself took {between(alone)} of a plain one with the same products in {len(alone)} runs" in page
 
 
 def test_the_table_of_hma_is_its_records():
