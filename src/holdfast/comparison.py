@@ -96,7 +96,8 @@ def training_data(
 
 def as_names(given: str | Sequence[str]) -> list[str]:
     """Names in a list; a text is one, or several with commas between, as on the command line."""
-    return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    names = given.split(",") if isinstance(given, str) else given
+    return [name.strip() for name in names if name.strip()]
 
 
 def compare(

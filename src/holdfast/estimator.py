@@ -106,7 +106,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None,
         agrees: Collection[str] | None = None,
     ) -> Self:  # fmt: skip
-        """Train on a data set, and save in a folder, where a stopped training goes on; one there `agrees` in all."""
+        """Train, and save where a stopped training goes on; a model that is there must be alike in these settings."""
         self._features(dataset.raw, dataset.raw, first=True)
         return self._fit(dataset, self.method, self.settings, folder=folder, watch=watch, agrees=agrees)
 

@@ -190,7 +190,7 @@ def test_data_may_be_a_frame_and_methods_one_text(tmp_path):
     assert "a-distance" in one.records[0].analysis
     plain = compare(DATA, methods=["erm"], out=tmp_path / "plain", **given)
     assert one.records[0].stages == plain.records[0].stages
-    two = compare(frame, methods="erm, coral", out=tmp_path / "two", **given)
+    two = compare(frame, methods="erm, coral,", out=tmp_path / "two", **given)
     assert {record.spec["method"] for record in two.records} == {"erm", "coral"}
     (trial,) = sweep(frame, methods="erm", trials=1, out=tmp_path / "swept", **given).chosen
     assert trial.method == "erm"
