@@ -19,6 +19,7 @@ Colours = tuple[tuple[float, float, float], tuple[float, float, float]]  # mean 
 
 HALF: Colours = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET: Colours = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+LARGEST = 4_096  # of a side: 50 MB an image
 
 
 class Normalise(nn.Module):
@@ -38,6 +39,13 @@ class Normalise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scaled = x if x.is_floating_point() else x.to(self.mean.dtype) / 255
         return (scaled - self.mean) / self.std  # (b, 3, s, s)
+
+
+def checked_side(size: int, setting: str = "encoder.size") -> int:
+    """How many pixels a side of an image has, if that can be meant."""
+    if not 1 <= size <= LARGEST:
+        raise BadInput(f"{setting} is the pixels of a side, from 1 to {LARGEST:,}, not {size:,}")
+    return size
 
 
 def image_store(examples: Any, size: int) -> TensorStore:

@@ -18,7 +18,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pixels import IMAGENET, Normalise, image_preparation, image_store
+from holdfast.nn.backbones.pixels import IMAGENET, Normalise, checked_side, image_preparation, image_store
 
 SIZES = {"small": 32, "large": 224}  # stem -> pixels a side where none are asked for
 STATISTICS = ("batch", "frozen", "auto")
@@ -113,7 +113,7 @@ class ResNet(Backbone):
         if statistics not in STATISTICS[:2]:
             raise unknown("statistics", statistics, STATISTICS)
         block, counts = LAYOUTS[depth]
-        self.width, self.size = 512 * block.times, size or SIZES[stem]
+        self.width, self.size = 512 * block.times, checked_side(SIZES[stem] if size is None else size)
         self.settings = {"depth": depth, "stem": stem, "size": self.size, "zero_init": zero_init}
         self.settings["statistics"] = statistics
         self.normalise = Normalise(*IMAGENET)

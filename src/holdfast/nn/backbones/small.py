@@ -16,7 +16,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pixels import HALF, Normalise, image_preparation, image_store
+from holdfast.nn.backbones.pixels import HALF, Normalise, checked_side, image_preparation, image_store
 
 
 def _vectors(examples: Any) -> Tensor:
@@ -124,9 +124,9 @@ class PixelMLP(Backbone):
 
     def __init__(self, *, size: int = 14, hidden: int = 256) -> None:
         super().__init__()
-        if size < 1 or hidden < 1:
-            raise BadInput(f"size and hidden must be at least 1, not {size} and {hidden}")
-        self.width, self.size = hidden, size
+        if hidden < 1:
+            raise BadInput(f"encoder.hidden must be at least 1, not {hidden}")
+        self.width, self.size = hidden, checked_side(size)
         self.settings = {"size": size, "hidden": hidden}
         shapes = [(3 * size * size, hidden), (hidden, hidden)]
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in shapes)
@@ -163,7 +163,7 @@ class CNN(Backbone):
 
     def __init__(self, *, size: int = 32) -> None:
         super().__init__()
-        self.width, self.size = 128, size
+        self.width, self.size = 128, checked_side(size)
         self.settings = {"size": size}
         self.normalise = Normalise(*HALF)
         shapes = [(3, 64, 1), (64, 128, 2), (128, 128, 1), (128, 128, 1)]

@@ -20,7 +20,15 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pixels import HALF, IMAGENET, Colours, Normalise, image_preparation, image_store
+from holdfast.nn.backbones.pixels import (
+    HALF,
+    IMAGENET,
+    Colours,
+    Normalise,
+    checked_side,
+    image_preparation,
+    image_store,
+)
 from holdfast.nn.backbones.pretrained import bare_module, blocks_of, layers_of, load_config, load_module
 from holdfast.nn.depth import drop_branches
 from holdfast.nn.experts.graft import put_settled
@@ -94,8 +102,9 @@ class VisionTransformer(Backbone):
         tokens, `experts` (a number, or settings) takes the place of some feed-forward networks, `drop_path` leaves
         branches out in training, of the last layer so many.
         """
-        if any(side is not None and side < 1 for side in (size, patch)):
-            raise BadInput(f"size and patch of '{name}' are pixels of a side, 1 or more: leave them out for its own")
+        for side, setting in ((size, "encoder.size"), (patch, "encoder.patch")):
+            if side is not None:
+                checked_side(side, setting)
         put: dict[str, Any] = {"prompt": prompt, "prompts": prompts, "experts": experts, "drop_path": drop_path}
         given = {key: value for key, value in (("mean", mean), ("std", std)) if value is not None}
         if name in PRESETS:

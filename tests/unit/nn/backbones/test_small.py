@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.pixels import IMAGENET, Normalise, image_store
@@ -112,3 +113,10 @@ def test_pixels_in_a_row_by_hand() -> None:
     assert 0.9 * limit < float(first.weight.detach().abs().max()) <= limit
     with pytest.raises(BadInput, match="must be at least 1"):
         PixelMLP(hidden=0)
+
+
+@pytest.mark.parametrize("size", [0, -4, 100_000])
+@pytest.mark.parametrize("encoder", ["cnn", "pixel-mlp", "resnet18"])
+def test_a_side_of_an_image_that_cannot_be_meant_is_told(encoder, size):
+    with pytest.raises(BadInput, match=f"encoder.size is the pixels of a side, from 1 to 4,096, not {size:,}"):
+        catalog.make("encoders", encoder, list, given={"size": size})

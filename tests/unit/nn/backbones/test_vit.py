@@ -110,9 +110,11 @@ def test_preset_defaults_and_patches() -> None:
     assert VisionTransformer.build(nothing, name="vit-tiny").size == 224
     net = VisionTransformer.build(nothing, name="vit-tiny", size=16, patch=4)
     assert net.patches == 16
-    for wrong in ({"size": 0}, {"patch": 0}):
-        with pytest.raises(BadInput, match="are pixels of a side, 1 or more"):
-            VisionTransformer.build(list, name="vit-tiny", **wrong)
+    for setting, wrong in (("size", 0), ("patch", 0), ("size", 100_000)):
+        with pytest.raises(
+            BadInput, match=f"encoder.{setting} is the pixels of a side, from 1 to 4,096, not {wrong:,}"
+        ):
+            VisionTransformer.build(list, name="vit-tiny", **{setting: wrong})
     with pytest.raises(BadInput, match="multiple of its patch size"):
         VisionTransformer.build(nothing, name="vit-tiny", size=20)
 
