@@ -102,7 +102,7 @@ def advise(
     `spec` is what a comparison of this data would run unless told otherwise.
     """
     trials = _trials(given, spec, kind, verdict, len(facts), more)
-    return [*_cleaning(spec.task, kind, facts, leaked), *_labels(facts), *trials]
+    return [*_cleaning(spec.task, kind, facts, leaked), *_labels(facts), *_left_out(facts), *trials]
 
 
 def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaked: Sequence[Leak]) -> list[str]:
@@ -145,6 +145,15 @@ def _labels(facts: Sequence[DomainFacts]) -> list[str]:
     if max(sizes) >= 10 * min(sizes):
         found.append(f"Domains are very uneven, {min(sizes):,} to {max(sizes):,} rows: batches take the same of each.")
     return found
+
+
+def _left_out(facts: Sequence[DomainFacts]) -> list[str]:
+    """Domains whose inputs were not measured, where those of others were."""
+    small = [each.domain for each in facts if each.kept < LEAST]
+    if not small or len(facts) - len(small) < 2:
+        return []
+    names = ", ".join(small[:5]) + (f" and {len(small) - 5} more" if len(small) > 5 else "")
+    return [f"How far inputs lie apart was not measured for domains of fewer than {LEAST} different rows: {names}."]
 
 
 def _missing(facts: DomainFacts) -> list[str]:

@@ -85,6 +85,14 @@ def test_too_few_rows_are_said_to_be_too_few_and_not_to_be_without_a_shift(rows)
     assert not any("will most likely do" in sentence for sentence in found.advice)
 
 
+def test_a_domain_that_is_too_small_among_larger_ones_is_named():
+    dataset = world("text", "vocabulary", domains=3, size=40)
+    small = dataset.subset(np.r_[dataset.rows_of(dataset.domains[0])[:7], 40 : len(dataset)])
+    told = "How far inputs lie apart was not measured for domains of fewer than 10 different rows:"
+    assert f"{told} {dataset.domains[0]}." in audit(small, near=1.0).advice
+    assert not any(told in sentence for sentence in audit(dataset, near=1.0).advice)
+
+
 def test_ten_rows_of_each_domain_can_be_told_from_chance():
     far = Distance("a", "b", 2.0, 2 / np.sqrt(LEAST), LEAST, matched=True)
     assert far.real
