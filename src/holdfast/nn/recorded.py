@@ -115,7 +115,7 @@ class Shelf:
 
 
 class Repeated:
-    """What a layer does again and again, recorded once it has done it a few times; a copy of the layer begins anew."""
+    """What a layer does again and again, recorded once it has done it a few times."""
 
     def __init__(self, alike: int = ALIKE) -> None:
         self.alike = alike
@@ -138,12 +138,6 @@ class Repeated:
                 self.times = -math.inf
                 return None
         return None if passes.in_use else passes
-
-    def __deepcopy__(self, _: Any) -> Repeated:
-        return Repeated(self.alike)
-
-    def __reduce__(self) -> tuple[type[Repeated], tuple[int]]:
-        return Repeated, (self.alike,)
 
 
 def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:

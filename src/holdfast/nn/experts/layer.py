@@ -191,8 +191,9 @@ class SparseMoE(nn.Module):
         return super()._apply(fn, recurse)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Torch may put other weights in the place of these, which it does not while anyone looks at them."""
-        forget(self.up_proj)
+        """Where torch puts other weights in the place of these, it does not while anyone looks at them."""
+        if torch.__future__.get_swap_module_params_on_conversion():
+            forget(self.up_proj)
         super()._load_from_state_dict(*args, **kwargs)
 
     def _between(self, hidden: Tensor) -> Tensor:

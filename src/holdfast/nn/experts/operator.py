@@ -39,7 +39,7 @@ def in_a_graph(
     return out, loss, Told(scores, chosen, load, (first, second, importance))
 
 
-class _Recorded(torch.autograd.Function):
+class _Node(torch.autograd.Function):
     """Casts of tokens are left to the compiler, which joins them with what comes before and after."""
 
     @staticmethod
@@ -73,7 +73,7 @@ class _Recorded(torch.autograd.Function):
 def _experts(u: Tensor, real: Tensor | None, dtype: torch.dtype, again: bool, *rest: Any) -> list[Tensor]:
     """Only what is told leaves it; a compiler sees the two below, which cost the host no look at gradients."""
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (u, *rest[:8])):
-        return list(_Recorded.apply(u, real, dtype, again, *rest))  # pyright: ignore[reportArgumentType]
+        return list(_Node.apply(u, real, dtype, again, *rest))  # pyright: ignore[reportArgumentType]
     return torch.ops.holdfast.experts_there(u, real, u.to(dtype), False, again, *rest)
 
 

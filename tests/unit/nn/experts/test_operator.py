@@ -365,3 +365,15 @@ def test_what_a_device_can_do_is_a_constant_to_a_compiler(monkeypatch):
     assert found(torch.ones(2)).tolist() == found(torch.ones(2)).tolist() == [2, 2]
     assert asked == [("experts", device, torch.float32), device]
     assert len(graphs.seen) == 1
+
+
+@pytest.mark.parametrize(("backend", "replays"), [("cudagraphs", False), ("aot_eager", True)])
+def test_a_backend_that_records_is_left_to_it(monkeypatch, backend, replays):
+    monkeypatch.setattr(compiling, "without_waiting", lambda _: True)
+    torch.compiler.reset()
+
+    def told(x):
+        return x + 1 if compiling.may_replay(x.device) else x - 1
+
+    found = torch.compile(told, backend=backend, fullgraph=True)(torch.ones(2))
+    assert found.tolist() == ([2, 2] if replays else [0, 0])

@@ -594,6 +594,8 @@ def test_gradients_of_compiled_checkpoints_stay_when_the_layer_goes_on(device, b
 def test_weights_may_be_put_in_the_place_of_others_when_they_are_loaded(device):
     layer = layer_on(device)
     settle(layer, device)
+    layer.load_state_dict(copy.deepcopy(layer.state_dict()))
+    assert done_with(layer.up_proj).learned.passes is not None  # of weights that were written where they lie
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         layer.load_state_dict(copy.deepcopy(layer.state_dict()))
