@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.data.domain import Dataset
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 
 THINGS = {"home": ("tea", "milk", "soup"), "ship": ("rope", "sail", "deck"), "farm": ("corn", "hay", "seed")}

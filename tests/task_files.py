@@ -6,8 +6,8 @@ import csv
 import json
 from pathlib import Path
 
-from holdfast.data import task_sets
-from holdfast.data.published import IMDB, Published
+from holdfast.data.known import task_sets
+from holdfast.data.known.published import IMDB, Published
 from tests.annotated import tagged
 
 CLASSIFYING = {

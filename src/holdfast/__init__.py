@@ -6,57 +6,56 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.adapting.adapt import Adaptation, Terms, adapt
+    from holdfast.audit.audit import Audit, audit
     from holdfast.comparison import Comparison, compare, load_data
     from holdfast.core.errors import BadInput
     from holdfast.core.inputs import Graphs
     from holdfast.core.tape import auxiliary_loss, tape
-    from holdfast.data.domain import Dataset
-    from holdfast.data.worlds import world
+    from holdfast.data.dataset import Dataset
+    from holdfast.data.synthetic import world
     from holdfast.estimator import DomainClassifier
-    from holdfast.experiment import launch
-    from holdfast.grafting.files import load_graft, save_graft
-    from holdfast.grafting.graft import graft, grafted_parameters, plain_state, ungraft
-    from holdfast.inspection.audit import Audit, audit
-    from holdfast.pretraining import Pretraining, pretrain
+    from holdfast.models.adapt import Adaptation, Terms, adapt
+    from holdfast.models.pretrain import Pretraining, pretrain
+    from holdfast.models.refit import refit
+    from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
+    from holdfast.recipes.reproduce import Reproduction, reproduce
     from holdfast.record import RunRecord
-    from holdfast.refitting import refit
-    from holdfast.reproduction import Reproduction, reproduce
+    from holdfast.run.train import launch
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
 
 _HOME = {
-    "Adaptation": "adapting.adapt",
-    "Audit": "inspection.audit",
+    "Adaptation": "models.adapt",
+    "Audit": "audit.audit",
     "BadInput": "core.errors",
     "Comparison": "comparison",
-    "Dataset": "data.domain",
+    "Dataset": "data.dataset",
     "DomainClassifier": "estimator",
     "Graphs": "core.inputs",
-    "Pretraining": "pretraining",
-    "Reproduction": "reproduction",
+    "Pretraining": "models.pretrain",
+    "Reproduction": "recipes.reproduce",
     "RunRecord": "record",
     "Spec": "spec",
     "Sweep": "search.sweep",
-    "Terms": "adapting.adapt",
-    "adapt": "adapting.adapt",
-    "audit": "inspection.audit",
+    "Terms": "models.adapt",
+    "adapt": "models.adapt",
+    "audit": "audit.audit",
     "auxiliary_loss": "core.tape",
     "compare": "comparison",
-    "graft": "grafting.graft",
-    "grafted_parameters": "grafting.graft",
-    "launch": "experiment",
+    "graft": "nn.graft.api",
+    "grafted_parameters": "nn.graft.api",
+    "launch": "run.train",
     "load_data": "comparison",
-    "load_graft": "grafting.files",
-    "plain_state": "grafting.graft",
-    "pretrain": "pretraining",
-    "refit": "refitting",
-    "reproduce": "reproduction",
-    "save_graft": "grafting.files",
+    "load_graft": "nn.graft.api",
+    "plain_state": "nn.graft.api",
+    "pretrain": "models.pretrain",
+    "refit": "models.refit",
+    "reproduce": "recipes.reproduce",
+    "save_graft": "nn.graft.api",
     "sweep": "search.sweep",
     "tape": "core.tape",
-    "ungraft": "grafting.graft",
-    "world": "data.worlds",
+    "ungraft": "nn.graft.api",
+    "world": "data.synthetic",
 }
 
 __all__ = [

@@ -10,25 +10,24 @@ from typing import Any
 import pandas as pd
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
-from holdfast.data.domain import Dataset
-from holdfast.data.frame import Source, read_frame
+from holdfast.data.dataset import Dataset
+from holdfast.data.load import read
 from holdfast.data.parts import unmatched
-from holdfast.data.read import read
-from holdfast.engines.job import Engine
-from holdfast.engines.many import run_all
-from holdfast.engines.watch import Watch
-from holdfast.experiment import scored_episodes, training_domains
-from holdfast.occupied import COMPARED, check_own_model
+from holdfast.data.readers.memory import Source, read_frame
 from holdfast.record import RunRecord
 from holdfast.report.analyses import nothing_to_show
 from holdfast.report.decision import Decision, decide
 from holdfast.report.page import write_page
 from holdfast.report.table import flat
-from holdfast.settings import choose_analyses, choose_device, choose_methods, make_spec, with_methods
+from holdfast.run.assemble import Workshop
+from holdfast.run.jobs import Engine, Watch
+from holdfast.run.many import run_all
+from holdfast.run.occupied import COMPARED, check_own_model
+from holdfast.run.settings import choose_analyses, choose_device, choose_methods, make_spec, with_methods
+from holdfast.run.train import scored_episodes, training_domains
 
 
 @dataclass(frozen=True)

@@ -16,27 +16,25 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
-from holdfast.adapting.adapt import Terms, adapt_model
-from holdfast.adapting.further import go_on
-from holdfast.assembly import Assembled, Workshop, try_out
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.core.files import cache_folder
-from holdfast.core.lock import locked
-from holdfast.data.arrival import with_classes
-from holdfast.data.domain import Dataset, encode
-from holdfast.data.heldout import HeldOut
-from holdfast.data.in_memory import as_dataset, as_given, as_labels, as_raw
-from holdfast.data.kept import check_sample, sample
+from holdfast.core.files import cache_folder, locked
+from holdfast.data.dataset import Dataset, encode
+from holdfast.data.new_domain import with_classes
 from holdfast.data.raw import Raw
-from holdfast.engines.watch import Watch
-from holdfast.experiment import checkpoint_path, episodes, needs_of, train, training_steps
-from holdfast.occupied import check_own_model
+from holdfast.data.readers.memory import as_dataset, as_given, as_labels, as_raw
+from holdfast.data.sample import check_sample, sample
+from holdfast.data.splits import HeldOut
+from holdfast.models.adapt import Terms, adapt_model, go_on
+from holdfast.models.calibration import measure
+from holdfast.models.saved import SavedModel, load_model
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
-from holdfast.saved import SavedModel, load_model
-from holdfast.settings import choose_device, for_one_domain, make_spec, settings_of
-from holdfast.trust.gauge import measure
+from holdfast.run.assemble import Assembled, Workshop, try_out
+from holdfast.run.jobs import Watch
+from holdfast.run.occupied import check_own_model
+from holdfast.run.settings import choose_device, for_one_domain, make_spec, settings_of
+from holdfast.run.train import checkpoint_path, episodes, needs_of, train, training_steps
 
 
 class NotFitted(BadInput, NotFittedError):

@@ -13,13 +13,12 @@ import torch
 from holdfast import catalog
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import generator, seeded
-from holdfast.data.batches import Batches
-from holdfast.data.domain import Dataset
-from holdfast.data.examples import Examples, prepare
+from holdfast.data.batches import Batches, Examples, prepare
+from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify

@@ -9,7 +9,7 @@ import torch
 from holdfast import catalog
 from holdfast.core import inputs
 from holdfast.core.seeds import seeded
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from tests.talks import talks
 from tests.tiny import tiny_bert, tiny_vit
 

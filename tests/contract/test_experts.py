@@ -10,9 +10,9 @@ import torch
 from holdfast import catalog
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import StageInfo
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.experts.graft import experts_in
-from holdfast.protocols.pieces import step_in_memory
+from holdfast.protocols.microbatch import step_in_memory
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT
 

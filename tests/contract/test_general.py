@@ -8,8 +8,8 @@ import torch
 from holdfast import catalog
 from holdfast.core import inputs
 from holdfast.core.seeds import seeded
-from holdfast.data.examples import Examples, prepare
-from holdfast.data.worlds import world
+from holdfast.data.batches import Examples, prepare
+from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
 from tests.contract.conftest import Bench
 from tests.tiny import tiny_bert, tiny_roberta

@@ -10,12 +10,11 @@ import torch
 from holdfast import catalog
 from holdfast.core import inputs
 from holdfast.core.seeds import generator, seeded
-from holdfast.data.batches import Batches
-from holdfast.data.examples import Examples, prepare
+from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify

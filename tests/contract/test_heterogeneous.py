@@ -12,7 +12,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
 from holdfast.methods.base import StageInfo
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.memory.heterogeneous import Heterogeneous
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT, small

@@ -10,9 +10,9 @@ import torch
 from holdfast import DomainClassifier, catalog
 from holdfast.core import inputs
 from holdfast.core.tape import tape
-from holdfast.data.worlds import world
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.memory.neck import Fused
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import small

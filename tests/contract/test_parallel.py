@@ -8,10 +8,10 @@ import torch
 import torch.multiprocessing as mp
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
 from holdfast.core.errors import BadInput
-from holdfast.experiment import episodes, launch_episode
 from holdfast.protocols.resume import Saver
+from holdfast.run.assemble import Workshop
+from holdfast.run.train import episodes, launch_episode
 from tests.contract import together
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parallel.md"

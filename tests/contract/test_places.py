@@ -14,17 +14,16 @@ from holdfast.catalog.entry import AT_PLACES
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator, seeded
-from holdfast.data.batches import Batches
-from holdfast.data.corpus import read_corpus
-from holdfast.data.examples import Examples
-from holdfast.data.questions import read_questions
+from holdfast.data.batches import Batches, Examples
+from holdfast.data.readers.corpus import read_corpus
+from holdfast.data.readers.questions import read_questions
+from holdfast.data.readers.tags import read_tags
 from holdfast.data.splits import Part
-from holdfast.data.tags import read_tags
 from holdfast.methods.base import StageInfo
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.model import Model
 from holdfast.protocols.evaluate import keep, score
-from holdfast.settings import make_spec
+from holdfast.run.settings import make_spec
 from tests.annotated import DOMAINS, said, write_names, write_questions
 from tests.contract.conftest import small
 from tests.tiny import tiny_masked

@@ -13,16 +13,15 @@ from holdfast import catalog
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator, seeded
-from holdfast.data.batches import Batches
-from holdfast.data.examples import Examples, prepare
+from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.heads import NoHead
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.evaluate import outputs, score
-from holdfast.settings import make_spec
+from holdfast.run.settings import make_spec
 from holdfast.tasks.respond import Respond
 from tests.talks import talks
 

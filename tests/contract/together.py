@@ -12,23 +12,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
 from holdfast.core import parallel
-from holdfast.core.chance import two_streams
-from holdfast.core.seeds import generator, seeded
-from holdfast.data.batches import Batches
-from holdfast.data.domain import Dataset
-from holdfast.data.examples import Examples, prepare
+from holdfast.core.seeds import generator, seeded, two_streams
+from holdfast.data.batches import Batches, Examples, prepare
+from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
-from holdfast.data.worlds import world
-from holdfast.experiment import checkpoint_path, episodes, launch_episode
+from holdfast.data.synthetic import world
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
-from holdfast.protocols.pieces import step_in_memory
+from holdfast.protocols.microbatch import step_in_memory
 from holdfast.protocols.resume import Interrupted, ask_to_stop, stop_at_signal
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import checkpoint_path, episodes, launch_episode
 from holdfast.tasks.classify import Classify
 from tests.contract.sizes import LIGHT, small
 

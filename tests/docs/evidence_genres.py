@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 
 from holdfast.record import RunRecord, load
-from holdfast.report.by_example import joined, judged
-from holdfast.report.significance import bootstrap_signed_rank
+from holdfast.report.decision import joined, judged
+from holdfast.report.statistics import bootstrap_signed_rank
 from tests.docs.paired import difference
 
 RESULTS = Path(__file__).parents[2] / "results" / "pmb"

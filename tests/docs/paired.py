@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from holdfast.report.significance import paired_t
-from holdfast.report.stats import interval
+from holdfast.report.statistics import interval, paired_t
 
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # row -> column -> seed -> score
 

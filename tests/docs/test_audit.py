@@ -4,10 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from holdfast.inspection.audit import SAMPLE
-from holdfast.inspection.distances import MOST
-from holdfast.inspection.looks import BITS, CORRELATION
-from holdfast.inspection.shingles import BANDS, LONGEST, ROWS, WIDTH
+from holdfast.audit.audit import SAMPLE
+from holdfast.audit.near import BANDS, BITS, CORRELATION, LONGEST, ROWS, WIDTH
+from holdfast.audit.shift import MOST
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/audit.md").read_text()

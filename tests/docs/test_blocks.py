@@ -19,8 +19,8 @@ from PIL import Image
 from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS
 from holdfast.cli import ClickException, app, main
-from holdfast.data.columns import PAIRS, SYNONYMS
-from holdfast.nn.backbones.graph_layers import geometric
+from holdfast.data.readers.columns import PAIRS, SYNONYMS
+from holdfast.nn.backbones.graph import geometric
 from tests.annotated import tagged, write_conll, write_corpus, write_names, write_questions
 from tests.arch.test_layers import MAY, TOP
 from tests.e2e.conftest import write_reviews

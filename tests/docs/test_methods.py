@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.catalog.encoders import ENCODERS, NECKS
 from holdfast.catalog.methods import METHODS
+from holdfast.nn.graft.insert import PLACES
 from holdfast.nn.memory.heterogeneous import CONTEXTS
-from holdfast.nn.memory.synthetic import STARTS
-from holdfast.nn.prompts import PLACES
+from holdfast.nn.memory.queue import STARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/methods.md").read_text(encoding="utf-8")

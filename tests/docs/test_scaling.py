@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engines.ray import TELL, WINDOW
+from holdfast.run.ray import TELL, WINDOW
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
-from holdfast.versions import current_folder
+from holdfast.models.versions import current_folder
 from tests.e2e.conftest import write_reviews
 from tests.e2e.test_stopping import SMALL, finish, start, wait_for
 

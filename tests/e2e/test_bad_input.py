@@ -229,7 +229,7 @@ def test_an_error_that_is_not_of_the_system_is_not_hidden(holdfast, monkeypatch)
     def fails(*args, **more):
         raise OSError("a library is broken")
 
-    monkeypatch.setattr("holdfast.saved.check_model", fails)
+    monkeypatch.setattr("holdfast.models.saved.check_model", fails)
     with pytest.raises(OSError, match="a library is broken"):
         holdfast("predict", "model", "r.csv")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.bench.nodes import cluster
-from holdfast.data.worlds import world
+from holdfast.bench.cluster import cluster
+from holdfast.data.synthetic import world
 from holdfast.record import load
 
 COMMAND = [sys.executable, "-c", "from holdfast.cli import main; main()"]

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.core.checkpoint import save_tensors
 from holdfast.core.errors import BadInput
-from holdfast.data import archives
-from holdfast.data.read import read
-from holdfast.saved import load_model
+from holdfast.data.load import read
+from holdfast.data.readers import arrays as archives
+from holdfast.models.saved import load_model
 from tests.e2e.conftest import write_reviews
 from tests.e2e.test_bad_input import check
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.report.audit_page import write_audit
-from holdfast.report.grid import matrix
-from holdfast.report.page import write_page
+from holdfast.report.page import write_audit, write_page
+from holdfast.report.terminal import matrix
 from tests.unit.report.made import COST, record, stream
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -198,8 +197,7 @@ def test_a_command_can_be_copied(page):
 
 def test_the_page_of_a_server_asks_its_model(browser, tmp_path):
     from holdfast import DomainClassifier
-    from holdfast.serve.run import serving
-    from holdfast.serve.service import Service
+    from holdfast.serve.server import Service, serving
 
     made = DomainClassifier(encoder="mlp", steps=2, batch=2, device="cpu", settings={"encoder.hidden": [4]})
     rows = [[float(i), -float(i), 0.5] for i in range(12)]

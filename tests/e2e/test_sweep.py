@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 
 QUICK = ["--encoder", "mlp", "--set", "encoder.hidden=[8]", "--steps", 6, "--device", "cpu"]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, train
-from holdfast.settings import make_spec
+from holdfast.data.synthetic import world
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 
 FOLDER = Path(__file__).parent / "curves"
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
-from holdfast.data.batches import COMMON, Batches, ForbiddenRow
-from holdfast.data.examples import Examples
+from holdfast.data.batches import COMMON, Batches, Examples, ForbiddenRow
 from holdfast.data.splits import Part
 
 

@@ -15,10 +15,9 @@ from PIL import Image
 
 from holdfast import DomainClassifier
 from holdfast.comparison import training_data
-from holdfast.data.worlds import world
-from holdfast.serve.limits import Limits
-from holdfast.serve.run import serving
-from holdfast.serve.service import Service
+from holdfast.data.synthetic import world
+from holdfast.serve.reading import Limits
+from holdfast.serve.server import Service, serving
 from tests.annotated import write_names
 from tests.graphs import rings_and_stars, write_zip
 from tests.property.odd import JSON, TEXT

@@ -72,7 +72,7 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def here(whole, tmp_path, monkeypatch):
     """A copy to break; a server that is ready ends at once."""
-    monkeypatch.setattr("holdfast.serve.run.serve", lambda service, *, host, port, ready: ready(f"{host}:{port}"))
+    monkeypatch.setattr("holdfast.serve.server.serve", lambda service, *, host, port, ready: ready(f"{host}:{port}"))
     monkeypatch.chdir(shutil.copytree(whole, tmp_path / "here"))
     return tmp_path / "here"
 

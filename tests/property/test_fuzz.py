@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli.config import read_config
+from holdfast.cli.options import read_config
 from holdfast.core.errors import BadInput
-from holdfast.data.domain import Dataset
-from holdfast.data.read import read
-from holdfast.data.worlds import world
+from holdfast.data.dataset import Dataset
+from holdfast.data.load import read
+from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
+from holdfast.models.saved import SavedModel, load_model
 from holdfast.record import read as read_record
 from holdfast.report.table import rows
-from holdfast.saved import SavedModel, load_model
-from holdfast.settings import make_spec
+from holdfast.run.settings import make_spec
 from tests.property.odd import JSON, TEXT, changed, tables
 
 QUICK = {"tables": 120, "settings": 60, "records": 60, "models": 40}

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
-from holdfast.experiment import episodes, train
 from holdfast.protocols.resume import Saver
+from holdfast.run.assemble import Workshop
+from holdfast.run.train import episodes, train
 from tests.property.test_resume import METHODS, STEPS, data_for, ending, spec_for
 
 STREAMED = [m for m in METHODS if max(e.load().min_domains for _, e in catalog.layers("methods", m)) == 1]

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, launch, record_path, train
+from holdfast.data.synthetic import world
 from holdfast.protocols.resume import Saver
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, launch, record_path, train
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 GRAPHS = world("graph", "size", domains=3, size=12, classes=2, seed=0)

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.assembly import Workshop, assemble
 from holdfast.core.errors import BadInput
-from holdfast.data.augment import augment
-from holdfast.data.augment_graphs import drop_node
+from holdfast.data.augment import augment, drop_node
 from holdfast.data.cache import weights_digest
-from holdfast.data.domain import Dataset
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts, Vectors
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, train
+from holdfast.data.synthetic import world
 from holdfast.protocols.evaluate import outputs
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop, assemble
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 from tests.tiny import tiny_bert
 
 

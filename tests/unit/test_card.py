@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.card import card
+from holdfast.models.card import card
 from holdfast.record import RunRecord
 from tests.unit.report.made import spec, stage
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import cost
-from holdfast.assembly import Workshop
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, train
+from holdfast.data.synthetic import world
 from holdfast.nn.macs import macs, macs_if_counted
-from holdfast.settings import make_spec
+from holdfast.run import train as cost
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 from tests.tiny import tiny_bert, tiny_vit
 
 VECTORS = world("vector", "rotation", domains=3, size=20, classes=2, seed=0)

@@ -10,9 +10,9 @@ from sklearn.metrics import accuracy_score
 
 import holdfast
 from holdfast import BadInput, DomainClassifier
-from holdfast.assembly import Workshop
-from holdfast.data.worlds import world
-from holdfast.nn.backbones.graph_layers import geometric
+from holdfast.data.synthetic import world
+from holdfast.nn.backbones.graph import geometric
+from holdfast.run.assemble import Workshop
 from tests.graphs import rings_and_stars
 from tests.tiny import tiny_bert, tiny_masked
 

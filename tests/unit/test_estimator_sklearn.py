@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from holdfast import BadInput, DomainClassifier
 from holdfast.core.errors import BadInput as Same
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 
 
 def small(method="erm", **more):

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
 from holdfast.comparison import compare
 from holdfast.core.errors import BadInput
-from holdfast.data.images import read_images
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, train
-from holdfast.settings import choose_analyses, make_spec
+from holdfast.data.readers.images import read_images
+from holdfast.data.synthetic import world
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import choose_analyses, make_spec
+from holdfast.run.train import episodes, train
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
 QUICK = {"encoder.hidden": [8], "neck": "memory", "neck.slots": 16, "neck.key_width": 4, "neck.heads": 2}

@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from holdfast import BadInput, DomainClassifier, prediction, saved
-from holdfast.adapting.adapt import Terms, adapt
+from holdfast import BadInput, DomainClassifier
 from holdfast.comparison import training_data
-from holdfast.data.worlds import world
-from holdfast.prediction import predict
+from holdfast.data.synthetic import world
+from holdfast.models import predict as prediction
+from holdfast.models import saved
+from holdfast.models.adapt import Terms, adapt
+from holdfast.models.predict import predict
 
 N = 90
 

@@ -9,8 +9,8 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from holdfast import pretrain
 from holdfast.core.errors import BadInput
-from holdfast.engines.watch import Watch
 from holdfast.nn.backbones.text import TextEncoder
+from holdfast.run.jobs import Watch
 from tests.annotated import tagged, write_conll, write_corpus
 from tests.tiny import tiny_bert, tiny_roberta
 

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from holdfast import catalog
-from holdfast.assembly import Workshop, assemble
 from holdfast.comparison import compare, training_data
 from holdfast.core.errors import BadInput
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes
+from holdfast.data.synthetic import world
+from holdfast.run.assemble import Workshop, assemble
+from holdfast.run.settings import choose_analyses, choose_methods, make_spec, parse, settings_of, with_methods
+from holdfast.run.train import episodes
 from holdfast.search.sweep import sweep
-from holdfast.settings import choose_analyses, choose_methods, make_spec, parse, settings_of, with_methods
 from holdfast.spec import Spec
 from tests.annotated import write_questions
 from tests.talks import talks

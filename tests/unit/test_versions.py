@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from holdfast import versions
 from holdfast.core.errors import BadInput
-from holdfast.versions import Version, add_version, current_folder, has_versions, read_ledger, use_version
+from holdfast.models import versions
+from holdfast.models.versions import Version, add_version, current_folder, has_versions, read_ledger, use_version
 
 FIRST = Version(0, "", "erm", ("a", "b"), None, "accuracy", {"a": 0.9, "b": None})
 

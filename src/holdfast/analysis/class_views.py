@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.memory.heterogeneous import Heterogeneous
 from holdfast.nn.model import Model

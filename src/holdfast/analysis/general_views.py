@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.ragged import NONE
 from holdfast.core.tape import tape
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.memory.general import GeneralMemory, hiding

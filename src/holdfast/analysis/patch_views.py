@@ -15,7 +15,7 @@ from torch import Tensor
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.parts import Points, shared_name
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.vit import VisionTransformer

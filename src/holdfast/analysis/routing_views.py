@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.core.inputs import Inputs
 from holdfast.core.tape import Tape, tape
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import experts_in
 from holdfast.nn.model import Model

@@ -20,7 +20,7 @@ from holdfast.analysis.routing_views import Routed, view_routing
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.parts import Points
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model

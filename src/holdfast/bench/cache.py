@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from holdfast.assembly import Workshop
 from holdfast.bench.harness import Result, seconds
-from holdfast.data.domain import Dataset
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
-from holdfast.experiment import episodes, train
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 
 WORDS = (
     "the",

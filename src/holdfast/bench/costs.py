@@ -15,10 +15,9 @@ from holdfast.bench.harness import Result, attempt, one_thread, ratio
 from holdfast.bench.methods import BARS, CLASSES, DOMAINS, image_batch, image_encoder, method_on, steps
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import generator, seeded
-from holdfast.data.batches import Batches
-from holdfast.data.examples import Examples, prepare
+from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
 from holdfast.nn.backbones.base import Backbone
 

@@ -14,15 +14,15 @@ from statistics import median
 
 import torch
 
-from holdfast.assembly import Workshop
 from holdfast.bench.harness import Result, attempt, one_thread
-from holdfast.data.worlds import world
-from holdfast.engines.job import Engine
-from holdfast.engines.local import Local
-from holdfast.engines.many import run_all
-from holdfast.engines.ray import Ray
-from holdfast.experiment import episodes, train
-from holdfast.settings import make_spec
+from holdfast.data.synthetic import world
+from holdfast.run.assemble import Workshop
+from holdfast.run.jobs import Engine
+from holdfast.run.local import Local
+from holdfast.run.many import run_all
+from holdfast.run.ray import Ray
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 from holdfast.spec import Spec
 
 RUNS, AT_ONCE, EACH, ROUNDS = 200, 2, 4, 3  # a spec has as many episodes as there are domains: EACH

@@ -19,8 +19,8 @@ from holdfast.bench.harness import Result, attempt, busy, one_thread, peak, rati
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.pretrained import bare_module, layers_of
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.experts.layer import Options, SparseMoE

@@ -15,9 +15,9 @@ from transformers import BertConfig
 
 from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.inputs import Tokens
-from holdfast.nn.attention_graft import Recall, graft, reading
+from holdfast.nn.backbones.companion import Held, Second
 from holdfast.nn.backbones.pretrained import bare_module, layers_of
-from holdfast.nn.backbones.second import Held, Second
+from holdfast.nn.graft.attention import Recall, graft, reading
 from holdfast.nn.memory.general import GeneralMemory, plan_reads
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from holdfast.core.held import Held
+from holdfast.core.tape import Held
 
 
 @dataclass(frozen=True, slots=True)

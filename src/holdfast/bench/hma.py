@@ -16,17 +16,16 @@ from holdfast.bench.harness import Result, one_thread, peak, ratio
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import Method
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
 from holdfast.methods.hma import HMA
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.pretrained import bare_module
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.block import Block
 from holdfast.nn.heads import Linear
+from holdfast.nn.memory.block import Block
 from holdfast.nn.memory.heterogeneous import Heterogeneous
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
-from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 
 CLASSES = 47  # as DTD has

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
-from holdfast.data.batches import Batches
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.fit import fit

@@ -14,12 +14,11 @@ from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
-from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 
 # the first is a control: what it shows beside 1 is the scatter of the measurement

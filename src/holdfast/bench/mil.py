@@ -18,11 +18,11 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.seeds import seeded
 from holdfast.core.store import TokenStore
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.pretrained import bare_module
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bench.harness import Result, one_thread, ratio
-from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.recurrent.layer import Recurrent
 
 WIDTH, ROWS, STEPS = 300, 32, 30
 BARS = {"cpu": {500: 2.0}, "cuda": {500: 1.5, 2500: 2.2}}

@@ -21,26 +21,29 @@ from holdfast.core.kinds import wrong_kind
 
 DATASETS = {
     "vader": Entry(
-        "holdfast.data.sources:vader",
+        "holdfast.data.known.download:vader",
         "sentiment of tweets, film reviews, product reviews and news editorials (Hutto & Gilbert, 2014)",
     ),
     "amazon": Entry(
-        "holdfast.data.published:AMAZON.read", "sentiment of reviews of four kinds of products (Blitzer et al., 2007)"
+        "holdfast.data.known.published:AMAZON.read",
+        "sentiment of reviews of four kinds of products (Blitzer et al., 2007)",
     ),
-    "imdb": Entry("holdfast.data.published:IMDB.read", "sentiment of film reviews (Maas et al., 2011)"),
-    "sst2": Entry("holdfast.data.published:SST2.read", "sentiment of sentences on films (Socher et al., 2013)"),
+    "imdb": Entry("holdfast.data.known.published:IMDB.read", "sentiment of film reviews (Maas et al., 2011)"),
+    "sst2": Entry("holdfast.data.known.published:SST2.read", "sentiment of sentences on films (Socher et al., 2013)"),
     "mnli": Entry(
-        "holdfast.data.published:MNLI.read", "inference in five genres, the small cut of PADA (Ben-David et al., 2022)"
+        "holdfast.data.known.published:MNLI.read",
+        "inference in five genres, the small cut of PADA (Ben-David et al., 2022)",
     ),
     "multinli": Entry(
-        "holdfast.data.published:MULTINLI.read", "inference in five genres, all that train (Williams et al., 2018)"
+        "holdfast.data.known.published:MULTINLI.read",
+        "inference in five genres, all that train (Williams et al., 2018)",
     ),
-    "snli": Entry("holdfast.data.published:SNLI.read", "inference on captions of pictures (Bowman et al., 2015)"),
+    "snli": Entry("holdfast.data.known.published:SNLI.read", "inference on captions of pictures (Bowman et al., 2015)"),
     "dialogue": Entry(
-        "holdfast.data.dialogue:read_dialogue",
+        "holdfast.data.known.dialogue:read_dialogue",
         "answers in films (Danescu-Niculescu-Mizil & Lee, 2011), then Ubuntu (Lowe et al., 2015)",
     ),
-    "sick": Entry("holdfast.data.published:SICK.read", "inference on simple sentences (Marelli et al., 2014)"),
+    "sick": Entry("holdfast.data.known.published:SICK.read", "inference on simple sentences (Marelli et al., 2014)"),
     **MORE_DATASETS,
 }
 BENCHES = {

@@ -19,13 +19,13 @@ AUGMENTATIONS = {
         takes="image",
     ),
     "drop-edge": Entry(
-        "holdfast.data.augment_graphs:drop_edge", "a fifth of the edges left out (Rong et al., 2020)", takes="graph"
+        "holdfast.data.augment:drop_edge", "a fifth of the edges left out (Rong et al., 2020)", takes="graph"
     ),
     "drop-node": Entry(
-        "holdfast.data.augment_graphs:drop_node", "a fifth of the nodes left out (You et al., 2020)", takes="graph"
+        "holdfast.data.augment:drop_node", "a fifth of the nodes left out (You et al., 2020)", takes="graph"
     ),
     "subgraph": Entry(
-        "holdfast.data.augment_graphs:subgraph",
+        "holdfast.data.augment:subgraph",
         "a connected part with four fifths of the nodes (You et al., 2020)",
         takes="graph",
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast.catalog.entry import Entry
 
-_SETS, _PICTURES = "holdfast.data.graph_sets", "holdfast.data.pictures"
-_IMAGES = "holdfast.data.image_sets"
-_TASKS, _PLACES = "holdfast.data.task_sets", "holdfast.data.place_sets"
+_SETS, _PICTURES = "holdfast.data.known.graph_sets", "holdfast.data.known.pictures"
+_IMAGES = "holdfast.data.known.image_sets"
+_TASKS, _PLACES = "holdfast.data.known.task_sets", "holdfast.data.known.place_sets"
 MORE_DATASETS = {
     "imdb-binary": Entry(f"{_SETS}:IMDB_BINARY.read", "who acts with whom, 2 genres (chrsmrrs.github.io/datasets)"),
     "imdb-multi": Entry(f"{_SETS}:IMDB_MULTI.read", "who acts with whom, 3 genres (chrsmrrs.github.io/datasets)"),
@@ -44,10 +44,13 @@ MORE_DATASETS = {
     "domain-net": Entry(f"{_IMAGES}:DOMAIN_NET.read", "things in six styles; 345 kinds (Peng et al., 2019)"),
     "sviro": Entry(f"{_IMAGES}:SVIRO.read", "rear seats of ten cars; 7 kinds (Cruz et al., 2020)"),
     "cub-dg": Entry(f"{_IMAGES}:CUB_DG.read", "birds in four styles; 200 kinds (Li et al., 2023)"),
-    "camelyon": Entry("holdfast.data.wilds:camelyon", "tumours in lymph nodes, five hospitals (Koh et al., 2021)"),
-    "fmow": Entry("holdfast.data.wilds:fmow", "places from above, six regions; 62 kinds (Koh et al., 2021)"),
+    "camelyon": Entry(
+        "holdfast.data.known.wilds:camelyon", "tumours in lymph nodes, five hospitals (Koh et al., 2021)"
+    ),
+    "fmow": Entry("holdfast.data.known.wilds:fmow", "places from above, six regions; 62 kinds (Koh et al., 2021)"),
     "colored-mnist": Entry(
-        "holdfast.data.digits:colored_mnist", "digits below five or not, whose colour misleads (Arjovsky et al., 2019)"
+        "holdfast.data.known.digits:colored_mnist",
+        "digits below five or not, whose colour misleads (Arjovsky et al., 2019)",
     ),
     "chemprot": Entry(
         f"{_TASKS}:CHEMPROT.read", "what a chemical does to a protein; 13 kinds (Kringelum et al., 2016)"

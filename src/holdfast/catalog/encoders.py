@@ -8,8 +8,8 @@ _FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained tra
 _MEMORY_RNN = "holdfast.nn.backbones.memory_rnn:MemoryRNN.build"
 _DIALOGUE = "holdfast.nn.backbones.dialogue:Dialogue.build"
 _GRAPH = "holdfast.nn.backbones.graph:GraphNetwork.build"
-_SUBGRAPH = "holdfast.nn.backbones.subgraph:SubgraphNetwork.build"
-_ASAP = "holdfast.nn.backbones.asap:PooledNetwork.build"
+_SUBGRAPH = "holdfast.nn.backbones.graph_pooling:SubgraphNetwork.build"
+_ASAP = "holdfast.nn.backbones.graph_pooling:PooledNetwork.build"
 _RESNET = "holdfast.nn.backbones.resnet:ResNet.build"
 
 ENCODERS = {
@@ -143,11 +143,11 @@ NECKS = {
     "abd-syn": Entry(_HMA, "HMA without a queue: its batch and its slots", fixed={"real": 0}, space={"slots": _SLOTS}),
     "param": Entry("holdfast.nn.necks:Alone", "HMA's two attention blocks with nothing to look at: parameters alone"),
     "experts": Entry(
-        "holdfast.nn.experts.neck:experts", "experts in late layers of a transformer, first copies (Li et al., 2023)",
+        "holdfast.nn.experts.graft:experts", "experts in late layers of a transformer, first copies (Li et al., 2023)",
         space={"count": choice(2, 4, 6, 8), "balance": choice(0.001, 0.01, 0.1)},
     ),
     "wide": Entry(
-        "holdfast.nn.experts.wide:WideNeck", "wider feed-forward networks in late layers: experts' parameters alone",
+        "holdfast.nn.experts.graft:WideNeck", "wider feed-forward networks in late layers: experts' parameters alone",
     ),
     "product-memory": Entry(
         "holdfast.nn.memory.neck:product_key", "a memory of very many slots with product keys (Lample et al., 2019)",

@@ -13,7 +13,7 @@ _PENALIZED = "holdfast.methods.penalized:Penalized"
 METHODS = {
     "erm": Entry("holdfast.methods.erm:ERM", "the mean risk over all source domains (Vapnik, 1998)", tasks=EVERY_TASK),
     "group-dro": Entry(
-        "holdfast.methods.reweighted:GroupDRO",
+        "holdfast.methods.erm:GroupDRO",
         "more weight to the domain with the higher risk (Sagawa et al., 2020)",
         space={"eta": log(1e-3, 1e-1)},
         tasks=EVERY_TASK,
@@ -99,7 +99,7 @@ METHODS = {
         tasks=EVERY_TASK,
     ),
     "fish": Entry(
-        "holdfast.methods.fish:Fish",
+        "holdfast.methods.meta:Fish",
         "gradients of the domains that agree, by walking through them (Shi et al., 2021)",
         space={"meta_lr": choice(0.05, 0.1, 0.5)},
         tasks=EVERY_TASK,
@@ -197,7 +197,7 @@ METHODS = {
         tasks=EVERY_TASK,
     ),
     "agem": Entry(
-        "holdfast.methods.agem:AGEM",
+        "holdfast.methods.replay:AGEM",
         "no step against the gradient on kept examples (Chaudhry et al., 2019)",
         acts_on="stream",
         space={"capacity": whole(50, 2000)},

@@ -6,25 +6,25 @@ from holdfast.catalog.entry import Entry
 
 PLANS = {
     "leave-one-out": Entry(
-        "holdfast.protocols.leave_one_out:LeaveOneOut",
+        "holdfast.protocols.plans:LeaveOneOut",
         "train on all domains but one, score on that one, for each",
     ),
     "cross-dataset": Entry(
-        "holdfast.protocols.cross_dataset:CrossDataset",
+        "holdfast.protocols.plans:CrossDataset",
         "train on some domains, score on others that are named",
     ),
     "single-source": Entry(
-        "holdfast.protocols.single_source:SingleSource", "train on one domain, score on every other, for each"
+        "holdfast.protocols.plans:SingleSource", "train on one domain, score on every other, for each"
     ),
     "given": Entry(
-        "holdfast.protocols.given:Given", "the data's own split: rows marked train, valid and test in any domain"
+        "holdfast.protocols.plans:Given", "the data's own split: rows marked train, valid and test in any domain"
     ),
-    "in-domain": Entry("holdfast.protocols.in_domain:InDomain", "train and score inside each domain: the reference"),
-    "stream": Entry("holdfast.protocols.stream:Stream", "domain after domain; every domain is scored after each"),
+    "in-domain": Entry("holdfast.protocols.plans:InDomain", "train and score inside each domain: the reference"),
+    "stream": Entry("holdfast.protocols.plans:Stream", "domain after domain; every domain is scored after each"),
     "joint": Entry(
-        "holdfast.protocols.joint:Joint", "all domains at once, with the test rows of a stream: its upper reference"
+        "holdfast.protocols.plans:Joint", "all domains at once, with the test rows of a stream: its upper reference"
     ),
-    "all": Entry("holdfast.protocols.in_domain:Everything", "train on all domains, hold none out: to use the model"),
+    "all": Entry("holdfast.protocols.plans:Everything", "train on all domains, hold none out: to use the model"),
 }
 SELECTIONS = {
     "train-validation": Entry("holdfast.protocols.select:train_validation", "held-out rows of the training domains"),

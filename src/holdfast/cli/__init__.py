@@ -30,7 +30,7 @@ from holdfast.cli import (
     sweep,
 )
 from holdfast.cli.console import fail, may_speak, say
-from holdfast.cli.once import Once
+from holdfast.cli.options import Once
 from holdfast.core import processes
 
 app = typer.Typer(

@@ -63,9 +63,9 @@ def adapt(
 
     Stopped, it goes on where it was when the same command runs again; until it is done the old version is whole.
     """
-    from holdfast.adapting.adapt import Terms
-    from holdfast.adapting.adapt import adapt as run
-    from holdfast.settings import parse
+    from holdfast.models.adapt import Terms
+    from holdfast.models.adapt import adapt as run
+    from holdfast.run.settings import parse
 
     terms = Terms(
         method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,

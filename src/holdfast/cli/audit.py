@@ -44,8 +44,8 @@ def audit(
 
     - `holdfast audit names/ --task tag`
     """
-    from holdfast.inspection.audit import audit as run
-    from holdfast.report.grid import rich_grid
+    from holdfast.audit.audit import audit as run
+    from holdfast.report.terminal import rich_grid
 
     done = run(
         data,

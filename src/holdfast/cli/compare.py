@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli import engines, options
-from holdfast.cli.config import Config, settle
+from holdfast.cli import options
+from holdfast.cli import options as engines
 from holdfast.cli.console import give_json, say, show_records, watching
+from holdfast.cli.options import Config, settle
 
 if TYPE_CHECKING:
     from holdfast.comparison import Comparison
-    from holdfast.engines.watch import Watch
+    from holdfast.run.jobs import Watch
 
 NoModel = Annotated[bool, typer.Option("--no-model", help="Compare and choose, but train no model on all domains.")]
 
@@ -83,7 +84,7 @@ def compare(
     """
     from holdfast.comparison import compare as run
     from holdfast.core.parallel import joined
-    from holdfast.engines.logged import logged
+    from holdfast.run.logging import logged
 
     settings = options.with_task(settle(context, config, set_), task)
     where = engines.chosen(engine, jobs, address, cpus, gpus)
@@ -118,14 +119,14 @@ def compare(
 
 def kept(done: Comparison, folder: Path, *, device: str, cache: bool, watch: Watch) -> Path | None:
     """The folder of the chosen model, trained on all domains; None where there can be none."""
-    from holdfast.refitting import refit
+    from holdfast.models.refit import refit
 
     return None if done.why_no_model else refit(done, folder, device=device, cache=cache, watch=watch)
 
 
 def tell(done: Comparison, model: Path | None, *, json: bool) -> None:
     """The table, the choice and where page and model are, for a person or a machine."""
-    from holdfast.card import to_predict
+    from holdfast.models.card import to_predict
 
     chosen = done.decision
     if json:

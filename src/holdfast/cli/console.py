@@ -27,8 +27,8 @@ from holdfast.core import processes
 from holdfast.core.errors import one_line, visible
 
 if TYPE_CHECKING:
-    from holdfast.engines.watch import Watch
     from holdfast.record import RunRecord
+    from holdfast.run.jobs import Watch
 
 SHOWN = 16  # runs with a bar, where more are under way at once
 EVERY = 30.0  # seconds between two lines about runs that are done
@@ -57,10 +57,10 @@ def show(thing: Any) -> None:
 
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
     """The table of these records, and which methods differ from the baseline by more than chance."""
-    from holdfast.report import by_example
+    from holdfast.report import decision as by_example
     from holdfast.report.against import against_baseline, note
-    from holdfast.report.console import rich_table
     from holdfast.report.table import rows
+    from holdfast.report.terminal import rich_table
 
     show(rich_table(rows(records, metric), metric))
     tested = note(against_baseline(records, metric), metric) or by_example.note(by_example.by_example(records))
@@ -97,7 +97,7 @@ def may_speak() -> bool:
 
 
 def _lines() -> Watch:
-    from holdfast.engines.watch import Watch
+    from holdfast.run.jobs import Watch
 
     class Lines(Watch):
         def start(self, total: int, finished: int) -> None:
@@ -121,7 +121,7 @@ class _Rate(ProgressColumn):
 @contextmanager
 def watching(quiet: bool) -> Iterator[Watch]:
     """Bars for runs, steps and encoding, with rates and the time left; plain lines where stderr is no terminal."""
-    from holdfast.engines.watch import Watch
+    from holdfast.run.jobs import Watch
 
     silent = quiet or not processes.first()
     if silent or not sys.stderr.isatty():

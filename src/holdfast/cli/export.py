@@ -29,7 +29,7 @@ def export(
 
     - `holdfast export models/reviews reviews.pt2 --format torch`
     """
-    from holdfast.export.write import export as run
+    from holdfast.models.export import export as run
 
     done = run(model, out, format=format, pairs=pairs)
     if json:

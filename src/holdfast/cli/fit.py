@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.config import Config, settle
 from holdfast.cli.console import give_json, say, watching
+from holdfast.cli.options import Config, settle
 
 
 def fit(
@@ -63,12 +63,12 @@ def fit(
 
     Stopped, it goes on where it was when the same command runs again.
     """
-    from holdfast.card import to_predict
     from holdfast.comparison import training_data
     from holdfast.core.parallel import joined
-    from holdfast.engines.logged import logged
     from holdfast.estimator import DomainClassifier
-    from holdfast.saved import check_folder
+    from holdfast.models.card import to_predict
+    from holdfast.models.saved import check_folder
+    from holdfast.run.logging import logged
 
     settings = options.with_task(settle(context, config, set_), task)
     metric = settings.pop("metric", metric)

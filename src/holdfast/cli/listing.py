@@ -13,7 +13,7 @@ from holdfast.cli.console import give_json, show
 
 if TYPE_CHECKING:
     from holdfast.recipes.base import Recipe
-    from holdfast.report.folding import Folded
+    from holdfast.report.terminal import Folded
 
 
 def listing(
@@ -61,7 +61,7 @@ def listing(
 
 def _printed(recipe: Recipe) -> Folded:
     """The numbers as they were published; of a figure, which prints none, what it shows; then what cannot be run."""
-    from holdfast.report.folding import Folded
+    from holdfast.report.terminal import Folded
 
     lines = [
         [Text(each) for each in (name, row.label, *(cell.printed() for cell in recipe.choose([name])))]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from holdfast.core.errors import BadInput
+from holdfast.core import processes
+from holdfast.core.errors import BadInput, Damaged, unknown
+from holdfast.core.files import read_json
 
 Data = Annotated[
     str,
@@ -135,3 +138,124 @@ def comparison_json(done: Any) -> dict[str, Any]:
         "report": str(done.report),
         "notes": list(done.notes),
     }
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A JSON file of settings as --set takes them, with method, encoder and tune; options given here win.",
+        show_default=False,
+    ),
+]
+WORDS = ("method", "task", "encoder", "tune", "neck", "head", "metric", "plan", "select", "optimizer", "schedule")
+
+
+def settle(context: typer.Context, config: Path | None, set_: list[str] | None) -> dict[str, Any]:
+    """The file's settings without those that an option on the command line says, and --set over them."""
+    from holdfast.run.settings import parse
+
+    settings = {} if config is None else read_config(config)
+    for option in context.params:
+        source = context.get_parameter_source(option)
+        if source is not None and source.name == "COMMANDLINE":
+            settings.pop("method" if option == "methods" else option, None)
+            if option == "steps":
+                settings.pop("every", None)  # how often to validate goes with how long
+    settings |= parse(set_ or [])
+    for name in WORDS:
+        if name in settings and not isinstance(settings[name], str):
+            raise BadInput(f"{name} takes a word, not {settings[name]!r}")
+    return settings
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings of a file; one sentence where it holds none."""
+    try:
+        found = read_json(path, most=1 << 20)
+    except Damaged as error:
+        if not path.is_file():
+            told = "name one that `holdfast sweep` wrote, or a JSON object of settings"
+            raise BadInput(f"no file {path}: {told}") from None
+        raise BadInput(f'{error}: write an object such as {{"lr": 0.001}}') from None
+    if not isinstance(found, dict):
+        raise BadInput(f'{path} holds no JSON object: write one such as {{"lr": 0.001}}')
+    return found
+
+
+class Once(TyperCommand):
+    """Options that may be repeated, such as `--set`, stay so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options: list[Any] = [each for each in self.params if each.param_type_name == "option"]
+        named = {name: each for each in options if not each.multiple for name in (*each.opts, *each.secondary_opts)}
+        seen: set[str] = set()
+        for word in args[: args.index("--")] if "--" in args else args:
+            name = word.partition("=")[0]
+            if name not in named:
+                continue
+            option = named[name]
+            if option.name in seen:
+                several = "comma separated" in (option.help or "").lower()
+                mend = "separate its values with commas" if several else "give it once"
+                raise BadInput(f"{name} was given twice, and only one would count: {mend}")
+            seen.add(option.name)
+        return super().parse_args(ctx, args)
+
+
+if TYPE_CHECKING:
+    from holdfast.run.jobs import Engine as Made
+
+ENGINES = ("local", "ray")
+Engine = Annotated[str, typer.Option(help="Where the runs go: local, or ray for a cluster (needs the package ray).")]
+Jobs = Annotated[
+    str | None,
+    typer.Option(
+        help="Runs at once on this machine, each with its share of the cores; auto is one a core, or one a GPU. "
+        "[default: 1]",
+        show_default=False,
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="With --engine ray: a cluster such as head:6379, or auto. [default: one on this machine, for the while]",
+        show_default=False,
+    ),
+]
+Cpus = Annotated[
+    float | None, typer.Option(help="With --engine ray: CPUs of each run. [default: 1]", show_default=False)
+]
+Gpus = Annotated[
+    float | None,
+    typer.Option(
+        help="With --engine ray: GPUs of each run, or a part of one, such as 0.25. [default: 1 on a GPU, else 0]",
+        show_default=False,
+    ),
+]
+
+
+def chosen(engine: str, jobs: str | None, address: str | None, cpus: float | None, gpus: float | None) -> Made:
+    """The engine that these options name; an option of the other one is a mistake."""
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if processes.started() > 1 and (engine != "local" or jobs not in (None, "1")):
+        raise BadInput(
+            "processes of torchrun share each run, one run after another: leave out --engine and --jobs, or start "
+            "holdfast without torchrun to have many runs at once"
+        )
+    if engine == "local":
+        from holdfast.run.local import local
+
+        for name, value in (("address", address), ("cpus", cpus), ("gpus", gpus)):
+            if value is not None:
+                raise BadInput(f"--{name} is for a cluster: add --engine ray, or use --jobs for runs on this machine")
+        return local(jobs or "1")
+    from holdfast.run.ray import Ray
+
+    if jobs is not None:
+        raise BadInput("--jobs is for runs on this machine: with --engine ray say what each is given by --cpus")
+    for name, value in (("cpus", cpus), ("gpus", gpus)):
+        if value is not None and value < 0:
+            raise BadInput(f"--{name} must be at least 0, not {value:g}")
+    return Ray(address, 1.0 if cpus is None else cpus, gpus)

@@ -47,7 +47,7 @@ def predict(
 
     - `holdfast predict models/names new.conll --out tags.jsonl`
     """
-    from holdfast.prediction import predict as run
+    from holdfast.models.predict import predict as run
 
     done = run(
         model, data, out, columns=options.pairs(column), device=device,

@@ -61,8 +61,8 @@ def pretrain(
 
     Stopped, it goes on where it was when the same command runs again.
     """
-    from holdfast.pretraining import pretrain as run
-    from holdfast.settings import parse
+    from holdfast.models.pretrain import pretrain as run
+    from holdfast.run.settings import parse
 
     with watching(json) as watch:
         done = run(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from holdfast.cli import engines, options
+from holdfast.cli import options
+from holdfast.cli import options as engines
 from holdfast.cli.console import give_json, say, show, watching
 
 if TYPE_CHECKING:
-    from holdfast.report.folding import Folded
-    from holdfast.reproduction import Reproduction
+    from holdfast.recipes.reproduce import Reproduction
+    from holdfast.report.terminal import Folded
 
 Recipe = Annotated[str, typer.Argument(help="See `holdfast list recipes`.", show_default=False)]
 Rows = Annotated[str, typer.Option(help="Comma separated rows of the table. [default: all]", show_default=False)]
@@ -79,8 +80,8 @@ def reproduce(
 
     Run the same command again and it goes on where it was; finished runs are not run twice.
     """
-    from holdfast.reproduction import reproduce as run
-    from holdfast.settings import parse
+    from holdfast.recipes.reproduce import reproduce as run
+    from holdfast.run.settings import parse
 
     where = engines.chosen(engine, jobs, address, cpus, gpus)
     with watching(json) as watch:
@@ -116,7 +117,7 @@ def reproduce(
 
 def _table(done: Reproduction) -> Folded:
     """Rows and columns as published, two numbers in each cell."""
-    from holdfast.report.folding import Folded
+    from holdfast.report.terminal import Folded
     from holdfast.report.words import metric_name
 
     lines: dict[str, dict[str, str]] = {}

@@ -31,8 +31,8 @@ def rollback(
     """
     from dataclasses import asdict
 
-    from holdfast.adapting.adapt import ledger_of
-    from holdfast.versions import use_version
+    from holdfast.models.adapt import ledger_of
+    from holdfast.models.versions import use_version
 
     ledger = ledger_of(model)
     current = ledger.current if number is None else use_version(model, ledger, number).number

@@ -39,9 +39,9 @@ def serve(
 
     SIGINT and SIGTERM end it when what is under way is answered.
     """
-    from holdfast.serve.limits import Limits
-    from holdfast.serve.run import serve as run
-    from holdfast.serve.service import Service
+    from holdfast.serve.reading import Limits
+    from holdfast.serve.server import Service
+    from holdfast.serve.server import serve as run
 
     limits = Limits(
         body=max_body, examples=max_examples, text=max_text, seconds=max_seconds, batch=max_batch, wait=max_wait / 1000

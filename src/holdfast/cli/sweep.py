@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import engines, options
+from holdfast.cli import options
+from holdfast.cli import options as engines
 from holdfast.cli.console import give_json, say, show_records, watching
 
 
@@ -59,8 +60,8 @@ def sweep(
 
     Run the same command again and it goes on where it was; with more trials it adds to those that are done.
     """
+    from holdfast.run.settings import parse
     from holdfast.search.sweep import sweep as run
-    from holdfast.settings import parse
 
     where = engines.chosen(engine, jobs, address, cpus, gpus)
     with watching(json) as watch:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import write_whole
@@ -115,3 +117,27 @@ def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str
         found = zlib.crc32(f"{name}{tuple(value.shape)}{value.dtype}".encode(), found)
         found = zlib.crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
+
+
+_NAMES = ("empty", "zeros", "ones", "full", "rand", "randn", "empty_strided")
+_MAKES = {getattr(torch.ops.aten, name) for name in _NAMES}
+
+
+class Bounded(TorchDispatchMode):
+    """Inside, a tensor of more than `most` numbers is refused before it is made, and so are too many of them."""
+
+    def __init__(self, most: int, *, where: str) -> None:
+        super().__init__()
+        self.most, self.left, self.where = most, 16 * most, where
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in _MAKES and args:
+            first = args[0]
+            count = math.prod(first) if isinstance(first, list | tuple | torch.Size) else 0
+            self.left -= count
+            if count > self.most or self.left < 0:
+                raise BadInput(
+                    f"{self.where} asks for {count:,} numbers at once where its files hold fewer: its settings are not "
+                    "those of its weights"
+                )
+        return func(*args, **(kwargs or {}))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -225,3 +225,19 @@ def keep_nodes(x: Graphs, kept: Tensor) -> Graphs:
         count=x.count,
         weights=None if x.weights is None else x.weights[stays],
     )
+
+
+class Sentence(NamedTuple):
+    """Words, and for each the number of its tag; no tags where they are to be found."""
+
+    words: list[str]
+    tags: list[int] | None = None
+
+
+class Question(NamedTuple):
+    """A question about a text; each answer is a stretch of the text that begins at a character."""
+
+    context: str
+    question: str
+    answers: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()

@@ -1,21 +1,41 @@
-"""Side outputs of a forward pass: auxiliary losses, routing weights, memory reads.
-
-A module calls `record`; it does nothing unless a caller has opened a `tape`.  Nothing is stored on the
-module, so a tape never holds values of an earlier pass.  Entries named `loss/...` are already weighted
-and every method adds them to its risk.  Entries named `share/...` are told by every step, whatever it goes down.
-"""
+"""A value that the calls inside a `with` can ask for, on this thread alone."""
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from holdfast.core.held import Held
+T = TypeVar("T")
+
+
+class Held(threading.local, Generic[T]):
+    """None, or what the innermost `hold` of this thread gave.
+
+    It is a plain object and no context variable, because torch.compile looks through the one and breaks at the other.
+    """
+
+    def __init__(self) -> None:
+        self.value: T | None = None
+
+    @contextmanager
+    def hold(self, value: T) -> Iterator[None]:
+        before, self.value = self.value, value
+        try:
+            yield
+        finally:
+            self.value = before
+
+
+def exporting() -> bool:
+    """Torch 2.11, unlike 2.13, tells a call that is only compiled the same, though that is meant for export alone."""
+    return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
 
 Shares = Mapping[str, list[Tensor]]  # of one pass, without gradients: in its order, what each module told
 

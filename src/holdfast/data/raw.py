@@ -136,7 +136,7 @@ class Pictures(Raw):
         return len(self.paths)
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> torch.Tensor:
-        from holdfast.data.images import decode
+        from holdfast.data.readers.images import decode
 
         return torch.stack([decode(self.paths[i], size or 224) for i in rows])
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
-from holdfast.methods.descent import Descent
+from holdfast.methods.optim import Descent
 from holdfast.nn.model import Model
 
 Metrics = dict[str, Tensor]  # detached scalars; whoever shows them waits for the device, not the step

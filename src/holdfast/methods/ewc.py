@@ -15,7 +15,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
-from holdfast.methods.reservoir import Reservoir
+from holdfast.methods.replay import Reservoir
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 

@@ -20,8 +20,7 @@ from holdfast.methods.averaging import blend, copy_buffers
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.memory.heterogeneous import Heterogeneous
-from holdfast.nn.memory.queue import Queue
-from holdfast.nn.memory.support import balanced
+from holdfast.nn.memory.queue import Queue, balanced
 from holdfast.nn.model import Model
 from holdfast.nn.necks import Alone
 from holdfast.tasks.base import Task

@@ -16,7 +16,7 @@ from holdfast.core.inputs import Graphs
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.methods.contrastive import supervised_contrast
-from holdfast.nn.backbones.subgraph import SubgraphNetwork
+from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
 from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.chance import shared_chance
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.seeds import shared_chance
 from holdfast.core.tape import Tape, auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
 from holdfast.methods.bilevel import ORDERS, look_ahead, outer_gradient, twice_differentiable
-from holdfast.methods.descent import Descent
+from holdfast.methods.optim import Descent
 from holdfast.nn.memory.neck import Fused, effective_slots
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.chance import shared_chance
+from holdfast.core.seeds import shared_chance
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.nn.model import Model

@@ -12,7 +12,7 @@ from torch import nn
 from holdfast.core.errors import BadInput
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.descent import Descent
+from holdfast.methods.optim import Descent
 from holdfast.nn.growth import add_slots, add_units, add_words, holders
 from holdfast.nn.model import Model
 

@@ -16,7 +16,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.second import Second
+from holdfast.nn.backbones.companion import Second
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Dense, Linear
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.memory.base import Growable
+from holdfast.nn.memory.read import Growable
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 

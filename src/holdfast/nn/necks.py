@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.block import Block
-from holdfast.nn.graft import lengthen
+from holdfast.nn.graft.insert import lengthen
+from holdfast.nn.memory.block import Block
 
 
 class Projection(nn.Module):

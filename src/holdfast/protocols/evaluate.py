@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
-from holdfast.data.examples import Examples
+from holdfast.core.tape import tape
+from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
+from holdfast.nn.memory.read import Remembering
 from holdfast.protocols.resume import stop_if_asked, stop_together
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
@@ -54,3 +58,31 @@ def _over(method: Method, examples: Examples, rows: np.ndarray, function: Functi
     )
     method.train(training)
     return found
+
+
+ROWS = 8  # a few are enough: every example reads
+
+
+class Unused(BadInput):
+    """A memory is there and plays no part."""
+
+
+@torch.no_grad()
+def check_memory(method: Method, examples: Examples, part: Part) -> None:
+    """Let a few examples through the network and listen: every memory must tell of a read, with finite numbers."""
+    expected = {part.tells for part in method.deployed.modules() if isinstance(part, Remembering) and part.tells}
+    if not expected or not len(part.rows):
+        return
+    training = method.training
+    method.eval()
+    with tape() as heard:
+        method.predict(examples.inputs(torch.from_numpy(part.rows[:ROWS])))
+    method.train(training)
+    for name in sorted(expected):
+        if not heard[name]:
+            raise Unused(
+                f"this network has a memory that was never read ({name}), since no example passes it: give it another "
+                "place or leave it out"
+            )
+        if not all(bool(torch.isfinite(value).all()) for value in heard[name]):
+            raise Unused(f"reads of this network's memory are no numbers ({name}): lower --lr or set clip")

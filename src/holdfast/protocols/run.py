@@ -13,13 +13,11 @@ import numpy as np
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
-from holdfast.data.batches import Batches, Transform
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Batches, Examples, Transform
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.protocols.evaluate import keep, look, score
+from holdfast.protocols.evaluate import check_memory, keep, look, score
 from holdfast.protocols.fit import Fit, fit
-from holdfast.protocols.memory_check import check_memory
 from holdfast.protocols.plan import Episode, Past, Stage, rows_of
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.recipes.base import Cell, Key, Recipe, mismatches
+from holdfast.recipes.base import Cell, Key, Recipe, Row, mismatches, run_key
 from holdfast.record import RunRecord
-from holdfast.report.stats import interval, summarise
+from holdfast.report.statistics import interval, summarise
 
 BySeed = dict[int, float]  # seed -> value
 
@@ -147,3 +147,90 @@ def remarks(recipe: Recipe, made: Sequence[Measured]) -> list[str]:
                 f"printed cells average {cell.column.text(mean)}"
             )
     return told
+
+
+Scores = Mapping[str, float | None]  # column -> score
+
+
+def gains_told(recipe: Recipe, made: Sequence[Measured]) -> list[str]:
+    """A sentence for each row that names others, where both are measured, with what the printed cells give."""
+    found: dict[str, dict[str, Measured]] = {}
+    for one in made:
+        found.setdefault(one.cell.row.name, {})[one.cell.column.name] = one
+    told = []
+    for name, own in found.items():
+        row = recipe.rows[name]
+        for rival in row.gain_over:
+            base = found.get(rival, {})
+            inside, outside = _sides(recipe, row, [column for column in own if column in base])
+            for where, columns in (("in the domain that trained", inside), ("out of it", outside)):
+                measured = mean_gain(_measured(own), _measured(base), columns)
+                if measured is None:
+                    continue
+                printed = mean_gain(_printed(own), _printed(base), columns)
+                mean_of = f", the mean of {len(columns)}" if len(columns) > 1 else ""
+                beside = "" if printed is None else f"; the printed cells give {printed:+.1f} %"
+                what = f"{row.label}, gain over {recipe.rows[rival].label} {where}{mean_of}"
+                told.append(f"{what}: {measured:+.1f} % measured{beside}")
+    return told
+
+
+def mean_gain(own: Scores, base: Scores, columns: Sequence[str]) -> float | None:
+    """The mean over columns of 100 (own / base - 1); None where one is not there or the base has nothing right."""
+    pairs = [(own.get(column), base.get(column)) for column in columns]
+    whole = [(a, b) for a, b in pairs if a is not None and b]
+    if not whole or len(whole) < len(pairs):
+        return None
+    return math.fsum(100 * (a / b - 1) for a, b in whole) / len(whole)
+
+
+def _sides(recipe: Recipe, row: Row, columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The columns of domains that train, and the others."""
+    trained = set(row.settings.get("plan.sources", ()))
+    inside = [column for column in columns if trained & set(recipe.columns[column].targets)]
+    return inside, [column for column in columns if column not in inside]
+
+
+def _measured(line: Mapping[str, Measured]) -> Scores:
+    return {column: summarise(one.values).mean if one.values else None for column, one in line.items()}
+
+
+def _printed(line: Mapping[str, Measured]) -> Scores:
+    return {column: one.cell.published for column, one in line.items()}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one row trains on one data set by one plan."""
+
+    row: Row
+    data: str
+    plan: str
+    select: str = ""  # how a step is chosen, where the table has several ways
+    targets: dict[str, str] = field(default_factory=dict)  # target -> which of its rows are scored
+
+    @property
+    def key(self) -> Key:
+        return run_key(self.row, self.data, self.plan, self.select)
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The data sets to be read, the one that trains first."""
+        return (self.data, *self.targets) if self.plan == "cross-dataset" else (self.data,)
+
+    @property
+    def only(self) -> set[str] | None:
+        """The names of the episodes it needs; None where it needs all."""
+        before = {"leave-one-out": "to", "in-domain": "in"}.get(self.plan)
+        return {f"{before}-{target}" for target in self.targets} if before else None
+
+
+def jobs_for(recipe: Recipe, cells: Sequence[Cell]) -> list[Job]:
+    """The jobs of these cells and of the columns that their means are of, in the order of the table."""
+    wanted = {(cell.row.name, column) for cell in cells for column in (cell.column.name, *cell.column.mean_of)}
+    found: dict[Key, Job] = {}
+    for cell in recipe.cells:
+        if (cell.row.name, cell.column.name) in wanted and not cell.reason and not cell.column.mean_of:
+            job = found.setdefault(cell.key, Job(cell.row, cell.data, cell.plan, cell.column.select))
+            job.targets.update(dict.fromkeys(cell.column.targets, cell.column.split))
+    return list(found.values())

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from holdfast.record import RunRecord
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain
-from holdfast.report.significance import Paired, holm, paired_t
+from holdfast.report.statistics import Paired, holm, paired_t
 from holdfast.report.table import arena, baselines
 from holdfast.report.words import MISSING, is_percent, scaled
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from holdfast.record import RunRecord
 from holdfast.report.labels import configuration, natural
-from holdfast.report.stats import summarise
+from holdfast.report.statistics import summarise
 
 Groups = Mapping[str, Sequence[RunRecord]]  # label -> its records, in the order of the page
 SIDES = (("sources", "effective"), ("targets", "effective"), ("sources", "used"), ("targets", "used"))

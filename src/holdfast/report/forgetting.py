@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from holdfast.record import RunRecord
 from holdfast.report.plots import fragment, legend, plain, style
-from holdfast.report.stats import Cell, summarise
+from holdfast.report.statistics import Cell, summarise
 from holdfast.report.table import arena, stream_domains
 from holdfast.report.transfer import learnt_at
 from holdfast.report.words import metric_name, scaled, show

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import BASELINE, grouped, natural
-from holdfast.report.stats import Cell, pooled, summarise
+from holdfast.report.statistics import Cell, pooled, summarise
 
 INSIDE = "in-domain"  # the plan of the reference
 RULE = ("method", "method_args")

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.report import words
 from holdfast.report.against import Against, told_difference, told_p
 from holdfast.report.gap import Gap
-from holdfast.report.stats import Cell
+from holdfast.report.statistics import Cell
 from holdfast.report.table import Row, best, columns, own_columns
 from holdfast.report.transfer import Transfer
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import analyses, expert_pictures, general, lines, pictures, plots, routing, slot_pictures, words
 from holdfast.report.against import against_baseline
-from holdfast.report.cost_picture import cost_chart
 from holdfast.report.decision import decide
 from holdfast.report.forgetting import panels
 from holdfast.report.gap import INSIDE, gaps
 from holdfast.report.labels import grouped
+from holdfast.report.plots import cost_chart
 from holdfast.report.runs import configurations, facts
 from holdfast.report.table import arena, columns, costs, own_columns, r_matrix, rows
-from holdfast.report.template import template
+from holdfast.report.terminal import Grid, grid_map
 from holdfast.report.transfer import transfers
 
 
@@ -159,3 +162,33 @@ def _span(streams: Sequence[RunRecord], metric: str) -> tuple[float, float] | No
 
 def _has_curves(records: Sequence[RunRecord]) -> bool:
     return any(e.get("valid") for r in records for s in r.stages for e in s.get("history", []))
+
+
+def template(name: str) -> Template:
+    """A template by its file; plotly.js is at hand in it, so that a page can be read offline."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    """One for all pages: a template is compiled once."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["plotlyjs"] = Markup(get_plotlyjs())
+    return environment
+
+
+def write_audit(
+    path: Path, *, title: str, headline: str, advice: Sequence[str], grids: Sequence[Grid], notes: Sequence[str]
+) -> Path:
+    """Write audit.html: readable offline, nothing is fetched."""
+    drawn = [
+        (grid, None if grid.top is None else Markup(grid_map(grid, f"map-{place}"))) for place, grid in enumerate(grids)
+    ]
+    text = template("audit.html").render(title=title, headline=headline, advice=advice, grids=drawn, notes=notes)
+    return write_text(path, text)

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.errors import unknown
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, label, natural
-from holdfast.report.stats import Cell, summarise
+from holdfast.report.statistics import Cell, summarise
 
 __all__ = [
     "Row", "arena", "baselines", "best", "columns", "costs", "flat", "label", "own_columns", "r_matrix", "rows",

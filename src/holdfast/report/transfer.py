@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
-from holdfast.report.stats import Cell, summarise
+from holdfast.report.statistics import Cell, summarise
 from holdfast.report.table import r_matrix, stream_domains
 
 Matrix = Sequence[Sequence[float]]

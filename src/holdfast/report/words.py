@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from holdfast.record import LOWER_IS_BETTER
-from holdfast.report.stats import Cell, pooled
+from holdfast.report.statistics import Cell, pooled
 from holdfast.report.table import Row
 
 PLAIN = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity")  # not shares of one: shown as they are

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from holdfast.serve.limits import Busy, Limits
-from holdfast.serve.reading import Asked
+from holdfast.serve.reading import Asked, Busy, Limits
 
 Work = Callable[[Sequence[Asked]], list[Any]]  # one answer an example, request after request
 

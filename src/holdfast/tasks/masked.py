@@ -15,13 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.annotated import Question, Sentence
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.inputs import Inputs, Question, Sentence, Tokens
 from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import TokenStore, join
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.places import giving_states, windows
+from holdfast.nn.backbones.positions import giving_states, windows
 from holdfast.nn.model import Model
 from holdfast.record import Scores
 from holdfast.tasks.base import Prepared, Rows, turned

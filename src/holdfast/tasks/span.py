@@ -6,6 +6,8 @@ b windows, k places of the window with most, n questions
 from __future__ import annotations
 
 import copy
+import string
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.annotated import Question
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.inputs import Inputs
+from holdfast.core.inputs import Inputs, Question
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import join
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.places import FIRST, Window, beside_questions, giving_states
+from holdfast.nn.backbones.positions import FIRST, Window, beside_questions, giving_states
 from holdfast.nn.model import Model
 from holdfast.record import Scores
-from holdfast.tasks.answers import exact, overlap
 from holdfast.tasks.base import Prepared, Rows, turned
 
 START, END, PLACES, WINDOW = range(4)  # what the target of a window holds
@@ -181,3 +181,25 @@ def _best(output: Tensor, y: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]
     score, at = sums.max(1)
     start = at // most
     return score, start, start + at % most
+
+
+ARTICLES = {"a", "an", "the"}
+_BARE = str.maketrans("", "", string.punctuation)
+
+
+def words_of(text: str) -> list[str]:
+    """The words in small letters, without punctuation and articles."""
+    return [word for word in text.lower().translate(_BARE).split() if word not in ARTICLES]
+
+
+def exact(said: str, true: str) -> bool:
+    return words_of(said) == words_of(true)
+
+
+def overlap(said: str, true: str) -> float:
+    """F1 of the words, each counted as often as it comes; 1 where neither has any."""
+    mine, theirs = words_of(said), words_of(true)
+    if not mine or not theirs:
+        return float(mine == theirs)
+    shared = (Counter(mine) & Counter(theirs)).total()
+    return 2 * shared / (len(mine) + len(theirs))

@@ -13,13 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.annotated import Sentence
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.inputs import Inputs
+from holdfast.core.inputs import Inputs, Sentence
 from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import join
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.places import first_tokens, giving_states
+from holdfast.nn.backbones.positions import first_tokens, giving_states
 from holdfast.nn.model import Model
 from holdfast.record import Scores
 from holdfast.tasks.base import Prepared, Rows, turned

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from holdfast import BadInput, DomainClassifier
-from holdfast.adapting.adapt import Terms, adapt, ledger_of
-from holdfast.data.worlds import world
-from holdfast.engines.watch import Watch
-from holdfast.saved import load_model
-from holdfast.versions import use_version
+from holdfast.data.synthetic import world
+from holdfast.models.adapt import Terms, adapt, ledger_of
+from holdfast.models.saved import load_model
+from holdfast.models.versions import use_version
+from holdfast.run.jobs import Watch
 from tests.tiny import tiny_bert
 
 LOOSE = {"device": "cpu", "max_forgetting": 100.0, "steps": 3, "batch": 4}

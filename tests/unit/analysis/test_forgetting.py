@@ -14,7 +14,7 @@ from holdfast.analysis.forgetting import mass, segment_mass
 from holdfast.analysis.views import View, Views, view_domains
 from holdfast.core.store import TensorStore
 from holdfast.core.tape import tape
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.memory.neck import key_value, product_key

@@ -13,13 +13,13 @@ from holdfast import catalog
 from holdfast.analysis.general_use import depth, general_use
 from holdfast.analysis.general_views import Effect, Recalled, view_effects, view_general
 from holdfast.analysis.views import View, Views, view_domains
-from holdfast.core.annotated import Question
+from holdfast.core.inputs import Question
 from holdfast.core.tape import tape
-from holdfast.data.examples import Examples, prepare
-from holdfast.data.questions import Questions
+from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Texts
+from holdfast.data.readers.questions import Questions
+from holdfast.data.readers.tags import Sentences
 from holdfast.data.splits import Part
-from holdfast.data.tags import Sentences
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Linear

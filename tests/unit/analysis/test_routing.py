@@ -16,7 +16,7 @@ from holdfast.analysis.routing import information, routing, shuffled
 from holdfast.analysis.routing_views import Routed, view_routing
 from holdfast.analysis.views import View, Views, view_domains
 from holdfast.core.tape import tape
-from holdfast.data.examples import Examples, prepare
+from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Pixels, Texts
 from holdfast.data.splits import Part
 from holdfast.nn.heads import Linear

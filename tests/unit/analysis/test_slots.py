@@ -12,15 +12,15 @@ from torch import nn
 from holdfast.analysis.class_views import CLOUD, ClassView
 from holdfast.analysis.slots import nearest, shares, slot_attention, slot_diversity, slot_map
 from holdfast.analysis.views import View, Views, view_domains
-from holdfast.assembly import Workshop
 from holdfast.core.store import TensorStore
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, train
+from holdfast.data.synthetic import world
 from holdfast.nn.memory.heterogeneous import Heterogeneous
 from holdfast.nn.model import Model
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 
 N, D, C = 400, 8, 12
 GENERATOR = torch.Generator().manual_seed(0)

@@ -9,7 +9,7 @@ from torch import nn
 
 from holdfast.analysis.views import view_domains
 from holdfast.core.store import TensorStore
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model

@@ -1,7 +1,6 @@
 import torch
 
-from holdfast.core.chance import own_chance, own_state, shared_chance, two_streams
-from holdfast.core.seeds import seeded
+from holdfast.core.seeds import own_chance, own_state, seeded, shared_chance, two_streams
 
 
 def test_alone_there_is_one_stream():

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.exporting import exporting
+from holdfast.core.tape import exporting
 
 
 class Says(nn.Module):

@@ -6,8 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from holdfast.core.bounded import Bounded
-from holdfast.core.checkpoint import load_tensors, load_tree, save_tree
+from holdfast.core.checkpoint import Bounded, load_tensors, load_tree, save_tree
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import read_json, write_text, write_whole
 

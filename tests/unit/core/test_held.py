@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast.core.held import Held
+from holdfast.core.tape import Held
 
 
 def test_the_innermost_on_this_thread_alone_and_gone_afterwards():

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.core.lock import NAME, locked
+from holdfast.core.files import NAME, locked
 
 HOLD = """
 import pathlib, sys
-from holdfast.core.lock import locked
+from holdfast.core.files import locked
 with locked(pathlib.Path(sys.argv[1])):
     print("in", flush=True)
     sys.stdin.read()

@@ -7,8 +7,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from holdfast.core import parallel, processes
-from holdfast.core.chance import own_chance, shared_chance, two_streams
-from holdfast.core.seeds import seeded
+from holdfast.core.seeds import own_chance, seeded, shared_chance, two_streams
 
 
 def worker(rank: int, store: str) -> None:

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.arrival import one_domain, share_of, with_classes, without_held_out
-from holdfast.data.heldout import HeldOut
-from holdfast.data.splits import Part
-from holdfast.data.worlds import world
+from holdfast.data.new_domain import one_domain, share_of, with_classes, without_held_out
+from holdfast.data.splits import HeldOut, Part
+from holdfast.data.synthetic import world
 
 
 @pytest.fixture

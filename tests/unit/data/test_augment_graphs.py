@@ -7,7 +7,7 @@ import torch
 
 from holdfast.core import inputs
 from holdfast.core.inputs import Graphs, keep_nodes
-from holdfast.data.augment_graphs import drop_edge, drop_node, subgraph
+from holdfast.data.augment import drop_edge, drop_node, subgraph
 
 CHANGES = [drop_edge, drop_node, subgraph]
 

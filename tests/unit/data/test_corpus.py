@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.corpus import read_corpus
-from holdfast.data.read import read
+from holdfast.data.load import read
+from holdfast.data.readers.corpus import read_corpus
 
 
 def texts(dataset):

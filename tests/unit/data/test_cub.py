@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.images import read_images
 from holdfast.data.parts import read_parts
+from holdfast.data.readers.images import read_images
 
 BIRD, GULL = "001.Auk/Auk_0046_18", "002.Gull/Gull_0001_2"
 PLACES = "1 1 10.0 5.0 1\n1 7 30.0 20.0 1\n1 2 0.0 0.0 0\n2 7 25.0 50.0 1\n3 1 1.0 1.0 1\n"

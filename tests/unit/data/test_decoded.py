@@ -9,16 +9,16 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast import assembly
 from holdfast.core.errors import BadInput
 from holdfast.core.store import TensorStore
-from holdfast.data import decoded as module
-from holdfast.data.decoded import decoded
-from holdfast.data.examples import prepare
-from holdfast.data.images import read_images
-from holdfast.data.join import Joined
+from holdfast.data import cache as module
+from holdfast.data.batches import prepare
+from holdfast.data.cache import decoded
+from holdfast.data.dataset import Joined
 from holdfast.data.raw import Pictures, Pixels, Rows
+from holdfast.data.readers.images import read_images
 from holdfast.nn.backbones.small import CNN
+from holdfast.run import assemble as assembly
 
 
 @pytest.fixture

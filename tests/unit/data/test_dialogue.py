@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
-from holdfast.data import dialogue
+from holdfast.data.known import dialogue
 from holdfast.data.splits import shares
 
 HEAD = ["message", "response", "domain", "split"]

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
-from holdfast.data.digits import HOME, coloured
+from holdfast.data.known.digits import HOME, coloured
 
 N = 6000
 

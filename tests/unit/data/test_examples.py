@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from holdfast.core.store import TensorStore
-from holdfast.data.examples import Examples, shuffled_chunks
+from holdfast.data.batches import Examples, shuffled_chunks
 
 ROWS = np.array([7, 3, 11, 0, 19, 4, 5, 16])
 

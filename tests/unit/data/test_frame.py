@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.frame import read_frame
-from holdfast.data.in_memory import as_raw
-from holdfast.data.table import read_table
+from holdfast.data.readers.memory import as_raw, read_frame
+from holdfast.data.readers.table import read_table
 
 TABLES = {
     "texts": {

@@ -8,8 +8,8 @@ import pytest
 from holdfast import catalog
 from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
-from holdfast.data import graph_sets
-from holdfast.data.graph_sets import BACE, GraphSet, MoleculeSet
+from holdfast.data.known import graph_sets
+from holdfast.data.known.graph_sets import BACE, GraphSet, MoleculeSet
 from tests.graphs import rings_and_stars, text_form, write_layout, write_zip
 
 SETS = {each.name: each for each in vars(graph_sets).values() if isinstance(each, GraphSet)}
@@ -20,7 +20,7 @@ def test_every_set_is_in_the_catalog():
     assert len(SETS) == 11
     assert len(MOLECULES) == 3
     for name in (*SETS, *MOLECULES):
-        assert catalog.DATASETS[name].target.startswith("holdfast.data.graph_sets:")
+        assert catalog.DATASETS[name].target.startswith("holdfast.data.known.graph_sets:")
 
 
 @pytest.mark.parametrize("name", SETS)

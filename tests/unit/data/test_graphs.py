@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.data.graphs import as_graphs, from_data_list, holds_graphs, read_graphs
-from holdfast.nn.backbones.graph_layers import geometric
+from holdfast.data.readers.graphs import as_graphs, from_data_list, holds_graphs, read_graphs
+from holdfast.nn.backbones.graph import geometric
 from tests.graphs import ring, rings_and_stars, star, text_form, write_layout, write_zip
 
 SMALL = rings_and_stars(6)

@@ -4,11 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from holdfast.data.domain import Dataset
-from holdfast.data.heldout import TEST, TRAIN, HeldOut, merged, parts_of, row_hashes
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
-from holdfast.data.splits import Part
-from holdfast.data.worlds import world
+from holdfast.data.splits import TEST, TRAIN, HeldOut, Part, merged, parts_of, row_hashes
+from holdfast.data.synthetic import world
 
 KINDS = ["vector", "text", "image", pytest.param("graph", marks=pytest.mark.graph)]
 

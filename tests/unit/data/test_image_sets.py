@@ -11,8 +11,8 @@ from PIL import Image
 
 from holdfast import catalog
 from holdfast.core.errors import Absent, BadInput
-from holdfast.data import image_sets, wilds
-from holdfast.data.image_sets import ImageSet
+from holdfast.data.known import image_sets, wilds
+from holdfast.data.known.image_sets import ImageSet
 
 SETS = {name: each for name, each in vars(image_sets).items() if isinstance(each, ImageSet)}
 # domains, classes and images of Tables 6 and 7

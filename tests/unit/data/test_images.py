@@ -11,11 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
+from holdfast.audit.audit import audit
 from holdfast.core.errors import BadInput
-from holdfast.data.images import decode, read_images
+from holdfast.data.readers.images import decode, read_images
 from holdfast.data.splits import shares
-from holdfast.inspection.audit import audit
-from holdfast.protocols.leave_one_out import LeaveOneOut
+from holdfast.protocols.plans import LeaveOneOut
 
 
 def draw(path: Path, colour=(255, 0, 0), mode: str = "RGB", size: tuple[int, int] = (12, 8)) -> Path:

@@ -12,8 +12,8 @@ from sklearn.exceptions import DataConversionWarning
 from torch.utils.data import Dataset, random_split
 
 from holdfast.core.errors import BadInput
-from holdfast.data.in_memory import as_dataset, as_given, as_labels, as_raw
-from holdfast.nn.backbones.graph_layers import geometric
+from holdfast.data.readers.memory import as_dataset, as_given, as_labels, as_raw
+from holdfast.nn.backbones.graph import geometric
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.data.domain import Dataset
-from holdfast.data.join import join
+from holdfast.data.dataset import Dataset, join
 from holdfast.data.raw import Texts, Vectors
 from holdfast.data.splits import shares
-from holdfast.protocols.cross_dataset import CrossDataset
+from holdfast.protocols.plans import CrossDataset
 
 
 def reviews(name: str, texts: list, labels: list[int], classes: tuple[str, ...], **more) -> Dataset:

@@ -1,15 +1,14 @@
 import numpy as np
 import pytest
 
-from holdfast.core.annotated import Sentence
 from holdfast.core.errors import BadInput
-from holdfast.data.domain import Dataset
-from holdfast.data.heldout import TEST, TRAIN, parts_of, row_hashes
-from holdfast.data.kept import check_sample, load_sample, sample, save_sample
+from holdfast.core.inputs import Sentence
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
-from holdfast.data.splits import Part
-from holdfast.data.tags import Sentences
-from holdfast.data.worlds import world
+from holdfast.data.readers.tags import Sentences
+from holdfast.data.sample import check_sample, load_sample, sample, save_sample
+from holdfast.data.splits import TEST, TRAIN, Part, parts_of, row_hashes
+from holdfast.data.synthetic import world
 
 KINDS = ["vector", "text", "image", pytest.param("graph", marks=pytest.mark.graph)]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.molecules import ATOM, BOND, molecules, read_molecules, smiles_column
-from holdfast.data.read import read
+from holdfast.data.load import read
+from holdfast.data.readers.molecules import ATOM, BOND, molecules, read_molecules, smiles_column
 
 needs_rdkit = pytest.mark.molecules
 TABLE = "smiles,label,domain,split\nCCO,1,a,train\nc1ccccc1,0,b,test\nC,0,a,valid\n"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.data.motifs import DEGREES, MOTIFS, motif_graph
+from holdfast.data.synthetic import DEGREES, MOTIFS, motif_graph
 
 
 def pairs(graph) -> set[tuple[int, int]]:

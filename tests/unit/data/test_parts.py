@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.images import read_images
 from holdfast.data.parts import read_parts, shared_name, unmatched
 from holdfast.data.raw import Pixels
+from holdfast.data.readers.images import read_images
 
 
 @pytest.fixture

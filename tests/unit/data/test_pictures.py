@@ -8,8 +8,8 @@ import pytest
 from holdfast import catalog
 from holdfast.comparison import load_data
 from holdfast.core.errors import Absent, BadInput
-from holdfast.data import pictures
-from holdfast.data.pictures import PictureSet
+from holdfast.data.known import pictures
+from holdfast.data.known.pictures import PictureSet
 from tests.published import write_pictures
 
 SETS = {each.name: each for each in vars(pictures).values() if isinstance(each, PictureSet)}
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 def test_every_set_is_in_the_catalog_and_says_its_home_where_it_is_missing(tmp_path):
     assert list(SETS) == ["dtd", "pets", "flowers", "cifar10", "cifar100"]
     for name, each in SETS.items():
-        assert catalog.DATASETS[name].target.startswith("holdfast.data.pictures:")
+        assert catalog.DATASETS[name].target.startswith("holdfast.data.known.pictures:")
         for where in (None, tmp_path):
             with pytest.raises(Absent, match=rf"get it from {each.home} .*{name}/SPLIT/CLASS/FILE"):
                 load_data(name, data_dir=where)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data import formats
-from holdfast.data.read import pieces
-from holdfast.data.table import read_table, table_pieces
-from holdfast.data.worlds import world
+from holdfast.data.load import pieces
+from holdfast.data.readers import formats
+from holdfast.data.readers.table import read_table, table_pieces
+from holdfast.data.synthetic import world
 
 
 def write(path, n=23, long_at=None):

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.comparison import training_data
 from holdfast.core.errors import Absent, BadInput
-from holdfast.data.place_sets import BOOKS_TEXTS, QA_EXTRACTIVE, Plain
+from holdfast.data.known.place_sets import BOOKS_TEXTS, QA_EXTRACTIVE, Plain
 from tests.task_files import write_places
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.questions import read_questions
+from holdfast.data.readers.questions import read_questions
 from tests.annotated import asked
 
 ROWS = asked("home", 5)

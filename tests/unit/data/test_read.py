@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.read import read
-from holdfast.data.worlds import world
+from holdfast.data.load import read
+from holdfast.data.synthetic import world
 from tests.graphs import rings_and_stars, text_form, write_zip
 
 CSV = "words,label,domain\na,x,d\nb,y,e\n"

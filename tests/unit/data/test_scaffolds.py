@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.molecules import as_molecules
-from holdfast.data.read import read
-from holdfast.data.scaffolds import by_scaffold, scaffolds
-from holdfast.data.shifts import shifted
+from holdfast.data.known.graph_sets import shifted
+from holdfast.data.load import read
+from holdfast.data.readers.molecules import as_molecules, by_scaffold, scaffolds
 from tests.unit.data.test_shifts import graph, pool
 
 pytestmark = pytest.mark.molecules

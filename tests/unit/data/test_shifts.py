@@ -10,10 +10,10 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.data.domain import Dataset
+from holdfast.data.dataset import Dataset
+from holdfast.data.known.graph_sets import measured, shifted
 from holdfast.data.raw import GraphList
-from holdfast.data.shifts import measured, shifted
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 
 
 def graph(v: int, edges: int) -> Graphs:

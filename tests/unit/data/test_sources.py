@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
-from holdfast.data import sources
+from holdfast.data.known import download as sources
 
 LINES = {
     "tweets": ["1\t2.5\tSo lucky.", "2\t-0.5\tsad: \ta tab", "3\t0.49\tmeh"],

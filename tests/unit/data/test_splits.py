@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Share
-from holdfast.protocols.leave_one_out import LeaveOneOut
+from holdfast.protocols.plans import LeaveOneOut
 
 ROWS = np.arange(6)
 GIVEN = {"train": ROWS[:3], "valid": ROWS[3:5], "test": ROWS[5:]}

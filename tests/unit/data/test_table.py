@@ -14,8 +14,8 @@ import pytest
 from pyarrow import csv, parquet
 
 from holdfast.core.errors import BadInput
-from holdfast.data import formats
-from holdfast.data.table import read_table
+from holdfast.data.readers import formats
+from holdfast.data.readers.table import read_table
 
 ROWS = {
     "text": ["123", 'two\nlines, "quoted"', "2020-01-01", "ünï"],
@@ -333,7 +333,7 @@ def test_paths_that_are_no_file(tmp_path):
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from holdfast.data.table import read_table
+from holdfast.data.readers.table import read_table
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = read_table(Path(sys.argv[1]))
 assert len(found) == 1_000_000 and found.classes == ("0", "1", "2") and len(found.domains) == 4

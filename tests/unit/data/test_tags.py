@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.read import read
-from holdfast.data.tags import read_tags
+from holdfast.data.load import read
+from holdfast.data.readers.tags import read_tags
 from tests.annotated import DOMAINS, tagged, write_conll, write_names
 
 CLASSES = ("O", "B-THING", "I-THING", "B-WORK", "I-WORK")

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
-from holdfast.data.task_sets import ACL_ARC, AG_NEWS, CHEMPROT, HYPERPARTISAN
+from holdfast.data.known.task_sets import ACL_ARC, AG_NEWS, CHEMPROT, HYPERPARTISAN
 from tests.task_files import CLASSIFYING, write_tasks
 
 

@@ -9,8 +9,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from holdfast.core.errors import BadInput
-from holdfast.data.domain import Dataset
-from holdfast.data.worlds import WORLDS, world
+from holdfast.data.dataset import Dataset
+from holdfast.data.synthetic import WORLDS, world
 
 
 def features(data: Dataset) -> np.ndarray:

@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.writing import write_pieces
+from holdfast.data.write import write_pieces
 
 
 def tables(sizes):

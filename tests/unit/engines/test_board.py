@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.engines import ray as engine
-from holdfast.engines.board import Board, Place
+from holdfast.run import ray as engine
+from holdfast.run.ray import Board, Place
 
 
 @pytest.fixture

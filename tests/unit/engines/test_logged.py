@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast import BadInput, DomainClassifier, compare
-from holdfast.data.worlds import world
-from holdfast.engines.logged import Logged, logged, validations
-from holdfast.engines.sinks import open_sink
-from holdfast.engines.watch import Watch
+from holdfast.data.synthetic import world
+from holdfast.run.jobs import Watch
+from holdfast.run.logging import Logged, logged, open_sink, validations
 from tests.unit.report import made
 
 
@@ -76,7 +75,7 @@ def test_steps_go_on_over_phases_and_stages():
 
 def test_a_run_that_breaks_off_keeps_what_it_wrote(monkeypatch, tmp_path):
     sink = Kept()
-    monkeypatch.setattr("holdfast.engines.logged.open_sink", lambda text, folder: sink)
+    monkeypatch.setattr("holdfast.run.logging.open_sink", lambda text, folder: sink)
 
     def break_off():
         with logged(Watch(), "mlflow:x", tmp_path) as watch:

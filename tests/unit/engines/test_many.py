@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from holdfast import BadInput, world
-from holdfast.assembly import Workshop
-from holdfast.cli.engines import chosen
-from holdfast.engines import job as job_module
-from holdfast.engines import many, processes
-from holdfast.engines.job import TRIES, Counted, Job, Kit, share_features
-from holdfast.engines.local import Local, cores, local
-from holdfast.engines.many import run_all
-from holdfast.engines.ray import Ray
-from holdfast.engines.watch import Watch
-from holdfast.experiment import episodes
+from holdfast.cli.options import chosen
 from holdfast.record import load
-from holdfast.settings import make_spec
+from holdfast.run import jobs as job_module
+from holdfast.run import local as processes
+from holdfast.run import many
+from holdfast.run.assemble import Workshop
+from holdfast.run.jobs import TRIES, Counted, Job, Kit, Watch, share_features
+from holdfast.run.local import Local, cores, local
+from holdfast.run.many import run_all
+from holdfast.run.ray import Ray
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_without_ray_one_sentence_says_what_to_install(shop, specs, tmp_path, mo
 
 
 def test_a_gpu_has_one_run_at_a_time(monkeypatch):
-    from holdfast.engines.local import places
+    from holdfast.run.local import places
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert places(torch.device("cuda")) == 3

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from holdfast import BadInput, DomainClassifier
-from holdfast.export.write import export
+from holdfast.models.export import export
 from tests.tiny import tiny_bert
 
 HMA = {"neck.real": 16, "neck.slots": 2, "neck.support": 8}

@@ -11,7 +11,7 @@ from torch import nn
 import holdfast
 from holdfast import BadInput
 from holdfast.core.tape import tape
-from holdfast.grafting.holder import NAME
+from holdfast.nn.graft.holder import NAME
 from tests.unit.grafting.networks import LABELS, MASK, make, run
 
 EXPERTS = {"count": 3, "inner": 8}

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from holdfast.audit.audit import audit
 from holdfast.core.errors import BadInput
-from holdfast.data.worlds import world
-from holdfast.inspection.audit import audit
+from holdfast.data.synthetic import world
 from tests.annotated import write_names, write_questions
 
 ROWS = [

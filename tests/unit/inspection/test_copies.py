@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from holdfast.data.domain import Dataset
+from holdfast.audit.copies import CONFLICT, EQUAL, KEPT, NEAR, choose, conflicts, find_copies
+from holdfast.audit.examples import Examples
+from holdfast.audit.facts import domain_facts, dropped, leaks, overlaps, shown
+from holdfast.audit.shift import label_counts
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
-from holdfast.inspection.copies import CONFLICT, EQUAL, KEPT, NEAR, choose, conflicts, find_copies
-from holdfast.inspection.examples import Examples
-from holdfast.inspection.facts import domain_facts, dropped, leaks, overlaps, shown
-from holdfast.inspection.labels import label_counts
 
 LONG = "the quick brown fox jumps over the lazy dog and runs away from the old farm house"
 ROWS = [  # text, label, domain, split

@@ -7,13 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+from holdfast.audit.hashing import SMALL, candidates, graph_features, graph_hashes, row_hashes, text_hashes
+from holdfast.audit.near import WIDTH, look, near_images, near_texts, shingles
 from holdfast.core.inputs import Graphs
 from holdfast.data.raw import Pictures, Pixels
-from holdfast.inspection.bands import SMALL, candidates
-from holdfast.inspection.graph_hash import graph_features, graph_hashes
-from holdfast.inspection.hashing import row_hashes, text_hashes
-from holdfast.inspection.looks import look, near_images
-from holdfast.inspection.shingles import WIDTH, near_texts, shingles
 
 
 def sentences(count: int, length: int = 20) -> list[str]:

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from holdfast import catalog
-from holdfast.data.worlds import world
-from holdfast.inspection.audit import audit
-from holdfast.inspection.distances import LEAST, Distance, _matched
-from holdfast.inspection.labels import label_shifts
-from holdfast.inspection.verdict import TRIALS, WITH_ONE, Verdict, headline, trials
+from holdfast.audit.audit import audit
+from holdfast.audit.shift import LEAST, Distance, _matched, label_shifts
+from holdfast.audit.verdict import TRIALS, WITH_ONE, Verdict, headline, trials
+from holdfast.data.synthetic import world
 from holdfast.spec import Spec
 
 

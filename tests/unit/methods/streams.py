@@ -11,18 +11,18 @@ from torch import nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.core.store import TensorStore
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Examples
 from holdfast.data.splits import shares
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
+from holdfast.protocols.plans import Stream
 from holdfast.protocols.run import Settings, run
-from holdfast.protocols.stream import Stream
 from holdfast.tasks.classify import Classify
 
 DATA = world("vector", "rotation", domains=4, size=200, classes=2, seed=0)

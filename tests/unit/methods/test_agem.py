@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.errors import BadInput
-from holdfast.methods.agem import AGEM, project
 from holdfast.methods.base import StageInfo
+from holdfast.methods.replay import AGEM, project
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
     assert_later_domains_are_not_looked_at,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import BadInput
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.experts.router import CosineRouter
 
 

@@ -11,9 +11,8 @@ from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.methods.descent import Descent, Recipe
-from holdfast.methods.graph_mixup import GMixup
-from holdfast.methods.graphons import Graphons, by_degree, drawn
+from holdfast.methods.graph_mixup import GMixup, Graphons, by_degree, drawn
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.graph import GraphNetwork
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear

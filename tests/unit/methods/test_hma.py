@@ -14,17 +14,16 @@ from torch.testing import assert_close
 from holdfast import DomainClassifier
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from holdfast.methods.averaging import SWAD, MovingAverage
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.hma import HMA
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.memory.heterogeneous import Heterogeneous
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import Alone, NoNeck
-from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 
 CLASSES = 3

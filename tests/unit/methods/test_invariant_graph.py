@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.invariant_graph import CIGA, DIR, hinged, interventions
+from holdfast.methods.optim import Descent, Recipe
+from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
 from holdfast.nn.backbones.small import Features
-from holdfast.nn.backbones.subgraph import SubgraphNetwork
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck

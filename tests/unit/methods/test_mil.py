@@ -15,9 +15,9 @@ from torch.testing import assert_close
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.methods.base import StageInfo
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value

@@ -18,9 +18,9 @@ from holdfast.analysis.shift import a_distance
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import generator, seeded
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.small import MLP
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.assembly import Workshop, assemble
 from holdfast.core.errors import BadInput
-from holdfast.data.domain import Dataset
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw, Texts
-from holdfast.experiment import episodes, train
 from holdfast.methods.averaging import MovingAverage
 from holdfast.methods.base import StageInfo
 from holdfast.methods.distil import Distillation
@@ -21,7 +19,9 @@ from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import run
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop, assemble
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 from tests.unit.methods.streams import batch_of, build, descent, linear, perceptron, stream
 
 DOMAINS = ("films", "shops", "news")
@@ -179,7 +179,7 @@ class Guarded(Raw):
 @pytest.mark.parametrize("expand", ["M", "MV", "HV", "CV"])
 def test_growing_and_training_need_the_current_domain_alone(expand):
     """Every other domain raises: when words are asked for, when examples are prepared, when batches are drawn."""
-    from holdfast.data.examples import Examples
+    from holdfast.data.batches import Examples
     from holdfast.protocols.plan import Episode, Stage
     from holdfast.protocols.run import Settings
     from holdfast.protocols.select import last

@@ -16,8 +16,7 @@ from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Tokens
 from holdfast.methods.base import StageInfo
-from holdfast.methods.replay import Replay
-from holdfast.methods.reservoir import Reservoir
+from holdfast.methods.replay import Replay, Reservoir
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
     assert_later_domains_are_not_looked_at,

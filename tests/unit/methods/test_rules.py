@@ -10,16 +10,15 @@ from torch import nn
 
 import holdfast
 from holdfast.core.batch import DomainBatch
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from holdfast.methods.adversarial import DANN
 from holdfast.methods.base import StageInfo
 from holdfast.methods.contrastive import MemoryContrastive, supervised_contrast
-from holdfast.methods.descent import Descent, Recipe
-from holdfast.methods.fish import Fish
+from holdfast.methods.erm import GroupDRO
 from holdfast.methods.fishr import Fishr
-from holdfast.methods.meta import MLDG
+from holdfast.methods.meta import MLDG, Fish
 from holdfast.methods.mixup import Mixup
-from holdfast.methods.reweighted import GroupDRO
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck

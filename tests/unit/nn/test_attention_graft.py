@@ -21,8 +21,8 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn.attention_graft import ATTENTIONS, Recall, Remembering, graft, reading, reading_again, ungraft
 from holdfast.nn.backbones.pretrained import bare_module, layers_of, load_module
+from holdfast.nn.graft.attention import ATTENTIONS, Recall, Remembering, graft, reading, reading_again, ungraft
 from tests import tiny
 
 KIN = {

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from holdfast.bench.hma import read_repeated
 from holdfast.core.errors import BadInput
-from holdfast.nn.block import Block, joined
+from holdfast.nn.memory.block import Block, joined
 
 WIDTH, HEADS = 12, 3
 CHANCE = torch.Generator().manual_seed(0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.nn.cells import BLOCKS, CELLS
+from holdfast.nn.recurrent.cells import BLOCKS, CELLS
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 G, A, H, LONGER = 2, 3, 150, 7  # directions, rows of the step, units, rows of the tensors that the step is a slice of

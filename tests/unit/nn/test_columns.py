@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from holdfast.nn.columns import cost_of_next, moved_by, next_column, reach, run_columns
-from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.recurrent.layer import Recurrent, cost_of_next, moved_by, next_column, reach, run_columns
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 

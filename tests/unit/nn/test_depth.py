@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.depth import DropBranch, drop_branches
+from holdfast.nn.graft.insert import DropBranch, drop_branches
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import CNN, MLP, Features
-from holdfast.nn.graft import Followed, follow, lengthen
+from holdfast.nn.graft.insert import Followed, follow, lengthen
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 

@@ -17,8 +17,8 @@ from holdfast.core.seeds import seeded
 from holdfast.methods.adversarial import DANN
 from holdfast.methods.alignment import PDA
 from holdfast.methods.base import StageInfo
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.fishr import Fishr
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.fusion import Fusion

@@ -11,9 +11,8 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.small import MLP
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import ExtraLayer, FeedForward, NoNeck, Projection
-from holdfast.nn.tuning import tune
 from tests.unit.nn.transformers import LABELS, transformer
 
 Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))

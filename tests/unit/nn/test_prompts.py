@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.prompts import Prompted, prompts_of, put_prompts
-from holdfast.nn.tuning import tune
+from holdfast.nn.graft.insert import Prompted, prompts_of, put_prompts
+from holdfast.nn.model import tune
 from tests.unit.nn.transformers import transformer
 
 FAMILIES = ["vit", "deit", "dinov2"]

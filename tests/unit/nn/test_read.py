@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.read import SIMILARITIES, read, scores
+from holdfast.nn.memory.read import SIMILARITIES, read, scores
 
 B, HEADS, SLOTS, KEY, WIDTH = 3, 2, 7, 4, 5
 LAYOUTS = [(keys, values) for keys in (True, False) for values in (True, False)]  # one set a head, or shared

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn import layout
-from holdfast.nn.plain_loop import Start
-from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.recurrent import layout
+from holdfast.nn.recurrent.layer import Recurrent
+from holdfast.nn.recurrent.reference import Start
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 CELLS = ["lstm", "gru"]
@@ -125,7 +125,7 @@ def test_all_rows_in_all_steps_give_the_same(cell, monkeypatch):
     made, x = net(cell), texts().requires_grad_()
     sparse = made(x, LENGTHS)
     wanted = [sparse.last(), sparse.padded()]
-    monkeypatch.setattr("holdfast.nn.recurrent.lay_out", lambda lengths, t, device: layout._dense(lengths, t))
+    monkeypatch.setattr("holdfast.nn.recurrent.layer.lay_out", lambda lengths, t, device: layout._dense(lengths, t))
     full = made(x, LENGTHS)
     assert set(full.layout.active) == {5}
     learned = [x, *made.parameters()]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from holdfast.nn.rows import weighted_rows
+from holdfast.nn.memory.read import weighted_rows
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 # rounding of the result alone: both sides sum in a wider type

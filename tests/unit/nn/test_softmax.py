@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from holdfast.nn import softmax
-from holdfast.nn.softmax import softmax_sum
+from holdfast.nn.memory import read as softmax
+from holdfast.nn.memory.read import softmax_sum
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}

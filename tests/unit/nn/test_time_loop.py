@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from holdfast.nn.cells import CELLS, LSTM
-from holdfast.nn.plain_loop import Schedule, Start, Weights, plain
-from holdfast.nn.time_loop import unroll
+from holdfast.nn.recurrent.cells import CELLS, LSTM
+from holdfast.nn.recurrent.loop import unroll
+from holdfast.nn.recurrent.reference import Schedule, Start, Weights, plain
 
 ACTIVE = (3, 3, 2, 1)
 

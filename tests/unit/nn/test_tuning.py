@@ -16,8 +16,7 @@ from holdfast.nn.backbones.rnn import BiLSTM
 from holdfast.nn.backbones.small import CNN, MLP
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.model import Model
-from holdfast.nn.tuning import tune
+from holdfast.nn.model import Model, tune
 from tests import tiny
 
 TEXTS = ["the good film", "bad bad food", "the food was good", "a film"]

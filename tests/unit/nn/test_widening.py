@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.recurrent.layer import Recurrent
 from holdfast.nn.widening import enlarged, spread, units_worth
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])

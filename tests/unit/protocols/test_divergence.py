@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from holdfast.assembly import Workshop
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, train
-from holdfast.protocols.divergence import Diverged, by_device
+from holdfast.data.synthetic import world
+from holdfast.protocols.fit import Diverged, by_device
 from holdfast.protocols.resume import Saver
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 from holdfast.tasks.classify import Classify
 
 DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)

@@ -9,9 +9,9 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.store import TensorStore
-from holdfast.data.examples import Examples
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.data.batches import Examples
 from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.heterogeneous import Heterogeneous

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Share
-from holdfast.protocols.in_domain import Everything
+from holdfast.protocols.plans import Everything
 
 
 def share(name, first, **marked):

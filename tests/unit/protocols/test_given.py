@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Share
-from holdfast.protocols.given import Given
+from holdfast.protocols.plans import Given
 
 
 def share(name, first, **marked):

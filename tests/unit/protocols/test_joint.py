@@ -5,9 +5,8 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import shares
-from holdfast.data.worlds import world
-from holdfast.protocols.joint import Joint
-from holdfast.protocols.stream import Stream
+from holdfast.data.synthetic import world
+from holdfast.protocols.plans import Joint, Stream
 
 DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
 

@@ -12,7 +12,7 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.protocols.memory_check import Unused, check_memory
+from holdfast.protocols.evaluate import Unused, check_memory
 from tests.unit.methods.streams import EXAMPLES, build
 
 PART = Part("a", np.arange(20))

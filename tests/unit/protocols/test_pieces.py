@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.assembly import Workshop
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, train
-from holdfast.methods.descent import Descent, Recipe
+from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.model import Model
-from holdfast.protocols.pieces import step_in_memory
+from holdfast.protocols.microbatch import step_in_memory
 from holdfast.protocols.resume import Saver
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, train
 from holdfast.tasks.classify import Classify
 
 DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from holdfast.assembly import Workshop
-from holdfast.data.worlds import world
-from holdfast.experiment import episodes, launch_episode, train
+from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.protocols.resume import Saver
 from holdfast.record import load
-from holdfast.settings import make_spec
+from holdfast.run.assemble import Workshop
+from holdfast.run.settings import make_spec
+from holdfast.run.train import episodes, launch_episode, train
 
 DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
 SPEC = make_spec(

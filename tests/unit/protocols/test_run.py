@@ -10,20 +10,18 @@ from torch import nn
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
-from holdfast.data.batches import Batches
-from holdfast.data.examples import Examples
+from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part, shares
-from holdfast.data.worlds import world
+from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
 from holdfast.protocols.fit import fit
-from holdfast.protocols.leave_one_out import LeaveOneOut
+from holdfast.protocols.plans import LeaveOneOut, Stream
 from holdfast.protocols.run import Settings, run
-from holdfast.protocols.stream import Stream
 from holdfast.record import unpacked
 from holdfast.tasks.classify import Classify
 

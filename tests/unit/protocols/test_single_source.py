@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Share
 from holdfast.protocols.plan import rows_of
-from holdfast.protocols.single_source import SingleSource
+from holdfast.protocols.plans import SingleSource
 
 SHARES = {name: Share(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.assembly import Workshop
-from holdfast.data.domain import Dataset
+from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels
 from holdfast.recipes.gmoe_parts import DOMAINS
+from holdfast.run.assemble import Workshop
 
 
 def dataset(name: str) -> Dataset:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.recipes.base import Budget, Column, Recipe, Row, grid, mismatches
-from holdfast.recipes.jobs import jobs_for
+from holdfast.recipes.measure import jobs_for
 
 BUDGET = Budget(epochs=20, batch=32, warmup=500)
 ROWS = (Row(name="r", label="R"), Row(name="s", label="S"), Row(name="o", label="O", plan="in-domain"))

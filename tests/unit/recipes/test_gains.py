@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.recipes.base import Budget, Column, Recipe, Row, grid
-from holdfast.recipes.gains import gains_told, mean_gain
-from holdfast.recipes.measure import Measured
+from holdfast.recipes.measure import Measured, gains_told, mean_gain
 from tests.unit.recipes.whole import recipes_of
 
 COLUMNS = tuple(Column(name=n, label=n.upper(), data="d", targets=(n,), plan="single-source") for n in "abc")

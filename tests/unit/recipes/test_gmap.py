@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.assembly import Workshop
 from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
-from holdfast.experiment import check_job, episodes
 from holdfast.nn.memory.general import plan_reads
-from holdfast.recipe_specs import Maker
 from holdfast.recipes.base import Budget
-from holdfast.recipes.jobs import jobs_for
-from holdfast.reproduction import dataset_of, reproduce
+from holdfast.recipes.measure import jobs_for
+from holdfast.recipes.reproduce import dataset_of, reproduce
+from holdfast.recipes.specs import Maker
+from holdfast.run.assemble import Workshop
+from holdfast.run.train import check_job, episodes
 from tests import tiny
 from tests.task_files import write_places, write_tasks
 from tests.unit.recipes.whole import check_cells, recipes_of

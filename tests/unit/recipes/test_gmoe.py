@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.data.image_sets import CUB_DG, DOMAIN_NET, OFFICE_HOME, PACS, SVIRO, TERRA_INCOGNITA, VLCS
-from holdfast.experiment import check_job, episodes
-from holdfast.methods.descent import Recipe as Descending
-from holdfast.recipe_specs import Maker
+from holdfast.data.known.image_sets import CUB_DG, DOMAIN_NET, OFFICE_HOME, PACS, SVIRO, TERRA_INCOGNITA, VLCS
+from holdfast.methods.optim import Recipe as Descending
 from holdfast.recipes.base import Cell, Column, Row, mismatches
 from holdfast.recipes.gmoe_parts import DOMAINS
-from holdfast.recipes.jobs import jobs_for
-from holdfast.recipes.measure import measure, remarks
+from holdfast.recipes.measure import jobs_for, measure, remarks
+from holdfast.recipes.specs import Maker
 from holdfast.record import RunRecord
+from holdfast.run.train import check_job, episodes
 from tests.unit.recipes.whole import check_cells, recipes_of
 
 RECIPES = recipes_of("gmoe")

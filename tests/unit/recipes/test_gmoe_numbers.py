@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from holdfast.recipe_specs import Maker
-from holdfast.recipes.jobs import jobs_for
+from holdfast.recipes.measure import jobs_for
+from holdfast.recipes.specs import Maker
 from tests.unit.recipes.whole import recipes_of
 
 RECIPES = recipes_of("gmoe")

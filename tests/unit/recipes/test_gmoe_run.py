@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.reproduction import reproduce
+from holdfast.recipes.reproduce import reproduce
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from holdfast import catalog
-from holdfast.assembly import Workshop
 from holdfast.comparison import load_data
-from holdfast.experiment import check_job, episodes
-from holdfast.recipe_specs import Maker
 from holdfast.recipes.base import mismatches
-from holdfast.recipes.jobs import jobs_for
-from holdfast.recipes.measure import measure, remarks
-from holdfast.reproduction import dataset_of, lacks
+from holdfast.recipes.measure import jobs_for, measure, remarks
+from holdfast.recipes.reproduce import dataset_of, lacks
+from holdfast.recipes.specs import Maker
+from holdfast.run.assemble import Workshop
+from holdfast.run.train import check_job, episodes
 from tests.graphs import rings_and_stars, write_layout, write_zip
 from tests.published import write_digits, write_molecules, write_pictures
 from tests.unit.recipes.whole import check_cells, recipes_of

@@ -2,13 +2,13 @@
 
 import pytest
 
-from holdfast.assembly import Workshop
 from holdfast.comparison import load_data
-from holdfast.experiment import check_job, episodes
-from holdfast.recipe_specs import Maker
 from holdfast.recipes.base import mismatches
-from holdfast.recipes.jobs import jobs_for
-from holdfast.reproduction import dataset_of, lacks
+from holdfast.recipes.measure import jobs_for
+from holdfast.recipes.reproduce import dataset_of, lacks
+from holdfast.recipes.specs import Maker
+from holdfast.run.assemble import Workshop
+from holdfast.run.train import check_job, episodes
 from tests.published import write_published
 from tests.unit.recipes.whole import check_cells, recipes_of
 

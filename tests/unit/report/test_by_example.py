@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from holdfast.record import packed
-from holdfast.report.by_example import by_example, joined, judged, note
-from holdfast.report.significance import mcnemar
+from holdfast.report.decision import by_example, joined, judged, note
+from holdfast.report.statistics import mcnemar
 from tests.unit.report.made import record
 
 

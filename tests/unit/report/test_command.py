@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.protocols import TASKS
-from holdfast.report.command import BY_ENCODER, BY_TASK, OPTIONS, command
-from holdfast.settings import parse
+from holdfast.report.runs import BY_ENCODER, BY_TASK, OPTIONS, command
+from holdfast.run.settings import parse
 from holdfast.spec import Spec
 
 

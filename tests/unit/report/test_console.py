@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from holdfast.report.console import rich_table
-from holdfast.report.grid import matrix, rich_grid
 from holdfast.report.table import rows
+from holdfast.report.terminal import matrix, rich_grid, rich_table
 from tests.unit.report.made import alone, leave_one_out, record
 
 

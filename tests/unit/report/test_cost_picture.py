@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from holdfast.report.cost_picture import cost_chart, front, points
+from holdfast.report.plots import cost_chart, front, points
 from holdfast.report.table import costs, rows
 from tests.unit.report.made import COST, record
 from tests.unit.report.test_plots import figure

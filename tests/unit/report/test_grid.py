@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from holdfast.report.audit_page import write_audit
-from holdfast.report.grid import Grid, matrix, rich_grid
+from holdfast.report.page import write_audit
+from holdfast.report.terminal import Grid, matrix, rich_grid
 
 
 def test_a_grid_reads_the_same_in_a_terminal_and_on_a_page(tmp_path):

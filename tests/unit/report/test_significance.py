@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from holdfast.core.errors import BadInput
-from holdfast.report.significance import bootstrap_signed_rank, holm, mcnemar, paired_t, signed_rank
+from holdfast.report.statistics import bootstrap_signed_rank, holm, mcnemar, paired_t, signed_rank
 
 
 def test_paired_t_by_hand():

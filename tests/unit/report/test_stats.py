@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from holdfast.report.stats import Cell, interval, pooled, summarise
+from holdfast.report.statistics import Cell, interval, pooled, summarise
 
 
 def test_mean_and_errors_by_hand():

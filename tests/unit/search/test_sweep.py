@@ -5,10 +5,10 @@ import json
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.worlds import world
-from holdfast.engines.watch import Watch
+from holdfast.data.synthetic import world
 from holdfast.record import load
 from holdfast.report.selection import trial
+from holdfast.run.jobs import Watch
 from holdfast.search.sweep import sweep
 
 QUICK = {"encoder": "features", "steps": 4, "seeds": 2, "device": "cpu", "cache": False}

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from holdfast import DomainClassifier
-from holdfast.serve.limits import Limits
-from holdfast.serve.run import serving
-from holdfast.serve.service import Service
+from holdfast.serve.reading import Limits
+from holdfast.serve.server import Service, serving
 
 TEXTS = [f"{word} thing {i % 3}" for word in ("good", "bad") for i in range(12)]
 

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast import BadInput
 from holdfast.serve.batcher import Batcher
-from holdfast.serve.limits import Busy, Limits
-from holdfast.serve.reading import Asked
+from holdfast.serve.reading import Asked, Busy, Limits
 
 
 def asked(*values, shape="a"):

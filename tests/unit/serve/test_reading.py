@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from holdfast import BadInput
-from holdfast.serve.limits import Limits
-from holdfast.serve.reading import Reader, as_one
+from holdfast.serve.reading import Limits, Reader, as_one
 
 
 def read(kind, examples, **more):

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast import BadInput, DomainClassifier
 from holdfast.comparison import training_data
-from holdfast.prediction import predict
-from holdfast.serve.limits import Limits, TooLarge
-from holdfast.serve.service import Service
+from holdfast.models.predict import predict
+from holdfast.serve.reading import Limits, TooLarge
+from holdfast.serve.server import Service
 from tests.annotated import asked, tagged, write_corpus, write_names, write_questions
 from tests.graphs import rings_and_stars, write_zip
 from tests.tiny import tiny_bert

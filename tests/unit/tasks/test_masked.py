@@ -7,20 +7,18 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from holdfast.core.annotated import Question
 from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Question
 from holdfast.core.seeds import generator
-from holdfast.data.batches import Batches
-from holdfast.data.examples import Examples
-from holdfast.data.questions import Questions
+from holdfast.data.batches import Batches, Examples
 from holdfast.data.raw import Texts
+from holdfast.data.readers.questions import Questions
+from holdfast.data.readers.tags import Sentences
 from holdfast.data.splits import Part
-from holdfast.data.tags import Sentences
-from holdfast.nn.backbones.checkpoint import write_checkpoint
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.nn.vocabulary import Vocabulary
+from holdfast.nn.vocabulary import Vocabulary, write_checkpoint
 from holdfast.tasks.masked import Masked
 from tests.annotated import said
 from tests.tiny import tiny_bert, tiny_bytes, tiny_masked

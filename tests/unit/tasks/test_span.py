@@ -9,13 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from holdfast.core.annotated import Question
 from holdfast.core.errors import BadInput
-from holdfast.data.questions import Questions
+from holdfast.core.inputs import Question
 from holdfast.data.raw import Texts
+from holdfast.data.readers.questions import Questions
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.tasks.answers import exact, overlap, words_of
-from holdfast.tasks.span import ANSWER, END, FROM, LOST, SCORE, START, TO, WHICH, WINDOW, Span
+from holdfast.tasks.span import ANSWER, END, FROM, LOST, SCORE, START, TO, WHICH, WINDOW, Span, exact, overlap, words_of
 from tests.annotated import asked
 from tests.tiny import tiny_bert
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.annotated import Sentence
 from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Sentence
 from holdfast.core.ragged import NONE
 from holdfast.data.raw import Texts
-from holdfast.data.tags import Sentences
+from holdfast.data.readers.tags import Sentences
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.tasks.base import Structured, Telling
 from holdfast.tasks.tag import FOUND, LOST, RIGHT, SAME, SEEN, TRUE, WORDS, Tag

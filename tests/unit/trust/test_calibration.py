@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from holdfast.trust.calibration import fit_temperature, nll, probabilities
+from holdfast.models.calibration import fit_temperature, nll, probabilities
 
 
 def drawn(n, seed, *, sharper):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from sklearn.covariance import ledoit_wolf
 
-from holdfast.trust import foreignness
-from holdfast.trust.foreignness import Foreignness, percentiles
+from holdfast.models import calibration as foreignness
+from holdfast.models.calibration import Foreignness, percentiles
 
 
 def clouds(n, seed, *, moved=0.0):

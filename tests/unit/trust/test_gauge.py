@@ -4,9 +4,8 @@ import torch
 
 from holdfast import DomainClassifier
 from holdfast.core.tape import record, tape
-from holdfast.data.worlds import world
-from holdfast.trust.gauge import Gauge
-from holdfast.trust.reads import read_entropy
+from holdfast.data.synthetic import world
+from holdfast.models.calibration import Gauge, read_entropy
 
 
 @pytest.fixture(scope="module")

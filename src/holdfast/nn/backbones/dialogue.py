@@ -20,10 +20,9 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.likeness import Likeness, load_likeness
+from holdfast.nn.backbones.companion import Likeness, load_likeness
 from holdfast.nn.backbones.speaker import ENTRIES, Speaker
-from holdfast.nn.backbones.word_table import WordTable
-from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, text_of, texts_of, vocabulary, words_of
+from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordTable, text_of, texts_of, vocabulary, words_of
 from holdfast.nn.decoding import Marks, beam_search, check_search, greedy
 from holdfast.nn.widening import units_worth
 

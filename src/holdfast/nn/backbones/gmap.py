@@ -14,15 +14,13 @@ from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.dropout import with_dropout
-from holdfast.nn.backbones.pretrained import load_module, load_tokenizer
-from holdfast.nn.backbones.second import WHAT, Second
+from holdfast.nn.backbones.companion import WHAT, Second
+from holdfast.nn.backbones.layers import with_dropout
+from holdfast.nn.backbones.pretrained import check_text_encoder, load_module, load_tokenizer, room_of
 from holdfast.nn.backbones.text import TextEncoder, minilm_folder
-from holdfast.nn.backbones.text_check import check_text_encoder, room_of
 from holdfast.nn.fusion import Beside
-from holdfast.nn.memory.general import STRATEGIES, GeneralMemory, plan_reads
-from holdfast.nn.memory.layer_names import Chunks, Layers
-from holdfast.nn.memory.others import Others, distinct_texts
+from holdfast.nn.memory.general import STRATEGIES, Chunks, GeneralMemory, Layers, plan_reads
+from holdfast.nn.memory.substitutes import Others, distinct_texts
 
 WAYS = (*STRATEGIES, "beside", "none")
 MEMORIES = ("general", "own", "random", "other")

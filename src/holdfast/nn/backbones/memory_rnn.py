@@ -20,12 +20,18 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pairs import PARTS, PairLayer, apart, lay
-from holdfast.nn.backbones.word_table import WordTable
-from holdfast.nn.backbones.word_vectors import read_vectors
-from holdfast.nn.backbones.words import END, UNKNOWN, plain_words_of, texts_of, vocabulary, words_of
-from holdfast.nn.columns import cost_of_next, moved_by, next_column, reach, run_columns
-from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.backbones.text import PARTS, PairLayer, apart, lay
+from holdfast.nn.backbones.words import (
+    END,
+    UNKNOWN,
+    WordTable,
+    plain_words_of,
+    read_vectors,
+    texts_of,
+    vocabulary,
+    words_of,
+)
+from holdfast.nn.recurrent.layer import Recurrent, cost_of_next, moved_by, next_column, reach, run_columns
 from holdfast.nn.widening import at_least_one, units_worth
 
 POOLINGS = ("last", "mean")

@@ -18,7 +18,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pixels import IMAGENET, Normalise, checked_side, image_preparation, image_store
+from holdfast.nn.backbones.small import IMAGENET, Normalise, checked_side, image_preparation, image_store
 
 SIZES = {"small": 32, "large": 224}  # stem -> pixels a side where none are asked for
 STATISTICS = ("batch", "frozen", "auto")

@@ -12,14 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.nn.backbones.attention import Attention
-from holdfast.nn.backbones.word_table import WordTable
-from holdfast.nn.backbones.word_vectors import read_vectors
-from holdfast.nn.backbones.words import SEPARATOR
-from holdfast.nn.columns import cost_of_next, next_column, reach, run_columns
+from holdfast.nn.backbones.layers import Attention
+from holdfast.nn.backbones.words import SEPARATOR, WordTable, read_vectors
 from holdfast.nn.decoding import Score, State
-from holdfast.nn.plain_loop import Start
-from holdfast.nn.recurrent import Recurrent
+from holdfast.nn.recurrent.layer import Recurrent, cost_of_next, next_column, reach, run_columns
+from holdfast.nn.recurrent.reference import Start
 
 ENTRIES = 1 << 25  # scores of words that are held at once
 

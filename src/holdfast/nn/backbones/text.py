@@ -17,25 +17,28 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.exporting import exporting
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
+from holdfast.core.tape import exporting
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.dropout import with_dropout
-from holdfast.nn.backbones.places import states_at
+from holdfast.nn.backbones.companion import Companion
+from holdfast.nn.backbones.layers import with_dropout
+from holdfast.nn.backbones.positions import states_at
 from holdfast.nn.backbones.pretrained import (
     bare_module,
     blocks_of,
+    check_text_encoder,
     layers_of,
     load_config,
     load_module,
     load_tokenizer,
+    room_of,
 )
-from holdfast.nn.backbones.second import Companion
 from holdfast.nn.backbones.template import Template, resolve
-from holdfast.nn.backbones.text_check import check_text_encoder, room_of
+from holdfast.nn.backbones.words import PAD
 from holdfast.nn.experts.graft import put_settled
 from holdfast.nn.experts.layer import only_these_count
+from holdfast.nn.widening import spread
 
 POOLINGS = ("mean", "cls", "mask")
 WHAT = "text encoder"
@@ -252,3 +255,49 @@ class TextEncoder(Backbone):
         parts = [tokenizer, self.tokenizer.pad_token_id, self.typed, self.length, self.settings["template"]]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+PARTS = 4  # u, v, their product, their difference
+
+
+def lay(examples: Any, ids: Callable[[str], list[int]], *, pairs: bool) -> TokenStore:
+    """Single texts, or pairs whose texts lie one after the other, told apart by their types."""
+    examples = list(examples)
+    if not pairs:
+        if not all(isinstance(example, str) for example in examples):
+            raise BadInput("this encoder was built for single texts, but the data holds pairs of texts")
+        return TokenStore.build([ids(text) for text in examples], pad=PAD)
+    if any(isinstance(example, str) for example in examples):
+        raise BadInput("this encoder was built for pairs of texts, but the data holds single texts")
+    both = [(ids(first), ids(second)) for first, second in examples]
+    types = [[0] * len(first) + [1] * len(second) for first, second in both]
+    return TokenStore.build([first + second for first, second in both], pad=PAD, types=types)
+
+
+def apart(x: Tokens) -> tuple[Tensor, Tensor]:
+    """Words (2b, t) and lengths (2b,) of all first texts, then of all second ones, from pairs told apart by types."""
+    assert x.types is not None
+    first = (x.mask & (x.types == 0)).sum(1)  # (b,)
+    second = x.mask.sum(1) - first
+    lengths = torch.cat([first, second])
+    reach = torch.arange(int(lengths.max()), device=first.device)
+    at = (first[:, None] + reach).clamp(max=x.ids.shape[1] - 1)
+    return torch.cat([x.ids[:, : len(reach)], x.ids.gather(1, at)]), lengths
+
+
+class PairLayer(nn.Sequential):
+    """drop(relu(W [u; v; u v; |u - v|] + b)) for vectors u, v of two texts."""
+
+    def __init__(self, text: int, width: int, *, dropout: float) -> None:
+        super().__init__(nn.Linear(PARTS * text, width), nn.ReLU(), nn.Dropout(dropout))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(2b, s), all first texts and then all second ones, to (b, d)."""
+        u, v = input.chunk(2)
+        return super().forward(torch.cat([u, v, u * v, (u - v).abs()], -1))
+
+    def widen(self, at: Tensor, text: int) -> None:
+        """For vectors of width `text` in which the entries of before lie at `at` (s,)."""
+        layer = self[0]
+        assert isinstance(layer, nn.Linear)
+        self[0] = spread(layer, torch.cat([at + part * text for part in range(PARTS)]), PARTS * text)

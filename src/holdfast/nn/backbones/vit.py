@@ -20,7 +20,8 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pixels import (
+from holdfast.nn.backbones.pretrained import bare_module, blocks_of, layers_of, load_config, load_module
+from holdfast.nn.backbones.small import (
     HALF,
     IMAGENET,
     Colours,
@@ -29,10 +30,8 @@ from holdfast.nn.backbones.pixels import (
     image_preparation,
     image_store,
 )
-from holdfast.nn.backbones.pretrained import bare_module, blocks_of, layers_of, load_config, load_module
-from holdfast.nn.depth import drop_branches
 from holdfast.nn.experts.graft import put_settled
-from holdfast.nn.prompts import prompts_of, put_prompts
+from holdfast.nn.graft.insert import drop_branches, prompts_of, put_prompts
 
 PRESETS = {
     "vit-tiny": (192, 12, 3),

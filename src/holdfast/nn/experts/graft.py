@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.kinds import wrong_kind
+from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.layer import Options, SparseMoE
 
 # the linear map up, the activation and the linear map down, as the layers of transformers call them
@@ -132,3 +134,112 @@ def feed_of(layer: nn.Module) -> tuple[str, str, str]:
         f"{type(layer).__name__} has no feed-forward network of two linear maps that experts could take the place of: "
         "use a ViT, a DeiT, a DINOv2 or a text encoder such as BERT"
     )
+
+
+class ExpertsNeck(nn.Module):
+    """Puts experts into the layers of the transformer below it, and does nothing itself."""
+
+    def __init__(self, width: int, *, at: str | Sequence[int], options: Options) -> None:
+        super().__init__()
+        self.width, self.at, self.options, self.attached = width, at, options, False
+
+    def attach(self, backbone: Backbone) -> None:
+        if not self.attached:
+            put_experts(backbone.stack(), self.options, at=self.at)
+            self.attached = True
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z
+
+
+def experts(
+    width: int,
+    *,
+    count: int = 6,
+    at: str | Sequence[int] = "last-two",
+    top: int = 2,
+    renormalise: bool | None = None,
+    router: str = "cosine",
+    inner: int = 256,
+    temperature: float = 0.5,
+    temperature_learned: bool = True,
+    noise: float = 1.0,
+    balance: float = 0.01,
+    form: str = "logit",
+    threshold_learns: bool = True,
+    capacity: float = 0.0,
+    eval_capacity: float = 0.0,
+    dropout: float = 0.0,
+) -> ExpertsNeck:
+    """GMoE's layers: what each setting means is said in `Options`."""
+    options = Options(
+        count=count,
+        top=top,
+        renormalise=renormalise,
+        router=router,
+        inner=inner,
+        temperature=temperature,
+        temperature_learned=temperature_learned,
+        noise=noise,
+        balance=balance,
+        form=form,
+        threshold_learns=threshold_learns,
+        capacity=capacity,
+        eval_capacity=eval_capacity,
+        dropout=dropout,
+    )
+    return ExpertsNeck(width, at=at, options=options)
+
+
+def widened(up: nn.Linear, down: nn.Linear, *, times: int) -> tuple[nn.Linear, nn.Linear]:
+    """The same function with w h hidden units: copies of each unit, between which its way down is dealt by chance.
+
+    Copies with equal ways down would get equal gradients for ever; shares that differ let them part.
+    """
+    if times < 1:
+        raise BadInput(f"a feed-forward network is at least once as wide as it was, not {times} times")
+    hidden, width = up.weight.shape
+    wide, narrow = nn.Linear(width, times * hidden, bias=up.bias is not None), nn.Linear(times * hidden, width)
+    shares = torch.rand(times, hidden) + 0.1
+    shares = (shares / shares.sum(dim=0)).flatten().to(down.weight.device)  # (w h,) a unit's add up to one
+    with torch.no_grad():
+        wide.weight.copy_(up.weight.repeat(times, 1))
+        narrow.weight.copy_(down.weight.repeat(1, times) * shares)
+        if up.bias is not None:
+            wide.bias.copy_(up.bias.repeat(times))
+        if down.bias is None:
+            narrow.bias = None  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            narrow.bias.copy_(down.bias)
+    return wide.to(up.weight.device), narrow.to(up.weight.device)
+
+
+def put_wide(layers: nn.ModuleList, *, times: int, at: str | int | Sequence[int]) -> None:
+    """Let the feed-forward networks of these layers be wider; the whole stays the function that it was."""
+    for place in places(at, len(layers)):
+        layer = layers[place]
+        names = feed_of(layer)
+        up, down = layer.get_submodule(names[0]), layer.get_submodule(names[2])
+        assert isinstance(up, nn.Linear)
+        assert isinstance(down, nn.Linear)
+        for name, part in zip((names[0], names[2]), widened(up, down, times=times), strict=True):
+            layer.set_submodule(name, part)
+
+
+class WideNeck(nn.Module):
+    """Widens the feed-forward networks of the transformer below it, and does nothing itself.
+
+    `times=2` computes what two experts a token compute; `times=6` has as many parameters as six experts.
+    """
+
+    def __init__(self, width: int, *, times: int = 2, at: str | Sequence[int] = "last-two") -> None:
+        super().__init__()
+        self.width, self.times, self.at, self.attached = width, times, at, False
+
+    def attach(self, backbone: Backbone) -> None:
+        if not self.attached:
+            put_wide(backbone.stack(), times=self.times, at=self.at)
+            self.attached = True
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z

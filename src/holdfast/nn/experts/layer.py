@@ -15,15 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.exporting import exporting
-from holdfast.core.held import Held
-from holdfast.core.tape import listening
-from holdfast.nn.experts.balance import FORMS, weighed
+from holdfast.core.tape import Held, exporting, listening, record
+from holdfast.nn.experts.balance import FORMS, importance, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.operator import in_a_graph
 from holdfast.nn.experts.replayed import forget, replayed
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
-from holdfast.nn.experts.telling import tell_balance, tell_choices, tell_dropped, tell_importance, tell_load
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
 
 _real = Held[Tensor]()
@@ -253,3 +250,38 @@ def _dtype(u: Tensor, weight: Tensor) -> torch.dtype:
     """As autocast would have it, which does not know grouped products; without it, the type of the weights."""
     kind = u.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+
+
+def tell_load(shares: Tensor, chosen: Tensor, real: Tensor | None) -> None:
+    """Shares (e,) of all pairs; where some tokens are padding, those of the others are counted anew from (t, k)."""
+    if real is not None:
+        pairs = chosen[..., None] == torch.arange(len(shares), device=chosen.device)
+        shares = (pairs & real[:, None, None]).sum((0, 1)) / (chosen.shape[1] * real.sum())
+    record("share/experts/load", shares)
+
+
+def tell_dropped(share: Tensor) -> None:
+    """Of the pairs of a token and an expert, those for which the expert had no room."""
+    record("share/experts/dropped", share)
+
+
+def tell_balance(loss: Tensor, first: Tensor, second: Tensor, shares: Tensor) -> None:
+    """The weighted loss, then without a gradient the importance and the load loss and shares (e,) of the importance."""
+    record("loss/experts", loss)
+    record("experts/importance-loss", first)
+    record("experts/load-loss", second)
+    record("share/experts/importance", shares)
+
+
+def tell_importance(scores: Tensor, real: Tensor | None) -> None:
+    """Where nothing is balanced; scores are (t, e)."""
+    amounts = importance(scores, real)
+    record("share/experts/importance", amounts / amounts.sum())
+
+
+def tell_choices(chosen: Tensor, scores: Tensor, shape: torch.Size, real: Tensor | None) -> None:
+    """Of tokens in this shape: the experts (t, k), the best first, and scores without noise (t, e)."""
+    record("experts/chosen", chosen.view(*shape, -1))
+    record("experts/scores", scores.view(*shape, -1))
+    if real is not None:
+        record("experts/real", real.view(shape))

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.nn.cuda_graphs import nobody
 from holdfast.nn.experts.replayed import back_again, there_again
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, drawn, narrowed, there, widened
-from holdfast.nn.recorded import nobody
 
 PARTS = (
     "Tensor up, Tensor? up_bias, Tensor down, Tensor? down_bias, "

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from holdfast.nn.cuda_graphs import ALONE, OFTEN, Passes, Repeated, around, can_record, own
 from holdfast.nn.experts.dispatch import without_waiting
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, plainly, there
 from holdfast.nn.kernels import through_plain
-from holdfast.nn.recorded import ALONE, OFTEN, Passes, Repeated, around, can_record, own
 
 # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
 MOST = 65_536

@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.nn.experts.balance import balance
-from holdfast.nn.experts.choice import FEW, LARGEST, gates_of, narrow_scores
 from holdfast.nn.experts.dispatch import Places, fits, grouped_back, grouped_there, through_experts, weight_back
-from holdfast.nn.experts.router import Routing
+from holdfast.nn.experts.router import FEW, LARGEST, Routing, gates_of, narrow_scores
 from holdfast.nn.kernels import through_plain, usable
 
 MOST = 32  # experts that kernels take: products of tiles hold them all

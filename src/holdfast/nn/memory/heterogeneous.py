@@ -12,12 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.exporting import exporting
-from holdfast.core.tape import listening, record
-from holdfast.nn.block import Block, Keys, joined
-from holdfast.nn.memory.queue import Queue
-from holdfast.nn.memory.support import Support
-from holdfast.nn.memory.synthetic import SyntheticMemory
+from holdfast.core.tape import exporting, listening, record
+from holdfast.nn.memory.block import Block, Keys, joined
+from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 
 CONTEXTS = ("support", "batch", "self", "none")
 PARTS = ("all", "label", "feature")

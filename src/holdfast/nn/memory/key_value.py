@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.nn.memory.base import Read
-from holdfast.nn.read import SIMILARITIES, read
+from holdfast.nn.memory.read import SIMILARITIES, Read, read
 
 QUERIES = ("linear", "mlp")
 

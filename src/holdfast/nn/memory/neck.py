@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.graft import follow
-from holdfast.nn.memory.base import Read
+from holdfast.nn.graft.insert import follow
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.product_key import ProductKeyMemory
+from holdfast.nn.memory.read import Read
 
 PLACES = ("feature", "tokens", "layers")
 

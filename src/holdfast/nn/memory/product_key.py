@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.kernels import kernels
-from holdfast.nn.memory.base import Read
 from holdfast.nn.memory.key_value import query_net
-from holdfast.nn.rows import weighted_rows
+from holdfast.nn.memory.read import Read, weighted_rows
 
 
 class ProductKeyMemory(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from holdfast.core.inputs import Graphs
-from holdfast.nn.backbones.asap import Clusters, _joined, _shares
+from holdfast.nn.backbones.graph_pooling import Clusters, _joined, _shares
 
 pytestmark = pytest.mark.graph
 

@@ -17,7 +17,7 @@ from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
 from holdfast.nn.decoding import Answering
 from holdfast.nn.growth import GrowsUnits, GrowsWords
-from holdfast.nn.memory.base import Growable
+from holdfast.nn.memory.read import Growable
 
 PAIRS = [
     ("How are you today?", "fine, and you?"),

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import BertConfig, DistilBertConfig, GPT2Config, ModernBertConfig, MPNetConfig, RobertaConfig
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.dropout import with_dropout
+from holdfast.nn.backbones.layers import with_dropout
 from holdfast.nn.backbones.pretrained import bare_module
 from holdfast.nn.backbones.text import TextEncoder
 from tests.tiny import tiny_bert

@@ -17,18 +17,17 @@ from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.methods.averaging import SWAD, MovingAverage
-from holdfast.methods.descent import Descent, Recipe
 from holdfast.methods.erm import ERM
-from holdfast.nn.attention_graft import ATTENTIONS
+from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
 from holdfast.nn.memory.general import STRATEGIES, hiding
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
-from holdfast.nn.tuning import tune
 from holdfast.tasks.classify import Classify
 from tests import tiny
 from tests.unit.nn.test_attention_graft import tiny_gpt2

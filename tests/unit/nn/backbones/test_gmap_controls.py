@@ -13,10 +13,10 @@ from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
 from holdfast.data.raw import Texts
-from holdfast.nn.attention_graft import ATTENTIONS
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.memory.general import hiding
 from holdfast.tasks.masked import Masked
 from tests import tiny

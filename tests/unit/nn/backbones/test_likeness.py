@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones import word_vectors
-from holdfast.nn.backbones.likeness import load_likeness
+from holdfast.nn.backbones import words as word_vectors
+from holdfast.nn.backbones.companion import load_likeness
 
 
 def test_it_is_the_cosine_of_mean_vectors(tmp_path):

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.pairs import PairLayer, apart, lay
+from holdfast.nn.backbones.text import PairLayer, apart, lay
 
 
 def ids(text: str) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.places import beside_questions, first_tokens, giving_states, states_at, windows
+from holdfast.nn.backbones.positions import beside_questions, first_tokens, giving_states, states_at, windows
 from holdfast.nn.backbones.rnn import BiLSTM
 from holdfast.nn.backbones.text import TextEncoder
 from tests.tiny import tiny_bert, tiny_bytes, tiny_roberta

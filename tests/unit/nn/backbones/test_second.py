@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.second import Second
+from holdfast.nn.backbones.companion import Second
 from tests.tiny import tiny_bert, tiny_roberta
 
 IDS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 2, 1, 1], [0, 9, 9, 2, 1]])
@@ -24,8 +24,8 @@ def folder(tmp_path_factory):
 
 def held(folder: str, **options) -> Second:
     """One that shares nothing with other tests."""
+    from holdfast.nn.backbones.companion import Held
     from holdfast.nn.backbones.pretrained import load_module
-    from holdfast.nn.backbones.second import Held
 
     return Second(Held(load_module(folder, what="it")), **options)
 

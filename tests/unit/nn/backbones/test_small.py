@@ -11,8 +11,7 @@ from torch.testing import assert_close
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pixels import IMAGENET, Normalise, image_store
-from holdfast.nn.backbones.small import CNN, MLP, Features, PixelMLP
+from holdfast.nn.backbones.small import CNN, IMAGENET, MLP, Features, Normalise, PixelMLP, image_store
 
 VECTORS = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
 IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)

@@ -8,9 +8,8 @@ import torch
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.nn.backbones.asap import PooledNetwork
 from holdfast.nn.backbones.graph import GraphNetwork
-from holdfast.nn.backbones.subgraph import SubgraphNetwork, best_edges
+from holdfast.nn.backbones.graph_pooling import PooledNetwork, SubgraphNetwork, best_edges
 
 pytestmark = pytest.mark.graph
 

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.pixels import HALF, IMAGENET
+from holdfast.nn.backbones.small import HALF, IMAGENET
 from holdfast.nn.backbones.vit import PRESETS, VisionTransformer
 from tests import tiny
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.nn.backbones.word_table import WordTable
-from holdfast.nn.backbones.words import PAD, UNKNOWN
+from holdfast.nn.backbones.words import PAD, UNKNOWN, WordTable
 
 
 def table(words=("a", "b", "c")) -> WordTable:

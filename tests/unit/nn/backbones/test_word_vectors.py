@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.word_vectors import read_vectors
+from holdfast.nn.backbones.words import read_vectors
 
 VECTORS = {"good": [1.0, 2.0], "bad": [-1.5, 0.25], "东": [0.0, 3.0]}
 

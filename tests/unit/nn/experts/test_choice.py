@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from holdfast.nn.experts.choice import LARGEST, Products, choose, cosines, narrow_scores
-from holdfast.nn.experts.router import CosineRouter, route
+from holdfast.nn.experts.router import LARGEST, CosineRouter, Products, choose, cosines, narrow_scores, route
 
 
 def drawn(*shape, seed=0):

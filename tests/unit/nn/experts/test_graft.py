@@ -14,14 +14,11 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.experts.graft import experts_in, places, put_experts, settled, take_out
+from holdfast.nn.experts.graft import WideNeck, experts, experts_in, places, put_experts, settled, take_out
 from holdfast.nn.experts.layer import Options, SparseMoE
-from holdfast.nn.experts.neck import experts
-from holdfast.nn.experts.wide import WideNeck
 from holdfast.nn.heads import Linear
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
-from holdfast.nn.tuning import tune
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 ALL = {"count": 4, "at": [0, 1, 2], "inner": 8}

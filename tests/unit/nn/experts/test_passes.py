@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from holdfast.nn.experts.dispatch import place_pairs, through_experts
-from holdfast.nn.experts.passes import Collect, Spread
+from holdfast.nn.experts.dispatch import Collect, Spread, place_pairs, through_experts
 
 D, H, E = 40, 136, 5  # no multiples of a tile
 

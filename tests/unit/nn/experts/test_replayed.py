@@ -18,13 +18,13 @@ import torch.utils.checkpoint
 from torch import nn
 
 from holdfast.core.tape import tape
-from holdfast.nn import recorded
+from holdfast.nn import cuda_graphs as recorded
+from holdfast.nn.cuda_graphs import ALIKE, OFTEN, Repeated, Way
 from holdfast.nn.experts import compiling, replayed
 from holdfast.nn.experts import layer as layer_module
 from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
 from holdfast.nn.experts.replayed import done_with
 from holdfast.nn.experts.whole import Kept, Parts
-from holdfast.nn.recorded import ALIKE, OFTEN, Repeated, Way
 
 WIDTH, HIDDEN, TOKENS = 24, 40, 10
 COMPILERS = pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])

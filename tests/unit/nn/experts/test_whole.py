@@ -12,8 +12,8 @@ from torch import nn
 
 from holdfast.core.tape import tape
 from holdfast.nn.experts import whole
-from holdfast.nn.experts.choice import LARGEST
 from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.experts.router import LARGEST
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
 
 HOW = How(top=2, renormalise=True, noise=0.25, weight=0.5, sigma=0.25, form="logit", detach=False)

@@ -8,8 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
+from holdfast.nn.experts.graft import WideNeck, widened
 from holdfast.nn.experts.layer import Options, SparseMoE
-from holdfast.nn.experts.wide import WideNeck, widened
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from tests.unit.nn.transformers import FAMILIES, transformer

@@ -12,8 +12,8 @@ from transformers import BertConfig, BertModel
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import tape
-from holdfast.nn.attention_graft import ATTENTIONS, Remembering
-from holdfast.nn.backbones.second import Held, Second
+from holdfast.nn.backbones.companion import Held, Second
+from holdfast.nn.graft.attention import ATTENTIONS, Remembering
 from holdfast.nn.memory.general import STRATEGIES, Gate, GeneralMemory, plan_reads
 from tests.unit.nn.test_attention_graft import tiny_gpt2
 

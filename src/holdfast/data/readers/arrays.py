@@ -1,0 +1,184 @@
+"""Arrays in a .npz file as a data set: vectors (n, d), or images (n, 3, h, w), (n, h, w, 3), (n, h, w).
+
+n examples, d features, h height, w width
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Pixels, Raw, Vectors
+from holdfast.data.readers.columns import SYNONYMS, find, listed
+from holdfast.data.readers.names import Names, class_codes, domain_codes, measured, split_codes, times
+
+_WANTED = {
+    "features": ("x", "features", "data", "images", "inputs", "embeddings"),
+    "label": ("y", "targets", *SYNONYMS["label"]),
+    "domain": ("d", "envs", "environments", "groups", *SYNONYMS["domain"]),
+    "split": SYNONYMS["split"],
+    "time": SYNONYMS["time"],
+    "id": ("ids", *SYNONYMS["id"]),
+}
+_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
+
+
+def read_arrays(
+    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
+) -> Dataset:
+    """Read a .npz file; `columns` names arrays by role, `need` says which roles must be there."""
+    assert set(need) <= {"label", "domain"}, need
+    path = Path(path)
+    found = _load(path, columns or {}, need)
+    raw = _raw(path, found["features"])
+    for role, values in found.items():
+        if len(values) != len(raw):
+            raise BadInput(f"{path}: the inputs have {len(raw)} rows but the {role} array has {len(values)}")
+    coded = {role: _names(path, role, found, need) for role in ("label", "domain", "split") if role in found}
+    time = times(_arrow(path, "time", found["time"])) if "time" in found else None
+    if "time" in found and time is None:
+        raise BadInput(f"{path}: the time array must hold numbers or dates without gaps")
+    y, classes, told = np.full(len(raw), -1, dtype=np.int64), (), ""
+    if "label" in coded:
+        y, classes = class_codes(coded["label"])
+    if "label" in need:
+        told = measured(classes, len(raw), where=str(path))
+    domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
+    if "domain" in coded:
+        domain, domains = domain_codes(coded["domain"], time)
+    return Dataset(
+        name=path.stem,
+        raw=raw,
+        y=y,
+        classes=classes,
+        domain=domain,
+        domains=domains,
+        split=split_codes(coded["split"], where=str(path), column="split") if "split" in coded else None,
+        ids=[str(i) for i in found["id"].tolist()] if "id" in found else None,
+        time=time,
+        notes=(told,) if told else (),
+    )
+
+
+def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict[str, np.ndarray]:
+    """The array in each role that is there."""
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist or is not a file: check the name")
+    for key in columns:
+        if key not in _WANTED:
+            raise unknown("key of --column for arrays", key, _WANTED)
+    found: dict[str, np.ndarray] = {}
+    try:
+        if not zipfile.is_zipfile(path):
+            raise BadInput(f"{path} is broken or not a .npz file: write it with numpy.savez_compressed")
+        check_zip(path)
+        # opened here, since numpy leaves a broken file open
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            for role, wanted in _WANTED.items():
+                named = columns.get(role)
+                name = named if named in file.files else find(file.files, [named.lower()] if named else wanted)
+                if name is not None and named != "":
+                    found[role] = file[name]
+                elif named or role == "features" or role in need:
+                    raise BadInput(
+                        f"{path} has no {role} array{f' {named!r}' if named else ''}: it has "
+                        f"{listed(file.files)}; name it with --column {role}=NAME"
+                    )
+    except BadInput:
+        raise
+    except _BROKEN as error:
+        if "allow_pickle" in str(error):
+            raise BadInput(
+                f"{path} holds Python objects, which are never unpickled: save plain arrays, "
+                "such as numpy.asarray(names, dtype=str)"
+            ) from error
+        raise BadInput(f"{path} is broken or not a .npz file: {' '.join(str(error).split())[:200]}") from error
+    return found
+
+
+def _raw(path: Path, x: np.ndarray) -> Raw:
+    if not len(np.atleast_1d(x)):
+        raise BadInput(f"{path}: the input array has no rows")
+    if x.ndim == 2 and x.dtype.kind in "fiub":
+        return Vectors(_finite(path, x))
+    if x.ndim in (3, 4):
+        return Pixels(_pixels(path, x))
+    raise BadInput(
+        f"{path}: the input array is {x.dtype} of shape {x.shape}: give numbers (n, d), or uint8 images "
+        "(n, 3, h, w), (n, h, w, 3) or (n, h, w)"
+    )
+
+
+def _finite(path: Path, x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # too large a number is told below
+        data = x.astype(np.float32, copy=False)
+    good = np.isfinite(data)
+    if not good.all():
+        row, column = np.argwhere(~good)[0].tolist()
+        raise BadInput(
+            f"{path}: row {row + 1}, column {column + 1} of the input array is {x[row, column]}: "
+            "features must be finite numbers"
+        )
+    return data
+
+
+def _pixels(path: Path, x: np.ndarray) -> np.ndarray:
+    """Grey or colour, channels first or last -> (n, 3, h, w)."""
+    if x.dtype != np.uint8:
+        raise BadInput(f"{path}: images must be uint8 from 0 to 255, not {x.dtype}: scale and convert them")
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    if x.shape[1] not in (1, 3) or 0 in x.shape:
+        raise BadInput(f"{path}: images of shape {x.shape} have no axis of 3 colours: give (n, 3, h, w)")
+    return x if x.shape[1] == 3 else x.repeat(3, axis=1)
+
+
+def _arrow(path: Path, role: str, values: np.ndarray) -> pa.Array:
+    if values.ndim != 1:
+        raise BadInput(f"{path}: the {role} array has shape {values.shape}: it must be (n,)")
+    if values.dtype.kind == "M":
+        values = values.astype("datetime64[us]")
+    try:
+        return pa.array(values.tolist() if values.dtype.kind in "SU" else values)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: the {role} array is {values.dtype}: give numbers or texts") from error
+
+
+def _names(path: Path, role: str, found: Mapping[str, np.ndarray], need: Collection[str]) -> Names:
+    names = Names()
+    try:
+        codes = names.add(_arrow(path, role, found[role]), numbers=role == "label")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: the {role} array holds bytes that are not UTF-8: save it as str") from error
+    if (codes < 0).any() and (role in need or role == "domain"):
+        raise BadInput(f"{path}: row {int((codes < 0).argmax()) + 1} of the {role} array has no {role}")
+    return names
+
+
+SMALL = 1 << 30  # bytes that any archive may unpack to
+TIMES = 200  # beyond that, so many times its own size: real arrays and texts shrink less
+MEMBERS = 1_000_000
+
+
+def check_zip(path: Path) -> None:
+    """One sentence where a zip would fill the memory; no member can be read beyond the size that it tells here."""
+    try:
+        with zipfile.ZipFile(path) as opened:
+            members = opened.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
+        raise BadInput(f"{path} is broken or not a zip ({error}): pack it again") from error
+    unpacked, own = sum(each.file_size for each in members), path.stat().st_size
+    if unpacked > max(SMALL, TIMES * own) or len(members) > MEMBERS:
+        raise BadInput(
+            f"{path} would unpack from {own / 2**20:.1f} MiB to {unpacked / 2**30:.1f} GiB in {len(members)} files, as "
+            "archives do that are made to fill a disk: unpack it yourself if you trust it, and give smaller files"
+        )

@@ -1,1 +1,0 @@
-"""A model folder as one program that runs without this library."""

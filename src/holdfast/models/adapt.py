@@ -1,0 +1,338 @@
+"""adapt: a trained model learns one more domain, is measured on all earlier ones, and is kept only if it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast import catalog
+from holdfast.comparison import load_data
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.core.files import cache_folder, locked
+from holdfast.data.dataset import Dataset, join
+from holdfast.data.new_domain import one_domain, share_of, shifted, with_classes, without_held_out
+from holdfast.data.readers.columns import in_order
+from holdfast.data.readers.memory import Source
+from holdfast.data.sample import sample
+from holdfast.data.splits import TEST, TRAIN, HeldOut, merged, parts_of
+from holdfast.models.calibration import measure
+from holdfast.models.saved import SavedModel, check_model, load_model
+from holdfast.models.versions import Ledger, Version, add_version, read_ledger
+from holdfast.nn.growth import GrowsWords, holders
+from holdfast.nn.model import Model
+from holdfast.protocols.plan import Episode, Past, Stage
+from holdfast.protocols.resume import Saver, stop_at_signal
+from holdfast.record import RunRecord, read, run_id
+from holdfast.run.assemble import Assembled, Workshop
+from holdfast.run.jobs import Watch
+from holdfast.run.settings import GROUPS, choose_device, make_spec
+from holdfast.run.train import episodes, train, training_steps
+from holdfast.spec import Spec
+
+TASKS = ("classify", "respond")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How a model is to learn one more domain, and how much of the earlier ones it may forget; None is as it was."""
+
+    method: str = "auto"
+    max_forgetting: float = 5.0  # points of the metric, in any earlier domain
+    force: bool = False  # keep it whatever was forgotten, or cannot be measured
+    steps: int | None = None
+    batch: int | None = None
+    lr: float | None = None
+    metric: str | None = None
+    seed: int = 0
+    device: str = "auto"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.max_forgetting >= 0:
+            raise BadInput(f"--max-forgetting is a number of points, 0 or more, not {self.max_forgetting}")
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What an adaptation came to: scores by domain before and after, in points what was forgotten, and the model."""
+
+    model: SavedModel
+    domain: str
+    metric: str
+    before: dict[str, float | None]
+    after: dict[str, float | None]
+    forgetting: dict[str, float]  # of each earlier domain; below 0 where it gained
+    examples: dict[str, int]  # held-out examples of each domain that were measured
+    refused: str = ""  # why it is not to be kept; empty where it holds
+    notes: tuple[str, ...] = ()
+    version: int | None = None  # in its folder, where it was kept
+
+
+def adapt(
+    model: str | Path,
+    data: Source,
+    terms: Terms | None = None,
+    *,
+    domain: str | None = None,
+    earlier: Sequence[Source] = (),
+    columns: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
+) -> Adaptation:
+    """Adapt a model folder; where the model holds, or is forced, it becomes the folder's next version."""
+    folder, terms = Path(model), terms or Terms()
+    saved = load_model(folder)
+    task = catalog.make("tasks", saved.task, given={})
+    need = tuple(each for each in task.needs if each != "domain")
+    new, *again = (
+        in_order(load_data(each, columns=columns, need=need, form=task.reads), saved.columns)
+        for each in (data, *earlier)
+    )
+    with locked(folder):
+        ledger = ledger_of(folder)
+        done = adapt_model(
+            saved, new, terms, domain=domain, earlier=again, parent=ledger.current, folder=folder, watch=watch
+        )
+        if done.refused and not terms.force:
+            return done
+        about = version_of(done.model.record, forced=bool(done.refused))
+        made = add_version(folder, ledger, about, lambda draft: done.model.save(draft, name=folder.name))
+        return replace(done, version=made.number)
+
+
+def adapt_model(
+    saved: SavedModel,
+    new: Dataset,
+    terms: Terms,
+    *,
+    domain: str | None = None,
+    earlier: Sequence[Dataset] = (),
+    parent: int = 1,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+) -> Adaptation:
+    """Let a copy of the model learn one more domain; the model itself is left as it was."""
+    if saved.task not in TASKS:
+        raise BadInput(
+            f"a model for the task {saved.task} cannot be adapted, only one for {' or '.join(TASKS)}: fit it anew"
+        )
+    if new.raw.kind != saved.encoder.takes:
+        raise BadInput(f"this model takes {saved.encoder.takes}s but the data holds {new.raw.kind}s")
+    new = one_domain(with_classes(new, saved.classes), domain, saved.domains)
+    new, left = without_held_out(new, saved.held_out)
+    notes = [
+        *new.notes,
+        *([f"{left} examples are held-out ones of earlier domains and were not learned"] if left else []),
+    ]
+    past = _past(saved, earlier)
+    dataset = new if past is None else join([past, new])
+    trained, held = ((), ()) if past is None else (parts_of(past, TRAIN), parts_of(past, TEST))
+    unmeasured = sorted(set(saved.domains) - {part.domain for part in held})
+    if unmeasured and not terms.force:
+        raise _nothing_to_measure(unmeasured, given=bool(earlier))
+    device, watch = choose_device(terms.device), watch or Watch()
+    rule, own = choose_rule(terms.method, saved.model, saved.task, examples=bool(trained))
+    given = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric", "seed")}
+    spec = make_adapting_spec(
+        Spec(**saved.record.spec), dataset, rule, given=given, settings={**own, **terms.settings}, device=device
+    )
+    start = len(dataset) - len(new)
+    learn, choose = share_of(new, start).two(0.2, spec.seed)
+    episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (choose,), held),))
+    path = None if folder is None else folder / "checkpoints" / f"{run_id(spec.json(), episode.name)}.safetensors"
+    saver = Saver(path)
+    workshop = Workshop(dataset, device=device, cache=cache_folder(), watch=watch.encoding)
+    watch.start(1, 0)
+    watch.begin(f"{spec.method} on {learn.domain}", training_steps(spec))
+    with stop_at_signal():
+        record, built = train(
+            spec, episode, workshop, saver=saver, tick=watch.step,
+            trained=saved.model, past=Past(len(saved.record.stages), trained),
+        )  # fmt: skip
+    watch.end(record)
+    saver.finish()
+    made = _model(saved, built, record, new, episode.stages[0], Past(start, () if unmeasured else trained), spec)
+    if made.gauge is None and saved.gauge is not None:
+        notes.append("without examples of the earlier domains, calibration and foreignness are not known any more")
+    return _told(made, spec, terms.max_forgetting, unmeasured, tuple(notes))
+
+
+def _past(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
+    """What is there of the earlier domains, marked train and test: the data given again, or the kept sample."""
+    if not earlier:
+        return None if saved.kept is None else saved.kept.dataset
+    if saved.held_out is None:
+        raise BadInput("this model folder does not say which examples were held out: fit the model again")
+    marked = [saved.held_out.marked(with_classes(each, saved.classes)) for each in earlier]
+    there = [each for each in marked if len(each)]
+    return merged(there) if there else None
+
+
+def _nothing_to_measure(domains: Sequence[str], *, given: bool) -> BadInput:
+    named = ", ".join(domains)
+    if given:
+        return BadInput(
+            f"none of the held-out examples of {named} is in what was given with --earlier: give the files that the "
+            "model learned from, unchanged, or go without with --force"
+        )
+    return BadInput(
+        f"what would be forgotten of {named} cannot be measured without examples: give the earlier data again with "
+        "--earlier FILE, fit with --keep-sample, or go without with --force"
+    )
+
+
+def _model(
+    saved: SavedModel, built: Assembled, record: RunRecord, new: Dataset, stage: Stage, past: Past, spec: Spec
+) -> SavedModel:
+    """The new model with all that its folder holds; the rows of `past.stages` examples come before the new ones."""
+    gauge, held = None, saved.held_out or HeldOut({}, {})
+    if spec.task == "classify" and past.parts and built.method is not None:
+        gauge = measure(
+            built.method.deployed, built.examples, (*past.parts, *stage.train), (*stage.test, *stage.valid),
+            classes=len(saved.classes), seed=spec.seed,
+        )  # fmt: skip
+    learned, chosen = (shifted(parts, -past.stages) for parts in (stage.train, stage.valid))
+    kept = saved.kept
+    if kept is not None:
+        kept = kept.joined(sample(new, learned, chosen, most=kept.most, seed=spec.seed))
+    record = replace(record, stages=[*saved.record.stages, *record.stages])
+    return SavedModel(
+        built.deploy(), built.encoder, saved.classes, record, gauge, held.joined(HeldOut.of(new, chosen)), kept,
+        saved.columns,
+    )  # fmt: skip
+
+
+def ledger_of(folder: Path) -> Ledger:
+    """The versions of a model folder."""
+    check_model(folder)
+    return read_ledger(folder, version_of(read(folder / "record.json")))
+
+
+def version_of(record: RunRecord, *, forced: bool = False) -> Version:
+    """What a version tells of itself, from its record; its number and date come when it is written."""
+    stage, metric = record.stages[-1], str(record.spec["metric"])
+    scores = {name: each.get(metric) for name, each in {**stage["test"], **stage["valid"]}.items()}
+    return Version(0, "", str(record.spec["method"]), tuple(stage["train"]), None, metric, scores, forced)
+
+
+def _told(made: SavedModel, spec: Spec, limit: float, unmeasured: Sequence[str], notes: tuple[str, ...]) -> Adaptation:
+    """Compare before and after, and say whether the model may be kept."""
+    stage, metric = made.record.stages[-1], spec.metric
+    task = catalog.make("tasks", spec.task, given={})
+    (domain,) = stage["train"]
+    before = {name: each[metric] for name, each in stage["before"].items()}
+    after = {name: each[metric] for name, each in {**stage["test"], **stage["valid"]}.items()}
+    lost = {}
+    for name in stage["test"]:
+        then, now = before[name], after[name]
+        if then is not None and now is not None:
+            lost[name] = 100 * (task.better(metric, then) - task.better(metric, now))
+    sizes = {**stage["sizes"]["test"], **stage["sizes"]["valid"]}
+    worst = max(lost, key=lambda name: lost[name], default="")
+    refused = ""
+    if worst and lost[worst] > limit:
+        refused = (
+            f"{worst} lost {lost[worst]:.1f} points of {metric}, more than the {limit:g} that --max-forgetting allows: "
+            "try fewer --steps, a lower --lr or another --method, or keep it with --force"
+        )
+    elif unmeasured:
+        refused = f"what was forgotten of {', '.join(unmeasured)} is not known"
+    return Adaptation(made, domain, metric, before, after, lost, sizes, refused, notes)
+
+
+def go_on(saved: SavedModel, dataset: Dataset, *, device: torch.device, cache: Path | None) -> SavedModel:
+    """A copy of the model that has also learned these examples; a fifth of each domain chooses the step that is kept.
+
+    The optimizer starts anew. Calibration and foreignness are dropped, because they need all examples at once.
+    """
+    spec = _spec(Spec(**saved.record.spec), dataset, device)
+    dataset = with_classes(dataset, saved.classes).checked()
+    workshop = Workshop(dataset, device=device, cache=cache)
+    (episode,) = episodes(spec, workshop)
+    with stop_at_signal():
+        past = Past(len(saved.record.stages))
+        record, built = train(spec, episode, workshop, trained=saved.model, past=past)
+    record = replace(record, stages=[*saved.record.stages, *record.stages])
+    held = (saved.held_out or HeldOut({}, {})).joined(HeldOut.of(dataset, episode.stages[0].valid))
+    return SavedModel(built.deploy(), built.encoder, saved.classes, record, None, held, saved.kept, saved.columns)
+
+
+def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:
+    """What the model was fitted by, on other examples; a rule that it was adapted by was for that domain alone."""
+    if before.plan != "all":
+        before = replace(before, plan="all", plan_args={}, method="erm", method_args={}, select=Spec.select)
+    if any(layer.acts_on == "stream" for _, layer in catalog.layers("methods", before.method)):
+        raise BadInput(f"method {before.method} learns domain after domain, so use adapt, or fit with another method")
+    precision = before.precision if device.type == "cuda" else "fp32"
+    told = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
+    return replace(before, precision=precision, **told)
+
+
+FIXED = ("encoder", "neck", "head", "task", "tune", "plan", "data", "fingerprint")
+
+
+def choose_rule(asked: str, model: Model, task: str, *, examples: bool) -> tuple[str, dict[str, Any]]:
+    """The rule's name and settings of its own; `examples` says whether some of the earlier domains are there.
+
+    `auto` grows where the network has slots, rehearses where there are examples, else is taught by the model as it was.
+    """
+    letters = ("M" if any(True for _ in holders(model)) else "") + (
+        "V" if isinstance(model.backbone, GrowsWords) else ""
+    )
+    if asked == "auto":
+        asked = "progressive" if letters else "replay" if examples else "lwf" if task == "classify" else "erm"
+    if asked == "progressive":
+        asked = "progressive(erm)"
+    own = {"method.expand": letters} if asked.startswith("progressive(") and letters else {}
+    for name, layer in catalog.layers("methods", asked):
+        match layer.load().looks_back:
+            case "examples" if not examples:
+                raise BadInput(
+                    f"method {name} looks at training examples of the earlier domains: give them with --earlier FILE, "
+                    "fit with --keep-sample, or use lwf or progressive"
+                )
+            case "path":
+                raise BadInput(
+                    f"method {name} needs what the training of the earlier domains left on its way, which a model "
+                    "folder does not hold: use ewc, replay, lwf or progressive"
+                )
+    return asked, own
+
+
+def make_adapting_spec(
+    before: Spec,
+    dataset: Dataset,
+    method: str,
+    *,
+    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    device: torch.device,
+) -> Spec:
+    """The spec of the model as it was, with another rule and what is given; None in `given` stays as it was."""
+    for key in settings:
+        if key.partition(".")[0] in FIXED:
+            raise BadInput(f"'{key}' belongs to the model as it was fitted and cannot be set now: leave it out")
+    own = {f"{group}_args" for group in GROUPS}
+    skipped = {*FIXED, *own, "method", "select", "processes"}
+    carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
+    for group in ("encoder", "neck", "head", "task"):
+        carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
+    carried |= {"task": before.task, "neck": before.neck, "head": before.head}
+    carried["precision"] = before.precision if device.type == "cuda" else "fp32"
+    carried |= {name: value for name, value in given.items() if value is not None}
+    if given.get("steps") is not None:
+        carried["every"] = max(1, min(before.every, given["steps"] // 4))
+    spec = make_spec(
+        dataset, encoder=before.encoder, tune=before.tune, settings={**carried, **settings}, device=device,
+        method=method, plan="stream",
+    )  # fmt: skip
+    if spec.neck != before.neck:
+        raise BadInput(
+            f"method {method} needs a neck such as {spec.neck}, and this model was fitted with the neck {before.neck}: "
+            "use another method, such as lwf or replay"
+        )
+    return spec

@@ -1,1 +1,0 @@
-"""How far a prediction can be trusted: calibrated probabilities, and how foreign an example is."""
