@@ -17,7 +17,7 @@ from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.catalog.recipes import RECIPES
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.kinds import wrong_kind
+from holdfast.core.settings import type_error
 
 DATASETS = {
     "vader": Entry(
@@ -122,7 +122,7 @@ def check(section: str, name: str, given: Mapping[str, Any]) -> list[dict[str, A
             raise unknown(f"setting of {_one_of(section)} '{name}'", key, [key for names in free for key in names])
     chosen = [{k: v for k, v in given.items() if k in names} for names in free]
     for (own, layer), settings in zip(found, chosen, strict=True):
-        if told := wrong_kind(layer.load(), settings):
+        if told := type_error(layer.load(), settings):
             raise BadInput(f"{_one_of(section)} '{own}': {told}")
         below = [key for key, value in settings.items() if isinstance(value, int | float) and value < 0]
         if section == "methods" and below:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.catalog.entry import EVERY_TASK, ON_FEATURES, Entry, choice
+from holdfast.catalog.entry import EVERY_TASK, ON_FEATURES, Entry
+from holdfast.core.settings import choice
 
 _FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
 _MEMORY_RNN = "holdfast.nn.backbones.memory_rnn:MemoryRNN.build"

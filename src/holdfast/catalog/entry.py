@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from holdfast.core.settings import setting_names
 
 AT_PLACES = ("tag", "span", "masked")  # tasks that ask for states at places of a text
 ON_FEATURES = ("classify", *AT_PLACES)
@@ -43,32 +44,12 @@ class Entry:
 
     def settings(self) -> list[str]:
         """What a user may set."""
-        names = inspect.signature(self.load()).parameters
+        names = setting_names(self.load())
         return [name for name in names if name not in FROM_THE_LIBRARY and name not in self.fixed]
 
     def asks(self, name: str) -> bool:
         """Whether the part takes something of this name, from the library or from a user."""
-        return name in inspect.signature(self.load()).parameters
+        return name in setting_names(self.load())
 
     def build(self, *parts: Any, **named: Any) -> Any:
         return self.load()(*parts, **{**self.preset, **self.fixed, **named})
-
-
-def log(low: float, high: float) -> dict[str, Any]:
-    """Any value between, even on a logarithmic scale."""
-    return {"log": [low, high]}
-
-
-def even(low: float, high: float) -> dict[str, Any]:
-    """Any value between."""
-    return {"even": [low, high]}
-
-
-def choice(*values: Any) -> dict[str, Any]:
-    """One of these."""
-    return {"choice": list(values)}
-
-
-def whole(low: int, high: int) -> dict[str, Any]:
-    """A whole number between, even on a logarithmic scale."""
-    return {"whole": [low, high]}

@@ -5,7 +5,8 @@ Published numbers of steps (500 or 1,500 of 5,000) are given as shares, so that 
 
 from __future__ import annotations
 
-from holdfast.catalog.entry import EVERY_TASK, Entry, choice, even, log, whole
+from holdfast.catalog.entry import EVERY_TASK, Entry
+from holdfast.core.settings import choice, even, log, whole
 
 _CIGA = "holdfast.methods.invariant_graph:CIGA"
 _SUBGRAPHS = ("gin-subgraph", "gcn-subgraph")

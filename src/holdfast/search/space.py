@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from holdfast import catalog
-from holdfast.catalog.entry import choice, log
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.seeds import derive
+from holdfast.core.settings import choice, log
 from holdfast.spec import Spec
 
 Space = dict[str, Mapping[str, Any]]  # setting as --set takes it -> log, even, choice or whole

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from holdfast import catalog
-from holdfast.catalog.entry import choice, even, log, whole
 from holdfast.core.errors import BadInput
+from holdfast.core.settings import choice, even, log, whole
 from holdfast.search.space import draw, make_sampler, space_of
 from holdfast.spec import Spec
 

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from scipy.sparse import issparse
-from sklearn.exceptions import DataConversionWarning
 from torch.utils.data import Dataset as TorchDataset
 
 from holdfast.core.errors import BadInput
@@ -50,6 +49,8 @@ def as_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
 
 def as_labels(y: Any) -> list[Any]:
     """(n,) labels as they were given: numbers that count classes, or names."""
+    from sklearn.exceptions import DataConversionWarning
+
     if y is None:
         raise BadInput("fit requires y to be passed, but the target y is None: give a label for each example")
     # of a list numpy would make texts out of all, so that a missing label would not be seen

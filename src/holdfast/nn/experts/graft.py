@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.kinds import wrong_kind
+from holdfast.core.settings import type_error
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.layer import Options, SparseMoE
 
@@ -39,7 +39,7 @@ def settled(given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
         if key not in KEYS:
             raise unknown("setting of experts", key, KEYS)
     at = told.pop("at", NAMED[0])
-    if wrong := wrong_kind(Options, told):
+    if wrong := type_error(Options, told):
         raise BadInput(f"experts: {wrong}")
     return {"at": at, **asdict(Options(**told))}
 

@@ -1,0 +1,126 @@
+"""Settings of configurable parts, declared once.
+
+A method, memory, expert layer, encoder or neck declares its settings in a frozen dataclass and points to it with a
+class attribute (or function attribute) named `Settings`. The catalog, the search and the command line read its
+fields. A part without one is configured by the keyword parameters of its signature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+KIND_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+COMPOUND_NAMES = ("a list", "settings")
+
+
+def setting(default: Any, *, search: Mapping[str, Any] | None = None, help: str = "") -> Any:
+    """Declare a dataclass field with a default, an optional search space and a help text."""
+    return dataclasses.field(default=default, metadata={"search": search, "help": help})
+
+
+def log(low: float, high: float) -> dict[str, Any]:
+    """Search space: a number, uniform on a logarithmic scale."""
+    return {"log": [low, high]}
+
+
+def even(low: float, high: float) -> dict[str, Any]:
+    """Search space: a number, uniform."""
+    return {"even": [low, high]}
+
+
+def choice(*values: Any) -> dict[str, Any]:
+    """Search space: one of these values."""
+    return {"choice": list(values)}
+
+
+def whole(low: int, high: int) -> dict[str, Any]:
+    """Search space: an integer, uniform on a logarithmic scale."""
+    return {"whole": [low, high]}
+
+
+def settings_class(part: Callable[..., Any]) -> type | None:
+    """Return the settings dataclass of a class, of the class of a bound builder, or of a function."""
+    owner = getattr(part, "__self__", part)
+    declared = getattr(part, "Settings", None) or getattr(owner, "Settings", None)
+    return declared if isinstance(declared, type) and dataclasses.is_dataclass(declared) else None
+
+
+def setting_names(part: Callable[..., Any]) -> list[str]:
+    """Return every name a part can be configured with: parameters of its signature, then fields of its settings."""
+    parameters = inspect.signature(part).parameters.values()
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    declared = settings_class(part)
+    return names + ([] if declared is None else [field.name for field in dataclasses.fields(declared)])
+
+
+def search_space(part: Callable[..., Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the search spaces that the fields of a part's settings declare."""
+    declared = settings_class(part)
+    fields = () if declared is None else dataclasses.fields(declared)
+    return {field.name: field.metadata["search"] for field in fields if field.metadata.get("search")}
+
+
+def type_error(part: Callable[..., Any], options: Mapping[str, Any]) -> str:
+    """Return `count must be an integer, got 2.5` for the first option of the wrong type, else an empty string."""
+    hints = _hints(part)
+    for key, value in options.items():
+        kinds = _kinds(hints.get(key, Any))
+        if kinds and value is not None and not _matches(value, kinds):
+            return f"{key} must be {_alternatives(kinds)}, got {value!r}"
+    return ""
+
+
+def _alternatives(kinds: tuple[type, ...]) -> str:
+    """`a string, a list or settings`"""
+    names = [
+        name
+        for kind in kinds
+        if not (kind is int and float in kinds)
+        for name in ([KIND_NAMES[kind]] if kind in KIND_NAMES else COMPOUND_NAMES)
+    ]
+    names = list(dict.fromkeys(names))
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def _matches(value: Any, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, bool):
+        return bool in kinds or str in kinds
+    if isinstance(value, int):
+        return bool({int, float, str} & set(kinds))  # a name may consist of digits
+    if isinstance(value, float):
+        return kinds == (str,) or (math.isfinite(value) and float in kinds)
+    simple = all(kind in KIND_NAMES for kind in kinds)
+    return str in kinds if isinstance(value, str) else not simple
+
+
+@cache
+def _hints(part: Callable[..., Any]) -> dict[str, Any]:
+    declared = settings_class(part)
+    hints = {}
+    for annotated in (part.__init__ if isinstance(part, type) else part, declared):
+        try:
+            hints |= {} if annotated is None else typing.get_type_hints(annotated)
+        except (NameError, TypeError):  # names that only exist while type checking
+            continue
+    return hints
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    """Return the types of a union without None, or nothing if any value is allowed."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        members = [_kinds(member) for member in typing.get_args(hint) if member is not type(None)]
+        return tuple(kind for member in members for kind in member) if all(members) else ()
+    if typing.get_origin(hint) is typing.Literal:
+        return tuple({type(value) for value in typing.get_args(hint)})
+    kind = typing.get_origin(hint) or hint
+    if kind is Path:
+        return (str,)
+    return (kind,) if isinstance(kind, type) and kind not in (object, Any) else ()

@@ -1,0 +1,59 @@
+"""Settings of the wrong kind are told before anything is built, in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import catalog
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import type_error
+
+
+def part(
+    count: int,
+    share: float,
+    on: bool,
+    at: str | list[int],
+    width: int | None = None,
+    free=None,
+    experts: int | dict | None = None,
+) -> None:
+    """With settings of every kind."""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("count", 2.5, "count must be an integer, got 2.5"),
+        ("count", "six", "count must be an integer, got 'six'"),
+        ("count", True, "count must be an integer, got True"),
+        ("share", "hot", "share must be a number, got 'hot'"),
+        ("share", float("nan"), "share must be a number, got nan"),
+        ("share", float("inf"), "share must be a number, got inf"),
+        ("share", [0.5], "share must be a number, got [0.5]"),
+        ("on", "maybe", "on must be true or false, got 'maybe'"),
+        ("width", 8.0, "width must be an integer, got 8.0"),
+        ("experts", "six", "experts must be an integer, a list or settings, got 'six'"),
+        ("count", 2, ""), ("share", 1, ""), ("on", False, ""), ("at", [1], ""), ("at", "last", ""), ("width", None, ""),
+        ("free", 8.5, ""), ("unknown", 8.5, ""), ("experts", {"count": 2}, ""),
+    ],
+)  # fmt: skip
+def test_what_annotations_say(key, value, told):
+    assert type_error(part, {key: value}) == told
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "given", "told"),
+    [
+        ("necks", "experts", {"count": 2.5}, "neck 'experts': count must be an integer, got 2.5"),
+        ("necks", "experts", {"temperature": "hot"}, "neck 'experts': temperature must be a number, got 'hot'"),
+        ("necks", "experts", {"at": 8.5}, "neck 'experts': at must be a string, a list or settings, got 8.5"),
+        ("necks", "experts", {"capacity": float("nan")}, "neck 'experts': capacity must be a number, got nan"),
+        ("necks", "wide", {"times": 1.5}, "neck 'wide': times must be an integer, got 1.5"),
+        ("encoders", "vit-tiny", {"patch": 8.0}, "encoder 'vit-tiny': patch must be an integer, got 8.0"),
+    ],
+)  # fmt: skip
+def test_parts_of_the_catalog(section, name, given, told):
+    with pytest.raises(BadInput) as said:
+        catalog.check(section, name, given)
+    assert str(said.value) == told
