@@ -22,10 +22,11 @@ from holdfast.report.analyses import nothing_to_show
 from holdfast.report.decision import Decision, decide
 from holdfast.report.page import write_page
 from holdfast.report.table import flat
-from holdfast.run.assemble import Workshop
-from holdfast.run.jobs import Engine, Watch
+from holdfast.run.assemble import Workspace
+from holdfast.run.jobs import Engine
 from holdfast.run.many import run_all
 from holdfast.run.occupied import COMPARED, check_own_model
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import choose_analyses, choose_device, choose_methods, make_spec, with_methods
 from holdfast.run.train import scored_episodes, training_domains
 
@@ -120,7 +121,7 @@ def compare(
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     analyse: str | Sequence[str] = (),
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
     engine: Engine | None = None,
     model: str | Path | None = None,
 ) -> Comparison:
@@ -144,8 +145,8 @@ def compare(
     )  # fmt: skip
     wanted = choose_analyses(as_names(analyse), [base.task])
     base = replace(base, neck=others.get("neck", "none"))  # the neck of the first method is not that of the others
-    workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
-    chosen, left = choose_methods(methods, base, training_domains(scored_episodes(base, workshop), base.select))
+    workspace = Workspace(dataset, device=where, cache=cache_folder() if cache else None)
+    chosen, left = choose_methods(methods, base, training_domains(scored_episodes(base, workspace), base.select))
     args = {
         f"{part}_args": {key.partition(".")[2]: value for key, value in shared.items() if key.startswith(f"{part}.")}
         for part in ("method", "neck")
@@ -157,7 +158,7 @@ def compare(
     if model is not None and base.plan != "stream":  # of streams none is saved
         check_own_model(Path(model), base, settings=COMPARED)
     out = Path(out)
-    records = run_all(specs, workshop, out, watch=watch, analyse=wanted, engine=engine)
+    records = run_all(specs, workspace, out, watch=watch, analyse=wanted, engine=engine)
     parts = unmatched(dataset.raw, dataset.ids) if "expert-parts" in wanted else ""
     notes = (*dataset.notes, *left, *not_analysed(records, wanted), *([parts] if parts else []))
     told = specs[0].metric

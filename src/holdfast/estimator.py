@@ -30,9 +30,9 @@ from holdfast.models.calibration import measure
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
-from holdfast.run.assemble import Assembled, Workshop, try_out
-from holdfast.run.jobs import Watch
+from holdfast.run.assemble import Assembly, Workspace, try_build
 from holdfast.run.occupied import check_own_model
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import choose_device, for_one_domain, make_spec, settings_of
 from holdfast.run.train import checkpoint_path, episodes, needs_of, train, training_steps
 
@@ -101,7 +101,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def fit_dataset(
-        self, dataset: Dataset, *, folder: Path | None = None, watch: Watch | None = None,
+        self, dataset: Dataset, *, folder: Path | None = None, watch: ProgressListener | None = None,
         agrees: Collection[str] | None = None,
     ) -> Self:  # fmt: skip
         """Train, and save where a stopped training goes on; a model that is there must be alike in these settings."""
@@ -119,9 +119,9 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit(
         self, dataset: Dataset, method: str, settings: Mapping[str, Any] | None, *, folder: Path | None = None,
-        watch: Watch | None = None, measured: bool = True, agrees: Collection[str] | None = None,
+        watch: ProgressListener | None = None, measured: bool = True, agrees: Collection[str] | None = None,
     ) -> Self:  # fmt: skip
-        device, watch = choose_device(self.device), watch or Watch()
+        device, watch = choose_device(self.device), watch or ProgressListener()
         spec = make_spec(
             dataset, encoder=self.encoder, tune=self.tune, settings=settings, device=device,
             method=method, plan="all", metric=self.metric, seed=self.seed,
@@ -135,15 +135,17 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"fit trains on all domains, so its plan is 'all', not '{spec.plan}': compare has others")
         if folder is not None:
             check_own_model(folder, spec, settings=agrees)
-        workshop = Workshop(dataset, device=device, cache=cache_folder() if self.cache else None, watch=watch.encoding)
-        (episode,) = episodes(spec, workshop)
-        try_out(spec, episode, workshop)
+        workspace = Workspace(
+            dataset, device=device, cache=cache_folder() if self.cache else None, watch=watch.encoding
+        )
+        (episode,) = episodes(spec, workspace)
+        try_build(spec, episode, workspace)
         saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))
         watch.start(1, 0)
         watch.begin(f"{spec.method} on {len(dataset.domains)} domains", training_steps(spec))
         with locked(folder) if folder is not None and parallel.first() else nullcontext():
             with stop_at_signal():
-                self.record_, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
+                self.record_, built = train(spec, episode, workspace, saver=saver, tick=watch.step)
             watch.end(self.record_)
             self.classes_ = np.asarray(dataset.classes)
             self._saved = self._kept(dataset, built, episode.stages[-1], measured=measured)
@@ -152,7 +154,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             saver.finish()
         return self
 
-    def _kept(self, dataset: Dataset, built: Assembled, stage: Stage, *, measured: bool) -> SavedModel:
+    def _kept(self, dataset: Dataset, built: Assembly, stage: Stage, *, measured: bool) -> SavedModel:
         """The trained network with what its predictions are held against, and what tells its data again."""
         gauge, held = None, stage.test or stage.valid
         if measured and self.record_.spec["task"] == "classify" and built.method is not None:

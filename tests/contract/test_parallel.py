@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.train import episodes, launch_episode
 from tests.contract import together
 
@@ -89,9 +89,9 @@ def test_only_the_first_writes(pair):
 
 
 def test_another_number_of_processes_is_refused_in_one_sentence(pair):
-    spec, shop = together.spec_of("erm", "leave-one-out", 3), Workshop(together.DATA, cache=None)
+    spec, workspace = together.spec_of("erm", "leave-one-out", 3), Workspace(together.DATA, cache=None)
     with pytest.raises(BadInput, match="begun on 2 processes and cannot go on on one process: start as many as before"):
-        launch_episode(spec, next(episodes(spec, shop)), shop, pair[1] / "left0")
+        launch_episode(spec, next(episodes(spec, workspace)), workspace, pair[1] / "left0")
     (left,) = (pair[1] / "left0" / "checkpoints").glob("*.safetensors")
     assert Saver(None).load() is None
     assert left.exists()

@@ -24,7 +24,7 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.protocols.microbatch import step_in_memory
 from holdfast.protocols.resume import Interrupted, ask_to_stop, stop_at_signal
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import checkpoint_path, episodes, launch_episode
 from holdfast.tasks.classify import Classify
@@ -127,8 +127,8 @@ def spec_of(method: str, plan: str, batch: int):
 
 def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
     """A run to its record; where asked, the last process alone is told to stop after so many steps, and it goes on."""
-    spec, workshop = spec_of(method, plan, 2), Workshop(DATA, cache=None)
-    episode = next(episodes(spec, workshop))
+    spec, workspace = spec_of(method, plan, 2), Workspace(DATA, cache=None)
+    episode = next(episodes(spec, workspace))
     count, stopped = 0, False
 
     def tick(metrics) -> None:
@@ -140,12 +140,12 @@ def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
     if stop_at:
         try:
             with stop_at_signal():
-                launch_episode(spec, episode, workshop, out, tick=tick)
+                launch_episode(spec, episode, workspace, out, tick=tick)
         except Interrupted:
             stopped = True
         assert stopped, "all processes stop"
         assert checkpoint_path(spec, episode, out).exists() == parallel.first()
-    record = launch_episode(spec, episode, Workshop(DATA, cache=None), out)
+    record = launch_episode(spec, episode, Workspace(DATA, cache=None), out)
     return {"record": record.stages, "steps": count, "id": record.id}
 
 
@@ -159,8 +159,8 @@ def begin(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, i
         # each has a folder of its own, so that it shows who writes
         straight = whole_run(method, plan, Path(folder) / f"straight{rank}")
         found["runs"][method, plan] = (straight, whole_run(method, plan, Path(folder) / f"pieces{rank}", stop_at=at))
-    spec, workshop = spec_of("erm", "leave-one-out", 3), Workshop(DATA, cache=None)
-    with_checkpoint(spec, workshop, Path(folder) / f"left{rank}")
+    spec, workspace = spec_of("erm", "leave-one-out", 3), Workspace(DATA, cache=None)
+    with_checkpoint(spec, workspace, Path(folder) / f"left{rank}")
     found["spoke"] = parallel.may_speak()
     torch.save(found, f"{folder}/found{rank}")
     parallel.any_of(0)
@@ -173,11 +173,11 @@ def begin(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, i
     os._exit(0)
 
 
-def with_checkpoint(spec, workshop: Workshop, out: Path) -> None:
+def with_checkpoint(spec, workspace: Workspace, out: Path) -> None:
     """A run that is stopped and stays so."""
     try:
         with stop_at_signal():
-            launch_episode(spec, next(episodes(spec, workshop)), workshop, out, tick=lambda _: ask_to_stop())
+            launch_episode(spec, next(episodes(spec, workspace)), workspace, out, tick=lambda _: ask_to_stop())
     except Interrupted:
         return
     raise AssertionError("it was asked to stop")

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import catalog
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 
@@ -18,8 +18,8 @@ def test_curve(method, request):
     dataset = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
     settings = {"encoder.hidden": [16]}
     spec = make_spec(dataset, method=method, steps=40, every=5, batch=8, settings=settings)
-    workshop = Workshop(dataset)
-    record, _ = train(spec, next(episodes(spec, workshop)), workshop)
+    workspace = Workspace(dataset)
+    record, _ = train(spec, next(episodes(spec, workspace)), workspace)
     lines = [
         " ".join(f"{k}={v:.6f}" for k, v in sorted(check.items()) if isinstance(v, float))
         + " "

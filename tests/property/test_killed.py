@@ -11,7 +11,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.train import episodes, train
 from tests.property.test_resume import METHODS, STEPS, data_for, ending, spec_for
 
@@ -23,13 +23,13 @@ KILLS = 50
 def run_slowly(method, plan, path, steps):
     """Train as `ending` does, and tell each step."""
     torch.set_num_threads(1)
-    spec, shop = spec_for(method, plan), Workshop(data_for(method))
+    spec, workspace = spec_for(method, plan), Workspace(data_for(method))
 
     def tick(metrics):
         steps.value += 1
         time.sleep(0.02)
 
-    train(spec, next(episodes(spec, shop)), shop, saver=Saver(path, seconds=0.0), tick=tick)
+    train(spec, next(episodes(spec, workspace)), workspace, saver=Saver(path, seconds=0.0), tick=tick)
 
 
 def kill_at(step, method, plan, path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast import catalog
 from holdfast.data.synthetic import world
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, launch, record_path, train
 
@@ -59,13 +59,13 @@ def spec_for(method, plan):
 
 
 def ending(spec, folder, kills=()):
-    workshop = Workshop(data_for(spec.method))
-    episode = next(episodes(spec, workshop))
+    workspace = Workspace(data_for(spec.method))
+    episode = next(episodes(spec, workspace))
     saver = partial(Saver, folder / "run.safetensors", seconds=0.0 if kills else 1000.0)
     for at in kills:
         with pytest.raises(Killed):
-            train(spec, episode, workshop, saver=saver(), tick=killer(at))
-    record, built = train(spec, episode, workshop, saver=saver())
+            train(spec, episode, workspace, saver=saver(), tick=killer(at))
+    record, built = train(spec, episode, workspace, saver=saver())
     return record, {k: v for k, v in built.method.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
@@ -133,16 +133,16 @@ def test_resume_is_exact_in_each_phase(tmp_path, straight, method, kills):
 
 def test_a_rerun_reads_what_is_done(tmp_path):
     spec = spec_for("erm", "leave-one-out")
-    workshop = Workshop(DATA)
-    first = list(launch(spec, workshop, tmp_path))
+    workspace = Workspace(DATA)
+    first = list(launch(spec, workspace, tmp_path))
     assert len(first) == 3
 
     def never(metrics):
         raise AssertionError("a finished run was trained again")
 
-    assert list(launch(spec, workshop, tmp_path, tick=never)) == first
-    gone = record_path(spec, next(episodes(spec, workshop)), tmp_path)
+    assert list(launch(spec, workspace, tmp_path, tick=never)) == first
+    gone = record_path(spec, next(episodes(spec, workspace)), tmp_path)
     gone.unlink()
-    again = list(launch(spec, workshop, tmp_path))
+    again = list(launch(spec, workspace, tmp_path))
     assert [r.stages for r in again] == [r.stages for r in first]
     assert not list((tmp_path / "checkpoints").glob("*"))

@@ -11,7 +11,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts, Vectors
 from holdfast.data.synthetic import world
 from holdfast.protocols.evaluate import outputs
-from holdfast.run.assemble import Workshop, assemble
+from holdfast.run.assemble import Workspace, assemble
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 from tests.tiny import tiny_bert
@@ -29,9 +29,9 @@ def texts():
 
 def frozen(dataset, encoder, cache, **more):
     spec = make_spec(dataset, encoder=encoder, tune="frozen", steps=15, every=5, batch=4, **more)
-    workshop = Workshop(dataset, cache=cache)
-    record, built = train(spec, next(episodes(spec, workshop)), workshop)
-    return record, built, workshop
+    workspace = Workspace(dataset, cache=cache)
+    record, built = train(spec, next(episodes(spec, workspace)), workspace)
+    return record, built, workspace
 
 
 def test_a_cached_run_gives_the_logits_of_an_uncached_one(texts, bert, tmp_path):
@@ -69,8 +69,8 @@ def test_changed_examples_are_computed_anew(texts, bert, tmp_path):
 
 def test_every_weight_counts_in_the_key(texts, bert):
     spec = make_spec(texts, encoder=bert)
-    workshop = Workshop(texts)
-    encoder = assemble(spec, next(episodes(spec, workshop)), workshop).encoder
+    workspace = Workspace(texts)
+    encoder = assemble(spec, next(episodes(spec, workspace)), workspace).encoder
     before = weights_digest(encoder)
     assert weights_digest(encoder) == before
     with torch.no_grad():
@@ -97,10 +97,10 @@ def test_a_cache_that_cannot_be_written_stops_nothing(texts, bert, tmp_path):
 def test_frozen_is_frozen_and_full_moves(texts, bert, tmp_path):
     for tune, cache in (("frozen", None), ("last:1", tmp_path), ("full", tmp_path)):
         spec = make_spec(texts, encoder=bert, tune=tune, steps=4, every=2, batch=4)
-        workshop = Workshop(texts, cache=cache)
-        episode = next(episodes(spec, workshop))
-        before = {k: v.clone() for k, v in assemble(spec, episode, workshop).encoder.state_dict().items()}
-        _, built = train(spec, episode, workshop)
+        workspace = Workspace(texts, cache=cache)
+        episode = next(episodes(spec, workspace))
+        before = {k: v.clone() for k, v in assemble(spec, episode, workspace).encoder.state_dict().items()}
+        _, built = train(spec, episode, workspace)
         after = built.deploy().backbone.state_dict()
         moved = {k for k in before if not torch.equal(before[k], after[k])}
         assert bool(moved) == (tune != "frozen")
@@ -117,8 +117,8 @@ def test_scale_and_vocabulary_come_from_training_rows_alone():
     encoders = []
     for data in (dataset, other):
         spec = make_spec(data, steps=2)
-        workshop = Workshop(data)
-        encoders.append(assemble(spec, next(episodes(spec, workshop)), workshop).encoder.state_dict())
+        workspace = Workspace(data)
+        encoders.append(assemble(spec, next(episodes(spec, workspace)), workspace).encoder.state_dict())
     for name, value in encoders[0].items():
         assert torch.equal(value, encoders[1][name]), name
     words = Dataset(
@@ -130,24 +130,24 @@ def test_scale_and_vocabulary_come_from_training_rows_alone():
         ("a", "b", "c"),
     )
     spec = make_spec(words, encoder="bilstm", steps=2)
-    workshop = Workshop(words)
-    known = assemble(spec, next(episodes(spec, workshop)), workshop).encoder.settings["words"]
+    workspace = Workspace(words)
+    known = assemble(spec, next(episodes(spec, workspace)), workspace).encoder.settings["words"]
     assert not [w for w in known if w.startswith("a")]
     assert "common" in known
 
 
 def test_bf16_on_a_cpu_is_refused(texts, bert):
     spec = make_spec(texts, encoder=bert, settings={"precision": "bf16"})
-    workshop = Workshop(texts)
+    workspace = Workspace(texts)
     with pytest.raises(BadInput, match="needs a GPU"):
-        assemble(spec, next(episodes(spec, workshop)), workshop)
+        assemble(spec, next(episodes(spec, workspace)), workspace)
 
 
 def transform(kind, **settings):
     dataset = world(kind, "none", domains=2, size=6, classes=2, seed=0)
     spec = make_spec(dataset, encoder={"image": "cnn", "graph": "gin", "vector": "mlp"}[kind], settings=settings)
-    workshop = Workshop(dataset)
-    return assemble(spec, next(episodes(spec, workshop)), workshop).transform
+    workspace = Workspace(dataset)
+    return assemble(spec, next(episodes(spec, workspace)), workspace).transform
 
 
 def test_an_augmentation_is_a_name_that_fits_the_examples():

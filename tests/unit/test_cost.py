@@ -10,7 +10,7 @@ from torch import nn
 from holdfast.data.synthetic import world
 from holdfast.nn.macs import macs, macs_if_counted
 from holdfast.run import train as cost
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 from tests.tiny import tiny_bert, tiny_vit
@@ -21,8 +21,8 @@ WIDTH = VECTORS.raw.take(np.arange(1)).shape[1]
 
 def ran(dataset, *, cache=None, **asked):
     spec = make_spec(dataset, steps=2, every=1, batch=2, **asked)
-    workshop = Workshop(dataset, cache=cache)
-    return train(spec, next(episodes(spec, workshop)), workshop)
+    workspace = Workspace(dataset, cache=cache)
+    return train(spec, next(episodes(spec, workspace)), workspace)
 
 
 def test_of_a_perceptron_by_hand():
@@ -35,11 +35,11 @@ def test_of_a_perceptron_by_hand():
 def test_runs_that_share_a_network_are_counted_once(monkeypatch):
     asked = []
     monkeypatch.setattr(cost, "macs_if_counted", lambda model, x: asked.append(x) or len(asked))
-    workshop = Workshop(VECTORS, cache=None)
+    workspace = Workspace(VECTORS, cache=None)
     for seed, hidden in ((0, 8), (1, 8), (1, 4)):
         spec = make_spec(VECTORS, steps=2, every=1, batch=2, seed=seed, settings={"encoder.hidden": [hidden]})
-        for episode in episodes(spec, workshop):
-            train(spec, episode, workshop)
+        for episode in episodes(spec, workspace):
+            train(spec, episode, workspace)
     assert len(asked) == 2
     assert torch.equal(asked[0], asked[1])
 

@@ -12,7 +12,7 @@ import holdfast
 from holdfast import BadInput, DomainClassifier
 from holdfast.data.synthetic import world
 from holdfast.nn.backbones.graph import geometric
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from tests.graphs import rings_and_stars
 from tests.tiny import tiny_bert, tiny_masked
 
@@ -98,7 +98,7 @@ def test_bad_calls_say_what_is_wrong(vectors):
 
 def test_a_neck_that_does_not_fit_is_told_before_images_are_prepared(monkeypatch):
     images = world("image", "none", domains=2, size=8, classes=2, seed=0)
-    monkeypatch.setattr(Workshop, "store", lambda *_: pytest.fail("images were prepared"))
+    monkeypatch.setattr(Workspace, "store", lambda *_: pytest.fail("images were prepared"))
     made = DomainClassifier("experts+erm", encoder="vit-tiny", tune="full", steps=1, settings={"neck.at": [99]})
     with pytest.raises(BadInput, match=r"from 0 to 11, .* not \[99\]"):
         made.fit_dataset(images)

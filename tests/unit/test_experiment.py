@@ -13,7 +13,7 @@ from holdfast.comparison import compare
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.images import read_images
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import choose_analyses, make_spec
 from holdfast.run.train import episodes, train
 
@@ -28,15 +28,15 @@ def spec(plan: str = "leave-one-out"):
 
 def first(asked, analyse=ALL):
     """The record of the first episode."""
-    workshop = Workshop(DATA)
-    return train(asked, next(episodes(asked, workshop)), workshop, analyse=analyse)[0]
+    workspace = Workspace(DATA)
+    return train(asked, next(episodes(asked, workspace)), workspace, analyse=analyse)[0]
 
 
 def test_analyses_change_no_number_of_the_run():
-    workshop = Workshop(DATA)
-    episode = next(episodes(spec(), workshop))
-    plain, built = train(spec(), episode, workshop)
-    analysed, again = train(spec(), episode, workshop, analyse=ALL)
+    workspace = Workspace(DATA)
+    episode = next(episodes(spec(), workspace))
+    plain, built = train(spec(), episode, workspace)
+    analysed, again = train(spec(), episode, workspace, analyse=ALL)
     assert (plain.id, plain.stages, plain.spec) == (analysed.id, analysed.stages, analysed.spec)
     assert plain.analysis == {}
     assert built.method is not None
@@ -64,12 +64,12 @@ def test_a_wrong_table_of_parts_is_told_before_anything_is_trained(tmp_path):
         Image.new("RGB", (8, 8)).save(place / f"{i}.png")
     (tmp_path / "parts.csv").write_text("image,part,x,y\ncat/0,tail,far,0.5\n")
     data, ticks = read_images(tmp_path), []
-    workshop, asked = Workshop(data), make_spec(data, steps=1, every=1, batch=2, settings={"encoder": "cnn"})
-    episode = next(episodes(asked, workshop))
+    workspace, asked = Workspace(data), make_spec(data, steps=1, every=1, batch=2, settings={"encoder": "cnn"})
+    episode = next(episodes(asked, workspace))
     with pytest.raises(BadInput, match="x and y of row 1 are no numbers"):
-        train(asked, episode, workshop, tick=ticks.append, analyse=("expert-parts",))
+        train(asked, episode, workspace, tick=ticks.append, analyse=("expert-parts",))
     assert not ticks
-    assert train(asked, episode, workshop, tick=ticks.append)[0].stages
+    assert train(asked, episode, workspace, tick=ticks.append)[0].stages
     assert ticks
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from holdfast import pretrain
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.run.jobs import Watch
+from holdfast.run.progress import ProgressListener
 from tests.annotated import tagged, write_conll, write_corpus
 from tests.tiny import tiny_bert, tiny_roberta
 
@@ -40,7 +40,7 @@ def test_the_loss_falls_and_the_folder_loads(tmp_path, corpus):
     assert again.after == done.after  # what is done is not done again
 
 
-class Refusing(Watch):
+class Refusing(ProgressListener):
     """Stops a training at a step."""
 
     def __init__(self, at: int = 0) -> None:

@@ -10,7 +10,7 @@ from holdfast import catalog
 from holdfast.comparison import compare, training_data
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workshop, assemble
+from holdfast.run.assemble import Workspace, assemble
 from holdfast.run.settings import choose_analyses, choose_methods, make_spec, parse, settings_of, with_methods
 from holdfast.run.train import episodes
 from holdfast.search.sweep import sweep
@@ -136,17 +136,17 @@ def test_a_task_takes_settings_and_a_spec_without_any_is_as_before(tmp_path):
 
 def test_examples_of_another_stride_are_prepared_anew(tmp_path):
     data = training_data(write_questions(tmp_path / "asked.jsonl", 4), task="span")
-    shop, asked = Workshop(data, cache=None), {"task": "span", "encoder.length": 24}
+    workspace, asked = Workspace(data, cache=None), {"task": "span", "encoder.length": 24}
     encoder = f"hf:{tiny_bert(tmp_path / 'bert')}"
     sizes = []
     for stride in (None, 2, 10):
         more = {} if stride is None else {"task.stride": stride}
         spec = make_spec(data, encoder=encoder, plan="all", settings={**asked, **more})
-        built = assemble(spec, next(episodes(spec, shop)), shop)
+        built = assemble(spec, next(episodes(spec, workspace)), workspace)
         assert built.task.stride == stride
         sizes.append(len(built.examples))
     assert sizes[1] < sizes[0] < sizes[2]
-    assert len(shop.structured) == 3
+    assert len(workspace.structured) == 3
 
 
 def test_analyses_of_one_feature_an_example_are_not_for_tasks_with_many():

@@ -11,7 +11,7 @@ import torch
 from holdfast.bench.harness import Result, seconds
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 
@@ -41,10 +41,10 @@ def run(device: torch.device) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
 
         def once() -> None:
-            workshop = Workshop(dataset, device=device, cache=Path(folder))
-            train(spec, next(episodes(spec, workshop)), workshop)
+            workspace = Workspace(dataset, device=device, cache=Path(folder))
+            train(spec, next(episodes(spec, workspace)), workspace)
 
-        warm = Workshop(dataset.limited(4), device=device, cache=Path(folder))
+        warm = Workspace(dataset.limited(4), device=device, cache=Path(folder))
         train(spec, next(episodes(spec, warm)), warm)  # libraries and weights are loaded before either is timed
         first, second = seconds(once, device), seconds(once, device)
     return [Result("second/first", first / second, bar=20.0, at_least=True)]

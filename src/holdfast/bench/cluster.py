@@ -78,10 +78,10 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _sweep(address: str, count: int, device: torch.device) -> Seen:
-    specs, shop = tiny(count, device)
+    specs, workspace = tiny(count, device)
     with tempfile.TemporaryDirectory() as folder:
         start, own = time.perf_counter(), time.process_time()
-        done = run_all(specs, shop, Path(folder), engine=Ray(address))
+        done = run_all(specs, workspace, Path(folder), engine=Ray(address))
         took, driver = time.perf_counter() - start, time.process_time() - own
         stored = sum(path.stat().st_size for path in (Path(folder) / "records").iterdir())
     assert len(done) == count

@@ -16,7 +16,7 @@ import torch
 
 from holdfast.bench.harness import Result, attempt, one_thread
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.jobs import Engine
 from holdfast.run.local import Local
 from holdfast.run.many import run_all
@@ -39,20 +39,20 @@ def run(device: torch.device) -> list[Result]:
         ]
 
 
-def tiny(count: int, device: torch.device, steps: int = STEPS) -> tuple[list[Spec], Workshop]:
+def tiny(count: int, device: torch.device, steps: int = STEPS) -> tuple[list[Spec], Workspace]:
     """Specs of so many runs in all, which differ by their seeds, and where they run."""
-    shop = Workshop(world("vector", "rotation", domains=EACH, size=60), device=device, cache=None)
+    workspace = Workspace(world("vector", "rotation", domains=EACH, size=60), device=device, cache=None)
     small = {"encoder.hidden": [32], "every": steps // 3}
-    spec = make_spec(shop.dataset, steps=steps, batch=16, device=device, settings=small)
-    return [replace(spec, seed=seed) for seed in range(count // EACH)], shop
+    spec = make_spec(workspace.dataset, steps=steps, batch=16, device=device, settings=small)
+    return [replace(spec, seed=seed) for seed in range(count // EACH)], workspace
 
 
 def seconds(engine: Engine, count: int, device: torch.device, steps: int = STEPS) -> float:
     """How long an engine takes for so many runs, its start and end included."""
-    specs, shop = tiny(count, device, steps)
+    specs, workspace = tiny(count, device, steps)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        done = run_all(specs, shop, Path(folder), engine=engine)
+        done = run_all(specs, workspace, Path(folder), engine=engine)
         assert len(done) == count
         return time.perf_counter() - start
 
@@ -67,15 +67,15 @@ def _ray_over_local(device: torch.device, steps: int = STEPS, *, rounds: int = R
 
 def _overhead(device: torch.device) -> float:
     """Milliseconds a run that the engine adds to bare training: records, checks and episodes, one spec at a time."""
-    specs, shop = tiny(RUNS, device)
-    train(specs[0], next(episodes(specs[0], shop)), shop)  # warm
+    specs, workspace = tiny(RUNS, device)
+    train(specs[0], next(episodes(specs[0], workspace)), workspace)  # warm
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for spec in specs:
             start = time.perf_counter()
-            for episode in episodes(spec, shop):
-                train(spec, episode, shop)
+            for episode in episodes(spec, workspace):
+                train(spec, episode, workspace)
             between = time.perf_counter()
-            run_all([spec], shop, Path(folder))
+            run_all([spec], workspace, Path(folder))
             found.append(1000 * (time.perf_counter() - between - (between - start)) / EACH)
     return median(found)

@@ -14,7 +14,7 @@ from holdfast.cli.options import Config, settle
 
 if TYPE_CHECKING:
     from holdfast.comparison import Comparison
-    from holdfast.run.jobs import Watch
+    from holdfast.run.progress import ProgressListener
 
 NoModel = Annotated[bool, typer.Option("--no-model", help="Compare and choose, but train no model on all domains.")]
 
@@ -84,7 +84,7 @@ def compare(
     """
     from holdfast.comparison import compare as run
     from holdfast.core.parallel import joined
-    from holdfast.run.logging import logged
+    from holdfast.run.progress import logged
 
     settings = options.with_task(settle(context, config, set_), task)
     where = engines.chosen(engine, jobs, address, cpus, gpus)
@@ -117,7 +117,7 @@ def compare(
     tell(done, model, json=json)
 
 
-def kept(done: Comparison, folder: Path, *, device: str, cache: bool, watch: Watch) -> Path | None:
+def kept(done: Comparison, folder: Path, *, device: str, cache: bool, watch: ProgressListener) -> Path | None:
     """The folder of the chosen model, trained on all domains; None where there can be none."""
     from holdfast.models.refit import refit
 

@@ -28,7 +28,7 @@ from holdfast.core.errors import one_line, visible
 
 if TYPE_CHECKING:
     from holdfast.record import RunRecord
-    from holdfast.run.jobs import Watch
+    from holdfast.run.progress import ProgressListener
 
 SHOWN = 16  # runs with a bar, where more are under way at once
 EVERY = 30.0  # seconds between two lines about runs that are done
@@ -96,10 +96,10 @@ def may_speak() -> bool:
     return parallel.may_speak()
 
 
-def _lines() -> Watch:
-    from holdfast.run.jobs import Watch
+def _lines() -> ProgressListener:
+    from holdfast.run.progress import ProgressListener
 
-    class Lines(Watch):
+    class Lines(ProgressListener):
         def start(self, total: int, finished: int) -> None:
             say(f"{finished} of {total} runs are done already" if finished else f"runs: {total}")
             self.total, self.done, self.said = total, finished, time.monotonic()
@@ -119,13 +119,13 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def watching(quiet: bool) -> Iterator[Watch]:
+def watching(quiet: bool) -> Iterator[ProgressListener]:
     """Bars for runs, steps and encoding, with rates and the time left; plain lines where stderr is no terminal."""
-    from holdfast.run.jobs import Watch
+    from holdfast.run.progress import ProgressListener
 
     silent = quiet or not processes.first()
     if silent or not sys.stderr.isatty():
-        yield Watch() if silent else _lines()
+        yield ProgressListener() if silent else _lines()
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -136,7 +136,7 @@ def watching(quiet: bool) -> Iterator[Watch]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
 
-        class Bars(Watch):
+        class Bars(ProgressListener):
             def __init__(self) -> None:
                 self.runs = self.run = self.encode = None
                 self.others: dict[str, TaskID] = {}
@@ -155,7 +155,7 @@ def watching(quiet: bool) -> Iterator[Watch]:
                 self.close()  # one that diverged has no end
                 self.run = bars.add_task(visible(name), total=steps)
 
-            def elsewhere(self, id: str, name: str, done: int, steps: int) -> None:
+            def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
                 if done >= steps:
                     if id in self.others:
                         bars.remove_task(self.others.pop(id))

@@ -68,7 +68,7 @@ def fit(
     from holdfast.estimator import DomainClassifier
     from holdfast.models.card import to_predict
     from holdfast.models.saved import check_folder
-    from holdfast.run.logging import logged
+    from holdfast.run.progress import logged
 
     settings = options.with_task(settle(context, config, set_), task)
     metric = settings.pop("metric", metric)

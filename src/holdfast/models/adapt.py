@@ -28,8 +28,8 @@ from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode, Past, Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read, run_id
-from holdfast.run.assemble import Assembled, Workshop
-from holdfast.run.jobs import Watch
+from holdfast.run.assemble import Assembly, Workspace
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import GROUPS, choose_device, make_spec
 from holdfast.run.train import episodes, train, training_steps
 from holdfast.spec import Spec
@@ -81,7 +81,7 @@ def adapt(
     domain: str | None = None,
     earlier: Sequence[Source] = (),
     columns: Mapping[str, str] | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> Adaptation:
     """Adapt a model folder; where the model holds, or is forced, it becomes the folder's next version."""
     folder, terms = Path(model), terms or Terms()
@@ -113,7 +113,7 @@ def adapt_model(
     earlier: Sequence[Dataset] = (),
     parent: int = 1,
     folder: Path | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> Adaptation:
     """Let a copy of the model learn one more domain; the model itself is left as it was."""
     if saved.task not in TASKS:
@@ -134,7 +134,7 @@ def adapt_model(
     unmeasured = sorted(set(saved.domains) - {part.domain for part in held})
     if unmeasured and not terms.force:
         raise _nothing_to_measure(unmeasured, given=bool(earlier))
-    device, watch = choose_device(terms.device), watch or Watch()
+    device, watch = choose_device(terms.device), watch or ProgressListener()
     rule, own = choose_rule(terms.method, saved.model, saved.task, examples=bool(trained))
     given = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric", "seed")}
     spec = make_adapting_spec(
@@ -145,12 +145,12 @@ def adapt_model(
     episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (choose,), held),))
     path = None if folder is None else folder / "checkpoints" / f"{run_id(spec.json(), episode.name)}.safetensors"
     saver = Saver(path)
-    workshop = Workshop(dataset, device=device, cache=cache_folder(), watch=watch.encoding)
+    workspace = Workspace(dataset, device=device, cache=cache_folder(), watch=watch.encoding)
     watch.start(1, 0)
     watch.begin(f"{spec.method} on {learn.domain}", training_steps(spec))
     with stop_at_signal():
         record, built = train(
-            spec, episode, workshop, saver=saver, tick=watch.step,
+            spec, episode, workspace, saver=saver, tick=watch.step,
             trained=saved.model, past=Past(len(saved.record.stages), trained),
         )  # fmt: skip
     watch.end(record)
@@ -186,7 +186,7 @@ def _nothing_to_measure(domains: Sequence[str], *, given: bool) -> BadInput:
 
 
 def _model(
-    saved: SavedModel, built: Assembled, record: RunRecord, new: Dataset, stage: Stage, past: Past, spec: Spec
+    saved: SavedModel, built: Assembly, record: RunRecord, new: Dataset, stage: Stage, past: Past, spec: Spec
 ) -> SavedModel:
     """The new model with all that its folder holds; the rows of `past.stages` examples come before the new ones."""
     gauge, held = None, saved.held_out or HeldOut({}, {})
@@ -251,11 +251,11 @@ def go_on(saved: SavedModel, dataset: Dataset, *, device: torch.device, cache: P
     """
     spec = _spec(Spec(**saved.record.spec), dataset, device)
     dataset = with_classes(dataset, saved.classes).checked()
-    workshop = Workshop(dataset, device=device, cache=cache)
-    (episode,) = episodes(spec, workshop)
+    workspace = Workspace(dataset, device=device, cache=cache)
+    (episode,) = episodes(spec, workspace)
     with stop_at_signal():
         past = Past(len(saved.record.stages))
-        record, built = train(spec, episode, workshop, trained=saved.model, past=past)
+        record, built = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held = (saved.held_out or HeldOut({}, {})).joined(HeldOut.of(dataset, episode.stages[0].valid))
     return SavedModel(built.deploy(), built.encoder, saved.classes, record, None, held, saved.kept, saved.columns)

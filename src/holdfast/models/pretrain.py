@@ -20,9 +20,9 @@ from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read, run_id
 from holdfast.report.page import write_page
-from holdfast.run.assemble import Assembled, Workshop
-from holdfast.run.jobs import Watch
+from holdfast.run.assemble import Assembly, Workspace
 from holdfast.run.occupied import check_own_model
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import choose_device, make_spec
 from holdfast.run.train import episodes, train, training_steps
 
@@ -58,13 +58,13 @@ def pretrain(
     examples: int | None = None,
     data_dir: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> Pretraining:
     """Train on all texts but a few held out of each domain; stopped, it goes on where it was when called again.
 
     Where rows are marked as training, validation and test, those that train are the first alone.
     """
-    out, watch = Path(out), watch or Watch()
+    out, watch = Path(out), watch or ProgressListener()
     _check(out)
     where = choose_device(device)
     folder = None if data_dir is None else Path(data_dir)
@@ -81,8 +81,8 @@ def pretrain(
     if spec.task != "masked" or spec.plan != "all" or spec.neck != "none":
         raise BadInput("pretrain learns masked words on all domains without a neck: leave task, plan and neck alone")
     check_own_model(out, spec)
-    workshop = Workshop(dataset, device=where, cache=None, watch=watch.encoding)
-    (episode,) = episodes(spec, workshop)
+    workspace = Workspace(dataset, device=where, cache=None, watch=watch.encoding)
+    (episode,) = episodes(spec, workspace)
     name = run_id(spec.json(), episode.name)
     if (out / RECORD).exists() and (out / "config.json").exists() and read(out / RECORD).id == name:
         return _told(out, read(out / RECORD), dataset.notes)
@@ -91,7 +91,7 @@ def pretrain(
     watch.begin(f"masked words of {len(dataset.domains)} domains", training_steps(spec))
     with locked(out):
         with stop_at_signal():
-            record, built = train(spec, episode, workshop, saver=saver, tick=watch.step)
+            record, built = train(spec, episode, workspace, saver=saver, tick=watch.step)
         watch.end(record)
         record.analysis["before"] = _before(built, episode.stages[0])
         notes = _write(built, out)
@@ -116,12 +116,12 @@ def _check(folder: Path) -> None:
         raise BadInput(f"{folder} holds other files ({there[0]}): name a new folder with --out")
 
 
-def _before(built: Assembled, stage: Stage) -> dict[str, Any]:
+def _before(built: Assembly, stage: Stage) -> dict[str, Any]:
     """What the network scored on the test texts before its first step."""
     return score(built.make(), built.examples, stage.test, built.task, built.task.metrics)
 
 
-def _write(built: Assembled, out: Path) -> list[str]:
+def _write(built: Assembly, out: Path) -> list[str]:
     model = built.deploy()
     assert isinstance(model.backbone, TextEncoder)
     assert isinstance(model.head, Vocabulary)

@@ -13,8 +13,8 @@ from holdfast.data.splits import to_train_on
 from holdfast.estimator import DomainClassifier
 from holdfast.models.saved import check_folder
 from holdfast.record import read
-from holdfast.run.jobs import Watch
 from holdfast.run.occupied import COMPARED
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import settings_of
 
 # a model of all domains differs from the runs that were compared in these, and in nothing else
@@ -22,7 +22,12 @@ OWN = ("plan", "plan_args", "select", "seed", "precision", "processes")
 
 
 def refit(
-    done: Comparison, folder: str | Path, *, device: str = "auto", cache: bool = True, watch: Watch | None = None
+    done: Comparison,
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    cache: bool = True,
+    watch: ProgressListener | None = None,
 ) -> Path:
     """Train the choice of a comparison on all its domains; a folder that holds that very model is left as it is."""
     folder, reason = Path(folder), done.why_no_model

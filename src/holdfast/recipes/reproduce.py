@@ -18,9 +18,10 @@ from holdfast.recipes.measure import Job, Measured, gains_told, jobs_for, measur
 from holdfast.recipes.specs import Maker
 from holdfast.record import RunRecord
 from holdfast.report.page import write_page
-from holdfast.run.assemble import Workshop
-from holdfast.run.jobs import Engine, Watch
+from holdfast.run.assemble import Workspace
+from holdfast.run.jobs import Engine
 from holdfast.run.many import run_all
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import choose_analyses, choose_device, unfit
 from holdfast.run.train import episodes, training_domains
 from holdfast.spec import Spec
@@ -63,7 +64,7 @@ def reproduce(
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     analyse: Sequence[str] = (),
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
     engine: Engine | None = None,
 ) -> Reproduction:
     """Run the chosen rows and columns of a published table with its settings, or with what is given in their place."""
@@ -97,17 +98,19 @@ def reproduce(
     wanted = choose_analyses(analyse, tasks.values())
     sets, absent = _read_all(tasks, data_dir=data_dir)
     first = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}  # any of the jobs on these data sets
-    shops = {key: Workshop(dataset_of(job, sets, examples), device=where, cache=folder) for key, job in first.items()}
+    workspaces = {
+        key: Workspace(dataset_of(job, sets, examples), device=where, cache=folder) for key, job in first.items()
+    }
     maker = Maker(table, jobs, encoder=encoder, steps=steps, given=given)
     reasons = {job.key: reason for job in jobs if (reason := lacks(job, sets, absent) or unsaid(job, given))}
-    specs = {job.key: maker.spec(job, shops[job.sets]) for job in jobs if job.key not in reasons}
+    specs = {job.key: maker.spec(job, workspaces[job.sets]) for job in jobs if job.key not in reasons}
     for job in jobs:
-        if job.key in specs and (reason := _as_baseline(specs[job.key], shops[job.sets])):
+        if job.key in specs and (reason := _as_baseline(specs[job.key], workspaces[job.sets])):
             reasons[job.key] = reason
     chosen = [job for job in jobs if job.key not in reasons]
     if not chosen:
         raise BadInput(f"nothing of {table.name} can be run here: {'; '.join(dict.fromkeys(reasons.values()))}")
-    records = _run(chosen, specs, numbers, shops, Path(out), watch, wanted, engine)
+    records = _run(chosen, specs, numbers, workspaces, Path(out), watch, wanted, engine)
     made = measure(table, cells, records, reasons)
     runs = list({record.id: record for own in records.values() for record in own}.values())
     notes = (
@@ -162,9 +165,9 @@ def unsaid(job: Job, given: Mapping[str, Any]) -> str:
     return next((why for name, why in job.row.asks.items() if name not in given), "")
 
 
-def _as_baseline(spec: Spec, shop: Workshop) -> str:
+def _as_baseline(spec: Spec, workspace: Workspace) -> str:
     """Why a row has too few domains or would train exactly as the baseline; empty where it would not."""
-    sources = training_domains(episodes(spec, shop), spec.select)
+    sources = training_domains(episodes(spec, workspace), spec.select)
     return unfit(spec.method, spec, sources).partition(" (")[0]  # without the mends, which the rows do not allow
 
 
@@ -172,9 +175,9 @@ def _run(
     jobs: Sequence[Job],
     specs: Mapping[Key, Spec],
     seeds: Sequence[int],
-    shops: Mapping[tuple[str, ...], Workshop],
+    workspaces: Mapping[tuple[str, ...], Workspace],
     out: Path,
-    watch: Watch | None,
+    watch: ProgressListener | None,
     analyse: Sequence[str],
     engine: Engine | None,
 ) -> dict[Key, list[RunRecord]]:
@@ -184,7 +187,9 @@ def _run(
         together = [job for job in jobs if (job.sets, job.plan) == place]
         every = [replace(specs[job.key], seed=seed) for job in together for seed in seeds]
         unique = list({str(spec.json()): spec for spec in every}.values())
-        done = run_all(unique, shops[place[0]], out, only=together[0].only, watch=watch, analyse=analyse, engine=engine)
+        done = run_all(
+            unique, workspaces[place[0]], out, only=together[0].only, watch=watch, analyse=analyse, engine=engine
+        )
         for job in together:
             own = {**specs[job.key].json(), "seed": None}
             found[job.key] = [record for record in done if {**record.spec, "seed": None} == own]

@@ -10,7 +10,7 @@ from holdfast import catalog
 from holdfast.core.errors import unknown
 from holdfast.recipes.base import Key, Recipe
 from holdfast.recipes.measure import Job
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes
 from holdfast.spec import Spec
@@ -38,7 +38,7 @@ class Maker:
                 article = "an" if group == "encoder" else "a"
                 raise unknown(f"setting of {article} {group} of {recipe.name}", inner, known)
 
-    def spec(self, job: Job, shop: Workshop) -> Spec:
+    def spec(self, job: Job, workspace: Workspace) -> Spec:
         """The published number of epochs is counted in the examples that train here."""
         of_data = self.recipe.data_settings.get(job.data, {})
         of_data = {key: value for key, value in of_data.items() if key != "encoder" and self._applies(key, job)}
@@ -55,8 +55,8 @@ class Maker:
             settings["select"] = job.select
         own = {key: _filled(value, job) for key, value in self.given.items() if self._applies(key, job)}
         name = self._encoder(job)
-        first = make_spec(shop.dataset, encoder=name, device=shop.device, settings={**settings, **own})
-        trained = [stage.train for episode in episodes(first, shop) for stage in episode.stages]
+        first = make_spec(workspace.dataset, encoder=name, device=workspace.device, settings={**settings, **own})
+        trained = [stage.train for episode in episodes(first, workspace) for stage in episode.stages]
         domains, examples = max(map(len, trained)), max(sum(map(len, parts)) for parts in trained)
         budget = self.recipe.budgets.get(job.data, self.recipe.budget)
         if job.row.steps:
@@ -64,7 +64,7 @@ class Maker:
         settings |= budget.settings(domains=domains, examples=examples, steps=self.steps)
         if job.row.turns:
             settings[job.row.turns] = budget.turn(domains=domains, steps=settings["steps"])
-        return make_spec(shop.dataset, encoder=name, device=shop.device, settings={**settings, **own})
+        return make_spec(workspace.dataset, encoder=name, device=workspace.device, settings={**settings, **own})
 
     def _applies(self, key: str, job: Job) -> bool:
         """A setting of a method, an encoder, a neck, a plan or a task goes to the jobs whose part has it."""

@@ -42,7 +42,7 @@ Encoding = Callable[[int, int], None]  # (examples done, of how many)
 
 
 @dataclass
-class Workshop:
+class Workspace:
     """One data set on one device, with the prepared examples and features that its runs share."""
 
     dataset: Dataset
@@ -115,21 +115,21 @@ class Workshop:
 class FollowingWords:
     """Examples that are prepared again when the network in training has learnt new words."""
 
-    workshop: Workshop
+    workspace: Workspace
     encoder: Backbone
 
     def words(self, parts: Sequence[Part]) -> Sequence[str]:
         assert isinstance(self.encoder, GrowsWords)
-        return self.encoder.words_in(self.workshop.dataset.raw.take(rows_of(parts)))
+        return self.encoder.words_in(self.workspace.dataset.raw.take(rows_of(parts)))
 
     def examples(self, method: Method) -> Examples:
         backbone = method.model.backbone
         assert isinstance(backbone, Backbone)
-        return self.workshop.examples(self.workshop.store(backbone))
+        return self.workspace.examples(self.workspace.store(backbone))
 
 
 @dataclass(frozen=True)
-class Assembled:
+class Assembly:
     """The parts of one run; `method` is there once it has been trained."""
 
     encoder: Backbone
@@ -140,7 +140,7 @@ class Assembled:
     following: FollowingWords | None = None
     method: Method | None = None
 
-    def trained(self, method: Method) -> Assembled:
+    def trained(self, method: Method) -> Assembly:
         """The same parts with the method as training left it, and the examples as it takes them."""
         if self.following is None:
             return replace(self, method=method)
@@ -157,47 +157,47 @@ class Assembled:
         return model
 
 
-def assemble(spec: Spec, episode: Episode, workshop: Workshop, *, trained: Model | None = None) -> Assembled:
+def assemble(spec: Spec, episode: Episode, workspace: Workspace, *, trained: Model | None = None) -> Assembly:
     """Build what the spec names; an encoder learns vocabulary and scale from the first stage's training rows alone.
 
     With a network that is trained already, a copy of it is what the method trains on.
     """
-    blueprint, encoder, task, kept = _drawn(spec, episode, workshop, trained)
+    blueprint, encoder, task, kept = _drawn(spec, episode, workspace, trained)
     if kept:
         with seeded(spec.seed):
             # what is wrong with them is told before all examples are encoded
             Model(Features(inputs=encoder.width), *blueprint.ends(encoder))
-        examples = workshop.examples(TensorStore(workshop.frozen(encoder)))
+        examples = workspace.examples(TensorStore(workspace.frozen(encoder)))
     elif isinstance(task, Structured):
-        examples, task = workshop.asked(spec, task, encoder)
+        examples, task = workspace.asked(spec, task, encoder)
     else:
-        examples = workshop.examples(workshop.store(encoder))
-    make = partial(blueprint.method, encoder, task, kept=kept, device=workshop.device)
-    following = FollowingWords(workshop, encoder) if isinstance(encoder, GrowsWords) and not kept else None
-    return Assembled(encoder, examples, task, make, _augmentation(spec, workshop.dataset.raw.kind), following)
+        examples = workspace.examples(workspace.store(encoder))
+    make = partial(blueprint.method, encoder, task, kept=kept, device=workspace.device)
+    following = FollowingWords(workspace, encoder) if isinstance(encoder, GrowsWords) and not kept else None
+    return Assembly(encoder, examples, task, make, _augmentation(spec, workspace.dataset.raw.kind), following)
 
 
-def try_out(spec: Spec, episode: Episode, workshop: Workshop) -> None:
+def try_build(spec: Spec, episode: Episode, workspace: Workspace) -> None:
     """Build the spec's network and method, and drop them: one sentence where its parts do not go together."""
     if spec.neck == "none" and not spec.method_args:
         return  # such parts always do
-    blueprint, encoder, task, kept = _drawn(spec, episode, workshop, None)
+    blueprint, encoder, task, kept = _drawn(spec, episode, workspace, None)
     blueprint.method(encoder, task, kept=kept, device=torch.device("cpu"))
 
 
 def _drawn(
-    spec: Spec, episode: Episode, workshop: Workshop, trained: Model | None
+    spec: Spec, episode: Episode, workspace: Workspace, trained: Model | None
 ) -> tuple[Blueprint, Backbone, Task, bool]:
     """How to make the spec's parts, its encoder and task, and whether that encoder's features are kept."""
-    dataset = workshop.dataset
-    if spec.precision == "bf16" and workshop.device.type != "cuda":
+    dataset = workspace.dataset
+    if spec.precision == "bf16" and workspace.device.type != "cuda":
         raise BadInput("precision bf16 needs a GPU: use fp32 here")
     catalog.encoder_for(dataset.raw.kind, spec.encoder, spec.task)
     blueprint = Blueprint(spec, dataset, rows_of(episode.stages[0].train), trained)
-    encoder = workshop.pristine(spec, blueprint.encoder)
+    encoder = workspace.pristine(spec, blueprint.encoder)
     task: Task = catalog.make("tasks", spec.task, given=spec.task_args)
     plain = not isinstance(task, Structured)  # one feature an example, which can be kept
-    kept = spec.tune == "frozen" and workshop.cache is not None and plain and not isinstance(encoder, Features)
+    kept = spec.tune == "frozen" and workspace.cache is not None and plain and not isinstance(encoder, Features)
     return blueprint, encoder, task, kept
 
 

@@ -14,32 +14,10 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.base import Metrics
 from holdfast.protocols.plan import Episode
 from holdfast.record import RunRecord
-from holdfast.run.assemble import Workshop, assemble
+from holdfast.run.assemble import Workspace, assemble
+from holdfast.run.progress import ProgressListener
 from holdfast.run.train import Tick, episodes, launch_episode, record_path, training_steps
 from holdfast.spec import Spec
-
-
-class Watch:
-    """Override what you want to show; every call is cheap and may be ignored."""
-
-    def encoding(self, done: int, total: int) -> None:
-        """Features of a frozen encoder are being computed."""
-
-    def start(self, total: int, finished: int) -> None:
-        """So many runs are asked for, of which so many have a record already."""
-
-    def begin(self, name: str, steps: int) -> None:
-        """A run begins."""
-
-    def step(self, metrics: Metrics) -> None:
-        """A step of the current run was taken."""
-
-    def elsewhere(self, id: str, name: str, done: int, steps: int) -> None:
-        """Of several runs at once, the one with this record has taken so many of its steps; all, when it is over."""
-
-    def end(self, record: RunRecord) -> None:
-        """The current run has its record."""
-
 
 Outcome = RunRecord | BadInput
 TRIES = 5  # a run whose worker dies so often is the cause itself
@@ -87,18 +65,18 @@ class Kit:
     environment: dict[str, str] = field(default_factory=dict)  # the variables of this library, as the driver has them
 
     @staticmethod
-    def of(shop: Workshop, out: Path, analyse: Sequence[str], *, threads: int, device: str = "") -> Kit:
+    def of(workspace: Workspace, out: Path, analyse: Sequence[str], *, threads: int, device: str = "") -> Kit:
         own = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST")}
         return Kit(
-            shop.dataset, device or shop.device.type, None if shop.cache is None else shop.cache.resolve(),
+            workspace.dataset, device or workspace.device.type, None if workspace.cache is None else workspace.cache.resolve(),
             out.resolve(), tuple(analyse), threads, own,
         )  # fmt: skip
 
-    def shop(self) -> Workshop:
+    def workspace(self) -> Workspace:
         """The workshop of a worker, whose runs share what they prepare."""
         os.environ.update(self.environment)
         torch.set_num_threads(self.threads)
-        return Workshop(self.dataset, device=torch.device(self.device), cache=self.cache)
+        return Workspace(self.dataset, device=torch.device(self.device), cache=self.cache)
 
 
 Outcomes = Generator[tuple[Job, Outcome], None, None]
@@ -108,32 +86,32 @@ class Engine(Protocol):
     """Runs jobs somewhere and gives what became of each, in any order; closed early, it leaves nothing running."""
 
     def run(
-        self, jobs: Sequence[Job], shop: Workshop, out: Path, *, watch: Watch, analyse: Sequence[str]
+        self, jobs: Sequence[Job], workspace: Workspace, out: Path, *, watch: ProgressListener, analyse: Sequence[str]
     ) -> Outcomes: ...
 
 
-def do(job: Job, shop: Workshop, out: Path, *, tick: Tick | None, analyse: Sequence[str] = ()) -> Outcome:
+def do(job: Job, workspace: Workspace, out: Path, *, tick: Tick | None, analyse: Sequence[str] = ()) -> Outcome:
     """Run a job to its record, or to the sentence that says why there is none."""
     try:
-        return launch_episode(job.spec, _episode(job, shop), shop, out, tick=tick, analyse=analyse)
+        return launch_episode(job.spec, _episode(job, workspace), workspace, out, tick=tick, analyse=analyse)
     except BadInput as error:
         return error
 
 
-def share_features(jobs: Sequence[Job], shop: Workshop) -> None:
+def share_features(jobs: Sequence[Job], workspace: Workspace) -> None:
     """Fill the cache with what many workers would otherwise each compute: features, decoded images."""
     seen = set()
     for job in jobs:
         spec = job.spec
         key = (spec.encoder, str(spec.encoder_args), spec.tune)
-        kept = shop.cache is not None and (spec.tune == "frozen" or shop.dataset.raw.kind == "image")
+        kept = workspace.cache is not None and (spec.tune == "frozen" or workspace.dataset.raw.kind == "image")
         if kept and key not in seen:
             seen.add(key)
-            assemble(spec, _episode(job, shop), shop)
+            assemble(spec, _episode(job, workspace), workspace)
 
 
-def _episode(job: Job, shop: Workshop) -> Episode:
-    return next(each for each in episodes(job.spec, shop) if each.name == job.episode)
+def _episode(job: Job, workspace: Workspace) -> Episode:
+    return next(each for each in episodes(job.spec, workspace) if each.name == job.episode)
 
 
 class Counted:

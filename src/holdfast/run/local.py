@@ -18,8 +18,9 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import stop_at_signal, stop_if_asked, stop_together
 from holdfast.record import RunRecord
-from holdfast.run.assemble import Workshop
-from holdfast.run.jobs import TRIES, Job, Kit, Outcomes, Watch, do, share_features
+from holdfast.run.assemble import Workspace
+from holdfast.run.jobs import TRIES, Job, Kit, Outcomes, do, share_features
+from holdfast.run.progress import ProgressListener
 
 
 @dataclass(frozen=True)
@@ -28,18 +29,20 @@ class Local:
 
     jobs: int = 1
 
-    def run(self, jobs: Sequence[Job], shop: Workshop, out: Path, *, watch: Watch, analyse: Sequence[str]) -> Outcomes:
-        count = min(self.jobs or places(shop.device), len(jobs))
+    def run(
+        self, jobs: Sequence[Job], workspace: Workspace, out: Path, *, watch: ProgressListener, analyse: Sequence[str]
+    ) -> Outcomes:
+        count = min(self.jobs or places(workspace.device), len(jobs))
         if count > 1:
             yield from at_once(
-                jobs, shop, out, watch=watch, analyse=analyse, count=count, threads=max(1, cores() // count)
+                jobs, workspace, out, watch=watch, analyse=analyse, count=count, threads=max(1, cores() // count)
             )
             return
         with stop_at_signal():
             for job in jobs:
                 stop_together()
                 watch.begin(job.name, job.steps)
-                yield job, do(job, shop, out, tick=watch.step, analyse=analyse)
+                yield job, do(job, workspace, out, tick=watch.step, analyse=analyse)
 
 
 def local(jobs: str) -> Local:
@@ -67,18 +70,18 @@ LOOK = 0.2  # seconds between looks at whether we were asked to stop
 
 def at_once(
     jobs: Sequence[Job],
-    shop: Workshop,
+    workspace: Workspace,
     out: Path,
     *,
-    watch: Watch,
+    watch: ProgressListener,
     analyse: Sequence[str],
     count: int,
     threads: int,
 ) -> Outcomes:
     """The outcome of each job as it comes; a job whose worker died is asked for again, and goes on where it was."""
     with stop_at_signal():
-        share_features(jobs, shop)
-        kit = Kit.of(shop, out, analyse, threads=threads)
+        share_features(jobs, workspace)
+        kit = Kit.of(workspace, out, analyse, threads=threads)
         waiting, died = deque(jobs), Counter()
         crew = [_Worker(kit, at) for at in range(count)]
         try:
@@ -102,12 +105,12 @@ def at_once(
                             waiting.appendleft(job)
                         continue
                     if kind == "steps":
-                        watch.elsewhere(job.id, job.name, told, job.steps)
+                        watch.worker_steps(job.id, job.name, told, job.steps)
                     elif kind == "broken":
                         raise RuntimeError(f"{job.name} failed in a worker:\n{told}")
                     else:
                         worker.job = None
-                        watch.elsewhere(job.id, job.name, job.steps, job.steps)
+                        watch.worker_steps(job.id, job.name, job.steps, job.steps)
                         if isinstance(told, RunRecord):
                             watch.begin(job.name, job.steps)
                         yield job, told

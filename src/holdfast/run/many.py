@@ -12,20 +12,21 @@ from holdfast.core.files import locked
 from holdfast.protocols.fit import Diverged
 from holdfast.protocols.plan import Episode
 from holdfast.record import RunRecord, read_whole
-from holdfast.run.assemble import Workshop, try_out
-from holdfast.run.jobs import Engine, Job, Watch
+from holdfast.run.assemble import Workspace, try_build
+from holdfast.run.jobs import Engine, Job
 from holdfast.run.local import Local
+from holdfast.run.progress import ProgressListener
 from holdfast.run.train import check_job, episodes
 from holdfast.spec import Spec
 
 
 def run_all(
     specs: Sequence[Spec],
-    workshop: Workshop,
+    workspace: Workspace,
     out: Path,
     *,
     only: Container[str] | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
     analyse: Sequence[str] = (),
     engine: Engine | None = None,
     diverged: Callable[[Spec, Diverged], None] | None = None,
@@ -35,13 +36,13 @@ def run_all(
     A run that fails ends them all; with `diverged`, one that diverges is told there, its spec has no records here, and
     the others go on.
     """
-    watch = watch or Watch()
-    workshop.watch = watch.encoding
-    every = ((spec, episode) for spec in specs for episode in episodes(spec, workshop))
+    watch = watch or ProgressListener()
+    workspace.watch = watch.encoding
+    every = ((spec, episode) for spec in specs for episode in episodes(spec, workspace))
     jobs: dict[str, Job] = {}
     first: dict[str, tuple[Job, Episode]] = {}  # of each configuration
     for spec, episode in [(spec, episode) for spec, episode in every if only is None or episode.name in only]:
-        check_job(spec, episode, workshop)
+        check_job(spec, episode, workspace)
         job = Job.of(spec, episode, out)
         jobs[job.id] = job
         first.setdefault(str(replace(spec, seed=0)), (job, episode))
@@ -50,11 +51,11 @@ def run_all(
     found = {id: done for id, done in there.items() if done is not None}
     for job, episode in first.values():
         if job.id not in found:
-            try_out(job.spec, episode, workshop)
+            try_build(job.spec, episode, workspace)
     watch.start(len(jobs), len(found))
     failed: dict[str, Spec] = {}
     todo = [job for id, job in jobs.items() if id not in found]
-    runs = (engine or Local()).run(todo, workshop, out, watch=watch, analyse=analyse)
+    runs = (engine or Local()).run(todo, workspace, out, watch=watch, analyse=analyse)
     with locked(out) if parallel.first() else nullcontext(), closing(runs):
         for job, outcome in runs:
             if isinstance(outcome, RunRecord):

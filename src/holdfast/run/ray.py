@@ -15,8 +15,9 @@ from typing import Any
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_asked
 from holdfast.record import RunRecord
-from holdfast.run.assemble import Workshop
-from holdfast.run.jobs import TRIES, Counted, Job, Kit, Outcome, Outcomes, Watch, do, share_features
+from holdfast.run.assemble import Workspace
+from holdfast.run.jobs import TRIES, Counted, Job, Kit, Outcome, Outcomes, do, share_features
+from holdfast.run.progress import ProgressListener
 
 WINDOW = 1000  # tasks that the cluster knows of at once; the others wait in the driver
 LOOK = 0.2  # seconds between looks at whether we were asked to stop
@@ -41,14 +42,16 @@ class Ray:
     cpus: float = 1.0
     gpus: float | None = None
 
-    def run(self, jobs: Sequence[Job], shop: Workshop, out: Path, *, watch: Watch, analyse: Sequence[str]) -> Outcomes:
+    def run(
+        self, jobs: Sequence[Job], workspace: Workspace, out: Path, *, watch: ProgressListener, analyse: Sequence[str]
+    ) -> Outcomes:
         if not jobs:
             return
-        gpus = float(shop.device.type == "cuda") if self.gpus is None else self.gpus
+        gpus = float(workspace.device.type == "cuda") if self.gpus is None else self.gpus
         device = "cuda" if gpus else "cpu"
-        if device == shop.device.type:
-            share_features(jobs, shop)
-        kit = Kit.of(shop, out, analyse, threads=max(1, int(self.cpus)), device=device)
+        if device == workspace.device.type:
+            share_features(jobs, workspace)
+        kit = Kit.of(workspace, out, analyse, threads=max(1, int(self.cpus)), device=device)
         with _connected(self.address) as ray, stop_at_signal():
             self._check(ray, gpus)
             task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=gpus, max_retries=TRIES - 1)
@@ -68,7 +71,7 @@ class Ray:
 class _Driver:
     """Submits, watches, and cleans up behind itself."""
 
-    def __init__(self, ray: Any, task: Any, kit: Kit, watch: Watch) -> None:
+    def __init__(self, ray: Any, task: Any, kit: Kit, watch: ProgressListener) -> None:
         self.ray, self.task, self.watch = ray, task, watch
         self.kit = ray.put(kit)
         self.place, self.board = Place(self.kit.hex()), None
@@ -86,7 +89,7 @@ class _Driver:
                     self.heard = time.monotonic()
                     job = self.under_way.pop(each)
                     outcome = self._outcome(each, job)
-                    self.watch.elsewhere(job.id, job.name, job.steps, job.steps)
+                    self.watch.worker_steps(job.id, job.name, job.steps, job.steps)
                     if isinstance(outcome, RunRecord):
                         self.watch.begin(job.name, job.steps)
                     yield job, outcome
@@ -119,7 +122,7 @@ class _Driver:
             told = {} if self.board is None else self.ray.get(self.board.take.remote())
             for job in self.under_way.values():
                 if job.id in told:
-                    self.watch.elsewhere(job.id, job.name, told[job.id], job.steps)
+                    self.watch.worker_steps(job.id, job.name, told[job.id], job.steps)
 
     def _end(self) -> None:
         """Where runs are under way, let them save; none goes on without us."""
@@ -134,7 +137,7 @@ class _Driver:
             self.ray.kill(self.board)
 
 
-_shops: dict[str, tuple[Kit, Workshop]] = {}  # of this worker process: one, that of the last kit
+_shops: dict[str, tuple[Kit, Workspace]] = {}  # of this worker process: one, that of the last kit
 
 
 def _task(job: Job, kits: list[Any], place: Place) -> Outcome:
@@ -142,12 +145,12 @@ def _task(job: Job, kits: list[Any], place: Place) -> Outcome:
     if place.key not in _shops:
         _shops.clear()
         kit = importlib.import_module("ray").get(kits[0])
-        _shops[place.key] = (kit, kit.shop())
-    kit, shop = _shops[place.key]
+        _shops[place.key] = (kit, kit.workspace())
+    kit, workspace = _shops[place.key]
     tick = Counted(lambda steps: place.tell(job.id, steps), time.monotonic, TELL)
     with stop_at_signal():  # a task that is cancelled gets what Ctrl-C gives: it saves and ends
         try:
-            return do(job, shop, kit.out, tick=tick, analyse=kit.analyse)
+            return do(job, workspace, kit.out, tick=tick, analyse=kit.analyse)
         except Interrupted:
             return BadInput(f"{job.name} was asked to stop")
 

@@ -33,22 +33,22 @@ from holdfast.protocols.plan import Episode, Past
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import Settings, check_labels, run
 from holdfast.record import RunRecord, read_whole, run_id
-from holdfast.run.assemble import Assembled, Workshop, assemble
+from holdfast.run.assemble import Assembly, Workspace, assemble
 from holdfast.spec import Spec
 
 Tick = Callable[[Metrics], None]
 
 
-def episodes(spec: Spec, workshop: Workshop) -> Iterator[Episode]:
+def episodes(spec: Spec, workspace: Workspace) -> Iterator[Episode]:
     """What the spec's plan makes of the data."""
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.plan_args.items()}
     plan = catalog.make("protocols", spec.plan, given=given)
-    yield from plan.episodes(shares(workshop.dataset), spec.seed, oracle=spec.select == "oracle")
+    yield from plan.episodes(shares(workspace.dataset), spec.seed, oracle=spec.select == "oracle")
 
 
-def scored_episodes(spec: Spec, workshop: Workshop) -> list[Episode]:
+def scored_episodes(spec: Spec, workspace: Workspace) -> list[Episode]:
     """The same for a comparison; one sentence where the plan scores nothing."""
-    found = list(episodes(spec, workshop))
+    found = list(episodes(spec, workspace))
     if not any(stage.test for episode in found for stage in episode.stages):
         raise BadInput(
             f"the plan {spec.plan} scores nothing, so there is nothing to compare: use another, such as --plan "
@@ -57,10 +57,10 @@ def scored_episodes(spec: Spec, workshop: Workshop) -> list[Episode]:
     return found
 
 
-def check_job(spec: Spec, episode: Episode, workshop: Workshop, *, labels: bool = True) -> None:
+def check_job(spec: Spec, episode: Episode, workspace: Workspace, *, labels: bool = True) -> None:
     """One sentence, before anything is trained, where the data cannot serve the method."""
     if labels and "label" in needs_of(spec):
-        check_labels(workshop.dataset.y, workshop.dataset.classes, episode)
+        check_labels(workspace.dataset.y, workspace.dataset.classes, episode)
     least = max(layer.load().min_domains for _, layer in catalog.layers("methods", spec.method))
     there = training_domains([episode], spec.select)
     if there < least:
@@ -96,17 +96,17 @@ def checkpoint_path(spec: Spec, episode: Episode, out: Path) -> Path:
 
 
 def launch(
-    spec: Spec, workshop: Workshop, out: Path, *, tick: Tick | None = None, analyse: Sequence[str] = ()
+    spec: Spec, workspace: Workspace, out: Path, *, tick: Tick | None = None, analyse: Sequence[str] = ()
 ) -> Iterator[RunRecord]:
     """One record an episode; what is done already is read, what was begun goes on."""
-    for episode in episodes(spec, workshop):
-        yield launch_episode(spec, episode, workshop, out, tick=tick, analyse=analyse)
+    for episode in episodes(spec, workspace):
+        yield launch_episode(spec, episode, workspace, out, tick=tick, analyse=analyse)
 
 
 def launch_episode(
     spec: Spec,
     episode: Episode,
-    workshop: Workshop,
+    workspace: Workspace,
     out: Path,
     *,
     tick: Tick | None = None,
@@ -117,7 +117,7 @@ def launch_episode(
     if (done := parallel.by_first(partial(read_whole, path))) is not None:
         return done
     saver = Saver(checkpoint_path(spec, episode, out))
-    record, _ = train(spec, episode, workshop, saver=saver, tick=tick, analyse=analyse)
+    record, _ = train(spec, episode, workspace, saver=saver, tick=tick, analyse=analyse)
     if parallel.first():
         record.save(path.parent)
         saver.finish()
@@ -127,25 +127,25 @@ def launch_episode(
 def train(
     spec: Spec,
     episode: Episode,
-    workshop: Workshop,
+    workspace: Workspace,
     *,
     saver: Saver | None = None,
     tick: Tick | None = None,
     analyse: Sequence[str] = (),
     trained: Model | None = None,
     past: Past | None = None,
-) -> tuple[RunRecord, Assembled]:
+) -> tuple[RunRecord, Assembly]:
     """Assemble and run one episode; the record, and the trained parts. Analyses come last and change no number.
 
     A network that is trained already goes on from where it is, with what is there of its past.
     """
-    check_job(spec, episode, workshop, labels=past is None)
-    points = read_parts(workshop.dataset.raw, workshop.dataset.ids) if analyse else {}  # a wrong file is told now
+    check_job(spec, episode, workspace, labels=past is None)
+    points = read_parts(workspace.dataset.raw, workspace.dataset.ids) if analyse else {}  # a wrong file is told now
     saver = saver or Saver(None)
     saved = saver.load()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    built = assemble(spec, episode, workshop, trained=trained)
+    built = assemble(spec, episode, workspace, trained=trained)
     settings = Settings(
         steps=spec.steps,
         every=spec.every,
@@ -164,18 +164,18 @@ def train(
                 following=built.following, past=past, saver=saver, saved=saved, tick=seen,
             )  # fmt: skip
         except Diverged as error:
-            raise error.naming(workshop.dataset.ids) from None
+            raise error.naming(workspace.dataset.ids) from None
     built = built.trained(method)
-    spent = cost_of(spec, episode, workshop, built, saver)
+    spent = cost_of(spec, episode, workspace, built, saver)
     record = RunRecord(
-        spec.json(), episode.name, stages, dict(_code()), _machine(workshop.device), spent,
-        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec, workshop.dataset, points),
+        spec.json(), episode.name, stages, dict(_code()), _machine(workspace.device), spent,
+        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec, workspace.dataset, points),
     )  # fmt: skip
     return record, built
 
 
 def _analyses(
-    names: Sequence[str], built: Assembled, episode: Episode, spec: Spec, dataset: Dataset, points: Points
+    names: Sequence[str], built: Assembly, episode: Episode, spec: Spec, dataset: Dataset, points: Points
 ) -> dict[str, Any]:
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:
@@ -196,7 +196,7 @@ def _analyses(
     return {name: catalog.entry("analyses", name).build(views, seed=spec.seed) for name in names}
 
 
-def _score(built: Assembled, model: Model, metric: str, part: Part) -> float | None:
+def _score(built: Assembly, model: Model, metric: str, part: Part) -> float | None:
     """One metric of a part; by this process alone, since analyses are the first one's."""
     rows = built.examples.rows_of(part)
     kept = built.examples.map(partial(built.task.look, model), rows.numpy(), together=model.together, targets=True)
@@ -254,7 +254,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
 NETWORK = ("method", "method_args", "encoder", "encoder_args", "neck", "neck_args", "head", "head_args", "task")
 
 
-def cost_of(spec: Spec, episode: Episode, workshop: Workshop, built: Assembled, saver: Saver) -> dict[str, float]:
+def cost_of(spec: Spec, episode: Episode, workspace: Workspace, built: Assembly, saver: Saver) -> dict[str, float]:
     """As a record holds it; what cannot be counted is not there."""
     assert built.method is not None
     count = saver.steps * spec.batch * spec.processes * len(episode.stages[0].train)
@@ -262,27 +262,27 @@ def cost_of(spec: Spec, episode: Episode, workshop: Workshop, built: Assembled, 
     found: dict[str, float] = {
         "seconds": round(saver.elapsed(), 3),
         "examples_per_second": round(count / max(saver.training, 1e-9), 1),
-        "peak_memory_mb": round(_peak_memory(workshop.device), 1),
+        "peak_memory_mb": round(_peak_memory(workspace.device), 1),
         "parameters": sum(p.numel() for p in network.parameters()),
         "learning_parameters": sum(p.numel() for p in built.method.parameters() if p.requires_grad),
     }
     kind = repr([getattr(spec, name) for name in NETWORK])
-    if kind not in workshop.macs:
-        workshop.macs[kind] = _macs(network, built, workshop)
-    counted = workshop.macs[kind]
+    if kind not in workspace.macs:
+        workspace.macs[kind] = _macs(network, built, workspace)
+    counted = workspace.macs[kind]
     return found if counted is None else {**found, "macs": counted}
 
 
-def _macs(network: Model, built: Assembled, workshop: Workshop) -> int | None:
+def _macs(network: Model, built: Assembly, workspace: Workspace) -> int | None:
     """Of the first example, whichever domain it is of, from raw inputs to outputs."""
     assert built.method is not None
     first = torch.zeros(1, dtype=torch.long)
     if type(built.method.deployed.backbone) is type(built.encoder):
         x = built.examples.inputs(first)
     else:  # examples are the features of a frozen encoder
-        raw = workshop.dataset.raw.take(first.numpy(), size=built.encoder.size)
-        x = inputs.to(built.encoder.prepare(raw).take(first), workshop.device)
-    return macs_if_counted(network.to(workshop.device), x)
+        raw = workspace.dataset.raw.take(first.numpy(), size=built.encoder.size)
+        x = inputs.to(built.encoder.prepare(raw).take(first), workspace.device)
+    return macs_if_counted(network.to(workspace.device), x)
 
 
 def _peak_memory(device: torch.device) -> float:

@@ -27,11 +27,11 @@ def main(line: Connection) -> None:
     kit = line.recv()
     given: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(line, given), daemon=True).start()
-    shop = kit.shop()
+    workspace = kit.workspace()
     while (job := given.get()) is not None:
         tick = Counted(lambda steps: _tell(line, "steps", steps), time.monotonic, TELL)
         try:
-            _tell(line, "done", do(job, shop, kit.out, tick=tick, analyse=kit.analyse))
+            _tell(line, "done", do(job, workspace, kit.out, tick=tick, analyse=kit.analyse))
         except Interrupted:
             return
         except Exception:

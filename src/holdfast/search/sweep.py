@@ -19,10 +19,11 @@ from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
 from holdfast.report.page import write_page
 from holdfast.report.selection import RULES, Choice, choose, overall, trial
 from holdfast.report.table import flat
-from holdfast.run.assemble import Workshop
-from holdfast.run.jobs import Engine, Watch
+from holdfast.run.assemble import Workspace
+from holdfast.run.jobs import Engine
 from holdfast.run.many import run_all
 from holdfast.run.occupied import COMPARED, check_own
+from holdfast.run.progress import ProgressListener
 from holdfast.run.settings import choose_device, choose_methods, make_spec
 from holdfast.run.train import scored_episodes, training_domains
 from holdfast.search.space import make_sampler, space_of
@@ -97,7 +98,7 @@ def sweep(
     examples: int | None = None,
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
     engine: Engine | None = None,
 ) -> Sweep:
     """Run every trial of every method: trial 0 is the defaults, the others are drawn; what the user sets is fixed."""
@@ -124,16 +125,23 @@ def sweep(
         )  # fmt: skip
         return Trial(number, drawn, spec)
 
-    workshop = Workshop(dataset, device=where, cache=cache_folder() if cache else None)
+    workspace = Workspace(dataset, device=where, cache=cache_folder() if cache else None)
     first = trial(None if methods[0] == "all" else methods[0], 0, {}).spec
     check_folds(first, dataset.domains)
     if any(Path(out).glob("best-*.json")):
         check_own(Path(out), paths(Path(out)), first, settings=COMPARED)
-    names, left = choose_methods(methods, first, training_domains(scored_episodes(first, workshop), first.select))
+    names, left = choose_methods(methods, first, training_domains(scored_episodes(first, workspace), first.select))
     spaces = {name: space_of(trial(name, 0, {}).spec, given) for name in names}
     samplers = {name: make_sampler(sampler, space) for name, space in spaces.items()}
     rounds = [list(range(trials))] if sampler == "random" else [[number] for number in range(trials)]
-    done = Trials(workshop, Path(out), numbers, first.select, watch=_Once(watch or Watch(), len(rounds)), engine=engine)
+    done = Trials(
+        workspace,
+        Path(out),
+        numbers,
+        first.select,
+        watch=_Once(watch or ProgressListener(), len(rounds)),
+        engine=engine,
+    )
     for some in rounds:
         pairs = [(name, number) for number in some for name in names]
         asked = [trial(name, number, samplers[name].ask(number) if number else {}) for name, number in pairs]
@@ -177,13 +185,13 @@ def _write_best(spec: Spec, out: Path) -> Path:
     return write_text(out / f"best-{name}.json", json.dumps(found, indent=1) + "\n")
 
 
-class _Once(Watch):
+class _Once(ProgressListener):
     """One count of runs for all rounds, told when the first begins."""
 
-    def __init__(self, inner: Watch, rounds: int) -> None:
+    def __init__(self, inner: ProgressListener, rounds: int) -> None:
         self.inner, self.rounds, self.told = inner, rounds, False
         self.begin, self.step, self.end, self.encoding = inner.begin, inner.step, inner.end, inner.encoding
-        self.elsewhere = inner.elsewhere
+        self.worker_steps = inner.worker_steps
 
     def start(self, total: int, finished: int) -> None:
         if not self.told:
@@ -212,16 +220,16 @@ class Trials:
 
     def __init__(
         self,
-        workshop: Workshop,
+        workspace: Workspace,
         out: Path,
         seeds: Sequence[int],
         select: str,
         *,
-        watch: Watch,
+        watch: ProgressListener,
         engine: Engine | None = None,
     ) -> None:
         self.engine = engine
-        self.workshop, self.out, self.seeds, self.select, self.watch = workshop, out, seeds, select, watch
+        self.workspace, self.out, self.seeds, self.select, self.watch = workspace, out, seeds, select, watch
         self.found: dict[str, Trial] = {}  # by key; of equal trials the first
         self.runs: list[RunRecord] = []
         self.folds: list[RunRecord] = []  # runs that leave out two domains, for leave-one-domain-out
@@ -235,7 +243,7 @@ class Trials:
                 specs += [job for seed in self.seeds for job in self._jobs(replace(each.spec, seed=seed))]
         specs = [spec for spec in specs if not self._failed(spec)]
         for record in run_all(
-            specs, self.workshop, self.out, watch=self.watch, engine=self.engine, diverged=self._leave_out
+            specs, self.workspace, self.out, watch=self.watch, engine=self.engine, diverged=self._leave_out
         ):
             fold = self.select == FOLDS and record.spec["plan"] == "cross-dataset"
             (self.folds if fold else self.runs).append(record)
@@ -271,7 +279,7 @@ class Trials:
             return
         spec = replace(spec, select="train-validation")
         yield spec
-        domains = self.workshop.dataset.domains
+        domains = self.workspace.dataset.domains
         targets = spec.plan_args.get("targets") or domains
         share = {key: value for key, value in spec.plan_args.items() if key == "valid"}
         for pair in combinations(domains, 2):

@@ -10,7 +10,7 @@ from holdfast.data.synthetic import world
 from holdfast.models.adapt import Terms, adapt, ledger_of
 from holdfast.models.saved import load_model
 from holdfast.models.versions import use_version
-from holdfast.run.jobs import Watch
+from holdfast.run.progress import ProgressListener
 from tests.tiny import tiny_bert
 
 LOOSE = {"device": "cpu", "max_forgetting": 100.0, "steps": 3, "batch": 4}
@@ -148,7 +148,7 @@ def test_versions_grow_on_each_other(model, vectors):
 
 @pytest.mark.parametrize("method", ["replay", "progressive(ewc)"])
 def test_stopped_at_any_step_it_goes_on_to_the_same_weights(model, vectors, tmp_path, monkeypatch, method):
-    class Stopping(Watch):
+    class Stopping(ProgressListener):
         left = 7
 
         def step(self, metrics):

@@ -18,7 +18,7 @@ from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.nn.memory.heterogeneous import Heterogeneous
 from holdfast.nn.model import Model
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 
@@ -166,11 +166,13 @@ def test_classes_are_called_by_their_names():
 def test_a_run_keeps_them_and_zeros_stay_one_slot():
     """The published start: m slots of a class that begin alike stay alike, however long they learn."""
     data = world("vector", "rotation", domains=3, size=60, classes=3, seed=0)
-    workshop, found = Workshop(data), {}
+    workspace, found = Workspace(data), {}
     for start in ("zeros", "normal"):
         settings = {"encoder.hidden": [8], "neck.real": 16, "neck.slots": 4, "neck.start": start, "neck.support": 16}
         spec = make_spec(data, method="hma", steps=20, every=10, batch=8, settings=settings)
-        record, _ = train(spec, next(episodes(spec, workshop)), workshop, analyse=("slot-diversity", "slot-attention"))
+        record, _ = train(
+            spec, next(episodes(spec, workspace)), workspace, analyse=("slot-diversity", "slot-attention")
+        )
         found[start] = record.analysis
     assert found["zeros"]["slot-diversity"]["mean"] == pytest.approx(1, abs=1e-3)
     assert found["normal"]["slot-diversity"]["mean"] < 0.9

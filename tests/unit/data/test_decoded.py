@@ -88,8 +88,8 @@ def test_some_rows_and_joined_sets(pictures, tmp_path):
 def test_a_workshop_prepares_from_the_cache(pictures, tmp_path):
     dataset = read_images(tmp_path / "set")
     cache, encoder = tmp_path / "cache", CNN(size=8)
-    found = assembly.Workshop(dataset, cache=cache).store(encoder)
-    without = assembly.Workshop(dataset, cache=None).store(encoder)
+    found = assembly.Workspace(dataset, cache=cache).store(encoder)
+    without = assembly.Workspace(dataset, cache=None).store(encoder)
     assert len(kept(cache)) == 1
     assert torch.equal(found.take(torch.arange(7)), without.take(torch.arange(7)))
     assert torch.equal(prepare(dataset.raw, encoder.prepare, size=8).take(torch.arange(7)), found.take(torch.arange(7)))

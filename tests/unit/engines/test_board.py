@@ -43,7 +43,7 @@ def test_the_driver_puts_a_board_up_when_runs_prove_long_and_passes_steps_on(mon
     board.tell("a", 7)
     monkeypatch.setattr(Place, "put_up", lambda self: as_actor(board))
     ray = SimpleNamespace(put=lambda kit: b"k", get=lambda thing: thing)
-    driver = engine._Driver(ray, None, None, SimpleNamespace(elsewhere=lambda *told: passed.append(told)))
+    driver = engine._Driver(ray, None, None, SimpleNamespace(worker_steps=lambda *told: passed.append(told)))
     driver.under_way = {"reference": SimpleNamespace(id="a", name="run a", steps=9)}
     driver.looked = time.monotonic() - engine.TELL - 1
     driver.heard = time.monotonic() - silent

@@ -6,8 +6,7 @@ import pytest
 
 from holdfast import BadInput, DomainClassifier, compare
 from holdfast.data.synthetic import world
-from holdfast.run.jobs import Watch
-from holdfast.run.logging import Logged, logged, open_sink, validations
+from holdfast.run.progress import Logged, ProgressListener, logged, open_sink, validations
 from tests.unit.report import made
 
 
@@ -40,7 +39,7 @@ SMALL = {"steps": 8, "batch": 4, "settings": {"encoder.hidden": [4]}}
 
 def test_every_step_and_every_validation_of_every_run(data, tmp_path):
     sink = Kept()
-    watch = Logged(Watch(), sink)
+    watch = Logged(ProgressListener(), sink)
     done = compare(data, methods=["erm"], seeds=1, out=tmp_path, watch=watch, device="cpu", **SMALL)
     assert len(sink.runs) == len(done.records) == 3
     for (name, told), record in zip(sink.runs, done.records, strict=True):
@@ -75,10 +74,10 @@ def test_steps_go_on_over_phases_and_stages():
 
 def test_a_run_that_breaks_off_keeps_what_it_wrote(monkeypatch, tmp_path):
     sink = Kept()
-    monkeypatch.setattr("holdfast.run.logging.open_sink", lambda text, folder: sink)
+    monkeypatch.setattr("holdfast.run.progress.open_sink", lambda text, folder: sink)
 
     def break_off():
-        with logged(Watch(), "mlflow:x", tmp_path) as watch:
+        with logged(ProgressListener(), "mlflow:x", tmp_path) as watch:
             watch.begin("one", 5)
             watch.step({"loss": 1.0})
             raise RuntimeError
@@ -92,7 +91,7 @@ def test_a_run_that_breaks_off_keeps_what_it_wrote(monkeypatch, tmp_path):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_reads_the_event_files(data, tmp_path):
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with logged(Watch(), "tensorboard", tmp_path / "logs") as watch:
+    with logged(ProgressListener(), "tensorboard", tmp_path / "logs") as watch:
         DomainClassifier(device="cpu", **SMALL).fit_dataset(data, watch=watch)
     (folder,) = (tmp_path / "logs").iterdir()
     found = reader.EventAccumulator(str(folder)).Reload()
@@ -110,7 +109,7 @@ def test_mlflow_gets_runs_and_metrics(monkeypatch):
         end_run=lambda: said.append(("end",)),
     )
     monkeypatch.setitem(sys.modules, "mlflow", fake)
-    with logged(Watch(), "mlflow:http://here:5000", None) as watch:
+    with logged(ProgressListener(), "mlflow:http://here:5000", None) as watch:
         watch.begin("erm to-a", 1)
         watch.step({"loss:x": 2.0})
     assert said == [

@@ -13,35 +13,36 @@ from holdfast.record import load
 from holdfast.run import jobs as job_module
 from holdfast.run import local as processes
 from holdfast.run import many
-from holdfast.run.assemble import Workshop
-from holdfast.run.jobs import TRIES, Counted, Job, Kit, Watch, share_features
+from holdfast.run.assemble import Workspace
+from holdfast.run.jobs import TRIES, Counted, Job, Kit, share_features
 from holdfast.run.local import Local, cores, local
 from holdfast.run.many import run_all
+from holdfast.run.progress import ProgressListener
 from holdfast.run.ray import Ray
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes
 
 
 @pytest.fixture(scope="module")
-def shop():
-    return Workshop(world("vector", "rotation", domains=3, size=24), cache=None)
+def workspace():
+    return Workspace(world("vector", "rotation", domains=3, size=24), cache=None)
 
 
 @pytest.fixture(scope="module")
-def specs(shop):
+def specs(workspace):
     """Three that train and one, the third, that diverges."""
-    made = make_spec(shop.dataset, steps=12, batch=4, settings={"encoder.hidden": [4], "every": 4})
+    made = make_spec(workspace.dataset, steps=12, batch=4, settings={"encoder.hidden": [4], "every": 4})
     return [made, replace(made, seed=1), replace(made, lr=1e30, optimizer="sgd"), replace(made, method="coral")]
 
 
 @pytest.fixture(scope="module")
-def in_turn(shop, specs, tmp_path_factory):
+def in_turn(workspace, specs, tmp_path_factory):
     lost = []
     out = tmp_path_factory.mktemp("turn")
-    return run_all(specs, shop, out, diverged=lambda spec, error: lost.append(spec)), lost, out
+    return run_all(specs, workspace, out, diverged=lambda spec, error: lost.append(spec)), lost, out
 
 
-class Told(Watch):
+class Told(ProgressListener):
     def __init__(self):
         self.begun, self.ended, self.counts = [], [], None
 
@@ -61,7 +62,7 @@ def same(record):
 
 
 def test_several_at_once_write_what_one_after_another_writes_though_a_worker_is_killed(
-    shop, specs, in_turn, tmp_path, monkeypatch
+    workspace, specs, in_turn, tmp_path, monkeypatch
 ):
     begin, killed = processes._Worker.begin, []
 
@@ -73,7 +74,9 @@ def test_several_at_once_write_what_one_after_another_writes_though_a_worker_is_
 
     monkeypatch.setattr(processes._Worker, "begin", begin_and_kill)
     watch, lost = Told(), []
-    found = run_all(specs, shop, tmp_path, engine=Local(2), watch=watch, diverged=lambda spec, _: lost.append(spec))
+    found = run_all(
+        specs, workspace, tmp_path, engine=Local(2), watch=watch, diverged=lambda spec, _: lost.append(spec)
+    )
     whole, lost_in_turn, out = in_turn
     assert len(whole) == 9
     assert lost == lost_in_turn == [specs[2]] * 3
@@ -86,25 +89,25 @@ def test_several_at_once_write_what_one_after_another_writes_though_a_worker_is_
     assert len(files[0]) == 9
 
 
-def test_what_is_done_is_read_and_a_run_that_fails_ends_the_others(shop, specs, in_turn):
+def test_what_is_done_is_read_and_a_run_that_fails_ends_the_others(workspace, specs, in_turn):
     whole, _, out = in_turn
     watch = Told()
-    again = run_all([specs[0], specs[3]], shop, out, watch=watch, engine=SimpleNamespace(run=nothing))
+    again = run_all([specs[0], specs[3]], workspace, out, watch=watch, engine=SimpleNamespace(run=nothing))
     assert watch.counts == (6, 6)
     assert again == [record for record in whole if record.spec["seed"] == 0]
     with pytest.raises(BadInput, match="lower --lr"):
-        run_all([specs[2]], shop, out)
+        run_all([specs[2]], workspace, out)
 
 
-def nothing(jobs, shop, out, *, watch, analyse):
+def nothing(jobs, workspace, out, *, watch, analyse):
     assert not jobs
     yield from ()
 
 
 @pytest.mark.slow
-def test_closed_early_no_worker_is_left_and_the_run_is_saved(shop, specs, tmp_path, monkeypatch):
+def test_closed_early_no_worker_is_left_and_the_run_is_saved(workspace, specs, tmp_path, monkeypatch):
     long = replace(specs[0], steps=1_000_000)
-    jobs = [Job.of(spec, episode, tmp_path) for spec in (long, specs[0]) for episode in episodes(spec, shop)]
+    jobs = [Job.of(spec, episode, tmp_path) for spec in (long, specs[0]) for episode in episodes(spec, workspace)]
     made = []
     build = processes._Worker.__init__
 
@@ -116,42 +119,42 @@ def test_closed_early_no_worker_is_left_and_the_run_is_saved(shop, specs, tmp_pa
 
     class Trains(Exception): ...
 
-    class Stops(Watch):
-        def elsewhere(self, id, name, done, steps):
+    class Stops(ProgressListener):
+        def worker_steps(self, id, name, done, steps):
             if id == jobs[0].id:
                 assert 0 < done < steps
                 raise Trains
 
     with pytest.raises(Trains):
-        list(Local(2).run([jobs[0], *jobs[3:]], shop, tmp_path, watch=Stops(), analyse=()))
+        list(Local(2).run([jobs[0], *jobs[3:]], workspace, tmp_path, watch=Stops(), analyse=()))
     assert len(made) == 2
     assert all(process.poll() is not None for process in made)
     saved = {path.name.split(".")[0] for path in (tmp_path / "checkpoints").iterdir()}
     assert jobs[0].id in saved  # and a short one, if it was under way just then
 
 
-def test_a_run_that_ends_every_worker_is_given_up_with_a_mend(shop, specs, tmp_path, monkeypatch):
+def test_a_run_that_ends_every_worker_is_given_up_with_a_mend(workspace, specs, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(BadInput, match=f"ended its worker {TRIES} times: it may need more memory"):
-        run_all(specs[:2], shop, tmp_path, engine=Local(2))
+        run_all(specs[:2], workspace, tmp_path, engine=Local(2))
 
 
 @pytest.mark.parametrize("kind", ["vector", "image", "text", "graph"])
 def test_a_kit_of_any_kind_of_data_arrives_and_a_job_stays_small(kind, tmp_path):
     data = world(kind, "none", domains=3, size=300)
-    shop = Workshop(data, cache=tmp_path)
-    kit = ForkingPickler.loads(ForkingPickler.dumps(Kit.of(shop, tmp_path, (), threads=1)))
-    there = kit.shop().dataset
+    workspace = Workspace(data, cache=tmp_path)
+    kit = ForkingPickler.loads(ForkingPickler.dumps(Kit.of(workspace, tmp_path, (), threads=1)))
+    there = kit.workspace().dataset
     assert there.raw.digest(there.rows_of("domain-1")) == data.raw.digest(data.rows_of("domain-1"))
     spec = make_spec(data)
-    sent = ForkingPickler.dumps(Job.of(spec, next(episodes(spec, shop)), tmp_path))
+    sent = ForkingPickler.dumps(Job.of(spec, next(episodes(spec, workspace)), tmp_path))
     assert len(sent) < 2000  # the rows of an episode alone are more
 
 
-def test_workers_share_the_cores_and_the_gpus(shop, tmp_path, monkeypatch):
-    kit = Kit.of(shop, tmp_path, (), threads=3)
+def test_workers_share_the_cores_and_the_gpus(workspace, tmp_path, monkeypatch):
+    kit = Kit.of(workspace, tmp_path, (), threads=3)
     monkeypatch.setenv("HOLDFAST_SAVE_SECONDS", "7")
-    assert Kit.of(shop, tmp_path, (), threads=3).environment["HOLDFAST_SAVE_SECONDS"] == "7"
+    assert Kit.of(workspace, tmp_path, (), threads=3).environment["HOLDFAST_SAVE_SECONDS"] == "7"
     assert processes._environment(kit, 0)["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     on_gpus = replace(kit, device="cuda")
@@ -162,14 +165,16 @@ def test_workers_share_the_cores_and_the_gpus(shop, tmp_path, monkeypatch):
         assert cores() == 6
 
 
-def test_features_that_runs_share_are_computed_before_they_part(shop, specs, tmp_path, monkeypatch):
+def test_features_that_runs_share_are_computed_before_they_part(workspace, specs, tmp_path, monkeypatch):
     built = []
-    monkeypatch.setattr(job_module, "assemble", lambda spec, episode, shop: built.append((spec.encoder, spec.tune)))
+    monkeypatch.setattr(
+        job_module, "assemble", lambda spec, episode, workspace: built.append((spec.encoder, spec.tune))
+    )
     every = [replace(spec, tune=tune) for spec in specs for tune in ("frozen", "full")]
-    jobs = [Job.of(spec, episode, tmp_path) for spec in every for episode in episodes(spec, shop)]
-    share_features(jobs, shop)
+    jobs = [Job.of(spec, episode, tmp_path) for spec in every for episode in episodes(spec, workspace)]
+    share_features(jobs, workspace)
     assert built == []  # nothing is kept
-    share_features(jobs, Workshop(shop.dataset, cache=tmp_path))
+    share_features(jobs, Workspace(workspace.dataset, cache=tmp_path))
     assert built == [(specs[0].encoder, "frozen")]
 
 
@@ -199,10 +204,10 @@ def test_what_the_options_mean():
             chosen(*given)
 
 
-def test_without_ray_one_sentence_says_what_to_install(shop, specs, tmp_path, monkeypatch):
+def test_without_ray_one_sentence_says_what_to_install(workspace, specs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(BadInput, match=r"pip install 'holdfast\[ray\]'"):
-        run_all(specs[:1], shop, tmp_path, engine=Ray())
+        run_all(specs[:1], workspace, tmp_path, engine=Ray())
 
 
 def test_a_gpu_has_one_run_at_a_time(monkeypatch):
@@ -237,21 +242,21 @@ IMAGES = {"encoder.size": 32}
     ],
 )
 def test_parts_that_do_not_go_together_are_told_before_any_run(settings, added, told, tmp_path):
-    shop = Workshop(world("image", "none", domains=3, size=4, classes=2, seed=0), cache=tmp_path / "cache")
-    plain, watch = make_spec(shop.dataset, steps=1, batch=2, settings=settings), Told()
+    workspace = Workspace(world("image", "none", domains=3, size=4, classes=2, seed=0), cache=tmp_path / "cache")
+    plain, watch = make_spec(workspace.dataset, steps=1, batch=2, settings=settings), Told()
     with pytest.raises(BadInput, match=told):
-        run_all([plain, replace(plain, **added)], shop, tmp_path, watch=watch)
+        run_all([plain, replace(plain, **added)], workspace, tmp_path, watch=watch)
     assert watch.begun == []
     assert not (tmp_path / "records").exists()
 
 
-def test_heads_that_divide_the_width_of_the_encoder_are_not_refused(shop, specs, tmp_path):
+def test_heads_that_divide_the_width_of_the_encoder_are_not_refused(workspace, specs, tmp_path):
     added = {"neck": "param", "neck_args": {"heads": 7}, "encoder_args": {"hidden": [14]}}
-    assert len(run_all([replace(specs[0], **added)], shop, tmp_path)) == 3
+    assert len(run_all([replace(specs[0], **added)], workspace, tmp_path)) == 3
 
 
-def test_what_is_done_is_not_built_again(shop, specs, tmp_path, monkeypatch):
+def test_what_is_done_is_not_built_again(workspace, specs, tmp_path, monkeypatch):
     spec = replace(specs[0], neck="projection")
-    run_all([spec], shop, tmp_path)
-    monkeypatch.setattr(many, "try_out", lambda *_: pytest.fail("it was built"))
-    run_all([spec], shop, tmp_path)
+    run_all([spec], workspace, tmp_path)
+    monkeypatch.setattr(many, "try_build", lambda *_: pytest.fail("it was built"))
+    run_all([spec], workspace, tmp_path)

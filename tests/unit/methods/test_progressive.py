@@ -19,7 +19,7 @@ from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import run
-from holdfast.run.assemble import Workshop, assemble
+from holdfast.run.assemble import Workspace, assemble
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 from tests.unit.methods.streams import batch_of, build, descent, linear, perceptron, stream
@@ -50,9 +50,9 @@ def spec_for(dataset, method="progressive(erm)", **settings):
 
 
 def trained(dataset, **settings):
-    spec, shop = spec_for(dataset, **settings), Workshop(dataset)
-    (episode,) = episodes(spec, shop)
-    return train(spec, episode, shop)
+    spec, workspace = spec_for(dataset, **settings), Workspace(dataset)
+    (episode,) = episodes(spec, workspace)
+    return train(spec, episode, workspace)
 
 
 def tensors(method):
@@ -185,10 +185,10 @@ def test_growing_and_training_need_the_current_domain_alone(expand):
     from holdfast.protocols.select import last
 
     dataset = texts()
-    spec, shop = spec_for(dataset, **{"method.expand": expand}), Workshop(dataset)
-    (episode,) = episodes(spec, shop)
+    spec, workspace = spec_for(dataset, **{"method.expand": expand}), Workspace(dataset)
+    (episode,) = episodes(spec, workspace)
     own = [Stage(s.train, s.valid, tuple(p for p in s.test if p.domain == s.train[0].domain)) for s in episode.stages]
-    built = assemble(spec, episode, shop)
+    built = assemble(spec, episode, workspace)
     guard = Guarded(dataset)
 
     class OneByOne:
@@ -247,11 +247,11 @@ def test_a_run_that_was_stopped_in_any_stage_ends_the_same(tmp_path, expand, kil
         if count == kill:
             raise Killed
 
-    shop = Workshop(dataset)
-    (episode,) = episodes(spec, shop)
+    workspace = Workspace(dataset)
+    (episode,) = episodes(spec, workspace)
     with pytest.raises(Killed):
-        train(spec, episode, shop, saver=Saver(path, seconds=0.0), tick=tick)
-    again, other = train(spec, episode, Workshop(dataset), saver=Saver(path, seconds=0.0))
+        train(spec, episode, workspace, saver=Saver(path, seconds=0.0), tick=tick)
+    again, other = train(spec, episode, Workspace(dataset), saver=Saver(path, seconds=0.0))
     assert again.stages == whole.stages
     assert tensors(other.method).keys() == tensors(built.method).keys()
     for name, value in tensors(built.method).items():

@@ -9,7 +9,7 @@ import torch
 from holdfast.data.synthetic import world
 from holdfast.protocols.fit import Diverged, by_device
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 from holdfast.tasks.classify import Classify
@@ -34,11 +34,11 @@ def poisoned(monkeypatch):
 
 
 def test_the_step_and_the_rows_are_those_of_the_first_bad_batch(tmp_path, poisoned):
-    shop = Workshop(DATA)
-    episode = next(episodes(SPEC, shop))
+    workspace = Workspace(DATA)
+    episode = next(episodes(SPEC, workspace))
     path = tmp_path / "run.safetensors"
     with pytest.raises(Diverged, match=r"risk is nan at step 7; lower --lr.*held ids row-\d+, row-") as caught:
-        train(SPEC, episode, shop, saver=Saver(path, seconds=0.0))
+        train(SPEC, episode, workspace, saver=Saver(path, seconds=0.0))
     assert caught.value.step == 7
     assert len(caught.value.rows) == 8  # four of each of two domains
     assert sorted(DATA.y[list(caught.value.rows)]) == sorted(poisoned[6].tolist())
@@ -49,10 +49,10 @@ def test_the_step_and_the_rows_are_those_of_the_first_bad_batch(tmp_path, poison
 
 
 def test_without_ids_rows_are_numbered_as_in_the_data(poisoned):
-    shop = Workshop(replace(DATA, ids=None))
-    episode = next(episodes(SPEC, shop))
+    workspace = Workspace(replace(DATA, ids=None))
+    episode = next(episodes(SPEC, workspace))
     with pytest.raises(Diverged, match=r"held rows \d+, ") as caught:
-        train(SPEC, episode, shop)
+        train(SPEC, episode, workspace)
     assert f"rows {caught.value.rows[0] + 1}, " in str(caught.value)
 
 
@@ -66,6 +66,6 @@ def test_values_are_asked_where_they_lie():
 @pytest.mark.gpu
 def test_a_stream_with_a_buffer_is_learned_on_the_device():
     spec = make_spec(DATA, method="replay", plan="stream", steps=4, every=2, batch=4)
-    shop = Workshop(DATA, device=torch.device("cuda"))
-    record, _ = train(spec, next(episodes(spec, shop)), shop)
+    workspace = Workspace(DATA, device=torch.device("cuda"))
+    record, _ = train(spec, next(episodes(spec, workspace)), workspace)
     assert len(record.stages) == 3

@@ -14,7 +14,7 @@ from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.model import Model
 from holdfast.protocols.microbatch import step_in_memory
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, train
 from holdfast.tasks.classify import Classify
@@ -27,8 +27,8 @@ def spec_for(method, **more):
 
 
 def ending(spec, saver=None, tick=None):
-    shop = Workshop(DATA)
-    record, built = train(spec, next(episodes(spec, shop)), shop, saver=saver, tick=tick)
+    workspace = Workspace(DATA)
+    record, built = train(spec, next(episodes(spec, workspace)), workspace, saver=saver, tick=tick)
     return record, built.deploy().state_dict()
 
 

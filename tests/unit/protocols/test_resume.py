@@ -11,7 +11,7 @@ from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.protocols.resume import Saver
 from holdfast.record import load
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes, launch_episode, train
 
@@ -36,12 +36,12 @@ def killed_after(count):
 
 
 def begun(folder):
-    shop = Workshop(DATA)
-    episode = next(episodes(SPEC, shop))
+    workspace = Workspace(DATA)
+    episode = next(episodes(SPEC, workspace))
     path = folder / "run.safetensors"
     with pytest.raises(Killed):
-        train(SPEC, episode, shop, saver=Saver(path, seconds=0.0), tick=killed_after(5))
-    return shop, episode, path
+        train(SPEC, episode, workspace, saver=Saver(path, seconds=0.0), tick=killed_after(5))
+    return workspace, episode, path
 
 
 def flipped(path):
@@ -55,14 +55,14 @@ def short(path):
 
 @pytest.mark.parametrize("damage", [flipped, short, lambda path: path.write_bytes(b"")])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog, damage):
-    shop, episode, path = begun(tmp_path)
+    workspace, episode, path = begun(tmp_path)
     damage(path)
     saver, steps = Saver(path), []
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        record, built = train(SPEC, episode, shop, saver=saver, tick=steps.append)
+        record, built = train(SPEC, episode, workspace, saver=saver, tick=steps.append)
     assert [r.getMessage() for r in caplog.records if "is damaged, so the one before it is used" in r.getMessage()]
     assert len(steps) == 4  # five steps were saved, of which the last is lost
-    whole, other = train(SPEC, episode, shop)
+    whole, other = train(SPEC, episode, workspace)
     assert record.stages == whole.stages
     for name, value in other.deploy().state_dict().items():
         assert torch.equal(value, built.deploy().state_dict()[name])
@@ -71,8 +71,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog, d
 @pytest.mark.parametrize("first", [3, 8, 13, 18])
 def test_folds_go_on_where_they_were_stopped(tmp_path, monkeypatch, first):
     """Two folds of eight steps, then the training itself."""
-    spec, shop = replace(SPEC, select="leave-one-domain-out"), Workshop(DATA)
-    episode, taken, step = next(episodes(spec, shop)), [], ERM.step
+    spec, workspace = replace(SPEC, select="leave-one-domain-out"), Workspace(DATA)
+    episode, taken, step = next(episodes(spec, workspace)), [], ERM.step
     path, attempts = tmp_path / "run.safetensors", iter([first])
 
     def trained(saver=None):
@@ -86,7 +86,7 @@ def test_folds_go_on_where_they_were_stopped(tmp_path, monkeypatch, first):
             return taken[-1]
 
         monkeypatch.setattr(ERM, "step", counted)
-        return train(spec, episode, shop, saver=saver)
+        return train(spec, episode, workspace, saver=saver)
 
     with pytest.raises(Killed):
         trained(Saver(path, seconds=0.0))
@@ -113,13 +113,13 @@ def test_where_both_are_damaged_the_run_begins_anew_and_says_so(tmp_path, caplog
 
 
 def test_a_damaged_record_is_set_aside_and_its_run_done_again(tmp_path, caplog):
-    shop = Workshop(DATA)
-    episode = next(episodes(SPEC, shop))
-    first = launch_episode(SPEC, episode, shop, tmp_path)
+    workspace = Workspace(DATA)
+    episode = next(episodes(SPEC, workspace))
+    first = launch_episode(SPEC, episode, workspace, tmp_path)
     (path,) = (tmp_path / "records").glob("*.json")
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        again = launch_episode(SPEC, episode, shop, tmp_path)
+        again = launch_episode(SPEC, episode, workspace, tmp_path)
     assert "set aside" in caplog.records[-1].getMessage()
     assert again.stages == first.stages
     assert [r.id for r in load(tmp_path)] == [first.id]
@@ -127,8 +127,8 @@ def test_a_damaged_record_is_set_aside_and_its_run_done_again(tmp_path, caplog):
 
 
 def test_a_clock_that_is_set_back_changes_nothing(tmp_path, monkeypatch):
-    shop, episode, path = begun(tmp_path)
+    workspace, episode, path = begun(tmp_path)
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    record, _ = train(SPEC, episode, shop, saver=Saver(path))
-    assert record.stages == train(SPEC, episode, shop)[0].stages
+    record, _ = train(SPEC, episode, workspace, saver=Saver(path))
+    assert record.stages == train(SPEC, episode, workspace)[0].stages
     assert record.cost["seconds"] > 0

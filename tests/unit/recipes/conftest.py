@@ -8,7 +8,7 @@ import pytest
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels
 from holdfast.recipes.gmoe_parts import DOMAINS
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 
 
 def dataset(name: str) -> Dataset:
@@ -22,5 +22,5 @@ def dataset(name: str) -> Dataset:
 
 
 @pytest.fixture(scope="session")
-def shops():
-    return {name: Workshop(dataset(name)) for name in DOMAINS}
+def workspaces():
+    return {name: Workspace(dataset(name)) for name in DOMAINS}

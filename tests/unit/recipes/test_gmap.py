@@ -11,7 +11,7 @@ from holdfast.recipes.base import Budget
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.reproduce import dataset_of, reproduce
 from holdfast.recipes.specs import Maker
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.train import check_job, episodes
 from tests import tiny
 from tests.task_files import write_places, write_tasks
@@ -93,10 +93,10 @@ def specs_of(name: str, data, rows=(), *, corner: bool = False):
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
     found = {}
     for job in jobs:
-        shop = Workshop(dataset_of(job, sets, None))
-        spec = maker.spec(job, shop)
-        for episode in episodes(spec, shop):
-            check_job(spec, episode, shop)
+        workspace = Workspace(dataset_of(job, sets, None))
+        spec = maker.spec(job, workspace)
+        for episode in episodes(spec, workspace):
+            check_job(spec, episode, workspace)
             assert {part.domain for part in episode.stages[0].test} == set(job.targets)
         found[job.row.name, job.data] = spec
     return found
@@ -277,8 +277,8 @@ def test_settings_of_questions_go_to_questions_alone(data, models, tmp_path):
     jobs = jobs_for(RECIPES["gmap/table3"], RECIPES["gmap/table3"].choose(["gmap"]))
     maker = Maker(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, given={"task.stride": 100})
     for job in jobs:
-        shop = Workshop(training_data(job.data, task=RECIPES["gmap/table3"].task(job.data), data_dir=data))
-        spec = maker.spec(job, shop)
+        workspace = Workspace(training_data(job.data, task=RECIPES["gmap/table3"].task(job.data), data_dir=data))
+        spec = maker.spec(job, workspace)
         assert spec.task_args == ({"stride": 100} if spec.task == "span" else {})
     with pytest.raises(BadInput, match="unknown setting of a task of gmap/table3 'strid'"):
         Maker(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, given={"task.strid": 100})

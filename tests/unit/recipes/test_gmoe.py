@@ -147,15 +147,15 @@ def test_domains_are_those_of_the_readers():
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_every_row_makes_a_valid_spec(name, shops):
+def test_every_row_makes_a_valid_spec(name, workspaces):
     recipe = RECIPES[name]
     jobs = jobs_for(recipe, recipe.cells)
     assert {job.row.name for job in jobs} == {row for row, found in recipe.rows.items() if not found.reason}
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
     for job in jobs:
-        spec = maker.spec(job, shops[job.data])
-        made = list(episodes(spec, shops[job.data]))
-        check_job(spec, made[0], shops[job.data])
+        spec = maker.spec(job, workspaces[job.data])
+        made = list(episodes(spec, workspaces[job.data]))
+        check_job(spec, made[0], workspaces[job.data])
         assert (spec.batch, spec.optimizer, spec.augment, spec.clip) == (32, "adam", "domainbed", 0.0)
         scored = {part.domain for episode in made for stage in episode.stages for part in (*stage.test, *stage.valid)}
         assert scored >= set(job.targets)
@@ -164,12 +164,12 @@ def test_every_row_makes_a_valid_spec(name, shops):
         assert len(made) == (1 if spec.plan == "single-source" else len(DOMAINS[job.data]))
 
 
-def test_rates_steps_and_selections_are_the_published_ones(shops):
+def test_rates_steps_and_selections_are_the_published_ones(workspaces):
     def specs(name: str, *rows: str):
         recipe = RECIPES[f"gmoe/{name}"]
         jobs = jobs_for(recipe, recipe.choose(rows))
         maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
-        return {(job.row.name, job.data, job.select): maker.spec(job, shops[job.data]) for job in jobs}
+        return {(job.row.name, job.data, job.select): maker.spec(job, workspaces[job.data]) for job in jobs}
 
     one = specs("table1", "gmoe")
     assert {data: (s.lr, s.weight_decay, s.steps, s.every) for (_, data, _), s in one.items()} == {
@@ -193,11 +193,11 @@ def test_rates_steps_and_selections_are_the_published_ones(shops):
     assert {s.method for s in specs("table11", "swad+same-size").values()} == {"swad(erm)"}
 
 
-def test_rows_with_a_resnet_take_the_weights_of_their_own_start(shops):
+def test_rows_with_a_resnet_take_the_weights_of_their_own_start(workspaces):
     three = RECIPES["gmoe/table3"]
     jobs = jobs_for(three, three.choose(["resnet50", "resnet101", "vit"]))
     maker = Maker(three, jobs, encoder=None, steps=None, given={"encoder.weights": "w/{start}.safetensors"})
-    specs = {job.row.name: maker.spec(job, shops["domain-net"]) for job in jobs}
+    specs = {job.row.name: maker.spec(job, workspaces["domain-net"]) for job in jobs}
     assert {name: (s.encoder, s.encoder_args) for name, s in specs.items()} == {
         "resnet50": ("resnet50", {"weights": "w/resnet50.safetensors"}),
         "resnet101": ("resnet101", {"weights": "w/resnet101.safetensors"}),
@@ -208,7 +208,7 @@ def test_rows_with_a_resnet_take_the_weights_of_their_own_start(shops):
     assert RECIPES["gmoe/table15"].rows["fishr-v2"].start == "resnet50-v2"
 
 
-def test_fishr_is_annealed_for_1500_steps_wherever_it_trains(shops):
+def test_fishr_is_annealed_for_1500_steps_wherever_it_trains(workspaces):
     found = set()
     for name, recipe in RECIPES.items():
         if name == "gmoe/table16":  # a few steps for the cost alone
@@ -216,7 +216,7 @@ def test_fishr_is_annealed_for_1500_steps_wherever_it_trains(shops):
         jobs = [job for job in jobs_for(recipe, recipe.cells) if "fishr" in job.row.name]
         maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
         for job in jobs:
-            spec = maker.spec(job, shops[job.data])
+            spec = maker.spec(job, workspaces[job.data])
             assert spec.method == "fishr"
             assert Descending(steps=spec.steps).step_at(spec.method_args.get("anneal", 0.3)) == 1500
             found.add((name.removeprefix("gmoe/"), job.data == "domain-net", spec.steps))

@@ -38,15 +38,15 @@ def test_printed_numbers_add_up(name):
     assert found == SUMS[name]
 
 
-def specs(shops, name, *rows):
+def specs(workspaces, name, *rows):
     recipe = RECIPES[f"gmoe/{name}"]
     jobs = jobs_for(recipe, recipe.choose(rows))
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
-    return {(job.row.name, job.data): maker.spec(job, shops[job.data]) for job in jobs}
+    return {(job.row.name, job.data): maker.spec(job, workspaces[job.data]) for job in jobs}
 
 
-def test_settings_are_the_published_ones(shops):
-    one = specs(shops, "table1", "gmoe", "gmoe-released", "vit")
+def test_settings_are_the_published_ones(workspaces):
+    one = specs(workspaces, "table1", "gmoe", "gmoe-released", "vit")
     spec = one["gmoe", "pacs"]
     assert (spec.neck, spec.neck_args, spec.encoder_args) == ("experts", EXPERTS, {})
     assert (spec.tune, spec.schedule, spec.precision, spec.metric) == ("full", "constant", "fp32", "accuracy")
@@ -58,15 +58,15 @@ def test_settings_are_the_published_ones(shops):
         assert released.lr == plain.lr
 
 
-def test_settings_of_single_rows(shops):
-    (fish,) = specs(shops, "table2", "gmoe+fish").values()
+def test_settings_of_single_rows(workspaces):
+    (fish,) = specs(workspaces, "table2", "gmoe+fish").values()
     assert (fish.method, fish.method_args) == ("fish", {"meta_lr": 0.5})
-    (birds,) = {(s.lr, s.weight_decay) for s in specs(shops, "table17", "gmoe").values()}
+    (birds,) = {(s.lr, s.weight_decay) for s in specs(workspaces, "table17", "gmoe").values()}
     assert birds == (5e-5, 0.0)
-    thirteen = specs(shops, "table13")
+    thirteen = specs(workspaces, "table13")
     for row in ("every-two-linear", "every-two-cosine", "last-two-linear", "last-two-cosine"):
         at, _, router = row.rpartition("-")
         assert thirteen[row, "pacs"].neck_args == {**EXPERTS, "at": at, "router": router}
-    released = specs(shops, "table11", "fishr+gmoe-released")
+    released = specs(workspaces, "table11", "fishr+gmoe-released")
     assert released["fishr+gmoe-released", "domain-net"].method_args == {"anneal": 0.1}
     assert released["fishr+gmoe-released", "pacs"].weight_decay == 1e-6

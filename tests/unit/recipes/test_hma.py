@@ -13,7 +13,7 @@ from holdfast.recipes.base import mismatches
 from holdfast.recipes.measure import jobs_for, measure, remarks
 from holdfast.recipes.reproduce import dataset_of, lacks
 from holdfast.recipes.specs import Maker
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.train import check_job, episodes
 from tests.graphs import rings_and_stars, write_layout, write_zip
 from tests.published import write_digits, write_molecules, write_pictures
@@ -152,15 +152,15 @@ def test_every_row_makes_a_valid_spec(name, folder):
     jobs = jobs_for(recipe, recipe.cells)
     assert len(jobs) == len(recipe.rows) * len(data_of(recipe))
     sets = {data: load_data(data, data_dir=folder) for data in data_of(recipe)}
-    shops = {data: Workshop(found) for data, found in sets.items()}
+    workspaces = {data: Workspace(found) for data, found in sets.items()}
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
     for job in jobs:
         assert not lacks(job, sets)
-        shop = shops[job.data]
-        spec = maker.spec(job, shop)
+        workspace = workspaces[job.data]
+        spec = maker.spec(job, workspace)
         assert spec.plan == "given"
-        (episode,) = episodes(spec, shop)
-        check_job(spec, episode, shop)
+        (episode,) = episodes(spec, workspace)
+        check_job(spec, episode, workspace)
         assert {part.domain for part in episode.stages[0].test} >= set(job.targets)
         if "real" in catalog.entry("necks", spec.neck).settings():
             assert spec.neck_args["real"] in (0, 128, 192, 256, 512, 1024)
@@ -173,7 +173,7 @@ def test_settings_of_a_set_go_to_the_rows_whose_part_has_them(folder):
     sets = {data: load_data(data, data_dir=folder)}
     jobs = jobs_for(recipe, recipe.choose([], ["proteins"]))
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
-    specs = {job.row.name: maker.spec(job, Workshop(dataset_of(job, sets, None))) for job in jobs}
+    specs = {job.row.name: maker.spec(job, Workspace(dataset_of(job, sets, None))) for job in jobs}
     assert specs["hma"].neck_args == {"real": 128, "slots": 32, "support": 32, "context": "batch"}
     assert specs["erm"].neck_args == specs["param"].neck_args == {}
     network = {"layers": 3, "hidden": 32, "pooling": "max", "dropout": 0.3}
@@ -190,11 +190,11 @@ def test_pictures_have_their_steps_crops_and_shares(folder):
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
     found = {}
     for job in jobs:
-        shop = Workshop(sets[job.data])
-        spec = maker.spec(job, shop)
+        workspace = Workspace(sets[job.data])
+        spec = maker.spec(job, workspace)
         found[job.row.name, job.data] = spec
-        (episode,) = episodes(spec, shop)
-        check_job(spec, episode, shop)
+        (episode,) = episodes(spec, workspace)
+        check_job(spec, episode, workspace)
         assert (spec.batch, spec.every, spec.warmup, spec.lr, spec.tune) == (128, 30, 10.0, 0.003, "full")
     assert {data: found["vit", data].steps for data in sets} == {
         "dtd": 1000, "pets": 500, "flowers": 500, "cifar100": 10_000,

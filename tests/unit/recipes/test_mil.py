@@ -7,7 +7,7 @@ from holdfast.recipes.base import mismatches
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.reproduce import dataset_of, lacks
 from holdfast.recipes.specs import Maker
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.train import check_job, episodes
 from tests.published import write_published
 from tests.unit.recipes.whole import check_cells, recipes_of
@@ -88,14 +88,14 @@ def test_every_row_that_can_be_run_makes_a_valid_spec(name, sets):
         if lacks(job, sets):
             assert (job.row.name, job.data) == ("oracle", "imdb")
             continue
-        shop = Workshop(dataset_of(job, sets, None))
-        spec = maker.spec(job, shop)
+        workspace = Workspace(dataset_of(job, sets, None))
+        spec = maker.spec(job, workspace)
         assert (spec.lr, spec.weight_decay, spec.schedule, spec.metric) == (1e-5, 0.01, "linear", "macro_f1")
         assert spec.encoder == ("hf:bert-base-cased" if name in ("mil/table5", "mil/table6") else "hf:roberta-base")
         assert spec.encoder_args == {"pooling": "cls", "length": 128 if job.data in ("mnli", "snli", "sick") else 256}
-        found = list(episodes(spec, shop))
+        found = list(episodes(spec, workspace))
         for episode in found:
-            check_job(spec, episode, shop)
+            check_job(spec, episode, workspace)
         assert {part.domain for episode in found for part in episode.stages[0].test} >= set(job.targets)
         assert (job.only or {e.name for e in found}) <= {e.name for e in found}
         made += 1
@@ -108,10 +108,10 @@ def test_what_is_scored(sets):
     assert list(jobs) == [("baseline", "mnli", "leave-one-out"), ("baseline", "mnli", "cross-dataset")]
     alone, across = jobs.values()
     maker = Maker(table, [alone, across], encoder=None, steps=None, given={})
-    genre = Workshop(dataset_of(alone, sets, None))
+    genre = Workspace(dataset_of(alone, sets, None))
     stage = next(episodes(maker.spec(alone, genre), genre)).stages[0]
     assert {len(part) for part in stage.test} == {6}  # the development rows of 24
-    both = Workshop(dataset_of(across, sets, None))
+    both = Workspace(dataset_of(across, sets, None))
     (episode,) = episodes(maker.spec(across, both), both)
     assert {p.domain: len(p) for p in episode.stages[0].test} == {"snli": 6, "sick": 9}  # test rows, and trial rows
     assert [len(p) for p in episode.stages[0].train] == [18] * 5

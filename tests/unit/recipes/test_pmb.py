@@ -7,7 +7,7 @@ from holdfast.recipes.base import mismatches
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.reproduce import dataset_of, lacks
 from holdfast.recipes.specs import Maker
-from holdfast.run.assemble import Workshop
+from holdfast.run.assemble import Workspace
 from holdfast.run.train import check_job, episodes
 from tests.published import write_published
 from tests.unit.recipes.whole import check_cells, recipes_of
@@ -113,19 +113,19 @@ def test_every_row_that_can_be_run_makes_a_valid_spec(name, sets):
     jobs = jobs_for(recipe, recipe.cells)
     assert [job.row.name for job in jobs] == [row for row in recipe.rows if row not in CANNOT.get(name, [])]
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={"encoder.hidden": 8})
-    shop = Workshop(dataset_of(jobs[0], sets, None))
+    workspace = Workspace(dataset_of(jobs[0], sets, None))
     for job in jobs:
         assert not lacks(job, sets)
-        spec = maker.spec(job, shop)
+        spec = maker.spec(job, workspace)
         told = (spec.optimizer, spec.lr, spec.weight_decay, spec.clip, spec.select, spec.metric)
         assert told == ("adam", 3e-4, 0.0, 5.0, "current-domain", "accuracy")
         assert spec.encoder == "memory-lstm"
         slots = 500 * (5 if name == "pmb/table4" else 2) if job.row.name == "all-slots-first" else 500
         slots = 0 if job.row.name.startswith("rnn") else slots
         assert spec.encoder_args == {"embedding": 300, "hidden": 8, "dropout": 0.1, "length": 50, "slots": slots}
-        found = list(episodes(spec, shop))
+        found = list(episodes(spec, workspace))
         for episode in found:
-            check_job(spec, episode, shop)
+            check_job(spec, episode, workspace)
         domains = 5 if name in ("pmb/table3", "pmb/table4") else 2
         if job.plan == "stream":
             (episode,) = found
@@ -144,19 +144,19 @@ def test_rows_of_the_dialogue_make_valid_specs_of_another_task(tmp_path):
     assert [job.row.name for job in jobs] == list(recipe.rows)
     sets = {"dialogue": load_data("dialogue", data_dir=folder)}
     maker = Maker(recipe, jobs, encoder=None, steps=None, given={"encoder.hidden": 8})
-    shop = Workshop(dataset_of(jobs[0], sets, None))
+    workspace = Workspace(dataset_of(jobs[0], sets, None))
     for job in jobs:
         assert not lacks(job, sets)
         assert job.targets == {"films": "test", "ubuntu": "test"}
-        spec = maker.spec(job, shop)
+        spec = maker.spec(job, workspace)
         assert (spec.task, spec.encoder, spec.head, spec.metric) == ("respond", "dialogue-gru", "none", "bleu2")
         assert (spec.optimizer, spec.lr, spec.clip, spec.select) == ("adam", 3e-4, 5.0, "current-domain")
         slots = 0 if job.row.name.startswith("rnn") else 1024
         assert spec.encoder_args == {
             "embedding": 300, "hidden": 8, "slots": slots, "slot_width": 1024, "length": 30, "max_words": 27_000,
         }  # fmt: skip
-        (episode,) = episodes(spec, shop)
-        check_job(spec, episode, shop)
+        (episode,) = episodes(spec, workspace)
+        check_job(spec, episode, workspace)
         sizes = {part.domain: len(part) for part in episode.stages[0].test}
         assert sizes == {"films": 5, "ubuntu": 33}  # a twentieth where the file names no split
     percent = {name: column.percent for name, column in recipe.columns.items()}

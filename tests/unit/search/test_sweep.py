@@ -8,13 +8,13 @@ from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.record import load
 from holdfast.report.selection import trial
-from holdfast.run.jobs import Watch
+from holdfast.run.progress import ProgressListener
 from holdfast.search.sweep import sweep
 
 QUICK = {"encoder": "features", "steps": 4, "seeds": 2, "device": "cpu", "cache": False}
 
 
-class Count(Watch):
+class Count(ProgressListener):
     def __init__(self):
         self.started, self.trained = [], 0
 

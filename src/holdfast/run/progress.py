@@ -14,13 +14,34 @@ from holdfast.core import processes
 from holdfast.core.errors import BadInput
 from holdfast.methods.base import Metrics
 from holdfast.record import RunRecord
-from holdfast.run.jobs import Watch
 
 EVERY = 25  # steps whose numbers are fetched from the device at once
 
 
+class ProgressListener:
+    """Override what you want to show; every call is cheap and may be ignored."""
+
+    def encoding(self, done: int, total: int) -> None:
+        """Features of a frozen encoder are being computed."""
+
+    def start(self, total: int, finished: int) -> None:
+        """So many runs are asked for, of which so many have a record already."""
+
+    def begin(self, name: str, steps: int) -> None:
+        """A run begins."""
+
+    def step(self, metrics: Metrics) -> None:
+        """A step of the current run was taken."""
+
+    def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
+        """Of several runs at once, the one with this record has taken so many of its steps; all, when it is over."""
+
+    def end(self, record: RunRecord) -> None:
+        """The current run has its record."""
+
+
 @contextmanager
-def logged(watch: Watch, log: str | None, folder: Path) -> Iterator[Watch]:
+def logged(watch: ProgressListener, log: str | None, folder: Path) -> Iterator[ProgressListener]:
     """The watch itself, or one that writes to what `log` names as well; a run that is stopped keeps what it wrote."""
     if log is None or not processes.first():
         yield watch
@@ -32,13 +53,13 @@ def logged(watch: Watch, log: str | None, folder: Path) -> Iterator[Watch]:
         made.close()
 
 
-class Logged(Watch):
+class Logged(ProgressListener):
     """Passes everything on to another watch.
 
     Steps of training are counted from where this attempt began; validations have the steps of the record.
     """
 
-    def __init__(self, watch: Watch, sink: Sink) -> None:
+    def __init__(self, watch: ProgressListener, sink: Sink) -> None:
         self.watch, self.sink = watch, sink
         self.steps, self.waiting, self.running = 0, [], False
 
@@ -61,8 +82,8 @@ class Logged(Watch):
         if len(self.waiting) >= EVERY:
             self._flush()
 
-    def elsewhere(self, id: str, name: str, done: int, steps: int) -> None:
-        self.watch.elsewhere(id, name, done, steps)
+    def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
+        self.watch.worker_steps(id, name, done, steps)
 
     def end(self, record: RunRecord) -> None:
         self._flush()
