@@ -13,12 +13,12 @@ from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
 from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Descent, Recipe
-from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT, small
 
 MADE = {name: catalog.make_neck(name, 8, 3, given=small(name)) for name in catalog.NECKS}
-NAMES = [name for name, neck in MADE.items() if isinstance(neck, Heterogeneous)]
+NAMES = [name for name, neck in MADE.items() if isinstance(neck, HeterogeneousMemory)]
 INFO = StageInfo(0, ("d0", "d1", "d2"))
 
 
@@ -37,7 +37,7 @@ def written(bench, neck):
     with torch.no_grad():
         z = model.encode(batch.x)
         model.neck.write(z, batch.y)
-        model.neck.keep(model.neck.recall(z))
+        model.neck.set_support(model.neck.read_queue(z))
     return model
 
 

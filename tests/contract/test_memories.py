@@ -13,7 +13,7 @@ from holdfast.core.tape import tape
 from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Descent, Recipe
-from holdfast.nn.memory.neck import Fused
+from holdfast.nn.memory.neck import MemoryBlend
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import small
 
@@ -21,7 +21,7 @@ from tests.contract.conftest import small
 def memories():
     """The necks that hold a memory, as the catalog builds them."""
     made = {name: catalog.make_neck(name, 8, 3, given=small(name)) for name in catalog.NECKS}
-    return [name for name, neck in made.items() if any(isinstance(part, Fused) for part in neck.modules())]
+    return [name for name, neck in made.items() if any(isinstance(part, MemoryBlend) for part in neck.modules())]
 
 
 NAMES = memories()
@@ -49,7 +49,7 @@ def assert_same(model, before):
 
 
 def parts(model):
-    return [part for part in model.modules() if isinstance(part, Fused)]
+    return [part for part in model.modules() if isinstance(part, MemoryBlend)]
 
 
 @pytest.mark.parametrize("training", [True, False])

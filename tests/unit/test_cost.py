@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from holdfast.data.synthetic import world
-from holdfast.nn.macs import macs, macs_if_counted
+from holdfast.nn.macs import count_macs, try_count_macs
 from holdfast.run import train as cost
 from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
@@ -97,7 +97,7 @@ def test_modes_statistics_and_chance_are_left_as_they_were():
     net = Drawing().train()
     net.norm.eval()
     chance, mean = torch.get_rng_state(), net.norm.running_mean.clone()
-    assert macs(net, torch.ones(2, 3)) == 6
+    assert count_macs(net, torch.ones(2, 3)) == 6
     assert (net.training, net.norm.training, net.map.training) == (True, False, True)
     assert torch.equal(chance, torch.get_rng_state())
     assert torch.equal(mean, net.norm.running_mean)
@@ -108,12 +108,12 @@ def test_what_cannot_be_counted_is_left_out():
         def forward(self, x):
             raise RuntimeError("no plain tensor")
 
-    assert macs_if_counted(Broken(), torch.zeros(1)) is None
-    assert macs_if_counted(nn.ReLU(), torch.zeros(1)) is None  # nothing is multiplied
+    assert try_count_macs(Broken(), torch.zeros(1)) is None
+    assert try_count_macs(nn.ReLU(), torch.zeros(1)) is None  # nothing is multiplied
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_recurrent_layer_counts_every_step(layers):
     net = nn.LSTM(8, 16, layers, bidirectional=layers == 1)
     steps = {1: 2 * 4 * 16 * (8 + 16), 2: 4 * 16 * (8 + 16) + 4 * 16 * (16 + 16)}[layers]
-    assert macs(net, torch.randn(1, 5, 8)) == 5 * steps
+    assert count_macs(net, torch.randn(1, 5, 8)) == 5 * steps

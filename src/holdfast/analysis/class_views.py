@@ -16,7 +16,7 @@ from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
-from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
 
 CLASSES, ROWS = 10, 10  # classes in the batch whose attention is looked at, the first ones, and rows of each
@@ -48,7 +48,7 @@ def view_classes(
     Labels are looked at, so the rows must be those of the training domains.
     """
     neck = model.neck
-    if not isinstance(neck, Heterogeneous) or not parts:
+    if not isinstance(neck, HeterogeneousMemory) or not parts:
         return None
     rows = np.concatenate([part.rows for part in parts])
     y = examples.targets(torch.from_numpy(rows)).cpu().numpy()
@@ -75,7 +75,7 @@ def view_classes(
         recalled_labels=cloud[1],
         slots=None if slots is None else _plain(slots.values),
         slot_labels=None if slots is None else slots.labels.cpu().numpy(),
-        likeness=None if slots is None else _plain(slots.likeness()),
+        likeness=None if slots is None else _plain(slots.slot_similarity()),
     )
 
 
@@ -88,7 +88,7 @@ def _first(rows: np.ndarray, y: np.ndarray, classes: np.ndarray, most: int) -> t
 def _heard(model: Model, examples: Examples, rows: np.ndarray) -> dict[str, np.ndarray | None]:
     """What the neck tells of these rows as one batch."""
     with tape() as side:
-        model.through(model.encode(examples.inputs(torch.from_numpy(rows))))
+        model.apply_neck(model.encode(examples.inputs(torch.from_numpy(rows))))
     names = ("recalled", "real/mass", "across", "across/mass")
     heard = {name: side[f"heterogeneous/{name}"] for name in names}
     return {name: _plain(told[-1]) if told else None for name, told in heard.items()}

@@ -18,7 +18,7 @@ from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.nn.memory.general import GeneralMemory, hiding
+from holdfast.nn.memory.general import GeneralMemory, memory_hidden
 from holdfast.nn.model import Model
 
 Scored = Callable[[Part], float | None]  # the metric of a run on these rows, of the network as it is now
@@ -61,12 +61,12 @@ def view_general(model: Model, examples: Examples, rows: np.ndarray) -> Recalled
         pieces = [_mean(mass.transpose(1, 2), x.mask) for mass in side["general/mass"]]  # (b, h) each
         pieces += [_mean(shares, x.mask) for shares in side["general/gate"]]  # (b, s) each
         if can_hide:
-            with hiding():
+            with memory_hidden():
                 plain = model.encode(x)
             pieces.append(of_each(((z - plain).norm(dim=-1) / plain.norm(dim=-1))[..., None], x))
         return torch.cat([piece.float() for piece in pieces], dim=1)
 
-    found = examples.map(listen, rows, together=model.together).numpy()
+    found = examples.map(listen, rows, together=model.prediction_batch).numpy()
     heads = int(encoder.module.config.num_attention_heads)
     end = len(places) * heads
     gates: list[np.ndarray | None] = []
@@ -92,7 +92,7 @@ def view_effects(model: Model, targets: Sequence[Part], scored: Scored | None) -
     for domain in dict.fromkeys(part.domain for part in targets):
         part = Part(domain, np.concatenate([part.rows for part in targets if part.domain == domain]))
         read = scored(part)
-        with hiding():
+        with memory_hidden():
             found[domain] = Effect(read, scored(part))
     return found
 

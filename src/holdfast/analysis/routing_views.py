@@ -55,7 +55,11 @@ def view_routing(model: Model, examples: Examples, rows: np.ndarray) -> Routed |
             model.encode(x)
         return torch.stack([_of_layer(side, i, count) for i in range(len(layers))], dim=1).flatten(1)
 
-    found = examples.map(listen, rows, together=model.together).numpy().reshape(len(rows), len(layers), 3 * count + 2)
+    found = (
+        examples.map(listen, rows, together=model.prediction_batch)
+        .numpy()
+        .reshape(len(rows), len(layers), 3 * count + 2)
+    )
     first, load, importance, (entropy, dropped) = (*np.split(found[..., :-2], 3, axis=2), np.moveaxis(found, 2, 0)[-2:])
     blocks = tuple(i for i, layer in enumerate(model.backbone.stack()) if experts_in(layer))
     room = any(layer.options.eval_capacity for layer in layers)

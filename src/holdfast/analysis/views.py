@@ -121,7 +121,7 @@ def view_domains(
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:
     listener = _Listener(model)
-    both = examples.map(listener, rows, together=model.together).numpy()
+    both = examples.map(listener, rows, together=model.prediction_batch).numpy()
     pieces = np.split(both, np.cumsum(listener.widths)[:-1], axis=1)
     usage = peaks = None
     if listener.usage is not None and listener.peaks is not None:
@@ -158,7 +158,7 @@ class _Listener:
     def __call__(self, x: Inputs) -> Tensor:
         with tape() as side:
             encoded = self.model.encode(x)
-            features = self.model.through(encoded)
+            features = self.model.apply_neck(encoded)
         pieces = [of_each(encoded, x), of_each(features, x)]
         if side["memory/content"] and len(side["memory/content"][-1]) == len(features):
             pieces.append(side["memory/content"][-1])

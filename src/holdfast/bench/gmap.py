@@ -17,7 +17,7 @@ from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.inputs import Tokens
 from holdfast.nn.backbones.companion import Held, Second
 from holdfast.nn.backbones.pretrained import bare_module, layers_of
-from holdfast.nn.graft.attention import Recall, graft, reading
+from holdfast.nn.graft.attention import MemoryStates, attend_to, graft
 from holdfast.nn.memory.general import GeneralMemory, plan_reads
 
 
@@ -83,7 +83,7 @@ def _layers(device: torch.device) -> tuple[Callable[[], None], Callable[[], None
     mask = x.mask[:, None, None, :]
 
     def passes(part: Any) -> None:
-        with _precise(device), reading(Recall({0: memory})):
+        with _precise(device), attend_to(MemoryStates({0: memory})):
             out: Tensor = part(states, mask)
         torch.autograd.grad(out, (states, *part.parameters()), grad)
 

@@ -22,8 +22,8 @@ from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.pretrained import bare_module
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.heads import Linear
-from holdfast.nn.memory.block import Block
-from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.memory.block import MemoryBlock
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
@@ -55,13 +55,13 @@ def _read(device: torch.device) -> Result:
     rows, width = (2048, 832) if gpu else (1024, 208)
     torch.manual_seed(0)
     with device:
-        block = Block(width, dropout=0.0).eval()
+        block = MemoryBlock(width, dropout=0.0).eval()
         x, held = torch.randn(512, width, requires_grad=True), torch.randn(rows, width)
         hidden, grad = torch.zeros(rows), torch.randn(512, width)
     learned = (x, *block.parameters())
 
     def once() -> None:
-        out, _ = block(x, block.look(held), own=True, bias=hidden)
+        out, _ = block(x, block.keys_values(held), with_self=True, bias=hidden)
         torch.autograd.grad(out, learned, grad)
 
     def repeated() -> None:
@@ -70,7 +70,7 @@ def _read(device: torch.device) -> Result:
     return Result("repeated-read/read", ratio(repeated, once, device, rounds=5 if gpu else 2), bar=50, at_least=True)
 
 
-def read_repeated(block: Block, x: Tensor, held: Tensor) -> Tensor:
+def read_repeated(block: MemoryBlock, x: Tensor, held: Tensor) -> Tensor:
     """The same read (b, d) as published: [x_i; rows] is made and projected for every query by itself."""
     b, (m, d) = len(x), held.shape
     source = torch.cat([x[:, None], held.expand(b, m, d)], dim=1)  # (b, 1 + m, d)
@@ -97,7 +97,7 @@ def _steps(rule: type[HMA] | type[ERM], mode: str, device: torch.device) -> Call
         )
         backbone = VisionTransformer(bare_module(config), name="vit", size=pixels)
         tune(backbone, mode)
-        made = partial(Heterogeneous, classes=CLASSES, real=4 * size, slots=16 if gpu else 4)
+        made = partial(HeterogeneousMemory, classes=CLASSES, real=4 * size, slots=16 if gpu else 4)
         neck = made(backbone.width) if rule is HMA else NoNeck(backbone.width)
         model = Model(backbone, neck, Linear(neck.width, CLASSES)).to(device)
     recipe = Recipe(optimizer="sgd", lr=0.003, weight_decay=0.0)

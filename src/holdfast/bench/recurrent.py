@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bench.harness import Result, one_thread, ratio
-from holdfast.nn.recurrent.layer import Recurrent
+from holdfast.nn.recurrent.layer import RecurrentLayer
 
 WIDTH, ROWS, STEPS = 300, 32, 30
 BARS = {"cpu": {500: 2.0}, "cuda": {500: 1.5, 2500: 2.2}}
@@ -28,7 +28,7 @@ def run(device: torch.device) -> list[Result]:
     found = []
     with one_thread():
         for slots, bar in BARS[device.type].items():
-            mine = Recurrent(WIDTH, WIDTH, slots=slots).to(device)
+            mine = RecurrentLayer(WIDTH, WIDTH, slots=slots).to(device)
             passes = _passes(mine, lambda made=mine: made(x, lengths).padded(), x, grad)
             found.append(
                 Result(f"memory-lstm/lstm, {slots} slots", ratio(passes, reference, device, rounds=30), bar=bar)

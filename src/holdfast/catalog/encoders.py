@@ -109,7 +109,7 @@ ENCODERS = {
     ),
 }  # fmt: skip
 _KEY_VALUE = "holdfast.nn.memory.neck:key_value"
-_HMA = "holdfast.nn.memory.heterogeneous:Heterogeneous"
+_HMA = "holdfast.nn.memory.heterogeneous:HeterogeneousMemory"
 _REAL, _SLOTS = choice(64, 128, 256, 512), choice(4, 8, 16, 32)
 _MEMORY_SPACE = {"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(128, 256, 512, 1024, 2048)}
 NECKS = {
@@ -142,7 +142,9 @@ NECKS = {
     "abd": Entry(_HMA, "HMA's attention between the examples of a batch alone", fixed={"real": 0, "slots": 0}),
     "abd-rma": Entry(_HMA, "HMA without slots: its queue and its batch", fixed={"slots": 0}, space={"real": _REAL}),
     "abd-syn": Entry(_HMA, "HMA without a queue: its batch and its slots", fixed={"real": 0}, space={"slots": _SLOTS}),
-    "param": Entry("holdfast.nn.necks:Alone", "HMA's two attention blocks with nothing to look at: parameters alone"),
+    "param": Entry(
+        "holdfast.nn.necks:ParameterControl", "control: HMA's two attention blocks without a memory, parameters alone",
+    ),
     "experts": Entry(
         "holdfast.nn.experts.graft:experts", "experts in late layers of a transformer, first copies (Li et al., 2023)",
         space={"count": choice(2, 4, 6, 8), "balance": choice(0.001, 0.01, 0.1)},

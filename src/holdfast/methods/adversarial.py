@@ -50,7 +50,7 @@ class DANN(Method):
         super().__init__()
         self.model, self.task, self.make_optimizer = model, task, optimizer
         self.weight, self.hidden, self.critic_steps, self.conditional = weight, hidden, critic_steps, conditional
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device

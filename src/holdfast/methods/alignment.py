@@ -18,7 +18,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.adversarial import discriminator
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
-from holdfast.nn.heads import Verbal
+from holdfast.nn.heads import WordHead
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -45,12 +45,12 @@ class PDA(Method):
         words: bool = False,
     ) -> None:
         super().__init__()
-        if words and not isinstance(model.head, Verbal):
+        if words and not isinstance(model.head, WordHead):
             raise BadInput("method.words aligns distributions over words: use --set head=words, or leave it out")
         self.words = words
         self.model, self.task, self.make_optimizer, self.hidden = model, task, optimizer, hidden
         self.feature_weight, self.prediction_weight = feature_weight, prediction_weight
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
@@ -76,7 +76,7 @@ class PDA(Method):
         return {"risk": risk.detach(), "confusion": confusion.detach(), "gap": gap.detach()}
 
     def _said(self, z: Tensor) -> Tensor:
-        return cast(Verbal, self.model.head).words(z)
+        return cast(WordHead, self.model.head).words(z)
 
     def _by_class(self, t: Tensor, batch: DomainBatch) -> list[list[Tensor]]:
         """For each class of the batch, its rows in each domain."""

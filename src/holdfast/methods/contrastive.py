@@ -38,7 +38,7 @@ class MemoryContrastive(Method):
         super().__init__()
         self.model, self.task = model, task
         self.weight, self.temperature = weight, temperature
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         device = next(model.head.parameters()).device
         self.register_buffer("keys", torch.zeros(slots, model.width, device=device))
         self.register_buffer("labels", torch.full((slots,), -1, dtype=torch.long, device=device))

@@ -43,7 +43,7 @@ class Distillation(Method):
         self.model, self.task = model, task
         self.weight, self.temperature = weight, temperature
         self.register_module("teacher", None)
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def begin_stage(self, info: StageInfo) -> None:
         # a run that is taken up again comes here too: it gets a teacher of this shape, then its saved weights

@@ -10,7 +10,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
 from holdfast.nn.experts.layer import SparseMoE
-from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -23,7 +23,7 @@ class ERM(Method):
     def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer) -> None:
         super().__init__()
         self.model, self.task = model, task
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
         if self.pieces > 1:
@@ -54,7 +54,7 @@ class ERM(Method):
         if self.task.counted(batch.y) is None:
             return "the loss of this task is no mean over examples, so that a batch cannot be taken in pieces"
         for part in self.model.modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm | Heterogeneous | SparseMoE):
+            if isinstance(part, nn.modules.batchnorm._BatchNorm | HeterogeneousMemory | SparseMoE):
                 return "this network looks at all examples of a batch together, so that it cannot be taken in pieces"
         return ""
 
@@ -68,7 +68,7 @@ class GroupDRO(Method):
     def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, eta: float = 0.01) -> None:
         super().__init__()
         self.model, self.task, self.eta = model, task, eta
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         self.register_buffer("q", torch.ones(1))
 
     def begin_stage(self, info: StageInfo) -> None:

@@ -71,7 +71,7 @@ class EWC(Method):
         self.model, self.task = model, task
         self.weight, self.samples, self.empirical = weight, samples, empirical
         self.online, self.decay = online, decay
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         self.anchors, self.learned = nn.ModuleList(), 0  # stages that have ended
 
     def begin_stage(self, info: StageInfo) -> None:

@@ -44,7 +44,7 @@ class Fishr(Method):
         super().__init__()
         self.model, self.task, self.make_optimizer = model, task, optimizer
         self.weight, self.ema = weight, ema
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         self.anneal = self.optimizer.recipe.step_at(anneal)
         self.steps = 0
         self.register_buffer("average", torch.zeros(0))
@@ -57,12 +57,14 @@ class Fishr(Method):
     def _last(self) -> dict[str, Tensor]:
         """The parameters of the head's last layer, by their names in the head."""
         head = cast(Head, self.model.head)
-        own = set(head.last().parameters())
+        own = set(head.last_layer().parameters())
         return {name: p for name, p in head.named_parameters() if p in own}
 
     def step(self, batch: DomainBatch) -> Metrics:
         if self.anneal and self.steps == self.anneal:
-            self.optimizer = self.make_optimizer(self.model.learning())  # Adam's moments do not fit the jump
+            self.optimizer = self.make_optimizer(
+                self.model.trainable_parameters()
+            )  # Adam's moments do not fit the jump
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         risk = self.task.loss(self.model.head(z), batch.y)

@@ -50,7 +50,7 @@ class GMixup(Method):
         self.model, self.task, self.form = model, task, network.form
         self.share, self.mix, self.threshold = share, (float(mix[0]), float(mix[1])), threshold
         self.graphons, self.steps = Graphons(cast(Head, model.head).outputs), 0
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
         assert isinstance(batch.x, Graphs)

@@ -19,10 +19,10 @@ from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.averaging import blend, copy_buffers
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.memory.heterogeneous import Heterogeneous
-from holdfast.nn.memory.queue import Queue, balanced
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
+from holdfast.nn.memory.queue import Queue, balanced_sample
 from holdfast.nn.model import Model
-from holdfast.nn.necks import Alone
+from holdfast.nn.necks import ParameterControl
 from holdfast.tasks.base import Task
 
 STATISTICS = ("copied", "averaged", "own")
@@ -56,19 +56,19 @@ class HMA(Method):
             raise BadInput(f"momentum must be at least 0 and below 1, not {momentum}")
         if statistics not in STATISTICS:
             raise unknown("statistics of the momentum encoder", statistics, STATISTICS)
-        if not isinstance(model.neck, Heterogeneous | Alone):
+        if not isinstance(model.neck, HeterogeneousMemory | ParameterControl):
             raise BadInput("method hma writes a memory that this network has not: use --set neck=heterogeneous")
         self.model, self.task = model, task
         self.momentum, self.statistics = momentum, statistics
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         self.register_module("follower", None)
         if self.queue is not None and momentum > 0 and _moves(model.backbone):
             self.follower = copy.deepcopy(model.backbone).requires_grad_(False).eval()
 
     @property
-    def memory(self) -> Heterogeneous | None:
+    def memory(self) -> HeterogeneousMemory | None:
         """The neck, unless it is the one without a memory that this one is compared with."""
-        return self.model.neck if isinstance(self.model.neck, Heterogeneous) else None
+        return self.model.neck if isinstance(self.model.neck, HeterogeneousMemory) else None
 
     @property
     def queue(self) -> Queue | None:
@@ -85,7 +85,7 @@ class HMA(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
             z = self.model.encode(batch.x)  # (b, d)
-            risk = self.task.loss(self.model.head(self.model.through(z)), batch.y)
+            risk = self.task.loss(self.model.head(self.model.apply_neck(z)), batch.y)
         extra = auxiliary(side)
         self.optimizer.descend(risk if extra is None else risk + extra)
         self._follow()
@@ -101,8 +101,8 @@ class HMA(Method):
             return
         training = self.training
         self.eval()
-        offered = ((neck.recall(self.model.encode(batch.x)), batch.y) for batch in batches)
-        neck.keep(balanced(offered, len(neck.support)))
+        offered = ((neck.read_queue(self.model.encode(batch.x)), batch.y) for batch in batches)
+        neck.set_support(balanced_sample(offered, len(neck.support)))
         self.train(training)
 
     @torch.no_grad()
@@ -126,7 +126,7 @@ class HMA(Method):
     @torch.no_grad()
     def _write(self, z: Tensor, batch: DomainBatch) -> None:
         if self.memory is not None and self.queue is not None:
-            z = z if self.follower is None else self.model.encode(batch.x, by=self.follower)
+            z = z if self.follower is None else self.model.encode(batch.x, backbone=self.follower)
             self.memory.write(*(parallel.rows_of_all(t, batch.sizes) for t in (z, batch.y)))
 
     def _stand_in(self, recalled: list[Tensor], batch: DomainBatch) -> None:
@@ -134,7 +134,7 @@ class HMA(Method):
         if self.memory is not None and self.memory.support is not None:
             rows = parallel.rows_of_all(recalled[-1], batch.sizes)
             every = -(-len(rows) // len(self.memory.support))  # a batch lies domain after domain
-            self.memory.keep(rows[::every])
+            self.memory.set_support(rows[::every])
 
 
 def _moves(backbone: nn.Module) -> bool:

@@ -44,7 +44,7 @@ class CIGA(Method):
         self.model, self.task = model, task
         self.contrast, self.temperature, self.hinge = contrast, temperature, hinge
         self.rest = rest_head(model) if hinge else None
-        learning = [*model.learning(), *(self.rest.parameters() if self.rest else ())]
+        learning = [*model.trainable_parameters(), *(self.rest.parameters() if self.rest else ())]
         self.optimizer = optimizer(learning)
 
     def step(self, batch: DomainBatch) -> Metrics:
@@ -52,7 +52,7 @@ class CIGA(Method):
         with tape() as side:
             network = splitting(self.model, "ciga")
             kept, rest = network.both(batch.x) if self.rest else (network(batch.x), None)
-            z = self.model.through(kept)
+            z = self.model.apply_neck(kept)
         output = self.model.head(z)
         risk = self.task.loss(output, batch.y)
         near = F.normalize(z, dim=-1)
@@ -81,13 +81,13 @@ class DIR(Method):
         splitting(model, "dir")
         self.model, self.task, self.weight, self.steps = model, task, weight, 0
         self.rest = rest_head(model)
-        self.optimizer = optimizer([*model.learning(), *self.rest.parameters()])
+        self.optimizer = optimizer([*model.trainable_parameters(), *self.rest.parameters()])
 
     def step(self, batch: DomainBatch) -> Metrics:
         assert isinstance(batch.x, Graphs)
         with tape() as side:
             kept, rest = splitting(self.model, "dir").both(batch.x)
-            z = self.model.through(kept)
+            z = self.model.apply_neck(kept)
         output, misled = self.model.head(z), self.rest(rest.detach())
         risk, own = self.task.loss(output, batch.y), self.task.loss(misled, batch.y)
         swapped = interventions(output, misled.detach(), batch.y)  # (b,)

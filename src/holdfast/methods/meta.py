@@ -36,7 +36,7 @@ class MLDG(Method):
         super().__init__()
         self.model, self.task = model, task
         self.beta, self.inner_lr, self.second_order = beta, inner_lr, second_order
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
 
     def step(self, batch: DomainBatch) -> Metrics:
@@ -80,7 +80,7 @@ class Fish(Method):
     def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, meta_lr: float = 0.5) -> None:
         super().__init__()
         self.model, self.task, self.meta_lr = model, task, meta_lr
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
         moving = self.optimizer.parameters

@@ -20,7 +20,7 @@ from holdfast.core.tape import Tape, auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
 from holdfast.methods.bilevel import ORDERS, look_ahead, outer_gradient, twice_differentiable
 from holdfast.methods.optim import Descent
-from holdfast.nn.memory.neck import Fused, effective_slots
+from holdfast.nn.memory.neck import MemoryBlend, effective_slots
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -76,10 +76,10 @@ class MIL(Method):
         self.iterations, self.inner, self.inner_steps, self.order = iterations, inner, inner_steps, order
         self.critic_steps, self.critic_lr, self.hidden = critic_steps, critic_lr, hidden
         self.balanced, self.blocks = balanced, blocks
-        fused = [part for part in model.modules() if isinstance(part, Fused)]
+        fused = [part for part in model.modules() if isinstance(part, MemoryBlend)]
         if not fused:
             raise BadInput("method mil learns a memory, and this network has none: use --set neck=memory")
-        self.above = not any(isinstance(part, Fused) for part in model.backbone.modules())
+        self.above = not any(isinstance(part, MemoryBlend) for part in model.backbone.modules())
         self.remembered = [p for part in fused for p in part.parameters()]
         if memory_lr > 0 and not any(p.requires_grad for p in self.remembered):
             raise BadInput("method mil learns the memory, which neck.frozen holds: leave that out, or set memory_lr=0")
@@ -177,7 +177,7 @@ class MIL(Method):
             return self.model.features(batch.x)
         with torch.no_grad():
             z = self.model.encode(batch.x)
-        return self.model.through(z)
+        return self.model.apply_neck(z)
 
     def domain_loss(self, fused: Tensor, batch: DomainBatch, held: int) -> tuple[Tensor, Tensor]:
         """The critic's cross-entropy for held-out against seen domains, and its accuracy; both sides count alike."""
@@ -214,7 +214,7 @@ def judge(width: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
 
-def _learning(part: Fused, learns: str) -> list[nn.Parameter]:
+def _learning(part: MemoryBlend, learns: str) -> list[nn.Parameter]:
     return [p for name, p in part.memory.named_parameters() if learns == "all" or name.startswith("values")]
 
 

@@ -41,7 +41,7 @@ class MIRO(Method):
         device = next(model.head.parameters()).device
         inverse = torch.tensor(start).expm1().log().item()  # softplus(inverse) = start
         self.spread = nn.Parameter(torch.full((width,), inverse, device=device))  # (d,)
-        self.optimizer = optimizer([*model.learning(), self.spread])
+        self.optimizer = optimizer([*model.trainable_parameters(), self.spread])
 
     def train(self, mode: bool = True) -> MIRO:
         super().train(mode)

@@ -24,7 +24,7 @@ class Mixup(Method):
     def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, alpha: float = 0.2) -> None:
         super().__init__()
         self.model, self.task, self.alpha = model, task, alpha
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
         n = len(batch.sizes)
@@ -59,7 +59,7 @@ class ManifoldMixup(Method):
     def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, alpha: float = 1.0) -> None:
         super().__init__()
         self.model, self.task, self.alpha = model, task, alpha
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
         with shared_chance():

@@ -38,14 +38,16 @@ class Penalized(Method):
         self.model, self.task, self.penalty = model, task, penalties.PENALTIES[penalty]
         self.weight, self.bottleneck, self.before = weight, bottleneck, before
         self.make_optimizer = optimizer
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         self.anneal = self.optimizer.recipe.step_at(anneal)
         self.steps = 0
 
     def step(self, batch: DomainBatch) -> Metrics:
         grown = self.steps >= self.anneal
         if self.anneal and self.steps == self.anneal:
-            self.optimizer = self.make_optimizer(self.model.learning())  # Adam's moments do not fit the jump
+            self.optimizer = self.make_optimizer(
+                self.model.trainable_parameters()
+            )  # Adam's moments do not fit the jump
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         output = self.model.head(z)

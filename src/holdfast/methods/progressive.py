@@ -13,7 +13,7 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.optim import Descent
-from holdfast.nn.growth import add_slots, add_units, add_words, holders
+from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
 from holdfast.nn.model import Model
 
 LETTERS = "HCMV"  # in the order in which they grow
@@ -89,7 +89,7 @@ class Progressive(Wrapper):
     def _worth(self) -> int:
         """The parameters of `slots` slots in all memories of the network."""
         found = 0
-        for each in holders(self.model):
+        for each in growable_memories(self.model):
             assert isinstance(each, nn.Module)
             own = [p for name, p in each.named_parameters() if {"keys", "values"} & set(name.split("."))]
             held = sum(parameter.numel() for parameter in own)
@@ -109,7 +109,7 @@ class Progressive(Wrapper):
         for parameter in new:
             parameter.requires_grad_(self.freeze != "new")
         optimizer = self._optimizer
-        there = {id(p) for p in self.model.learning()}
+        there = {id(p) for p in self.model.trainable_parameters()}
         added = {id(p) for p in new}
         old = [p for p in optimizer.parameters if id(p) in there and id(p) not in added]
         fresh = [p for p in new if p.requires_grad]

@@ -45,7 +45,7 @@ class Rehearsal(Method):
             raise BadInput(f"batch, the examples drawn from the buffer a step, must be at least 1, not {batch}")
         self.model, self.task = model, task
         self.memory, self.batch = Reservoir(capacity), batch
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
 
     def draw(self, batch: DomainBatch) -> DomainBatch:
         """Earlier examples to go with this batch."""

@@ -49,7 +49,7 @@ class SynapticIntelligence(Method):
             raise BadInput(f"strength must not be negative and xi above 0, not {strength} and {xi}")
         self.model, self.task = model, task
         self.strength, self.xi = strength, xi
-        self.optimizer = optimizer(model.learning())
+        self.optimizer = optimizer(model.trainable_parameters())
         theta = self._theta()
         self.register_buffer("start", theta)
         for name in ("omega", "path", "pending"):

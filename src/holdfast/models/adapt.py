@@ -23,7 +23,7 @@ from holdfast.data.splits import TEST, TRAIN, HeldOut, merged, parts_of
 from holdfast.models.calibration import measure
 from holdfast.models.saved import SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
-from holdfast.nn.growth import GrowsWords, holders
+from holdfast.nn.growth import GrowsWords, growable_memories
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode, Past, Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
@@ -280,7 +280,7 @@ def choose_rule(asked: str, model: Model, task: str, *, examples: bool) -> tuple
 
     `auto` grows where the network has slots, rehearses where there are examples, else is taught by the model as it was.
     """
-    letters = ("M" if any(True for _ in holders(model)) else "") + (
+    letters = ("M" if any(True for _ in growable_memories(model)) else "") + (
         "V" if isinstance(model.backbone, GrowsWords) else ""
     )
     if asked == "auto":

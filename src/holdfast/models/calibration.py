@@ -169,7 +169,7 @@ def seeing(model: Model) -> Callable[[Inputs], Tensor]:
     def look(x: Inputs) -> Tensor:
         with tape() as heard:
             features = model.encode(x)
-            outputs = model.head(model.through(features))
+            outputs = model.head(model.apply_neck(features))
         entropy = read_entropy(heard, len(outputs))
         last = torch.full_like(outputs[:, 0], torch.nan) if entropy is None else entropy
         return torch.cat([outputs.float(), features.float().flatten(1), last[:, None].float()], dim=1)
@@ -194,7 +194,7 @@ def measure(
     model.eval()
     sides = []
     for rows in drawn:
-        found = examples.map(seeing(model), rows, together=model.together)
+        found = examples.map(seeing(model), rows, together=model.prediction_batch)
         sides.append((seen(found, classes), examples.targets(torch.from_numpy(rows)).cpu().numpy()))
     model.train(training)
     (known, y), (held, truth) = sides

@@ -213,7 +213,7 @@ def flat(saved: SavedModel, *, pairs: bool = False) -> tuple[Flat, Sample]:
         raise BadInput(f"a model for the task {saved.task} cannot be exported: only classifiers can")
     if saved.encoder.takes == "graph":
         raise BadInput("a model that takes graphs cannot be exported: texts, vectors and images can")
-    if saved.model.together is not None:
+    if saved.model.prediction_batch is not None:
         raise BadInput(
             "this model cannot be exported: others of a batch change a prediction; fit it with neck.context=support, "
             "or, where experts have a capacity, with neck.eval_capacity=0"

@@ -28,7 +28,7 @@ from holdfast.models.calibration import Gauge, probabilities, seeing, seen
 from holdfast.models.card import card
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.decoding import Answering
+from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import told_of
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
@@ -86,7 +86,7 @@ class SavedModel:
 
     def responses(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[str]:
         """An answer to each message; of pairs the first text is the message."""
-        if not self.answers or not isinstance(self.encoder, Answering):
+        if not self.answers or not isinstance(self.encoder, Responder):
             raise BadInput("this model classifies: it has probabilities of classes and no responses")
         answers = self._over(raw, self.encoder.answer, device)
         return [] if answers is None else self.encoder.texts(answers.long())
@@ -125,7 +125,7 @@ class SavedModel:
         self._ready(device)
         found: list[Any] = [None] * len(made.store)
         with torch.no_grad():
-            for at, x, _ in examples.over(np.arange(len(made.store)), together=self.model.together):
+            for at, x, _ in examples.over(np.arange(len(made.store)), together=self.model.prediction_batch):
                 outputs = self.model(x)
                 outputs = made.task.brief(outputs) if isinstance(made.task, Asking) else outputs.float()
                 for place, output in zip(at.tolist(), outputs.cpu(), strict=True):
@@ -144,7 +144,7 @@ class SavedModel:
             piece = raw if len(rows) == len(raw) else Rows(raw, rows)
             store = prepare(piece, self.encoder.prepare, size=self.encoder.size)
             examples = Examples(store, torch.zeros(len(piece), dtype=torch.long), (), device=device)
-            found.append(examples.map(function, np.arange(len(piece)), together=self.model.together))
+            found.append(examples.map(function, np.arange(len(piece)), together=self.model.prediction_batch))
         return torch.cat(found) if found else None
 
     def _ready(self, device: torch.device | str) -> None:
@@ -224,7 +224,7 @@ def load_model(folder: Path) -> SavedModel:
         with Bounded(_size(folder), where=str(folder)):
             encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
             neck = catalog.make_neck(spec["neck"], encoder.width, len(classes), given=spec["neck_args"])
-            head = catalog.entry("heads", config["head"]["name"]).load().__self__.load(config["head"]["settings"])
+            head = catalog.entry("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
         if spec.get("task") == "classify" and head.outputs != len(classes):
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model = Model(encoder, neck, head)

@@ -19,14 +19,14 @@ Score = Callable[[Tensor, State], tuple[Tensor, State]]  # words (n,) just said 
 
 
 @runtime_checkable
-class Answering(Protocol):
+class Responder(Protocol):
     """A backbone that answers messages, and knows what answer was wanted."""
 
     def answer(self, x: Inputs) -> Tensor:
         """(b, t) the words of an answer to each message; t is always the same, and padding follows the last word."""
         ...
 
-    def wanted(self, x: Inputs) -> Tensor:
+    def references(self, x: Inputs) -> Tensor:
         """(b, t) the words of the response that each example brings, padded; -1 is a word that is never said."""
         ...
 
@@ -39,7 +39,7 @@ class Answering(Protocol):
         ...
 
 
-class Marks(NamedTuple):
+class SpecialTokens(NamedTuple):
     """The words that are no words: what comes before the first, what ends an answer, and what is never said."""
 
     begin: int
@@ -54,7 +54,7 @@ def check_search(beam: int, longest: int) -> None:
         raise BadInput(f"beam and longest must be at least 1, not {beam} and {longest}")
 
 
-def greedy(score: Score, state: State, marks: Marks, *, longest: int) -> Tensor:
+def greedy(score: Score, state: State, marks: SpecialTokens, *, longest: int) -> Tensor:
     """(b, longest) the best next word again and again, until the end; padding follows it.
 
     An answer has at least one word, as every response has.
@@ -73,7 +73,7 @@ def greedy(score: Score, state: State, marks: Marks, *, longest: int) -> Tensor:
 
 
 def beam_search(
-    score: Score, state: State, marks: Marks, *, longest: int, beam: int, length_power: float = 0.0
+    score: Score, state: State, marks: SpecialTokens, *, longest: int, beam: int, length_power: float = 0.0
 ) -> Tensor:
     """(b, longest) the answer with the best sum of log-probabilities / length ** length_power among `beam` at a time.
 
@@ -108,7 +108,7 @@ def beam_search(
     return words[torch.arange(b, device=device), best]
 
 
-def _said(told: Tensor, marks: Marks, *, first: bool) -> Tensor:
+def _said(told: Tensor, marks: SpecialTokens, *, first: bool) -> Tensor:
     """Log-probabilities (n, v) without the words that are never said, nor an end before the first word."""
     silent = [*marks.silent, *([marks.end] if first else [])]
     return told.index_fill(-1, torch.tensor(silent, device=told.device), -torch.inf)

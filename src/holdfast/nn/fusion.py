@@ -24,7 +24,7 @@ KINDS = ("dense", "linear")
 ADDED = ("logits", "probabilities")
 
 
-class Beside(nn.Module):
+class ConcatenatedStates(nn.Module):
     """States (b, t, 2d): the network's own, then those of a second one; neither sees the other."""
 
     def __init__(self, width: int, second: Second) -> None:
@@ -86,22 +86,22 @@ class Fusion(nn.Module):
         dropout: float = 0.1,
         layers: int = 1,
     ) -> Self:
-        if not isinstance(encoder, TextEncoder) or not isinstance(encoder.companion, Beside) or width != encoder.width:
+        if (
+            not isinstance(encoder, TextEncoder)
+            or not isinstance(encoder.companion, ConcatenatedStates)
+            or width != encoder.width
+        ):
             raise BadInput(
                 "head 'fusion' joins two networks side by side: use --encoder gmap --set encoder.strategy=beside, "
                 "and a neck that leaves the features as they are"
             )
         return cls(width, len(classes), kind=kind, shared=shared, add=add, dropout=dropout, layers=layers)
 
-    @classmethod
-    def load(cls, settings: dict[str, Any]) -> Self:
-        return cls(**settings)
-
-    def last(self) -> nn.Linear:
+    def last_layer(self) -> nn.Linear:
         """The last layer of the first head: of the only one, or of the domain's."""
         first = self.heads[0]
         assert isinstance(first, Dense | Linear)
-        return first.last()
+        return first.last_layer()
 
     def forward(self, z: Tensor) -> Tensor:
         first, second = self.heads[0], self.heads[-1]

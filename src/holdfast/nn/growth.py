@@ -1,28 +1,30 @@
-"""What can grow in a network: slots, words, hidden units, columns; and how the rest follows.
+"""Growing networks: more slots, words, hidden units or columns.
 
-d width
+Shapes: g directions, r rows, k gate blocks, h hidden units, i inputs, o outputs, d feature width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.memory.read import Growable
-from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
+
+if TYPE_CHECKING:
+    from holdfast.nn.model import Model
 
 
 @runtime_checkable
 class GrowsWords(Protocol):
-    """An encoder with a vocabulary of its own."""
+    """An encoder with a vocabulary that can be extended."""
 
     def words_in(self, examples: Any) -> list[str]:
-        """All words that it sees in raw examples, known or not, in the order in which they come."""
+        """Return all words of raw examples, known or not, in order of appearance."""
         ...
 
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]: ...
@@ -30,20 +32,20 @@ class GrowsWords(Protocol):
 
 @runtime_checkable
 class GrowsUnits(Protocol):
-    """A backbone whose state can be widened."""
+    """A backbone whose hidden state can be widened."""
 
     def units_for(self, parameters: int) -> int:
-        """How many units cost nearest to so many parameters."""
+        """Return the number of units whose cost is nearest to a parameter budget."""
         ...
 
     def widen(self, units: int) -> Tensor:
-        """Where each feature of before lies now, (d,); the features may have become more."""
+        """Add hidden units; return the new position of every old feature, (d,)."""
         ...
 
 
 @runtime_checkable
 class GrowsColumns(Protocol):
-    """A backbone that can rest and be joined by a column, which reads it and never feeds back."""
+    """A backbone that can be frozen and extended by a column, which reads it and never feeds back."""
 
     def units_for(self, parameters: int, *, column: bool) -> int: ...
 
@@ -51,64 +53,108 @@ class GrowsColumns(Protocol):
 
 
 @runtime_checkable
-class Widening(Protocol):
-    """A head that takes wider features."""
+class WidenableHead(Protocol):
+    """A head that can adapt to wider features."""
 
     def widened(self, at: Tensor, width: int, *, fresh: bool = False) -> nn.Module: ...
 
 
-def holders(model: nn.Module) -> Iterator[Growable]:
-    """Every part that holds slots, a network around a bank in place of the bank."""
+@torch.no_grad()
+def expand_units(old: Tensor, units: int, *, blocks: int = 1, rows: int = 0) -> nn.Parameter:
+    """Expand (g, r, k h) to (g, r + rows, k (h + units)); every block of the last axis gets new columns at its end.
+
+    New entries are uniform within 1/sqrt(h + units), the initialisation of a recurrent network of that size.
+    """
+    before = old.unflatten(-1, (blocks, -1))  # (g, r, k, h); a bias has no r
+    sizes = list(before.shape)
+    sizes[-1] += units
+    if rows:
+        sizes[-3] += rows
+    bound = sizes[-1] ** -0.5
+    expanded = torch.empty(sizes, dtype=old.dtype, device=old.device).uniform_(-bound, bound)
+    expanded[tuple(slice(size) for size in before.shape)] = before
+    return nn.Parameter(expanded.flatten(-2), requires_grad=old.requires_grad)
+
+
+@torch.no_grad()
+def expand_inputs(old: nn.Linear, at: Tensor, inputs: int) -> nn.Linear:
+    """Return a linear layer with more inputs: old weights move to columns `at` (i,), torch initialises the others."""
+    assert len(at) == old.in_features <= inputs
+    layer = nn.Linear(inputs, old.out_features, bias=old.bias is not None).to(old.weight)
+    layer.weight[:, at.to(old.weight.device)] = old.weight  # (o, i)
+    if old.bias is not None:
+        layer.bias.copy_(old.bias)
+    return layer.train(old.training).requires_grad_(old.weight.requires_grad)
+
+
+def units_for_budget(parameters: int, cost: Callable[[int], int]) -> int:
+    """Return the number of units (at least one) whose cost is nearest to `parameters`; `cost` must be increasing."""
+    if parameters < 1:
+        raise BadInput(f"the parameter budget of a growth step must be at least 1, got {parameters}")
+    above = 1
+    while cost(above) < parameters:
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if cost(middle) < parameters else (below, middle)
+    return above if below < 1 or cost(above) - parameters <= parameters - cost(below) else below
+
+
+def check_units(units: int, what: str) -> None:
+    """Raise an error if no hidden unit would be added."""
+    if units < 1:
+        raise BadInput(f"{what} needs at least one hidden unit, got {units}")
+
+
+def growable_memories(model: nn.Module) -> Iterator[Growable]:
+    """Yield every module with slots; a network that contains a bank is yielded instead of the bank."""
     if isinstance(model, Growable) and model.slots:
         yield model
         return
-    for part in model.children():
-        yield from holders(part)
+    for child in model.children():
+        yield from growable_memories(child)
 
 
 def add_slots(model: Model, slots: int, *, domain: int) -> list[nn.Parameter]:
-    """As many slots in each memory of the network; the new parameters."""
-    found = list(holders(model))
-    if not found:
+    """Add `slots` slots to each memory of the network and return the new parameters."""
+    memories = list(growable_memories(model))
+    if not memories:
         raise BadInput(
-            "this network has no memory whose slots could grow: name an encoder such as memory-lstm or a neck such as "
-            "memory, or expand without M"
+            "expand=M needs a memory with slots: use an encoder such as memory-lstm or a neck such as memory, "
+            "or remove M"
         )
-    return [parameter for each in found for parameter in each.grow(slots, domain=domain)]
+    return [parameter for memory in memories for parameter in memory.grow(slots, domain=domain)]
 
 
 def add_words(model: Model, words: Sequence[str], *, vectors: str | None) -> list[nn.Parameter]:
-    """The words that are new; the new parameters."""
+    """Add the unknown words to the vocabulary and return the new parameters."""
     if not isinstance(model.backbone, GrowsWords):
         raise BadInput(
-            "this encoder has no vocabulary that could grow: use memory-lstm or memory-gru, or expand without V"
+            "expand=V needs an encoder with a growable vocabulary: use memory-lstm or memory-gru, or remove V"
         )
     return model.backbone.grow_words(words, vectors=vectors)
 
 
 def add_units(model: Model, units: int, *, worth: int, column: bool) -> list[nn.Parameter]:
-    """Hidden units, or with 0 as many as `worth` parameters buy; the parameters that took the place of others.
+    """Add hidden units (or, with `units=0`, the number nearest to `worth` parameters); return all new parameters.
 
-    The head follows: features of before keep their weights. On a column it is made anew.
+    The head adapts: old features keep their weights. With `column` the head is reinitialised.
     """
     backbone = model.backbone
     if not isinstance(model.neck, NoNeck):
-        raise BadInput("hidden units can be added to a network without a neck only: leave out H or C, or the neck")
+        raise BadInput("expand=H and expand=C need a network without a neck: remove H and C, or use neck=none")
     before = set(model.parameters())
     if column and isinstance(backbone, GrowsColumns):
         at = backbone.add_column(units or backbone.units_for(worth, column=True))
     elif not column and isinstance(backbone, GrowsUnits):
         at = backbone.widen(units or backbone.units_for(worth))
     else:
-        raise BadInput(
-            "this encoder cannot take hidden units or columns: use memory-lstm or memory-gru, or expand without H and C"
-        )
-    assert isinstance(backbone, Backbone)
-    width = backbone.width
-    model.neck.width = width
-    learns = any(True for _ in model.head.parameters())
-    if width != len(at) or (column and learns):
-        if not isinstance(model.head, Widening):
-            raise BadInput("this head cannot follow features that become wider: use the head linear")
+        raise BadInput("expand=H and expand=C need the encoder memory-lstm or memory-gru: use one, or remove H and C")
+    width = model.neck.width = int(backbone.width)  # pyright: ignore[reportArgumentType]
+    has_parameters = any(True for _ in model.head.parameters())
+    if width != len(at) or (column and has_parameters):
+        if not isinstance(model.head, WidenableHead):
+            raise BadInput("this head cannot adapt to wider features: use head=linear")
         model.head = model.head.widened(at, width, fresh=column)
     return [parameter for parameter in model.parameters() if parameter not in before]

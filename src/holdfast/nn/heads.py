@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.widening import spread
+from holdfast.nn.growth import expand_inputs
 
 
 class Head(Protocol):
@@ -27,12 +27,7 @@ class Head(Protocol):
         """Make one for features of this width and classes of these names; keywords after these are settings."""
         ...
 
-    @classmethod
-    def load(cls, settings: dict[str, Any]) -> Self:
-        """The same shape again; the weights come from the model file."""
-        ...
-
-    def last(self) -> nn.Linear:
+    def last_layer(self) -> nn.Linear:
         """The last layer that learns, for rules about the classifier's own gradients."""
         ...
 
@@ -44,7 +39,7 @@ class Head(Protocol):
 
 
 @runtime_checkable
-class Verbal(Protocol):
+class WordHead(Protocol):
     """A head that says words before it says classes."""
 
     def words(self, z: Tensor) -> Tensor:
@@ -64,11 +59,7 @@ class NoHead(nn.Module):
     def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
         return cls(width)
 
-    @classmethod
-    def load(cls, settings: dict[str, Any]) -> Self:
-        return cls(**settings)
-
-    def last(self) -> nn.Linear:
+    def last_layer(self) -> nn.Linear:
         raise BadInput("the head none has no layer: use linear or dense")
 
     def forward(self, z: Tensor) -> Tensor:
@@ -87,7 +78,7 @@ class Linear(nn.Linear):
         """The same for wider features, of which those of before lie `at` (d,); `fresh` forgets what it knew."""
         made = Linear(width, self.outputs).to(self.weight)
         if not fresh:
-            made.load_state_dict(spread(self, at, width).state_dict())
+            made.load_state_dict(expand_inputs(self, at, width).state_dict())
         return made
 
     @classmethod
@@ -101,11 +92,7 @@ class Linear(nn.Linear):
             nn.init.zeros_(made.bias)
         return made
 
-    @classmethod
-    def load(cls, settings: dict[str, Any]) -> Self:
-        return cls(**settings)
-
-    def last(self) -> nn.Linear:
+    def last_layer(self) -> nn.Linear:
         return self
 
 
@@ -130,11 +117,7 @@ class Dense(nn.Module):
     ) -> Self:
         return cls(width, len(classes), dropout=dropout, layers=layers)
 
-    @classmethod
-    def load(cls, settings: dict[str, Any]) -> Self:
-        return cls(**settings)
-
-    def last(self) -> nn.Linear:
+    def last_layer(self) -> nn.Linear:
         return self.out
 
     def forward(self, z: Tensor) -> Tensor:

@@ -108,11 +108,7 @@ class LabelWords(nn.Module):
             self.decoder.bias.copy_(found.bias)
             self.transform.load_state_dict(found.transform.state_dict())
 
-    @classmethod
-    def load(cls, settings: dict[str, Any]) -> Self:
-        return cls(**settings)
-
-    def last(self) -> nn.Linear:
+    def last_layer(self) -> nn.Linear:
         if self.settings["vocabulary"]:
             raise BadInput("with head.full=true the last layer is the whole vocabulary, too large for this method")
         return self.decoder

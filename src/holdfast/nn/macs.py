@@ -19,7 +19,7 @@ from holdfast.core.inputs import Inputs
 Shape = Sequence[int]
 
 
-def macs(model: nn.Module, x: Inputs) -> int:
+def count_macs(model: nn.Module, x: Inputs) -> int:
     """Of one example, as the mean over `x`; experts count as they are chosen. The model is left as it was."""
     modes = {part: part.training for part in model.modules()}  # frozen parts of a network in training are not
     devices = {p.device for p in model.parameters() if p.is_cuda}
@@ -34,10 +34,10 @@ def macs(model: nn.Module, x: Inputs) -> int:
     return round(counter.get_total_flops() / 2 / max(1, inputs.size(x)))
 
 
-def macs_if_counted(model: nn.Module, x: Inputs) -> int | None:
+def try_count_macs(model: nn.Module, x: Inputs) -> int | None:
     """The same, or None where nothing was counted: a run that is done is not lost for a number about it."""
     try:
-        return macs(model, x) or None
+        return count_macs(model, x) or None
     except Exception:
         return None
 

@@ -15,19 +15,19 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import ExpertsNeck, experts_in
-from holdfast.nn.graft.insert import Attaching, prompts_of
+from holdfast.nn.graft.insert import Attachable, prompt_parameters
 
 
 @runtime_checkable
-class Joint(Protocol):
+class BatchDependent(Protocol):
     """A neck or a layer in which an example may look at the others of its batch."""
 
     @property
-    def together(self) -> tuple[int, int] | None: ...
+    def prediction_batch(self) -> tuple[int, int] | None: ...
 
 
 @runtime_checkable
-class Tying(Protocol):
+class TiedHead(Protocol):
     """A head that shares parameters with the backbone below; a model lets it."""
 
     def tie(self, backbone: Backbone) -> None: ...
@@ -38,9 +38,9 @@ class Model(nn.Module):
 
     def __init__(self, backbone: nn.Module, neck: nn.Module, head: nn.Module, *, precision: str = "fp32") -> None:
         super().__init__()
-        if isinstance(neck, Attaching) and isinstance(backbone, Backbone):
+        if isinstance(neck, Attachable) and isinstance(backbone, Backbone):
             neck.attach(backbone)
-        if isinstance(head, Tying) and isinstance(backbone, Backbone):
+        if isinstance(head, TiedHead) and isinstance(backbone, Backbone):
             head.tie(backbone)
         self.backbone, self.neck, self.head = backbone, neck, head
         self.precision = precision
@@ -51,24 +51,27 @@ class Model(nn.Module):
         return int(self.neck.width)  # pyright: ignore[reportArgumentType]
 
     @property
-    def together(self) -> tuple[int, int] | None:
+    def prediction_batch(self) -> tuple[int, int] | None:
         """Where others change a prediction: how many to predict at once and the seed to shuffle by; else None."""
         parts = (self.neck, *experts_in(self.backbone))
-        return next((part.together for part in parts if isinstance(part, Joint) and part.together), None)
+        return next(
+            (part.prediction_batch for part in parts if isinstance(part, BatchDependent) and part.prediction_batch),
+            None,
+        )
 
-    def encode(self, x: Inputs, *, by: nn.Module | None = None) -> Tensor:
+    def encode(self, x: Inputs, *, backbone: nn.Module | None = None) -> Tensor:
         """(b, d) what the backbone, or another one in its place, makes of the inputs."""
         with self._precision():
-            return (self.backbone if by is None else by)(x)
+            return (self.backbone if backbone is None else backbone)(x)
 
-    def through(self, z: Tensor) -> Tensor:
+    def apply_neck(self, z: Tensor) -> Tensor:
         """(b, d) what the neck makes of the backbone's features, in full precision for the head."""
         with self._precision():
             fused = self.neck(z)
         return fused if self.precision == "fp32" else fused.float()
 
     def features(self, x: Inputs) -> Tensor:
-        return self.through(self.encode(x))
+        return self.apply_neck(self.encode(x))
 
     def forward(self, x: Inputs) -> Tensor:
         return self.head(self.features(x))  # (b, c)
@@ -78,14 +81,14 @@ class Model(nn.Module):
             return nullcontext()
         return torch.autocast(next(self.parameters()).device.type, dtype=torch.bfloat16)
 
-    def learning(self) -> list[nn.Parameter]:
+    def trainable_parameters(self) -> list[nn.Parameter]:
         """The parameters that an optimizer may touch."""
         return [p for p in self.parameters() if p.requires_grad]
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if mode:
-            rest_frozen(self)
+            eval_frozen(self)
         return self
 
 
@@ -117,7 +120,7 @@ def _set(backbone: Backbone, mode: str) -> None:
         backbone.requires_grad_(True)
         return
     backbone.requires_grad_(False)
-    if mode != "head+cls" and prompts_of(backbone):
+    if mode != "head+cls" and prompt_parameters(backbone):
         raise BadInput(f"prompts are there to learn, and tuning {mode} freezes them: use --tune head+cls or full")
     if mode == "frozen":
         return
@@ -132,7 +135,7 @@ def _set(backbone: Backbone, mode: str) -> None:
         block.requires_grad_(True)
 
 
-def rest_frozen(module: nn.Module) -> None:
+def eval_frozen(module: nn.Module) -> None:
     """Put every part without a learning parameter into evaluation mode: no dropout, no batch statistics."""
     for part in module.modules():
         owned = list(part.parameters())

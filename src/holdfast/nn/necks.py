@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.graft.insert import lengthen
-from holdfast.nn.memory.block import Block
+from holdfast.nn.graft.insert import append_layer
+from holdfast.nn.memory.block import MemoryBlock
 
 
 class Projection(nn.Module):
@@ -58,14 +58,14 @@ class ExtraLayer(nn.Module):
 
     def attach(self, backbone: Backbone) -> None:
         if not self.attached:
-            lengthen(backbone)
+            append_layer(backbone)
             self.attached = True
 
     def forward(self, z: Tensor) -> Tensor:
         return z
 
 
-class Alone(nn.Module):
+class ParameterControl(nn.Module):
     """The two attention blocks of a heterogeneous memory with nothing to look at: each example sees itself alone."""
 
     def __init__(
@@ -81,9 +81,9 @@ class Alone(nn.Module):
         super().__init__()
         self.width = width
         options = {"heads": heads, "residual": residual, "scale": scale, "project": project, "dropout": dropout}
-        self.first, self.second = Block(width, **options), Block(width, **options)
+        self.first, self.second = MemoryBlock(width, **options), MemoryBlock(width, **options)
 
     def forward(self, z: Tensor) -> Tensor:
         for block in (self.first, self.second):
-            z, _ = block(z, None, own=True)
+            z, _ = block(z, None, with_self=True)
         return z

@@ -58,16 +58,12 @@ class Vocabulary(nn.Module):
             made.bias.copy_(found.bias)
         return made
 
-    @classmethod
-    def load(cls, settings: dict[str, Any]) -> Self:
-        return cls(**settings)
-
     def tie(self, backbone: Backbone) -> None:
         """Take the word vectors of the encoder below for the last layer."""
         assert isinstance(backbone, TextEncoder)
         self.weight = _table(backbone)
 
-    def last(self) -> nn.Linear:
+    def last_layer(self) -> nn.Linear:
         raise BadInput("the last layer of head 'vocabulary' is the whole vocabulary, too large for this method")
 
     def forward(self, z: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
-from holdfast.nn.memory.read import Remembering
+from holdfast.nn.memory.read import HasMemory
 from holdfast.protocols.resume import stop_if_asked, stop_together
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
@@ -54,7 +54,7 @@ def _over(method: Method, examples: Examples, rows: np.ndarray, function: Functi
     training = method.training
     method.eval()
     found = examples.map(
-        function, rows, lambda _: stop_if_asked(), together=method.deployed.together, targets=True, shared=True
+        function, rows, lambda _: stop_if_asked(), together=method.deployed.prediction_batch, targets=True, shared=True
     )
     method.train(training)
     return found
@@ -70,7 +70,7 @@ class Unused(BadInput):
 @torch.no_grad()
 def check_memory(method: Method, examples: Examples, part: Part) -> None:
     """Let a few examples through the network and listen: every memory must tell of a read, with finite numbers."""
-    expected = {part.tells for part in method.deployed.modules() if isinstance(part, Remembering) and part.tells}
+    expected = {part.tape_name for part in method.deployed.modules() if isinstance(part, HasMemory) and part.tape_name}
     if not expected or not len(part.rows):
         return
     training = method.training

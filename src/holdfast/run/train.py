@@ -26,7 +26,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.parts import Points, read_parts
 from holdfast.data.splits import Part, shares
 from holdfast.methods.base import Metrics
-from holdfast.nn.macs import macs_if_counted
+from holdfast.nn.macs import try_count_macs
 from holdfast.nn.model import Model
 from holdfast.protocols.fit import Diverged
 from holdfast.protocols.plan import Episode, Past
@@ -199,7 +199,9 @@ def _analyses(
 def _score(built: Assembly, model: Model, metric: str, part: Part) -> float | None:
     """One metric of a part; by this process alone, since analyses are the first one's."""
     rows = built.examples.rows_of(part)
-    kept = built.examples.map(partial(built.task.look, model), rows.numpy(), together=model.together, targets=True)
+    kept = built.examples.map(
+        partial(built.task.look, model), rows.numpy(), together=model.prediction_batch, targets=True
+    )
     return built.task.scores(kept, built.examples.targets(rows).cpu(), [metric])[metric]
 
 
@@ -282,7 +284,7 @@ def _macs(network: Model, built: Assembly, workspace: Workspace) -> int | None:
     else:  # examples are the features of a frozen encoder
         raw = workspace.dataset.raw.take(first.numpy(), size=built.encoder.size)
         x = inputs.to(built.encoder.prepare(raw).take(first), workspace.device)
-    return macs_if_counted(network.to(workspace.device), x)
+    return try_count_macs(network.to(workspace.device), x)
 
 
 def _peak_memory(device: torch.device) -> float:

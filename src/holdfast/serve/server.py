@@ -116,7 +116,7 @@ class Service:
     @property
     def alone(self) -> bool:
         """Whether examples of one request would change the predictions of another."""
-        return self.saved.model.together is not None
+        return self.saved.model.prediction_batch is not None
 
     def answer(self, lot: Sequence[Asked]) -> list[dict[str, Any]]:
         """What the model says of every example of these requests, as it would offline."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
-from holdfast.nn.decoding import Answering
+from holdfast.nn.decoding import Responder
 from holdfast.nn.model import Model
 from holdfast.record import LOWER_IS_BETTER, Scores
 from holdfast.tasks.base import turned
@@ -52,13 +52,13 @@ class Respond:
         A likeness that nothing tells is NaN.
         """
         speaker = model.backbone
-        if not isinstance(speaker, Answering):
+        if not isinstance(speaker, Responder):
             raise BadInput("the task respond needs an encoder that answers, such as dialogue-gru")
         answers, output = speaker.answer(x), model(x)
         near = speaker.similarity(answers, x)
         if near is None:
             near = torch.full_like(output[:, 0], torch.nan)
-        pairs = zip(_rows(answers), _rows(speaker.wanted(x)), strict=True)
+        pairs = zip(_rows(answers), _rows(speaker.references(x)), strict=True)
         counts = [(shared(a, b, 1), shared(a, b, 2), len(a), len(b)) for a, b in pairs]
         return torch.cat([output, torch.tensor(counts).to(output), near[:, None].to(output), answers.to(output)], 1)
 

@@ -23,7 +23,7 @@ from holdfast.data.splits import Part
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Linear
-from holdfast.nn.memory.general import hiding
+from holdfast.nn.memory.general import memory_hidden
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from tests import tiny
@@ -147,7 +147,7 @@ def test_tags_and_answers_are_looked_at_by_places_and_windows(task, folders):
         x = examples.inputs(row[None])  # alone: nothing is padded, neither tokens nor places
         with torch.no_grad(), tape() as side:
             z = model.encode(x)[0]
-        with torch.no_grad(), hiding():
+        with torch.no_grad(), memory_hidden():
             plain = model.encode(x)[0]
         np.testing.assert_allclose(found.mass[i, 0], side["general/mass"][0][0].mean(-1), rtol=1e-4)
         np.testing.assert_allclose(found.gates[1][i], side["general/gate"][0][0].mean(0), rtol=1e-4)

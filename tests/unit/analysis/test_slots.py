@@ -16,7 +16,7 @@ from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
-from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
 from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
@@ -32,9 +32,9 @@ A, B, T = Part("a", np.arange(0, 200)), Part("b", np.arange(200, 300)), Part("t"
 
 def model(**options) -> Model:
     torch.manual_seed(0)
-    neck = Heterogeneous(D, C, **{"real": 16, "slots": 3, "label_width": 4, "support": 8, **options})
+    neck = HeterogeneousMemory(D, C, **{"real": 16, "slots": 3, "label_width": 4, "support": 8, **options})
     neck.write(torch.randn(10, D), torch.randint(C, (10,)))
-    neck.keep(torch.randn(8, D + 4))
+    neck.set_support(torch.randn(8, D + 4))
     return Model(nn.Linear(D, D), neck, nn.Linear(neck.width, C))
 
 
@@ -52,7 +52,7 @@ def test_the_batch_is_sorted_by_class_and_seen_as_one():
     np.testing.assert_allclose(seen.attention.sum(axis=1), 1, atol=1e-5)
     assert seen.recalled_labels.tolist() == [c for c in range(3) for _ in range(min(CLOUD, 25))]
     with torch.no_grad():
-        known = net.neck.recall(net.backbone(X[:300]))[:, :D].numpy()
+        known = net.neck.read_queue(net.backbone(X[:300]))[:, :D].numpy()
     for row, label in zip(seen.recalled, seen.recalled_labels, strict=True):  # rows of its class, not of the target
         apart = np.abs(known - row).max(axis=1)
         assert apart.min() < 1e-5

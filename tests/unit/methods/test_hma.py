@@ -21,9 +21,9 @@ from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model, tune
-from holdfast.nn.necks import Alone, NoNeck
+from holdfast.nn.necks import NoNeck, ParameterControl
 from holdfast.tasks.classify import Classify
 
 CLASSES = 3
@@ -41,7 +41,7 @@ def batch(x=X, y=Y) -> DomainBatch:
 def hma(backbone=None, *, neck=None, recipe=None, **options) -> HMA:
     torch.manual_seed(0)
     body = backbone or MLP(inputs=5, hidden=(8,), dropout=0.3)
-    made = Heterogeneous(body.width, CLASSES, **{**SMALL, **(neck or {})})
+    made = HeterogeneousMemory(body.width, CLASSES, **{**SMALL, **(neck or {})})
     model = Model(body, made, nn.Linear(made.width, CLASSES))
     return HMA(model, task=Classify(), optimizer=partial(Descent, recipe or Recipe(lr=0.01)), **options).train()
 
@@ -215,7 +215,7 @@ def test_the_support_set_is_balanced_and_as_the_network_recalls():
     assert bool(support.seen.all())
     method.eval()
     with torch.no_grad():
-        rows = method.model.neck.recall(method.model.encode(torch.cat([X, X + 1])))
+        rows = method.model.neck.read_queue(method.model.encode(torch.cat([X, X + 1])))
     apart = torch.cdist(support.rows, rows)
     assert float(apart.min(1).values.max()) < 1e-4
     assert torch.cat([Y, Y])[apart.argmin(1)].bincount().tolist() == [2, 2, 2]
@@ -224,7 +224,7 @@ def test_the_support_set_is_balanced_and_as_the_network_recalls():
 
 def test_the_parameters_alone_are_trained_as_by_the_risk():
     torch.manual_seed(0)
-    model = Model(MLP(inputs=5, hidden=(8,)), Alone(8, heads=2), nn.Linear(8, CLASSES))
+    model = Model(MLP(inputs=5, hidden=(8,)), ParameterControl(8, heads=2), nn.Linear(8, CLASSES))
     method = HMA(model, task=Classify(), optimizer=partial(Descent, Recipe())).train()
     assert method.follower is None
     assert set(method.step(batch())) == {"risk"}

@@ -135,7 +135,7 @@ def test_the_network_steps_as_erm_does_on_the_seen_domains_with_a_fixed_memory(r
     for turn in (1, 0):
         step(method, held=turn)
         erm.step(batch().hold_out(turn)[0])
-        assert same(own(method), [p.detach() for p in model.learning()])
+        assert same(own(method), [p.detach() for p in model.trainable_parameters()])
         model.neck.load_state_dict(method.model.neck.state_dict())  # the memory that MIL has in its next step
 
 

@@ -22,7 +22,15 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.pretrained import bare_module, layers_of, load_module
-from holdfast.nn.graft.attention import ATTENTIONS, Recall, Remembering, graft, reading, reading_again, ungraft
+from holdfast.nn.graft.attention import (
+    ATTENTIONS,
+    MemoryAttention,
+    MemoryStates,
+    attend_to,
+    checkpoint_context,
+    graft,
+    ungraft,
+)
 from tests import tiny
 
 KIN = {
@@ -72,11 +80,11 @@ def below(net, ids=IDS, mask=REAL):
 
 def test_a_memory_that_is_hidden_leaves_the_plain_network(net):
     net = net.double()  # in single precision the order of a sum may show in the sixth digit
-    hidden = Recall({PLACE: torch.randn(2, 5, 32).double()}, keep=torch.zeros(2, 5, dtype=torch.bool))
+    hidden = MemoryStates({PLACE: torch.randn(2, 5, 32).double()}, keep=torch.zeros(2, 5, dtype=torch.bool))
     for mask in (REAL, torch.ones_like(REAL)):
         before = states(net, mask=mask)
         graft(layers_of(net), [PLACE])
-        with reading(hidden):
+        with attend_to(hidden):
             assert_close(states(net, mask=mask), before, rtol=0, atol=1e-6)
         ungraft(layers_of(net))
 
@@ -85,7 +93,7 @@ def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothi
     for mask in (REAL, torch.ones_like(REAL)):
         before, own = states(net, mask=mask), below(net, mask=mask)
         graft(layers_of(net), [PLACE])
-        with reading(Recall({PLACE: own})), tape() as side:
+        with attend_to(MemoryStates({PLACE: own})), tape() as side:
             after = states(net, mask=mask)
         ungraft(layers_of(net))
         assert_close(after, before, rtol=0, atol=2e-6)
@@ -97,11 +105,11 @@ def test_a_memory_is_read_and_learns_nothing_but_the_layer_does(net):
     before = states(net)
     graft(layers_of(net), [PLACE])
     memory = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
-    with reading(Recall({PLACE: memory})):
+    with attend_to(MemoryStates({PLACE: memory})):
         after = states(net)
     assert float((after - before).detach().abs()[REAL.bool()].max()) > 1e-3
     after.square().sum().backward()
-    inside = next(part for part in net.modules() if isinstance(part, Remembering))
+    inside = next(part for part in net.modules() if isinstance(part, MemoryAttention))
     assert all(bool(p.grad.any()) for p in inside.parameters())
 
 
@@ -111,7 +119,7 @@ def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
     for attention in ATTENTIONS:
         graft(layers_of(net), [0, 2], attention=attention)
         assert list(net.state_dict()) == names  # a checkpoint goes in and out as ever
-        assert sum(isinstance(part, Remembering) for part in net.modules()) == 2
+        assert sum(isinstance(part, MemoryAttention) for part in net.modules()) == 2
         ungraft(layers_of(net))
         now = dict(net.named_modules())
         assert list(now) == list(parts)
@@ -138,8 +146,8 @@ def test_a_copy_has_parts_of_its_own(net):
     with torch.no_grad():
         for p in other.parameters():
             p.zero_()
-    recall = Recall({PLACE: torch.randn(2, 5, 32)})
-    with reading(recall):
+    recall = MemoryStates({PLACE: torch.randn(2, 5, 32)})
+    with attend_to(recall):
         assert bool(states(net).any())
         assert not bool(states(other).any())
     ungraft(layers_of(other))
@@ -185,7 +193,7 @@ def test_it_is_the_equation_in_values_and_gradients(attention, networks):
     share = torch.tensor([0.3, -1.0], dtype=torch.double, requires_grad=True)
     mask = REAL.bool()[:, None, None]
     learned = [h, m, *plain.parameters(), *([share] if attention == "gate" else [])]
-    with reading(Recall({PLACE: m}, share={PLACE: share})):
+    with attend_to(MemoryStates({PLACE: m}, share={PLACE: share})):
         fast, _ = made(h, attention_mask=mask)
     slow = naive(plain, h, m, REAL, attention, share)
     assert_close(fast, slow)
@@ -207,7 +215,7 @@ def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attent
     h, m = (torch.randn(2, 5, 32, dtype=torch.double) for _ in range(2))
     share = torch.tensor([0.3, -1.0], dtype=torch.double)
     keys = REAL.bool()
-    with torch.no_grad(), reading(Recall({PLACE: m}, share={PLACE: share}, released=keys)):
+    with torch.no_grad(), attend_to(MemoryStates({PLACE: m}, share={PLACE: share}, released=keys)):
         found, _ = layers_of(net)[PLACE].attention.self(h, attention_mask=keys[:, None, None])
     added = (1.0 - REAL.double()) * -1e4
     outer = torch.einsum("bi,bj->bij", added, added)[:, None]  # as it was released
@@ -235,19 +243,19 @@ def test_a_share_of_nothing_is_the_plain_layer(networks):
     net = copy.deepcopy(networks["roberta"]).eval()
     before = states(net)
     graft(layers_of(net), [PLACE], attention="gate")
-    with reading(Recall({PLACE: torch.randn(2, 5, 32)}, share={PLACE: torch.full((2,), -torch.inf)})):
+    with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)}, share={PLACE: torch.full((2,), -torch.inf)})):
         assert_close(states(net), before, rtol=0, atol=1e-6)
 
 
 def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
     graft(layers_of(net), range(3))
     memory = torch.randn(2, 5, 32)
-    with reading(Recall(dict.fromkeys(range(3), memory))):
+    with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
         together = states(net)
-    with reading(Recall(dict.fromkeys(range(3), memory[1:, :3]))):
+    with attend_to(MemoryStates(dict.fromkeys(range(3), memory[1:, :3]))):
         alone = states(net, IDS[1:, :3], REAL[1:, :3])
     assert_close(together[1:, :3], alone, rtol=1e-4, atol=1e-5)
-    with reading(Recall(dict.fromkeys(range(3), torch.where(REAL[..., None].bool(), memory, 1e3)))):
+    with attend_to(MemoryStates(dict.fromkeys(range(3), torch.where(REAL[..., None].bool(), memory, 1e3)))):
         assert_close(states(net)[1, :3], together[1, :3], rtol=1e-4, atol=1e-5)  # what lies at padding is not seen
 
 
@@ -257,12 +265,12 @@ def test_a_causal_network_sees_no_later_memory(attention):
     graft(layers_of(net), range(3), attention=attention)
     memory, share = torch.randn(1, 5, 32), dict.fromkeys(range(3), torch.zeros(2))
     for mask in (torch.ones(1, 5, dtype=torch.long), torch.tensor([[1, 1, 1, 1, 0]])):
-        with reading(Recall(dict.fromkeys(range(3), memory), share=share)):
+        with attend_to(MemoryStates(dict.fromkeys(range(3), memory), share=share)):
             before = states(net, IDS[:1], mask)
         for t in range(1, 5):
             ids, other = IDS[:1].clone(), memory.clone()
             ids[:, t:], other[:, t:] = 9, torch.randn(1, 5 - t, 32)
-            with reading(Recall(dict.fromkeys(range(3), other), share=share)):
+            with attend_to(MemoryStates(dict.fromkeys(range(3), other), share=share)):
                 after = states(net, ids, mask)
             assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-6)
             if int(mask[0, t]):
@@ -273,7 +281,7 @@ def test_a_causal_network_cannot_go_on_from_kept_keys():
     net = tiny_gpt2().eval()
     kept = net(input_ids=IDS[:1], use_cache=True).past_key_values
     graft(layers_of(net), [PLACE])
-    with reading(Recall({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="word by word"):
+    with attend_to(MemoryStates({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="word by word"):
         net(input_ids=IDS[:1, :1], past_key_values=kept)
 
 
@@ -281,7 +289,7 @@ def test_without_a_memory_it_says_so(net):
     graft(layers_of(net), [PLACE])
     with pytest.raises(BadInput, match="was given none"):
         states(net)
-    with reading(Recall({PLACE: torch.randn(2, 5, 32)})):
+    with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)})):
         states(net)
     with pytest.raises(BadInput, match="was given none"):
         states(net)  # nothing was left behind
@@ -293,7 +301,7 @@ def test_two_threads_read_their_own(networks):
     memories = [torch.full((2, 5, 32), float(i)) for i in range(4)]
 
     def run(memory):
-        with torch.no_grad(), reading(Recall(dict.fromkeys(range(3), memory))):
+        with torch.no_grad(), attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
             return states(net)
 
     wanted, found = [run(memory) for memory in memories], [[] for _ in memories]
@@ -321,12 +329,12 @@ def test_gradient_checkpointing_reads_the_same_again(family, networks):
     memory = torch.randn(2, 5, 32, requires_grad=True)
 
     def grads():
-        with reading(Recall(dict.fromkeys(range(3), memory))):
+        with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
             out = states(net.train())
         return torch.autograd.grad(out.square().sum(), [memory, *layers_of(net).parameters()])
 
     plain = grads()
-    net.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": reading_again})
+    net.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": checkpoint_context})
     calls = []
     hook = layers_of(net)[0].register_forward_pre_hook(lambda *_: calls.append(1))
     again = grads()

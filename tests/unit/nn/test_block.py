@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from holdfast.bench.hma import read_repeated
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.block import Block, joined
+from holdfast.nn.memory.block import MemoryBlock, joined
 
 WIDTH, HEADS = 12, 3
 CHANCE = torch.Generator().manual_seed(0)
@@ -18,16 +18,16 @@ X = torch.randn(5, WIDTH, generator=CHANCE)
 ROWS = torch.randn(7, WIDTH, generator=CHANCE)
 
 
-def block(**options) -> Block:
+def block(**options) -> MemoryBlock:
     torch.manual_seed(1)
-    made = Block(WIDTH, heads=HEADS, dropout=0.0, **options)
+    made = MemoryBlock(WIDTH, heads=HEADS, dropout=0.0, **options)
     with torch.no_grad():  # no parameter at a value that would hide a mistake
         for p in made.parameters():
             p += 0.1 * torch.randn_like(p)
     return made
 
 
-def naive(made: Block, x, sources, scale):
+def naive(made: MemoryBlock, x, sources, scale):
     """Query by query and head by head, each with its own copy of everything that it sees (m, d)."""
     out = []
     for one, source in zip(x, sources, strict=True):
@@ -64,7 +64,7 @@ def test_it_is_the_naive_block(options, training, own):
     made = block(**options).train(training)
     scale = 1 / math.sqrt(WIDTH if options else WIDTH // HEADS)
     sources = [torch.cat([x[None], ROWS]) if own else ROWS for x in X]
-    both(made, lambda: made(X, made.look(ROWS), own=own)[0], lambda: naive(made, X, sources, scale))
+    both(made, lambda: made(X, made.keys_values(ROWS), with_self=own)[0], lambda: naive(made, X, sources, scale))
 
 
 def test_hidden_rows_are_as_if_they_were_not_there():
@@ -73,50 +73,50 @@ def test_hidden_rows_are_as_if_they_were_not_there():
     sources = [torch.cat([x[None], ROWS[there]]) for x in X]
     both(
         made,
-        lambda: made(X, made.look(ROWS), own=True, bias=bias)[0],
+        lambda: made(X, made.keys_values(ROWS), with_self=True, bias=bias)[0],
         lambda: naive(made, X, sources, 1 / math.sqrt(WIDTH // HEADS)),
     )
-    nothing, weights = made(X, made.look(ROWS), own=True, bias=torch.full((7,), -torch.inf))
-    assert_close(nothing, made(X, None, own=True)[0])
+    nothing, weights = made(X, made.keys_values(ROWS), with_self=True, bias=torch.full((7,), -torch.inf))
+    assert_close(nothing, made(X, None, with_self=True)[0])
     assert_close(weights[..., 0], torch.ones(5, HEADS))
 
 
 def test_the_form_that_it_is_measured_against_is_the_same_read():
     made = block().eval()
-    both(made, lambda: made(X, made.look(ROWS), own=True)[0], lambda: read_repeated(made, X, ROWS))
+    both(made, lambda: made(X, made.keys_values(ROWS), with_self=True)[0], lambda: read_repeated(made, X, ROWS))
 
 
 def test_weights_are_those_of_the_query_and_then_of_the_rows():
     made = block().eval()
-    _, weights = made(X, made.look(ROWS), own=True)
+    _, weights = made(X, made.keys_values(ROWS), with_self=True)
     assert weights.shape == (5, HEADS, 8)
     assert_close(weights.sum(-1), torch.ones(5, HEADS))
-    _, with_it_among_them = made(X, made.look(torch.cat([X[:1], ROWS])), own=False)
+    _, with_it_among_them = made(X, made.keys_values(torch.cat([X[:1], ROWS])), with_self=False)
     assert_close(weights[0], with_it_among_them[0])
-    assert made.train()(X, made.look(ROWS), own=False)[1] is None  # a fused kernel holds none
+    assert made.train()(X, made.keys_values(ROWS), with_self=False)[1] is None  # a fused kernel holds none
 
 
 def test_rows_of_several_lots_are_seen_together():
     made = block().eval()
-    lots = joined(made.look(ROWS[:3]), None, made.look(ROWS[3:]))
-    assert_close(made(X, lots, own=False)[0], made(X, made.look(ROWS), own=False)[0])
+    lots = joined(made.keys_values(ROWS[:3]), None, made.keys_values(ROWS[3:]))
+    assert_close(made(X, lots, with_self=False)[0], made(X, made.keys_values(ROWS), with_self=False)[0])
     assert joined(None) is None
 
 
 def test_its_size_is_the_published_one():
     d = 832
     with torch.device("meta"):
-        count = sum(p.numel() for p in Block(d).parameters())
+        count = sum(p.numel() for p in MemoryBlock(d).parameters())
     assert count == 3 * (d * d + d) + (8 * d * d + 5 * d) + 6 * d
     assert count == 7_626_112
 
 
 def test_dropout_is_there_in_training_alone():
     torch.manual_seed(0)
-    made = Block(WIDTH, heads=HEADS, dropout=0.5)
-    assert not torch.equal(made(X, None, own=True)[0], made(X, None, own=True)[0])
+    made = MemoryBlock(WIDTH, heads=HEADS, dropout=0.5)
+    assert not torch.equal(made(X, None, with_self=True)[0], made(X, None, with_self=True)[0])
     made.eval()
-    assert torch.equal(made(X, None, own=True)[0], made(X, None, own=True)[0])
+    assert torch.equal(made(X, None, with_self=True)[0], made(X, None, with_self=True)[0])
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ def test_dropout_is_there_in_training_alone():
 )
 def test_wrong_options_get_one_sentence(options, told):
     with pytest.raises(BadInput, match=told):
-        Block(WIDTH, **{"heads": HEADS, **options})
+        MemoryBlock(WIDTH, **{"heads": HEADS, **options})

@@ -7,14 +7,21 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from holdfast.nn.recurrent.layer import Recurrent, cost_of_next, moved_by, next_column, reach, run_columns
+from holdfast.nn.recurrent.layer import (
+    RecurrentLayer,
+    column_positions,
+    next_column,
+    next_column_cost,
+    run_columns,
+    total_width,
+)
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 
 
-def columns(cell: str = "lstm", **options) -> list[Recurrent]:
+def columns(cell: str = "lstm", **options) -> list[RecurrentLayer]:
     torch.manual_seed(0)
-    made = [Recurrent(5, 3, cell=cell, slots=4, slot_width=2).double()]
+    made = [RecurrentLayer(5, 3, cell=cell, slots=4, slot_width=2).double()]
     for units in (2, 4):
         made.append(next_column(made, units, **options).double())
     return made
@@ -65,11 +72,11 @@ def test_segments_are_those_of_the_newest_bank():
 
 def test_where_states_lie_after_the_newest_got_wider():
     made = columns()
-    assert reach(made) == 6 + 4 + 8
-    assert moved_by(made, 2).tolist() == [*range(10), 10, 11, 12, 13, 16, 17, 18, 19]
-    assert moved_by(made[:1], 1).tolist() == [0, 1, 2, 4, 5, 6]
+    assert total_width(made) == 6 + 4 + 8
+    assert column_positions(made, 2).tolist() == [*range(10), 10, 11, 12, 13, 16, 17, 18, 19]
+    assert column_positions(made[:1], 1).tolist() == [0, 1, 2, 4, 5, 6]
 
 
 def test_the_cost_is_the_count():
     made = columns("gru")
-    assert cost_of_next(made, 7) == sum(p.numel() for p in next_column(made, 7).parameters())
+    assert next_column_cost(made, 7) == sum(p.numel() for p in next_column(made, 7).parameters())

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.decoding import Marks, beam_search, check_search, greedy
+from holdfast.nn.decoding import SpecialTokens, beam_search, check_search, greedy
 
 PAD, BEGIN, END, A, B, C = range(6)
-MARKS = Marks(begin=BEGIN, end=END, pad=PAD, silent=(PAD, BEGIN))
+MARKS = SpecialTokens(begin=BEGIN, end=END, pad=PAD, silent=(PAD, BEGIN))
 LONGEST = 3
 
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.graft.insert import DropBranch, drop_branches
+from holdfast.nn.graft.insert import DropBranch, add_drop_path
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 
@@ -55,6 +55,6 @@ def test_a_folder_keeps_it(folder, tmp_path):
 
 def test_what_cannot_be_is_said():
     with pytest.raises(BadInput, match="at least 0 and below 1, not 1"):
-        drop_branches(nn.ModuleList([nn.Identity()]), 1.0)
+        add_drop_path(nn.ModuleList([nn.Identity()]), 1.0)
     with pytest.raises(BadInput, match="Identity has no branches of a known make"):
-        drop_branches(nn.ModuleList([nn.Identity()]), 0.1)
+        add_drop_path(nn.ModuleList([nn.Identity()]), 0.1)

@@ -28,7 +28,7 @@ def test_logits_of_one_head_or_two_are_added(kind):
     assert_close(one(Z), one.heads[0](Z[:, :4]) + one.heads[0](Z[:, 4:]))
     assert_close(two(Z), two.heads[0](Z[:, :4]) + two.heads[1](Z[:, 4:]))
     assert len(list(two.parameters())) == 2 * len(list(one.parameters()))
-    assert one.last().out_features == 3
+    assert one.last_layer().out_features == 3
 
 
 def test_probabilities_are_averaged():
@@ -50,7 +50,7 @@ def test_with_probabilities_each_half_learns_as_if_alone():
 
 def test_settings_make_the_same_shape_again():
     fused = head(shared=False, add="probabilities", kind="linear")
-    again = Fusion.load(fused.settings)
+    again = Fusion(**fused.settings)
     again.load_state_dict(fused.state_dict())
     assert torch.equal(again.eval()(Z), fused.eval()(Z))
 

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import CNN, MLP, Features
-from holdfast.nn.graft.insert import Followed, follow, lengthen
+from holdfast.nn.graft.insert import Followed, append_layer, follow
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 
@@ -72,7 +72,7 @@ def test_one_more_layer_is_whole_fresh_and_used(family, folder):
     last = copy.deepcopy(net.stack()[-1].state_dict())
     net.requires_grad_(False)
     torch.manual_seed(0)
-    lengthen(net)
+    append_layer(net)
     assert len(net.stack()) == 4
     assert sum(p.numel() for p in net.parameters()) == total + one
     assert sum(p.numel() for p in net.parameters() if p.requires_grad) == one
@@ -91,11 +91,11 @@ def test_one_more_layer_is_whole_fresh_and_used(family, folder):
 
 @pytest.mark.parametrize("backbone", [MLP(inputs=3), CNN(size=8), ResNet(size=16)], ids=lambda b: type(b).__name__)
 def test_a_backbone_without_layers_says_so(backbone):
-    for put in (lambda: lengthen(backbone), lambda: follow(backbone, [-1], Shift)):
+    for put in (lambda: append_layer(backbone), lambda: follow(backbone, [-1], Shift)):
         with pytest.raises(BadInput, match=f"{type(backbone).__name__} has no stack of layers .* use a transformer"):
             put()
 
 
 def test_kept_features_say_why_they_have_no_layers():
     with pytest.raises(BadInput, match=r"kept features of a frozen encoder, have no layers .*--tune full"):
-        lengthen(Features(inputs=4))
+        append_layer(Features(inputs=4))

@@ -8,7 +8,7 @@ from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.memory_rnn import MemoryRNN
 from holdfast.nn.backbones.small import MLP
-from holdfast.nn.growth import add_slots, add_units, add_words, holders
+from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
 from holdfast.nn.heads import Linear, NoHead
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.neck import key_value
@@ -29,10 +29,12 @@ def texts(model):
 
 
 def test_a_network_holds_its_bank_once_and_a_neck_its_memory():
-    assert [type(each) for each in holders(recurrent())] == [MemoryRNN]
-    assert not list(holders(recurrent(slots=0)))
+    assert [type(each) for each in growable_memories(recurrent())] == [MemoryRNN]
+    assert not list(growable_memories(recurrent(slots=0)))
     body = MLP(inputs=8, hidden=[6])
-    assert [type(each) for each in holders(Model(body, key_value(6, slots=4), Linear(6, 2)))] == [KeyValueMemory]
+    assert [type(each) for each in growable_memories(Model(body, key_value(6, slots=4), Linear(6, 2)))] == [
+        KeyValueMemory
+    ]
 
 
 def test_slots_are_added_to_every_memory():
@@ -44,7 +46,7 @@ def test_slots_are_added_to_every_memory():
     model = Model(MLP(inputs=8, hidden=[6]), neck, Linear(6, 2))
     new = add_slots(model, 3, domain=1)
     assert [tuple(p.shape) for p in new] == [(2, 3, 8), (3, 6)]
-    with pytest.raises(BadInput, match="no memory whose slots could grow"):
+    with pytest.raises(BadInput, match="expand=M"):
         add_slots(recurrent(slots=0), 3, domain=1)
 
 
@@ -78,7 +80,7 @@ def test_a_column_gets_a_fresh_head_and_the_rest_is_frozen():
     before = model.head.weight.detach().clone()
     new = add_units(model, 2, worth=0, column=True)
     assert not any(parameter.requires_grad for parameter in old.values())
-    assert {id(p) for p in model.learning()} == {id(p) for p in new}
+    assert {id(p) for p in model.trainable_parameters()} == {id(p) for p in new}
     assert not torch.equal(model.head.weight[:, :8], before)
     assert model(texts(model)).shape == (3, 3)
 
@@ -95,9 +97,9 @@ def test_as_many_units_as_so_many_parameters_buy():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (lambda: Model(MLP(inputs=8, hidden=[6]), NoNeck(6), Linear(6, 2)), "cannot take hidden units"),
-        (lambda: Model(recurrent().backbone, key_value(8, slots=4), Linear(8, 2)), "without a neck only"),
-        (lambda: Model(recurrent().backbone, NoNeck(8), nn.Linear(8, 2)), "cannot follow features"),
+        (lambda: Model(MLP(inputs=8, hidden=[6]), NoNeck(6), Linear(6, 2)), "expand=H"),
+        (lambda: Model(recurrent().backbone, key_value(8, slots=4), Linear(8, 2)), "neck=none"),
+        (lambda: Model(recurrent().backbone, NoNeck(8), nn.Linear(8, 2)), "head=linear"),
     ],
 )
 def test_what_cannot_follow_says_so(model, says):
@@ -112,5 +114,5 @@ def test_a_column_of_a_network_that_answers_needs_no_head_that_follows():
     old = {id(parameter) for parameter in model.parameters()}
     new = add_units(model, 2, worth=0, column=True)
     assert isinstance(model.head, NoHead)
-    assert {id(p) for p in model.learning()} == {id(p) for p in new}
+    assert {id(p) for p in model.trainable_parameters()} == {id(p) for p in new}
     assert not old & {id(p) for p in new}

@@ -61,9 +61,9 @@ def test_no_head_gives_what_it_gets_and_has_no_layer(encoder):
     head, z = make("none", encoder), torch.randn(5, 32)
     assert head(z) is z
     assert (head.outputs, list(head.parameters())) == (32, [])
-    assert type(head).load(head.settings).outputs == 32
+    assert type(head)(**head.settings).outputs == 32
     with pytest.raises(BadInput, match="has no layer"):
-        head.last()
+        head.last_layer()
 
 
 def test_dense_by_hand():
@@ -83,9 +83,9 @@ def test_dense_with_more_layers():
     torch.manual_seed(0)
     head, z = Dense(4, 3, dropout=0.0, layers=2), torch.randn(6, 4)
     assert_close(head(z), head.out(head.more[0](head.dense(z).tanh()).tanh()))
-    assert Dense.load(head.settings).state_dict().keys() == head.state_dict().keys()
+    assert Dense(**head.settings).state_dict().keys() == head.state_dict().keys()
     assert Dense(4, 3).state_dict().keys() == {"dense.weight", "dense.bias", "out.weight", "out.bias"}
-    assert Dense.load({"width": 4, "outputs": 3, "dropout": 0.1}).settings["layers"] == 1  # of an older folder
+    assert Dense(width=4, outputs=3, dropout=0.1).settings["layers"] == 1  # of an older folder
     with pytest.raises(BadInput, match="at least 1 layer"):
         Dense(4, 3, layers=0)
 
@@ -93,12 +93,12 @@ def test_dense_with_more_layers():
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_it_says_its_outputs_and_is_built_bare_again(encoder, name):
     head = make(name, encoder).eval()
-    again = catalog.entry("heads", name).load().__self__.load(head.settings).eval()
+    again = catalog.entry("heads", name).load().__self__(**head.settings).eval()
     again.load_state_dict(head.state_dict())
     z = torch.randn(5, 32)
     assert head(z).shape == (5, head.outputs) == (5, 3)
     assert torch.equal(head(z), again(z))
-    assert any(head.last() is part for part in head.modules())
+    assert any(head.last_layer() is part for part in head.modules())
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -127,7 +127,9 @@ def test_fishr_takes_the_gradients_of_the_last_layer(encoder, name):
     )
     single = []
     for i in range(6):
-        grads = torch.autograd.grad(Classify().loss(head(z[i : i + 1]), y[i : i + 1]), list(head.last().parameters()))
+        grads = torch.autograd.grad(
+            Classify().loss(head(z[i : i + 1]), y[i : i + 1]), list(head.last_layer().parameters())
+        )
         single.append(np.concatenate([g.flatten().numpy() for g in grads]))
     wanted = np.stack([np.var(single[:3], axis=0), np.var(single[3:], axis=0)])
     found = method.variance(z, DomainBatch(z, y, (0, 1), (3, 3)))

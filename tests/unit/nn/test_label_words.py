@@ -148,7 +148,7 @@ def test_built_bare_from_its_settings(folders, options):
     with torch.no_grad():
         for p in head.parameters():
             p += torch.randn_like(p)
-    again = LabelWords.load(json.loads(json.dumps(head.settings)))
+    again = LabelWords(**json.loads(json.dumps(head.settings)))
     again.load_state_dict(head.state_dict())
     z = torch.randn(5, 32)
     assert torch.equal(head(z), again(z))

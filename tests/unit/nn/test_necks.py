@@ -57,7 +57,7 @@ def test_one_more_layer_learns_on_a_frozen_and_on_a_tuned_transformer(family, mo
     assert Model(net, model.neck, model.head).backbone.stack() is net.stack()
     assert len(net.stack()) == 4  # a second model with the same neck puts in no second layer
     kept = copy.deepcopy(net.state_dict())
-    optimizer = torch.optim.Adam(model.learning(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.trainable_parameters(), lr=3e-3)
     losses = []
     for _ in range(30):
         optimizer.zero_grad()

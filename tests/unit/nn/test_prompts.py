@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.graft.insert import Prompted, prompts_of, put_prompts
+from holdfast.nn.graft.insert import Prompted, insert_prompts, prompt_parameters
 from holdfast.nn.model import tune
 from tests.unit.nn.transformers import transformer
 
@@ -57,7 +57,7 @@ def test_shallow_prompts_are_carried_and_deep_ones_are_fresh_at_every_layer(fami
     for prompt, count in (("shallow", 1), ("deep", 3)):
         net, _ = transformer(family, tmp_path, pooling=pooling, prompt=prompt, prompts=4)
         assert [isinstance(layer, Prompted) for layer in net.stack()] == [i < count for i in range(3)]
-        assert sum(p.numel() for p in prompts_of(net)) == count * 4 * 32
+        assert sum(p.numel() for p in prompt_parameters(net)) == count * 4 * 32
         assert sum(p.numel() for p in net.parameters()) == sum(p.numel() for p in plain.parameters()) + count * 4 * 32
         lengths.clear()
         for layer in net.stack():
@@ -68,15 +68,15 @@ def test_shallow_prompts_are_carried_and_deep_ones_are_fresh_at_every_layer(fami
         special = lengths[0] - patches - 4
         assert lengths == [patches + special + 4] * 3  # every layer sees as many
         features.square().sum().backward()
-        assert all(bool(p.grad.any()) for p in prompts_of(net))
+        assert all(bool(p.grad.any()) for p in prompt_parameters(net))
         assert float((features - plain(x)).detach().abs().max()) > 1e-5
 
 
 def test_without_prompts_it_is_the_plain_network(tmp_path):
     net, _ = transformer("vit", tmp_path)
-    assert not prompts_of(net)
+    assert not prompt_parameters(net)
     layers = nn.ModuleList([nn.Identity()])
-    put_prompts(layers, 3, place="none", prompts=5)
+    insert_prompts(layers, 3, place="none", prompts=5)
     assert isinstance(layers[0], nn.Identity)
 
 
@@ -99,8 +99,8 @@ def test_they_are_drawn_by_the_seed_and_come_back_from_a_folder(tmp_path):
         return transformer("vit", tmp_path / "net", prompt="shallow", prompts=3)
 
     (net, x), (same, _), (other, _) = made(0), made(0), made(1)
-    assert torch.equal(prompts_of(net)[0], prompts_of(same)[0])
-    assert not torch.equal(prompts_of(net)[0], prompts_of(other)[0])
+    assert torch.equal(prompt_parameters(net)[0], prompt_parameters(same)[0])
+    assert not torch.equal(prompt_parameters(net)[0], prompt_parameters(other)[0])
     place = tmp_path / "saved"
     place.mkdir()
     again = VisionTransformer.load(place, net.save(place)).eval()

@@ -12,16 +12,16 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.recurrent import layout
-from holdfast.nn.recurrent.layer import Recurrent
-from holdfast.nn.recurrent.reference import Start
+from holdfast.nn.recurrent.layer import RecurrentLayer
+from holdfast.nn.recurrent.reference import InitialState
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 CELLS = ["lstm", "gru"]
 
 
-def net(cell: str = "lstm", *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> Recurrent:
+def net(cell: str = "lstm", *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> RecurrentLayer:
     torch.manual_seed(0)
-    made = Recurrent(5, 3, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
+    made = RecurrentLayer(5, 3, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter *= 2  # so that gates and weights of slots are far from even
@@ -32,7 +32,7 @@ def texts(dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randn(5, 6, 5, generator=torch.Generator().manual_seed(1), dtype=dtype)
 
 
-def naive(made: Recurrent, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def naive(made: RecurrentLayer, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """(b, t, 2h) one row, one direction, one step and one slot at a time."""
     keys, values = made.bank.first() if made.bank is not None else (None, None)
     out = []
@@ -125,7 +125,7 @@ def test_all_rows_in_all_steps_give_the_same(cell, monkeypatch):
     made, x = net(cell), texts().requires_grad_()
     sparse = made(x, LENGTHS)
     wanted = [sparse.last(), sparse.padded()]
-    monkeypatch.setattr("holdfast.nn.recurrent.layer.lay_out", lambda lengths, t, device: layout._dense(lengths, t))
+    monkeypatch.setattr("holdfast.nn.recurrent.layer.make_layout", lambda lengths, t, device: layout._dense(lengths, t))
     full = made(x, LENGTHS)
     assert set(full.layout.active) == {5}
     learned = [x, *made.parameters()]
@@ -221,7 +221,7 @@ def test_the_state_of_a_grown_network_loads_into_a_fresh_one():
 
 
 def test_slots_start_alike_however_many_come():
-    made = Recurrent(64, 36, slots=400, slot_width=64)
+    made = RecurrentLayer(64, 36, slots=400, slot_width=64)
     made.grow(3000, domain=1)
     for keys, values in zip(made.bank.keys, made.bank.values, strict=True):
         keys, values = keys.detach(), values.detach()
@@ -232,7 +232,7 @@ def test_slots_start_alike_however_many_come():
 
 
 def test_a_domain_of_the_published_size_adds_600_000_parameters():
-    made = Recurrent(300, 300, slots=1)
+    made = RecurrentLayer(300, 300, slots=1)
     assert sum(p.numel() for p in made.grow(500, domain=1)) == 600_000
 
 
@@ -275,7 +275,7 @@ def test_going_on_from_a_state_is_the_second_half_of_a_longer_run(cell, directio
     """Forwards: the states after step 2 are those of a run over the rest that starts from the state at step 2."""
     made, x = net(cell, directions=directions), texts()
     made.grow(3, domain=1)
-    whole = Start(x.new_zeros(directions, 5, 3), x.new_zeros(directions, 5, 3))
+    whole = InitialState(x.new_zeros(directions, 5, 3), x.new_zeros(directions, 5, 3))
     lengths = torch.full((5,), 6)
     for i in range(2):
         whole = made.step(x[:, i], whole) if i else _first(made, x[:, 0])
@@ -289,17 +289,17 @@ def test_going_on_from_a_state_is_the_second_half_of_a_longer_run(cell, directio
     assert not torch.allclose(rest, made(x[:, 2:], lengths - 2).padded()[..., :3])
 
 
-def _first(made: Recurrent, x: torch.Tensor) -> Start:
+def _first(made: RecurrentLayer, x: torch.Tensor) -> InitialState:
     """The state after a first step that reads nothing."""
     bare = copy.deepcopy(made)
     bare.by_content.data.zero_()
-    return bare.step(x, Start(x.new_zeros(made.directions, len(x), 3)))
+    return bare.step(x, InitialState(x.new_zeros(made.directions, len(x), 3)))
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_step_by_step_it_is_the_whole_run_from_a_start(cell):
     made, x = net(cell, directions=1), texts()
-    start = Start(*(torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(i)).double() for i in (4, 5)))
+    start = InitialState(*(torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(i)).double() for i in (4, 5)))
     whole, state = made(x, torch.full((5,), 6), start=start).padded(), start
     for i in range(6):
         state = made.step(x[:, i], state)
@@ -309,7 +309,7 @@ def test_step_by_step_it_is_the_whole_run_from_a_start(cell):
 def test_a_gradient_reaches_the_state_it_starts_from():
     made, x = net("gru", directions=1), texts()
     start = torch.zeros(1, 5, 3, dtype=torch.float64, requires_grad=True)
-    made(x, LENGTHS, start=Start(start)).last().sum().backward()
+    made(x, LENGTHS, start=InitialState(start)).last().sum().backward()
     assert all(bool(row.any()) for row in start.grad[0])
 
 
@@ -319,7 +319,7 @@ def test_a_gradient_reaches_the_state_it_starts_from():
 def test_recorded_on_a_gpu_it_gives_what_the_plain_loop_on_the_cpu_gives(cell, slots):
     """Shapes that come again, that are new, and two passes of one shape or of two before either goes back."""
     torch.manual_seed(0)
-    here = Recurrent(6, 7, cell=cell, slots=slots, slot_width=6)
+    here = RecurrentLayer(6, 7, cell=cell, slots=slots, slot_width=6)
     there = copy.deepcopy(here).cuda()
 
     def both(b, t):

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from holdfast.nn.recurrent.cells import CELLS, LSTM
 from holdfast.nn.recurrent.loop import unroll
-from holdfast.nn.recurrent.reference import Schedule, Start, Weights, plain
+from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, plain
 
 ACTIVE = (3, 3, 2, 1)
 
@@ -28,11 +28,11 @@ def parts(cell: str, *, slots: int, width: int = 2) -> tuple[torch.Tensor, Weigh
     return draw(9, 3), weights
 
 
-def begun(rows: int, width: int = 2, *, inner: bool = True) -> Start:
+def begun(rows: int, width: int = 2, *, inner: bool = True) -> InitialState:
     """A state to start from, for two directions."""
     chance = torch.Generator().manual_seed(3)
     drawn = [torch.randn(2, rows, width, generator=chance, dtype=torch.float64).requires_grad_() for _ in range(2)]
-    return Start(drawn[0], drawn[1] if inner else None)
+    return InitialState(drawn[0], drawn[1] if inner else None)
 
 
 def learned(x: torch.Tensor, weights: Weights) -> list[torch.Tensor]:
@@ -91,7 +91,7 @@ def test_both_derivatives_from_a_start_by_differences(cell):
     x, schedule = x[:, :3].detach().requires_grad_(), Schedule((2, 1), zero_first=False)
 
     def states(hidden: torch.Tensor, inner: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-        return unroll(given[0], Weights(*given[1:]), CELLS[cell], schedule, Start(hidden, inner))[0]
+        return unroll(given[0], Weights(*given[1:]), CELLS[cell], schedule, InitialState(hidden, inner))[0]
 
     assert torch.autograd.gradcheck(states, (*begun(2, 1), x, *weights))
     assert torch.autograd.gradgradcheck(states, (*begun(2, 1), x, *weights))

@@ -61,7 +61,7 @@ def trained(backbone: Backbone, examples: object, mode: str) -> tuple[set[str], 
     tune(backbone, mode)
     model = Model(backbone, nn.Identity(), nn.Linear(backbone.width, 2))
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    optimizer = torch.optim.AdamW(model.learning(), lr=0.01, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.trainable_parameters(), lr=0.01, weight_decay=0.1)
     x = backbone.prepare(examples).take(torch.arange(4))
     for _ in range(3):
         model.train()

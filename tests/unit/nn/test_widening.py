@@ -10,16 +10,16 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.recurrent.layer import Recurrent
-from holdfast.nn.widening import enlarged, spread, units_worth
+from holdfast.nn.growth import expand_inputs, expand_units, units_for_budget
+from holdfast.nn.recurrent.layer import RecurrentLayer
 
 LENGTHS = torch.tensor([3, 6, 1, 6, 2])
 H, E = 3, 2
 
 
-def net(cell: str, *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> Recurrent:
+def net(cell: str, *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> RecurrentLayer:
     torch.manual_seed(0)
-    made = Recurrent(5, H, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
+    made = RecurrentLayer(5, H, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
     if slots:
         made.grow(3, domain=1)
     return made
@@ -31,7 +31,7 @@ def texts() -> torch.Tensor:
 
 def test_every_block_gets_its_new_columns_at_its_end():
     old = torch.arange(12.0).view(1, 2, 6)
-    made = enlarged(old, 1, blocks=2, rows=3).detach()
+    made = expand_units(old, 1, blocks=2, rows=3).detach()
     assert made.shape == (1, 5, 8)
     assert made[0, :2].tolist() == [
         [0, 1, 2, made[0, 0, 3], 3, 4, 5, made[0, 0, 7]],
@@ -40,8 +40,8 @@ def test_every_block_gets_its_new_columns_at_its_end():
     new = torch.cat([made[0, :2, [3, 7]].flatten(), made[0, 2:].flatten()])
     assert len(new.unique()) == len(new) == 28
     assert float(new.abs().max()) <= 0.5  # of 4 units
-    assert enlarged(torch.ones(2, 6), 4, blocks=3).shape == (2, 18)
-    assert not enlarged(nn.Parameter(old, requires_grad=False), 1).requires_grad
+    assert expand_units(torch.ones(2, 6), 4, blocks=3).shape == (2, 18)
+    assert not expand_units(nn.Parameter(old, requires_grad=False), 1).requires_grad
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -96,7 +96,7 @@ def test_new_units_are_joined_both_ways_and_all_learns(cell):
 
 
 def test_new_entries_are_drawn_as_at_the_start():
-    made = Recurrent(40, 30, slots=50)
+    made = RecurrentLayer(40, 30, slots=50)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.zero_()
@@ -113,7 +113,7 @@ def test_new_entries_are_drawn_as_at_the_start():
 def test_the_cost_is_what_is_added(cell, options):
     made = net(cell, **options)
     before = sum(p.numel() for p in made.parameters())
-    wanted = made.cost(E)
+    wanted = made.widening_cost(E)
     made.widen(E)
     assert sum(p.numel() for p in made.parameters()) - before == wanted
 
@@ -122,7 +122,7 @@ def test_a_layer_of_more_inputs():
     torch.manual_seed(0)
     old = nn.Linear(3, 4).double().requires_grad_(False)
     at = torch.tensor([0, 4, 5])
-    made = spread(old, at, 60)
+    made = expand_inputs(old, at, 60)
     assert torch.equal(made.weight[:, at], old.weight)
     assert torch.equal(made.bias, old.bias)
     others = made.weight[:, [1, 2, 3, *range(6, 60)]]
@@ -132,11 +132,11 @@ def test_a_layer_of_more_inputs():
 
 @pytest.mark.parametrize(("parameters", "units"), [(1, 1), (100, 10), (109, 10), (111, 11), (10**12, 10**6)])
 def test_units_nearest_in_cost(parameters, units):
-    assert units_worth(parameters, lambda e: e**2) == units
+    assert units_for_budget(parameters, lambda e: e**2) == units
 
 
 def test_bad_input():
     with pytest.raises(BadInput, match="at least one parameter"):
-        units_worth(0, lambda e: e)
+        units_for_budget(0, lambda e: e)
     with pytest.raises(BadInput, match="at least one hidden unit"):
         net("lstm").widen(0)

@@ -14,7 +14,7 @@ from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Descent, Recipe
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
-from holdfast.nn.memory.heterogeneous import Heterogeneous
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
 from holdfast.protocols.evaluate import outputs
 from holdfast.tasks.classify import Classify
@@ -22,7 +22,7 @@ from holdfast.tasks.classify import Classify
 
 def method(**options) -> ERM:
     torch.manual_seed(0)
-    neck = Heterogeneous(6, 2, real=0, slots=2, label_width=2, heads=2, support=8, **options)
+    neck = HeterogeneousMemory(6, 2, real=0, slots=2, label_width=2, heads=2, support=8, **options)
     model = Model(Features(inputs=6), neck, Linear(neck.width, 2))
     return ERM(model, task=Classify(), optimizer=partial(Descent, Recipe()))
 

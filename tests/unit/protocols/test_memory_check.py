@@ -18,7 +18,7 @@ from tests.unit.methods.streams import EXAMPLES, build
 PART = Part("a", np.arange(20))
 
 
-class Beside(nn.Module):
+class ConcatenatedStates(nn.Module):
     """A neck that has a memory and goes around it."""
 
     def __init__(self, width, memory):
@@ -44,7 +44,7 @@ def test_a_memory_that_is_read_passes_and_nothing_changes():
 
 def test_a_memory_that_is_gone_around_is_found():
     with pytest.raises(Unused, match=r"never read \(memory/weights\)"):
-        check_memory(method(Beside(6, key_value(6, slots=4))), EXAMPLES, PART)
+        check_memory(method(ConcatenatedStates(6, key_value(6, slots=4))), EXAMPLES, PART)
 
 
 def test_reads_that_are_no_numbers_are_found():

@@ -122,4 +122,4 @@ def test_targets_are_the_true_ones_and_other_encoders_are_refused(model):
     with pytest.raises(BadInput, match="an encoder that answers"):
         TASK.look(plain, torch.zeros(1, 2), torch.zeros(1))
     with pytest.raises(BadInput, match="no layer"):
-        model.head.last()
+        model.head.last_layer()

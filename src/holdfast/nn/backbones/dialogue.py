@@ -23,8 +23,8 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.companion import Likeness, load_likeness
 from holdfast.nn.backbones.speaker import ENTRIES, Speaker
 from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordTable, text_of, texts_of, vocabulary, words_of
-from holdfast.nn.decoding import Marks, beam_search, check_search, greedy
-from holdfast.nn.widening import units_worth
+from holdfast.nn.decoding import SpecialTokens, beam_search, check_search, greedy
+from holdfast.nn.growth import units_for_budget
 
 WORDS = "words.json"
 MESSAGE, RESPONSE, MEANT = range(3)  # the types of tokens; the last are numbers of word vectors, for scoring alone
@@ -144,7 +144,7 @@ class Dialogue(Backbone):
 
     def units_for(self, parameters: int, *, column: bool = False) -> int:
         """How many hidden units cost nearest to so many parameters, in `widen` or as a column of their own."""
-        return units_worth(parameters, partial(self.net.cost, column=column))
+        return units_for_budget(parameters, partial(self.net.cost, column=column))
 
     def add_column(self, units: int) -> Tensor:
         """All that is there rests from now on; a new encoder and decoder read it, and what says words is made anew."""
@@ -188,7 +188,7 @@ class Dialogue(Backbone):
     def answer(self, x: Inputs) -> Tensor:
         """(b, longest) the words of an answer to each message, in the mode that the network is in."""
         message, heard = _part(x, MESSAGE)
-        marks = Marks(begin=SEPARATOR, end=self.table.index[END], pad=PAD, silent=(PAD, UNKNOWN, SEPARATOR))
+        marks = SpecialTokens(begin=SEPARATOR, end=self.table.index[END], pad=PAD, silent=(PAD, UNKNOWN, SEPARATOR))
         found = []
         for some, lengths in zip(*(part.split(self._rows()) for part in (message, heard)), strict=True):
             score, state = self.net.scorer(some, lengths)
@@ -203,7 +203,7 @@ class Dialogue(Backbone):
         """How many messages are answered at once, so that the scores of all words fit."""
         return max(1, ENTRIES // (self.beam * len(self.table.words())))
 
-    def wanted(self, x: Inputs) -> Tensor:
+    def references(self, x: Inputs) -> Tensor:
         """(b, t) the response without its END, padded; words that are not known are -1, which no answer has."""
         response, _ = _part(x, RESPONSE)
         return response.masked_fill(response == UNKNOWN, -1).masked_fill(response == self.table.index[END], PAD)

@@ -18,9 +18,9 @@ from holdfast.nn.backbones.companion import WHAT, Second
 from holdfast.nn.backbones.layers import with_dropout
 from holdfast.nn.backbones.pretrained import check_text_encoder, load_module, load_tokenizer, room_of
 from holdfast.nn.backbones.text import TextEncoder, minilm_folder
-from holdfast.nn.fusion import Beside
+from holdfast.nn.fusion import ConcatenatedStates
 from holdfast.nn.memory.general import STRATEGIES, Chunks, GeneralMemory, Layers, plan_reads
-from holdfast.nn.memory.substitutes import Others, distinct_texts
+from holdfast.nn.memory.substitutes import SubstituteTexts, distinct_texts
 
 WAYS = (*STRATEGIES, "beside", "none")
 MEMORIES = ("general", "own", "random", "other")
@@ -94,7 +94,7 @@ class GMap:
         if second.own is not None and dropout is not None:
             second.own = with_dropout(second.own, dropout)
         if strategy == "beside":
-            encoder.accompany(Beside(encoder.width, second))
+            encoder.accompany(ConcatenatedStates(encoder.width, second))
         else:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
             reads = plan_reads(strategy, **depth, layers=layers, source=source, chunks=chunks, states=states)
@@ -117,20 +117,20 @@ class GMap:
         if second.digest != companion["digest"]:
             raise BadInput(f"the general model in {folder} is not the one that this model was trained with")
         if "reads" not in companion:
-            encoder.accompany(Beside(encoder.width, second))
+            encoder.accompany(ConcatenatedStates(encoder.width, second))
             return encoder
         reads = {place: tuple(sources) for place, sources in companion["reads"]}
-        others = Others.load(folder) if "others" in companion else None
+        others = SubstituteTexts.load(folder) if "others" in companion else None
         options = {"attention": companion["attention"], "mask": companion.get("mask", "keys")}
         encoder.accompany(GeneralMemory(encoder.module, second, reads, others=others, **options))
         return encoder
 
 
-def _others(encoder: TextEncoder, training: Callable[[], Any]) -> Others:
+def _others(encoder: TextEncoder, training: Callable[[], Any]) -> SubstituteTexts:
     """A pool of training texts as both networks see them."""
     store = encoder.prepare(distinct_texts(training()))
     x = store.take(torch.arange(len(store)))
-    return Others(Tokens(encoder.words(x.ids), x.mask, x.types))
+    return SubstituteTexts(Tokens(encoder.words(x.ids), x.mask, x.types))
 
 
 def _same_words(mine: Any, other: Any, domain: str, general: str) -> None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.nn.backbones.pretrained import bare_module
-from holdfast.nn.widening import spread
+from holdfast.nn.growth import expand_inputs
 
 KINDS = ("dot", "general")
 
@@ -43,7 +43,7 @@ class Attention(nn.Module):
         """For states of so many units more, which come after the old ones."""
         hidden = self.joint.in_features // 2
         old = torch.arange(hidden)
-        self.joint = spread(self.joint, torch.cat([old, old + hidden + units]), 2 * (hidden + units))
+        self.joint = expand_inputs(self.joint, torch.cat([old, old + hidden + units]), 2 * (hidden + units))
         if self.by_state is not None:
             made = nn.Linear(hidden + units, hidden + units, bias=False).to(self.by_state.weight)
             with torch.no_grad():

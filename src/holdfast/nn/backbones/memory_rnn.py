@@ -31,8 +31,15 @@ from holdfast.nn.backbones.words import (
     vocabulary,
     words_of,
 )
-from holdfast.nn.recurrent.layer import Recurrent, cost_of_next, moved_by, next_column, reach, run_columns
-from holdfast.nn.widening import at_least_one, units_worth
+from holdfast.nn.growth import check_units, units_for_budget
+from holdfast.nn.recurrent.layer import (
+    RecurrentLayer,
+    column_positions,
+    next_column,
+    next_column_cost,
+    run_columns,
+    total_width,
+)
 
 POOLINGS = ("last", "mean")
 MISSING = 0.05  # standard deviation of the vectors of words that a file of vectors lacks
@@ -81,7 +88,9 @@ class MemoryRNN(Backbone):
         }  # fmt: skip
         self.table = WordTable(words, embedding, spread=spread)
         self.dropout = nn.Dropout(dropout)
-        self.rnn = Recurrent(embedding, hidden, cell=cell, slots=slots, slot_width=slot_width, first_read=first_read)
+        self.rnn = RecurrentLayer(
+            embedding, hidden, cell=cell, slots=slots, slot_width=slot_width, first_read=first_read
+        )
         self.later = nn.ModuleList()  # the columns that came after it
         self.joint = PairLayer(2 * hidden, joint, dropout=dropout) if pairs else None
         self.width = joint if pairs else 2 * hidden
@@ -131,7 +140,7 @@ class MemoryRNN(Backbone):
         return made
 
     @property
-    def columns(self) -> list[Recurrent]:
+    def columns(self) -> list[RecurrentLayer]:
         return [self.rnn, *self.later]  # pyright: ignore[reportReturnType]
 
     @property
@@ -149,21 +158,21 @@ class MemoryRNN(Backbone):
     def units_for(self, parameters: int, *, column: bool = False) -> int:
         """How many hidden units cost nearest to so many parameters, in `widen` or as a column of their own."""
         joining = 0 if self.joint is None else 2 * PARTS * self.settings["joint"]
-        own = partial(cost_of_next, self.columns) if column else self.columns[-1].cost
-        return units_worth(parameters, lambda units: own(units) + joining * units)
+        own = partial(next_column_cost, self.columns) if column else self.columns[-1].widening_cost
+        return units_for_budget(parameters, lambda units: own(units) + joining * units)
 
     def widen(self, units: int) -> Tensor:
         """More hidden units in the newest column, joined both ways; where each feature of before now lies, (d,)."""
-        at = moved_by(self.columns, units)
+        at = column_positions(self.columns, units)
         self.columns[-1].widen(units)
         if self.later:
             self.settings["columns"][-1]["units"] += units
         else:
             self.settings["hidden"] += units
         if self.joint is not None:
-            self.joint.widen(at, reach(self.columns))
+            self.joint.widen(at, total_width(self.columns))
             return torch.arange(self.width)
-        self.width = reach(self.columns)
+        self.width = total_width(self.columns)
         return at
 
     def add_column(self, units: int, *, slots: int = 0) -> Tensor:
@@ -171,16 +180,16 @@ class MemoryRNN(Backbone):
 
         A pair's layer is made anew, on the states of all columns. Words that come later still learn.
         """
-        at_least_one(units, "a column")
+        check_units(units, "a column")
         self.requires_grad_(False)
         column = next_column(self.columns, units, slots=slots)
         self.later.append(column.to(self.rnn.bias).train(self.training))
         self.settings["columns"].append({"units": units, "slots": slots, "words": len(self.table.groups)})
         at = torch.arange(self.width)
         if self.joint is None:
-            self.width = reach(self.columns)
+            self.width = total_width(self.columns)
         else:
-            joint = PairLayer(reach(self.columns), self.width, dropout=self.settings["dropout"])
+            joint = PairLayer(total_width(self.columns), self.width, dropout=self.settings["dropout"])
             self.joint = joint.to(self.rnn.bias).train(self.training)
         return at
 

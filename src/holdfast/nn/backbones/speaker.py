@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from holdfast.nn.backbones.layers import Attention
 from holdfast.nn.backbones.words import SEPARATOR, WordTable, read_vectors
 from holdfast.nn.decoding import Score, State
-from holdfast.nn.recurrent.layer import Recurrent, cost_of_next, next_column, reach, run_columns
-from holdfast.nn.recurrent.reference import Start
+from holdfast.nn.recurrent.layer import RecurrentLayer, next_column, next_column_cost, run_columns, total_width
+from holdfast.nn.recurrent.reference import InitialState
 
 ENTRIES = 1 << 25  # scores of words that are held at once
 
@@ -43,26 +43,28 @@ class Speaker(nn.Module):
         super().__init__()
         self.table = WordTable(words, embedding, spread=1.0)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = Recurrent(embedding, hidden // directions, directions=directions, **recurrent)
-        self.decoder = Recurrent(embedding, hidden, directions=1, **recurrent)
+        self.encoder = RecurrentLayer(embedding, hidden // directions, directions=directions, **recurrent)
+        self.decoder = RecurrentLayer(embedding, hidden, directions=1, **recurrent)
         self.later = nn.ModuleList()  # pairs of columns that came after them
         self.attention = Attention(hidden, joint, kind=attention)
         self.out = WordTable(words, joint + 1, spread=(3 * joint) ** -0.5)  # the last column is the bias
 
     @property
-    def encoders(self) -> list[Recurrent]:
+    def encoders(self) -> list[RecurrentLayer]:
         return [self.encoder, *(pair[0] for pair in self.later)]  # pyright: ignore[reportReturnType, reportIndexIssue]
 
     @property
-    def decoders(self) -> list[Recurrent]:
+    def decoders(self) -> list[RecurrentLayer]:
         return [self.decoder, *(pair[1] for pair in self.later)]  # pyright: ignore[reportReturnType, reportIndexIssue]
 
-    def listen(self, message: Tensor, heard: Tensor) -> tuple[Tensor, list[Start]]:
+    def listen(self, message: Tensor, heard: Tensor) -> tuple[Tensor, list[InitialState]]:
         """(b, s, h) the states of all encoders for messages (b, s), of which rows have `heard`; decoders' starts."""
         found = run_columns(self.encoders, self.table(message), heard, dropout=self.dropout)
-        return torch.cat([states.padded() for states in found], -1), [Start(states.last()[None]) for states in found]
+        return torch.cat([states.padded() for states in found], -1), [
+            InitialState(states.last()[None]) for states in found
+        ]
 
-    def say(self, words: Tensor, said: Tensor, starts: Sequence[Start]) -> Tensor:
+    def say(self, words: Tensor, said: Tensor, starts: Sequence[InitialState]) -> Tensor:
         """(b, t, h) the states of all decoders for words (b, t) before those of the response."""
         heard, seen = self.table(words), []
         for decoder, start in zip(self.decoders, starts, strict=True):
@@ -75,7 +77,7 @@ class Speaker(nn.Module):
         sizes, given = [decoder.hidden for decoder in self.decoders], [self.table(words)]
         inners = []
         for decoder, *before in zip(self.decoders, *(part.split(sizes, -1) for part in state), strict=True):
-            hidden, inner = decoder.step(torch.cat(given, -1), Start(*(part[None] for part in before)))
+            hidden, inner = decoder.step(torch.cat(given, -1), InitialState(*(part[None] for part in before)))
             assert inner is not None
             given.append(hidden[0])
             inners.append(inner[0])
@@ -131,9 +133,11 @@ class Speaker(nn.Module):
     def cost(self, units: int, *, column: bool = False) -> int:
         """How many parameters `widen` would add, or `add_column`."""
         if column:
-            own = cost_of_next(self.encoders, units // self.encoder.directions) + cost_of_next(self.decoders, units)
+            own = next_column_cost(self.encoders, units // self.encoder.directions) + next_column_cost(
+                self.decoders, units
+            )
         else:
-            own = self.encoder.cost(units) + self.decoder.cost(units)
+            own = self.encoder.widening_cost(units) + self.decoder.widening_cost(units)
         return own + self.attention.cost(units)
 
     def add_column(self, units: int) -> None:
@@ -142,7 +146,7 @@ class Speaker(nn.Module):
         made = [next_column(self.encoders, units // self.encoder.directions), next_column(self.decoders, units)]
         self.later.append(nn.ModuleList(made).to(self.decoder.bias).train(self.training))
         kind = "dot" if self.attention.by_state is None else "general"
-        attention = Attention(reach(self.decoders), self.attention.joint.out_features, kind=kind)
+        attention = Attention(total_width(self.decoders), self.attention.joint.out_features, kind=kind)
         self.attention = attention.to(self.decoder.bias).train(self.training)
         first, *later = self.out.groups
         out = WordTable(first, self.out.width, spread=self.out.spread).to(self.decoder.bias)

@@ -38,7 +38,7 @@ from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.backbones.words import PAD
 from holdfast.nn.experts.graft import put_settled
 from holdfast.nn.experts.layer import only_these_count
-from holdfast.nn.widening import spread
+from holdfast.nn.growth import expand_inputs
 
 POOLINGS = ("mean", "cls", "mask")
 WHAT = "text encoder"
@@ -300,4 +300,4 @@ class PairLayer(nn.Sequential):
         """For vectors of width `text` in which the entries of before lie at `at` (s,)."""
         layer = self[0]
         assert isinstance(layer, nn.Linear)
-        self[0] = spread(layer, torch.cat([at + part * text for part in range(PARTS)]), PARTS * text)
+        self[0] = expand_inputs(layer, torch.cat([at + part * text for part in range(PARTS)]), PARTS * text)

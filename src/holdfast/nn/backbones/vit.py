@@ -31,7 +31,7 @@ from holdfast.nn.backbones.small import (
     image_store,
 )
 from holdfast.nn.experts.graft import put_settled
-from holdfast.nn.graft.insert import drop_branches, prompts_of, put_prompts
+from holdfast.nn.graft.insert import add_drop_path, insert_prompts, prompt_parameters
 
 PRESETS = {
     "vit-tiny": (192, 12, 3),
@@ -74,9 +74,9 @@ class VisionTransformer(Backbone):
         self.normalise = Normalise(mean, std)
         self.module = module.train()
         can = "interpolate_pos_encoding" in inspect.signature(module.forward).parameters
-        drop_branches(self.stack(), drop_path)
+        add_drop_path(self.stack(), drop_path)
         self.settings["experts"] = put_settled(self.stack(), experts)
-        put_prompts(self.stack(), self.width, place=prompt, prompts=prompts)
+        insert_prompts(self.stack(), self.width, place=prompt, prompts=prompts)
         self._stretch = {"interpolate_pos_encoding": True} if can and size != module.config.image_size else {}
 
     @classmethod
@@ -153,7 +153,7 @@ class VisionTransformer(Backbone):
 
     def class_token(self) -> list[nn.Parameter]:
         """The class token, and prompts where there are any."""
-        return [*self._tokens(), *prompts_of(self)] or super().class_token()
+        return [*self._tokens(), *prompt_parameters(self)] or super().class_token()
 
     def _tokens(self) -> list[nn.Parameter]:
         return [p for name, p in self.module.named_parameters() if name.endswith("cls_token")]

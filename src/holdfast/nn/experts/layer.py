@@ -89,7 +89,7 @@ class SparseMoE(nn.Module):
         self.act_fn = activation
 
     @property
-    def together(self) -> tuple[int, int] | None:
+    def prediction_batch(self) -> tuple[int, int] | None:
         """With a capacity in evaluation others change a prediction: 64 at once, as published, and a seed."""
         return (64, 0) if self.options.eval_capacity else None
 

@@ -23,7 +23,7 @@ from holdfast.nn.graft.targets import experts as experts_for
 from holdfast.nn.graft.targets import general_memory, memories
 from holdfast.nn.memory.general import GeneralMemory
 from holdfast.nn.memory.key_value import KeyValueMemory
-from holdfast.nn.memory.neck import Fused
+from holdfast.nn.memory.neck import MemoryBlend
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -83,7 +83,7 @@ def put(module: nn.Module, entries: Sequence[Entry], *, network: nn.Module | Non
 
 def _put_memory(module: nn.Module, entry: Entry, holder: Grafted, network: nn.Module | None) -> nn.Module:
     place = module.get_submodule(entry["at"])
-    part = Fused(_like(KeyValueMemory(entry["width"], **entry["settings"]), module), share=entry["share"])
+    part = MemoryBlend(_like(KeyValueMemory(entry["width"], **entry["settings"]), module), share=entry["share"])
     hook = Follows(part, width=entry["width"], at=entry["at"])
     holder.handles.append(place.register_forward_hook(hook))
     return part
@@ -128,7 +128,7 @@ def ungraft(module: M) -> M:
     for name, part in list(module.named_modules()):
         if isinstance(part, StandIn):
             module.set_submodule(name, part.plain())
-    if any(isinstance(part, attention_graft.Remembering) for part in module.modules()):
+    if any(isinstance(part, attention_graft.MemoryAttention) for part in module.modules()):
         attention_graft.ungraft(layers_of(module))
     delattr(module, NAME)
     for name, parameter in module.named_parameters():

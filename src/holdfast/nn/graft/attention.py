@@ -24,7 +24,7 @@ PADDED = -1e4  # what the released code adds to the scores of padding
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class MemoryStates:
     """What the layers of one forward pass read, by their place in the stack, counted from 0."""
 
     memory: Mapping[int, Tensor]  # (b, t, d), token by token beside the layer's own
@@ -33,11 +33,11 @@ class Recall:
     released: Tensor | None = None  # (b, t) what is no padding, where that is masked as in the released code
 
 
-_open: ContextVar[Recall | None] = ContextVar("recall", default=None)
+_open: ContextVar[MemoryStates | None] = ContextVar("recall", default=None)
 
 
 @contextmanager
-def reading(recall: Recall | None) -> Iterator[None]:
+def attend_to(recall: MemoryStates | None) -> Iterator[None]:
     """Let grafted layers read this in the forward passes inside; nothing is left on a module."""
     token = _open.set(recall)
     try:
@@ -46,9 +46,9 @@ def reading(recall: Recall | None) -> Iterator[None]:
         _open.reset(token)
 
 
-def reading_again() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+def checkpoint_context() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """A `context_fn` for gradient checkpointing: what is read now is read again when a layer is computed again."""
-    return nullcontext(), reading(_open.get())
+    return nullcontext(), attend_to(_open.get())
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ FAMILIES = {
 }
 
 
-class Remembering(nn.Module):
+class MemoryAttention(nn.Module):
     """Self-attention whose keys and values are also those of a memory; its parts are the plain one's, by their names.
 
     memory: softmax(Q [K; Mk]^T) [V; Mv]. cross: what self-attention gives asks the memory, whose answer takes its
@@ -194,7 +194,7 @@ def _mass(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float | None)
 def family_of(layer: nn.Module) -> tuple[str, Family]:
     """Where the self-attention of a layer is, and its family, by its type; one sentence where that is not known."""
     for name, part in layer.named_modules():
-        if isinstance(part, Remembering):
+        if isinstance(part, MemoryAttention):
             raise BadInput("this layer reads a memory already: ungraft it first")
         for kind in type(part).__mro__:
             if kind.__name__ in FAMILIES:
@@ -218,8 +218,8 @@ def graft(layers: nn.ModuleList, places: Iterable[int], *, attention: str = "mem
         above, _, leaf = name.rpartition(".")
         norm = layers[place].get_submodule(family.norm) if family.norm else None
         plain = layers[place].get_submodule(name)
-        _check(plain, Remembering(plain, family, None, place=place, attention="memory"))
-        made = Remembering(plain, family, norm, place=place, attention=attention)
+        _check(plain, MemoryAttention(plain, family, None, place=place, attention="memory"))
+        made = MemoryAttention(plain, family, norm, place=place, attention=attention)
         setattr(layers[place].get_submodule(above), leaf, made)
 
 
@@ -227,18 +227,18 @@ def ungraft(layers: nn.ModuleList) -> None:
     """The plain layers again, with the weights that they have now."""
     for parent in list(layers.modules()):
         for leaf, part in list(parent.named_children()):
-            if isinstance(part, Remembering):
+            if isinstance(part, MemoryAttention):
                 setattr(parent, leaf, part.plain[0].train(part.training))
 
 
 @torch.no_grad()
-def _check(plain: nn.Module, made: Remembering) -> None:
+def _check(plain: nn.Module, made: MemoryAttention) -> None:
     """With its memory hidden it must be the plain one: a make that is not quite the known one is refused."""
     first = next(plain.parameters())
     mode, d = plain.training, next(p.shape[0] for p in plain.parameters() if p.dim() == 2)
     states = torch.linspace(-1.0, 1.0, 3 * d, device=first.device, dtype=first.dtype).cos().view(1, 3, d)
-    hidden = Recall({made.place: states}, keep=torch.zeros(1, 3, dtype=torch.bool, device=first.device))
-    with reading(hidden):
+    hidden = MemoryStates({made.place: states}, keep=torch.zeros(1, 3, dtype=torch.bool, device=first.device))
+    with attend_to(hidden):
         same = torch.allclose(plain.eval()(states)[0], made.eval()(states)[0], rtol=1e-4, atol=1e-5)
     plain.train(mode)
     if not same:

@@ -17,9 +17,9 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import Held
 from holdfast.nn.experts.layer import only_these_count
-from holdfast.nn.graft.attention import reading
+from holdfast.nn.graft.attention import attend_to
 from holdfast.nn.memory.general import GeneralMemory
-from holdfast.nn.memory.neck import Fused
+from holdfast.nn.memory.neck import MemoryBlend
 
 NAME = "holdfast_graft"
 Entry = dict[str, Any]  # JSON: the kind of a part, its place, its settings
@@ -73,7 +73,7 @@ class StandIn(nn.Module):
 class Follows:
     """A forward hook: the states or features (..., d) that a part of a network gives pass through a memory."""
 
-    def __init__(self, part: Fused, *, width: int, at: str) -> None:
+    def __init__(self, part: MemoryBlend, *, width: int, at: str) -> None:
         self.part, self.width, self.at = part, width, at
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
@@ -104,7 +104,7 @@ class Around:
         if isinstance(mask, Tensor) and mask.dim() == 2:
             held.enter_context(only_these_count(mask.bool()))
         if self.general is not None:
-            held.enter_context(reading(self.general.recall(_tokens(given, mask))))
+            held.enter_context(attend_to(self.general.memory_states(_tokens(given, mask))))
         _running.value = (*(_running.value or ()), held)
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:

@@ -17,7 +17,7 @@ from holdfast.nn.backbones.base import Backbone
 
 
 @runtime_checkable
-class Attaching(Protocol):
+class Attachable(Protocol):
     """A neck that also puts something into the backbone; a model lets it, once."""
 
     def attach(self, backbone: Backbone) -> None: ...
@@ -44,7 +44,7 @@ def follow(backbone: Backbone, at: Sequence[int], make: Callable[[], nn.Module])
         layers[place] = Followed(layers[place], make())
 
 
-def lengthen(backbone: Backbone) -> None:
+def append_layer(backbone: Backbone) -> None:
     """One more layer of the kind that the backbone ends with, with fresh weights."""
     layers = backbone.stack()
     fresh = copy.deepcopy(layers[-1])
@@ -77,7 +77,7 @@ class DropBranch(nn.Module):
         return branch * (kept / (1 - self.share)).to(branch.dtype)
 
 
-def drop_branches(layers: nn.ModuleList, most: float) -> None:
+def add_drop_path(layers: nn.ModuleList, most: float) -> None:
     """Leave out none of the first layer's branches, a share of `most` of the last one's, and in between evenly more."""
     if not 0 <= most < 1:
         raise BadInput(f"drop_path, the share of branches that are left out, is at least 0 and below 1, not {most}")
@@ -115,7 +115,7 @@ class Prompted(nn.Module):
         return torch.cat([states[:, :1], states[:, 1 + len(self.prompts) :]], dim=1)  # (b, t, d)
 
 
-def put_prompts(layers: nn.ModuleList, width: int, *, place: str, prompts: int) -> None:
+def insert_prompts(layers: nn.ModuleList, width: int, *, place: str, prompts: int) -> None:
     """`shallow`: tokens that join at the first layer and go through all; `deep`: fresh ones for every layer."""
     if place not in PLACES:
         raise unknown("place of prompts", place, PLACES)
@@ -126,6 +126,6 @@ def put_prompts(layers: nn.ModuleList, width: int, *, place: str, prompts: int) 
         layers[i] = Prompted(layers[i], prompts, width, stay=place == "shallow")
 
 
-def prompts_of(module: nn.Module) -> list[nn.Parameter]:
+def prompt_parameters(module: nn.Module) -> list[nn.Parameter]:
     """The learned tokens of a network."""
     return [part.prompts for part in module.modules() if isinstance(part, Prompted)]

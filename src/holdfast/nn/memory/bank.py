@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.widening import enlarged
+from holdfast.nn.growth import expand_units
 
 
-class Bank(nn.Module):
+class MemoryBank(nn.Module):
     """Keys (g, m, h) and values (g, m, d) of slots, own ones for each direction; a growth is a segment of a domain."""
 
     owner: Tensor
@@ -59,7 +59,7 @@ class Bank(nn.Module):
 
     def widen(self, units: int) -> None:
         """Keys for states that have so many units more."""
-        self.keys = nn.ParameterList([enlarged(key, units) for key in self.keys])
+        self.keys = nn.ParameterList([expand_units(key, units) for key in self.keys])
         self.hidden += units
 
     def cut(self, segments: int) -> None:
@@ -78,7 +78,7 @@ class Bank(nn.Module):
 
 def _make_room(bank: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before weights are loaded: grow to the segments that they have."""
-    assert isinstance(bank, Bank)
+    assert isinstance(bank, MemoryBank)
     while f"{prefix}keys.{len(bank.keys)}" in state:
         learns = bank.keys[0].requires_grad
         for parameter in bank.grow(state[f"{prefix}keys.{len(bank.keys)}"].shape[1], domain=0):

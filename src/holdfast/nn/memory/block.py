@@ -25,7 +25,7 @@ class Keys(NamedTuple):
     values: Tensor  # (h, m, q)
 
 
-class Block(nn.Module):
+class MemoryBlock(nn.Module):
     """H = R(x) + drop(concat_h softmax(Q K^T s) V), then H + FF(norm(H)) with FF: d -> 4d -> d (Qiu et al., 2023).
 
     Queries have a norm of their own, keys and values share one. `residual` is the map R, `scale` s is one over the
@@ -66,14 +66,14 @@ class Block(nn.Module):
             nn.Dropout(dropout),
         )
 
-    def look(self, rows: Tensor) -> Keys:
+    def keys_values(self, rows: Tensor) -> Keys:
         """Rows (m, d) as keys and values, once for all queries."""
         both = self.key_value(self.norm_source(rows)).unflatten(-1, (2, *self.by_head))  # (m, 2, h, q)
         keys, values = both.permute(1, 2, 0, 3)
         return Keys(keys, values)
 
     def forward(
-        self, x: Tensor, shared: Keys | None, *, own: bool, bias: Tensor | None = None
+        self, x: Tensor, shared: Keys | None, *, with_self: bool, bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """(b, d) from queries (b, d) that see the shared rows and, with `own`, themselves; a bias (m,) hides rows.
 
@@ -81,7 +81,7 @@ class Block(nn.Module):
         """
         query = self.query(self.norm_query(x)).unflatten(-1, self.by_head).transpose(0, 1)  # (h, b, q)
         mixed, weights = attend(
-            query, shared, self.look(x) if own else None, scale=self.scale, bias=bias, fused=self.training
+            query, shared, self.keys_values(x) if with_self else None, scale=self.scale, bias=bias, fused=self.training
         )
         state = self.residual(x) + self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))  # (b, d)
         return state + self.feed(self.norm_out(state)), None if weights is None else weights.transpose(0, 1)

@@ -20,8 +20,8 @@ from holdfast.core.inputs import Tokens
 from holdfast.core.tape import listening, record
 from holdfast.nn.backbones.companion import Second
 from holdfast.nn.backbones.pretrained import layers_of
-from holdfast.nn.graft.attention import Recall, graft, is_causal, reading
-from holdfast.nn.memory.substitutes import Others, fitted
+from holdfast.nn.graft.attention import MemoryStates, attend_to, graft, is_causal
+from holdfast.nn.memory.substitutes import SubstituteTexts, fitted
 
 STRATEGIES = ("single", "multi", "gated", "chunk-gated")
 PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 layers; `multi` is all of them
@@ -34,7 +34,7 @@ Reads = dict[int, tuple[int, ...]]
 
 
 @contextmanager
-def hiding() -> Iterator[None]:
+def memory_hidden() -> Iterator[None]:
     """Inside, no token sees a general memory: what a network is without what it has learned to read."""
     token = _hidden.set(True)
     try:
@@ -134,7 +134,7 @@ class GeneralMemory(nn.Module):
     padding; `legacy` is the released code's, with which tokens see the padding, and a text's states depend on it.
     """
 
-    tells = "general/mass"  # what every read leaves on a tape
+    tape_name = "general/mass"  # what every read leaves on a tape
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class GeneralMemory(nn.Module):
         gate: str = "normal",
         share: float = 0.0,
         mask: str = "keys",
-        others: Others | None = None,
+        others: SubstituteTexts | None = None,
     ) -> None:
         super().__init__()
         layers, config = layers_of(network), network.config
@@ -180,11 +180,11 @@ class GeneralMemory(nn.Module):
         if others is not None:
             self.settings["others"] = others.digest
 
-    def recall(self, x: Tokens) -> Recall:
+    def memory_states(self, x: Tokens) -> MemoryStates:
         """What each of the layers reads of these tokens."""
         needed = sorted({i for sources in self.reads.values() for i in sources})
         keep = None
-        seen = x if self.others is None else self.others.of(x)
+        seen = x if self.others is None else self.others.replacements(x)
         found = self.second.states(seen, needed)
         if seen is not x:
             found = [fitted(each, x.ids.shape[1]) for each in found]
@@ -198,10 +198,10 @@ class GeneralMemory(nn.Module):
             found = [states[i] for i in sources]
             memory[place] = found[0] if len(found) == 1 else self.gates[str(place)](found)
         shares = {int(place): share for place, share in self.shares.items()}
-        return Recall(memory, keep, share=shares, released=x.mask if self.mask == "legacy" else None)
+        return MemoryStates(memory, keep, share=shares, released=x.mask if self.mask == "legacy" else None)
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
-        with reading(self.recall(x)):
+        with attend_to(self.memory_states(x)):
             return run()  # (b, t, d)
 
     def learned(self) -> nn.Module:

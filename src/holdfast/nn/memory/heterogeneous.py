@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import exporting, listening, record
-from holdfast.nn.memory.block import Block, Keys, joined
+from holdfast.nn.memory.block import Keys, MemoryBlock, joined
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 
 CONTEXTS = ("support", "batch", "self", "none")
@@ -22,7 +22,7 @@ LABEL = 64  # width of a label's vector
 PIECE = 64  # rows that are predicted at once: a product of another shape may differ in its last bit
 
 
-class Heterogeneous(nn.Module):
+class HeterogeneousMemory(nn.Module):
     """C1 = [z; unknown], C2 = MHA(C1, {C1_i} + queue), C3 = MHA(C2, batch + slots) (Qiu et al., 2023).
 
     The queue holds features and labels of earlier examples (`real` rows; 0 leaves this block out), the slots are
@@ -83,21 +83,21 @@ class Heterogeneous(nn.Module):
         self.width = {"all": inner, "label": label_width, "feature": width}[part]
         self.labels = nn.Embedding(classes + 1, label_width)  # the last row is `unknown`, which every query has
         options = {"heads": heads, "residual": residual, "scale": scale, "project": project, "dropout": dropout}
-        self.first = Block(inner, **options) if real else None
+        self.first = MemoryBlock(inner, **options) if real else None
         self.queue = Queue(real, inner if stale_labels else width, classes, noise=not written) if real else None
-        self.second = Block(inner, **options) if across or slots else None
+        self.second = MemoryBlock(inner, **options) if across or slots else None
         self.slots = SyntheticMemory(classes, slots, width, start=start) if slots else None
         self.support = Support(support, inner) if across else None
         if self.slots is not None:
             self.slots.requires_grad_(not frozen)
 
     @property
-    def together(self) -> tuple[int, int] | None:
+    def prediction_batch(self) -> tuple[int, int] | None:
         """Where others change a prediction: how many examples to predict at once, and the seed to shuffle them by."""
         return (len(self.support), self.shuffle) if self.support is not None and self.context == "batch" else None
 
     @property
-    def tells(self) -> str:
+    def tape_name(self) -> str:
         return "heterogeneous/recalled"
 
     def forward(self, z: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Heterogeneous(nn.Module):
             self._tell(first, second, looks_at)
         return {"all": out, "label": out[:, self.inputs :], "feature": out[:, : self.inputs]}[self.part]
 
-    def recall(self, z: Tensor) -> Tensor:
+    def read_queue(self, z: Tensor) -> Tensor:
         """(b, d) what the features are after the queue: the rows that a support set is made of."""
         return self._recall(z, self._real())[0]
 
@@ -130,10 +130,10 @@ class Heterogeneous(nn.Module):
             stale = torch.cat([key, self.labels(value)], dim=-1) if self.stale_labels else key
             self.queue.write(stale, value)
 
-    def keep(self, rows: Tensor) -> None:
+    def set_support(self, rows: Tensor) -> None:
         """What `recall` gave for training examples as the support set, where one is used."""
         if self.support is not None:
-            self.support.keep(rows)
+            self.support.replace(rows)
 
     def _looks_at(self, training: bool) -> str:
         return "self" if not self.across else "batch" if training else self.context
@@ -145,15 +145,15 @@ class Heterogeneous(nn.Module):
         rows = self.queue.features
         if not self.stale_labels:
             rows = torch.cat([rows, self.labels.weight.detach()[self.queue.labels]], dim=-1)  # (m, d)
-        return self.first.look(rows), self.queue.hidden()
+        return self.first.keys_values(rows), self.queue.hidden()
 
     def _rest(self, looks_at: str) -> tuple[Keys | None, Tensor | None]:
         """Support set and slots as keys and values, and what hides empty rows."""
         slots = support = hidden = None
         if self.slots is not None and self.second is not None:
-            slots = self.second.look(torch.cat([self.slots.values, self.labels(self.slots.labels)], dim=-1))
+            slots = self.second.keys_values(torch.cat([self.slots.values, self.labels(self.slots.labels)], dim=-1))
         if looks_at == "support" and self.support is not None and self.second is not None:
-            support, hidden = self.second.look(self.support.rows), self.support.hidden()
+            support, hidden = self.second.keys_values(self.support.rows), self.support.hidden()
             hidden = F.pad(hidden, (0, 0 if self.slots is None else len(self.slots)))
         return joined(support, slots), hidden
 
@@ -161,7 +161,7 @@ class Heterogeneous(nn.Module):
         asked = torch.cat([z, self.labels.weight[-1].expand(z.shape[0], -1)], dim=-1)  # (b, d)
         if self.first is None or real is None:
             return asked, None
-        return self.first(asked, real[0], own=True, bias=real[1])
+        return self.first(asked, real[0], with_self=True, bias=real[1])
 
     def _compare(
         self, recalled: Tensor, looks_at: str, rest: tuple[Keys | None, Tensor | None]
@@ -170,8 +170,8 @@ class Heterogeneous(nn.Module):
             return recalled, None
         shared, hidden = rest
         if looks_at == "batch":
-            shared = joined(self.second.look(recalled), shared)
-        return self.second(recalled, shared, own=looks_at in ("self", "support"), bias=hidden)
+            shared = joined(self.second.keys_values(recalled), shared)
+        return self.second(recalled, shared, with_self=looks_at in ("self", "support"), bias=hidden)
 
     def _tell(self, first: Tensor | None, second: Tensor | None, looks_at: str) -> None:
         """To a tape: weights (b, h, m) of both reads, and the mass (b, 4) on itself, others, queue and slots in each.

@@ -22,7 +22,7 @@ from holdfast.nn.memory.read import Read
 PLACES = ("feature", "tokens", "layers")
 
 
-class Fused(nn.Module):
+class MemoryBlend(nn.Module):
     """(1 - share) z + share memory(z); with share 0 the features as they are."""
 
     def __init__(self, memory: nn.Module, *, share: float) -> None:
@@ -30,7 +30,7 @@ class Fused(nn.Module):
         self.memory, self.share = memory, share
 
     @property
-    def tells(self) -> str:
+    def tape_name(self) -> str:
         return "memory/weights" if self.share else ""
 
     def forward(self, z: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class MemoryNeck(nn.Module):
         self.fused = self._part(make) if place == "feature" else nn.Identity()
         self.make = None if place == "feature" else make
 
-    def _part(self, make: Callable[[], nn.Module]) -> Fused:
-        return Fused(make().requires_grad_(not self.frozen), share=self.share)
+    def _part(self, make: Callable[[], nn.Module]) -> MemoryBlend:
+        return MemoryBlend(make().requires_grad_(not self.frozen), share=self.share)
 
     def attach(self, backbone: Backbone) -> None:
         if self.make is not None:

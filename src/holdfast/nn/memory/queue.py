@@ -81,7 +81,7 @@ class Support(nn.Module):
         return torch.zeros_like(self.rows[:, 0]).masked_fill(~self.seen, -torch.inf)
 
     @torch.no_grad()
-    def keep(self, rows: Tensor) -> None:
+    def replace(self, rows: Tensor) -> None:
         """These rows (n, d) instead of what was held; of more than m the first."""
         rows = rows[: len(self)]
         self.rows.zero_()[: len(rows)] = rows.to(self.rows.dtype)
@@ -89,7 +89,7 @@ class Support(nn.Module):
 
 
 @torch.no_grad()
-def balanced(offered: Iterable[tuple[Tensor, Tensor]], count: int) -> Tensor:
+def balanced_sample(offered: Iterable[tuple[Tensor, Tensor]], count: int) -> Tensor:
     """At most `count` rows drawn evenly from the classes, of rows (n, d) with labels (n,) that come lot by lot.
 
     Every row draws a number; the classes take turns, each giving the row with the next larger number. A class that
@@ -138,7 +138,7 @@ class SyntheticMemory(nn.Module):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def likeness(self) -> Tensor:
+    def slot_similarity(self) -> Tensor:
         """(c,) the mean cosine between two slots of a class: 1 where m slots are no more than one, zeros too."""
         count = int(self.labels[-1]) + 1
         values = self.values.detach().view(count, -1, self.values.shape[1])  # (c, m, d)

@@ -32,11 +32,11 @@ class Memory(Protocol):
 
 
 @runtime_checkable
-class Remembering(Protocol):
+class HasMemory(Protocol):
     """A part with a memory: which name every read of it leaves on a tape; empty where it is not to be read."""
 
     @property
-    def tells(self) -> str: ...
+    def tape_name(self) -> str: ...
 
 
 @runtime_checkable

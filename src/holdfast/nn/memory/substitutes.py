@@ -24,7 +24,7 @@ FILE = "others.safetensors"
 PRIME = 1_000_003
 
 
-class Others:
+class SubstituteTexts:
     """A pool of training texts; which of them a text is given depends on its own words alone, and it is never itself.
 
     So a prediction depends on no batch, and the pool says nothing of a label: many texts share one of its texts.
@@ -46,7 +46,7 @@ class Others:
     def load(cls, folder: Path) -> Self:
         return cls(Tokens(**load_tree(folder / FILE)))
 
-    def of(self, x: Tokens) -> Tokens:
+    def replacements(self, x: Tokens) -> Tokens:
         """The text of the pool for each of these, (b, s) tokens."""
         device, p = x.ids.device, len(self.sizes)
         weight = torch.arange(1, x.ids.shape[1] + 1, device=device) * 2_654_435_761 % PRIME  # (t,)

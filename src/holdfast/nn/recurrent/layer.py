@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import listening, record
-from holdfast.nn.memory.bank import Bank
+from holdfast.nn.growth import check_units, expand_units
+from holdfast.nn.memory.bank import MemoryBank
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
-from holdfast.nn.recurrent.layout import Layout, States, lay_out
+from holdfast.nn.recurrent.layout import Layout, States, make_layout
 from holdfast.nn.recurrent.loop import unroll
-from holdfast.nn.recurrent.reference import Schedule, Start, Weights, plain_step
-from holdfast.nn.widening import at_least_one, enlarged
+from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_step
 
 FIRST_READS = ("zero", "uniform")
 
 
-class Recurrent(nn.Module):
+class RecurrentLayer(nn.Module):
     """h_i = cell(h_{i-1}, [x_i; c_i]) with c_i = sum_j softmax_j(<h_{i-1}, k_j>) v_j (Asghar et al., 2020, Eqs. 1-2).
 
     Each direction has a cell and a bank of its own. Without slots it is the plain network. At the first step there is
@@ -58,10 +58,10 @@ class Recurrent(nn.Module):
         self.by_content = nn.Parameter(torch.empty(directions, width, entering)) if slots else None
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
-        self.bank = Bank(slots, directions=directions, hidden=hidden, width=width) if slots else None
+        self.bank = MemoryBank(slots, directions=directions, hidden=hidden, width=width) if slots else None
 
     @property
-    def tells(self) -> str:
+    def tape_name(self) -> str:
         return "" if self.bank is None else "memory/weights"
 
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
@@ -72,17 +72,17 @@ class Recurrent(nn.Module):
 
     def widen(self, units: int) -> None:
         """More hidden units, joined to the old ones both ways and to every slot; all parameters but values are new."""
-        at_least_one(units, "a wider state")
+        check_units(units, "a wider state")
         entering, carried = self._blocks()
-        self.by_input = enlarged(self.by_input, units, blocks=entering)
-        self.by_state = enlarged(self.by_state, units, blocks=carried, rows=units)
-        self.bias = enlarged(self.bias, units, blocks=BLOCKS)
+        self.by_input = expand_units(self.by_input, units, blocks=entering)
+        self.by_state = expand_units(self.by_state, units, blocks=carried, rows=units)
+        self.bias = expand_units(self.bias, units, blocks=BLOCKS)
         if self.by_content is not None and self.bank is not None:
-            self.by_content = enlarged(self.by_content, units, blocks=entering)
+            self.by_content = expand_units(self.by_content, units, blocks=entering)
             self.bank.widen(units)
         self.hidden += units
 
-    def cost(self, units: int) -> int:
+    def widening_cost(self, units: int) -> int:
         """How many parameters `widen` would add."""
         (entering, carried), slots = self._blocks(), 0 if self.bank is None else self.bank.slots
         inputs = self.by_input.shape[1] + (0 if self.by_content is None else self.by_content.shape[1])
@@ -94,14 +94,16 @@ class Recurrent(nn.Module):
         made = CELLS[self.cell]
         return made.by_input.stop - made.by_input.start, made.by_state.stop - made.by_state.start
 
-    def forward(self, x: Tensor, lengths: Tensor, *, segments: int | None = None, start: Start | None = None) -> States:
+    def forward(
+        self, x: Tensor, lengths: Tensor, *, segments: int | None = None, start: InitialState | None = None
+    ) -> States:
         """All states for inputs (b, t, e), of which each row has `lengths` (b,); by the bank's first `segments` alone.
 
         With a start, whose tensors are (g, b, h), the first step goes on from that state and reads the bank with it.
         Whoever opened a tape gets for each row and direction the mean weight of every slot over the row's reads as
         `memory/weights` (b, g, m), and of every segment as `memory/mass` (b, g, s), both without gradient.
         """
-        layout = lay_out(lengths, x.shape[1], x.device)
+        layout = make_layout(lengths, x.shape[1], x.device)
         weights = Weights(self.by_input, self.by_state, self.bias, *self._bank(segments))
         with torch.autocast(x.device.type, enabled=False):  # many small steps add up: the loop stays in fp32
             flat = x.to(self.bias.dtype).flatten(0, 1)
@@ -110,19 +112,19 @@ class Recurrent(nn.Module):
             if start is not None:  # in the order of the first step, which has every row
                 order = layout.row[: len(lengths)]
                 parts = (None if part is None else part.to(self.bias.dtype).index_select(1, order) for part in start)
-                start = Start(*parts)  # pyright: ignore[reportArgumentType]
+                start = InitialState(*parts)  # pyright: ignore[reportArgumentType]
             states, read = unroll(taken, weights, CELLS[self.cell], schedule, start)
         if self.bank is not None and listening():
             self._tell(read, layout, self.bank.sizes[:segments])
         return States(states, layout)
 
-    def step(self, x: Tensor, before: Start) -> Start:
+    def step(self, x: Tensor, before: InitialState) -> InitialState:
         """One step by itself: inputs (b, e) and the state before them to the state after, as `forward` makes it."""
         weights = Weights(self.by_input, self.by_state, self.bias, *self._bank(None))
         inner = torch.zeros_like(before.hidden) if before.inner is None else before.inner
         with torch.autocast(x.device.type, enabled=False):
             entering = x.to(self.bias.dtype).expand(self.directions, *x.shape)
-            return Start(*plain_step(entering, before.hidden, inner, weights, CELLS[self.cell]))
+            return InitialState(*reference_step(entering, before.hidden, inner, weights, CELLS[self.cell]))
 
     def _bank(self, segments: int | None) -> tuple[Tensor, Tensor, Tensor]:
         if self.by_content is None or self.bank is None:
@@ -143,7 +145,12 @@ class Recurrent(nn.Module):
 
 
 def run_columns(
-    columns: Sequence[Recurrent], words: Tensor, lengths: Tensor, *, dropout: nn.Module, segments: int | None = None
+    columns: Sequence[RecurrentLayer],
+    words: Tensor,
+    lengths: Tensor,
+    *,
+    dropout: nn.Module,
+    segments: int | None = None,
 ) -> list[States]:
     """The states of each column for words (b, t, e); a column reads [x_t; states of those before it at t].
 
@@ -159,25 +166,25 @@ def run_columns(
     return found
 
 
-def reach(columns: Sequence[Recurrent]) -> int:
+def total_width(columns: Sequence[RecurrentLayer]) -> int:
     """The width of the states of all columns side by side."""
     return sum(column.directions * column.hidden for column in columns)
 
 
-def moved_by(columns: Sequence[Recurrent], units: int) -> Tensor:
+def column_positions(columns: Sequence[RecurrentLayer], units: int) -> Tensor:
     """(reach,) where each state lies once the newest column is `units` wider: each direction ends with what is new."""
     newest = columns[-1]
-    start = reach(columns[:-1])
+    start = total_width(columns[:-1])
     sides = [start + g * (newest.hidden + units) + torch.arange(newest.hidden) for g in range(newest.directions)]
     return torch.cat([torch.arange(start), *sides])
 
 
-def next_column(columns: Sequence[Recurrent], units: int, *, slots: int = 0) -> Recurrent:
+def next_column(columns: Sequence[RecurrentLayer], units: int, *, slots: int = 0) -> RecurrentLayer:
     """One more column of the same kind as the first; with `slots` it has a bank of its own."""
     first = columns[0]
     words = first.by_input.shape[1]
-    return Recurrent(
-        words + reach(columns),
+    return RecurrentLayer(
+        words + total_width(columns),
         units,
         cell=first.cell,
         slots=slots,
@@ -187,7 +194,7 @@ def next_column(columns: Sequence[Recurrent], units: int, *, slots: int = 0) -> 
     )
 
 
-def cost_of_next(columns: Sequence[Recurrent], units: int) -> int:
+def next_column_cost(columns: Sequence[RecurrentLayer], units: int) -> int:
     """How many parameters it would have without a bank."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in next_column(columns, units).parameters())

@@ -27,7 +27,7 @@ class Layout(NamedTuple):
     shape: tuple[int, int]  # b, t
 
 
-def lay_out(lengths: Tensor, t: int, device: torch.device) -> Layout:
+def make_layout(lengths: Tensor, t: int, device: torch.device) -> Layout:
     """For rows of so many words (b,), padded to t.
 
     Both directions begin at step 0: the one from the last word backwards takes each row's own last word first.

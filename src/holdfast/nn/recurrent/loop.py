@@ -15,14 +15,14 @@ from torch import Tensor
 from holdfast.core.tape import listening
 from holdfast.nn.cuda_graphs import ALONE, Passes, Shelf, around, can_record, own
 from holdfast.nn.recurrent.cells import BLOCKS, Cell
-from holdfast.nn.recurrent.reference import Schedule, Start, Weights, plain
+from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, plain
 
 Parts = Sequence[Tensor | None]  # inputs, the two tensors of a start or None, then the weights
 PARTS = 3 + len(Weights._fields)
 
 
 def unroll(
-    x: Tensor, weights: Weights, cell: type[Cell], schedule: Schedule, start: Start | None = None
+    x: Tensor, weights: Weights, cell: type[Cell], schedule: Schedule, start: InitialState | None = None
 ) -> tuple[Tensor, Tensor]:
     """(g, p, h) all hidden states for inputs (g, p, e), and, without gradient, the weights of the slots.
 
@@ -120,10 +120,10 @@ def _placed(parts: Parts, given: Sequence[Tensor]) -> Parts:
     return tuple(None if part is None else next(more) for part in parts)
 
 
-def _split(parts: Parts) -> tuple[Tensor, Weights, Start | None]:
+def _split(parts: Parts) -> tuple[Tensor, Weights, InitialState | None]:
     """Inputs, weights and start."""
     x, hidden, inner, *weights = parts
-    start = None if hidden is None else Start(hidden, inner)
+    start = None if hidden is None else InitialState(hidden, inner)
     return x, Weights(*weights), start  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
@@ -218,7 +218,7 @@ def _columns(blocks: slice, width: int) -> slice:
     return slice(blocks.start * width, blocks.stop * width)
 
 
-def _first(start: Start | None, states: Tensor, kept: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+def _first(start: InitialState | None, states: Tensor, kept: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """What the first step finds as the state before and as what the cell kept with it."""
     keep = _zeros(kept, rows)
     if start is None:

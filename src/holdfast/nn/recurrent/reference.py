@@ -32,7 +32,7 @@ class Weights(NamedTuple):
         return self.keys.shape[1]
 
 
-class Start(NamedTuple):
+class InitialState(NamedTuple):
     """The state before the first step; `inner` is an LSTM's, which begins at zero unless it is given."""
 
     hidden: Tensor  # (g, b, h)
@@ -74,7 +74,9 @@ class Schedule(NamedTuple):
         return torch.cat([states[:, :0] if start is None else start, *befores], 1)
 
 
-def plain(x: Tensor, weights: Weights, cell: type[Cell], schedule: Schedule, start: Start | None = None) -> Tensor:
+def plain(
+    x: Tensor, weights: Weights, cell: type[Cell], schedule: Schedule, start: InitialState | None = None
+) -> Tensor:
     """The same states as one expression, for those who differentiate twice."""
     found = []
     h = c = x.new_zeros(len(x), schedule.active[0], weights.by_state.shape[1])
@@ -82,12 +84,12 @@ def plain(x: Tensor, weights: Weights, cell: type[Cell], schedule: Schedule, sta
         h, c = start.hidden, c if start.inner is None else start.inner
     for step in schedule.steps():
         h, c = h[:, : step.rows], c[:, : step.rows]
-        h, c = plain_step(x[:, step.now], h, c, weights, cell, reads=step.read is not None)
+        h, c = reference_step(x[:, step.now], h, c, weights, cell, reads=step.read is not None)
         found.append(h)
     return torch.cat(found, 1)
 
 
-def plain_step(
+def reference_step(
     x: Tensor, h: Tensor, c: Tensor, weights: Weights, cell: type[Cell], *, reads: bool = True
 ) -> tuple[Tensor, Tensor]:
     """One step for inputs (g, a, e): from a hidden and an inner state (g, a, h) to the next ones."""

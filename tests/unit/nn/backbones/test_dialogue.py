@@ -15,7 +15,7 @@ from holdfast.core.inputs import Tokens
 from holdfast.nn.backbones import dialogue, speaker
 from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
-from holdfast.nn.decoding import Answering
+from holdfast.nn.decoding import Responder
 from holdfast.nn.growth import GrowsUnits, GrowsWords
 from holdfast.nn.memory.read import Growable
 
@@ -149,7 +149,7 @@ def test_words_are_cut_and_kept_apart():
     the, tea, you, end = (index[word] for word in ("the", "tea", "you", "<eos>"))
     assert found.ids.tolist() == [[the, UNKNOWN, tea, tea, tea, end], [you, UNKNOWN, end, PAD, PAD, PAD]]
     assert found.types.tolist() == [[0, 0, 1, 1, 1, 1], [0, 1, 1, 0, 0, 0]]
-    assert encoder.wanted(found).tolist() == [[tea, tea, tea, PAD], [-1, PAD, PAD, PAD]]
+    assert encoder.references(found).tolist() == [[tea, tea, tea, PAD], [-1, PAD, PAD, PAD]]
     assert encoder.similarity(encoder.answer(found), found) is None
     assert len(encoder.prepare([])) == 0
 
@@ -174,7 +174,7 @@ def test_likeness_counts_words_that_the_network_does_not_know(tmp_path):
 
 def test_it_is_what_growth_asks_for():
     encoder = net()
-    for kind in (Answering, Growable, GrowsWords, GrowsUnits):
+    for kind in (Responder, Growable, GrowsWords, GrowsUnits):
         assert isinstance(encoder, kind), kind
     assert encoder.words_in([("the Zebra", "no tea"), "tea zebra"]) == ["the", "zebra", "no", "tea"]
 

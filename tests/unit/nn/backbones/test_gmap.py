@@ -25,7 +25,7 @@ from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.graft.attention import ATTENTIONS
 from holdfast.nn.heads import Linear
 from holdfast.nn.label_words import LabelWords
-from holdfast.nn.memory.general import STRATEGIES, hiding
+from holdfast.nn.memory.general import STRATEGIES, memory_hidden
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
@@ -106,7 +106,7 @@ def test_with_the_released_mask_a_memory_can_be_hidden_and_trained(folders):
     x = batch(encoder, TEXTS[:1])
     plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
     plain.module.load_state_dict(encoder.module.state_dict())
-    with torch.no_grad(), hiding():
+    with torch.no_grad(), memory_hidden():
         assert_close(encoder(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
@@ -143,7 +143,7 @@ def test_training_leaves_the_general_model_bit_for_bit(rule, folders):
     made = made if rule is ERM else rule(made)
     inside = {id(p) for p in general.parameters()}
     assert not inside & {id(p) for p in made.parameters()}
-    assert not inside & {id(p) for p in made.model.learning()}
+    assert not inside & {id(p) for p in made.model.trainable_parameters()}
     assert not [name for name in made.state_dict() if "companion.second" in name]
     start = copy.deepcopy(made.model.state_dict())
     for step in range(3):

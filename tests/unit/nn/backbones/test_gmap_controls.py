@@ -17,7 +17,7 @@ from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.graft.attention import ATTENTIONS
-from holdfast.nn.memory.general import hiding
+from holdfast.nn.memory.general import memory_hidden
 from holdfast.tasks.masked import Masked
 from tests import tiny
 from tests.unit.nn.transformers import TEXTS
@@ -79,9 +79,9 @@ def test_another_text_is_read_whatever_the_batch_and_the_padding(attention, fold
 def test_what_is_read_are_the_states_of_a_training_text(folders):
     encoder = build(folders, memory="other", strategy="single").eval()
     x = batch(encoder)
-    recall = encoder.companion.recall(x)
+    recall = encoder.companion.memory_states(x)
     (memory,) = recall.memory.values()
-    (states,) = encoder.companion.second.states(encoder.companion.others.of(x), [3])
+    (states,) = encoder.companion.second.states(encoder.companion.others.replacements(x), [3])
     t = min(x.ids.shape[1], states.shape[1])
     assert_close(memory[:, :t], states[:, :t])
     words = {
@@ -115,7 +115,7 @@ def test_hidden_the_memory_plays_no_part(folders):
     for memory in ("general", "other"):
         encoder = build(folders, memory=memory).eval()
         x = batch(encoder)
-        with torch.no_grad(), hiding():
+        with torch.no_grad(), memory_hidden():
             assert_close(encoder(x), plain(x), rtol=0, atol=1e-5)
         assert float((encoder(x) - plain(x)).detach().abs().max()) > 1e-3
 

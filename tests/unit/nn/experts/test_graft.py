@@ -124,10 +124,10 @@ def test_those_of_a_neck_learn_whatever_the_tuning_leaves_frozen(folder):
         net, _ = transformer("vit", folder)
         tune(net, mode)
         made = Model(net, experts(32, count=3, inner=4), Linear(32, 2))
-        learning = {id(p) for p in made.learning()}
+        learning = {id(p) for p in made.trainable_parameters()}
         assert all(id(p) in learning for layer in experts_in(net) for p in layer.parameters())
         tune(net, mode, made.neck)  # as when a trained network goes on learning
-        assert {id(p) for p in made.learning()} == learning
+        assert {id(p) for p in made.trainable_parameters()} == learning
 
 
 def test_experts_by_both_doors_get_a_sentence_that_says_so(folder):
@@ -153,10 +153,10 @@ def test_as_a_neck_it_is_put_once_and_a_copy_shares_nothing(folder):
     net, x = transformer("vit", folder)
     made = Model(net, experts(32, count=3, inner=4), Linear(32, 2)).eval()
     assert len(experts_in(made)) == 1
-    assert made.together is None
-    assert Model(net, experts(32, eval_capacity=1.5, at=[0]), Linear(32, 2)).together == (64, 0)
+    assert made.prediction_batch is None
+    assert Model(net, experts(32, eval_capacity=1.5, at=[0]), Linear(32, 2)).prediction_batch == (64, 0)
     tight, _ = transformer("vit", folder, experts={"count": 3, "eval_capacity": 1.5})
-    assert Model(tight, NoNeck(32), Linear(32, 2)).together == (64, 0)
+    assert Model(tight, NoNeck(32), Linear(32, 2)).prediction_batch == (64, 0)
     again = Model(made.backbone, made.neck, made.head).eval()
     assert torch.equal(again(x), made(x))
     other, before = copy.deepcopy(made), made(x)

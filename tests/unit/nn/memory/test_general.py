@@ -13,7 +13,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.companion import Held, Second
-from holdfast.nn.graft.attention import ATTENTIONS, Remembering
+from holdfast.nn.graft.attention import ATTENTIONS, MemoryAttention
 from holdfast.nn.memory.general import STRATEGIES, Gate, GeneralMemory, plan_reads
 from tests.unit.nn.test_attention_graft import tiny_gpt2
 
@@ -111,7 +111,7 @@ def test_kept_states_of_both_kinds_are_kept_apart():
     reads = [plan_reads("multi", depth=4, general=4, states=states) for states in ("layers", "legacy")]
     memories = [GeneralMemory(bert(seed=1), kept, each) for each in reads]
     for _ in range(2):  # the second time from what is kept
-        ours, released = (memory.recall(X).memory for memory in memories)
+        ours, released = (memory.memory_states(X).memory for memory in memories)
         for place in range(1, 4):
             assert_close(released[place], ours[place - 1])
         assert float((released[0] - ours[0]).abs().max()) > 1e-3
@@ -180,14 +180,14 @@ def test_every_strategy_with_every_attention(strategy, attention):
     net, general = bert(seed=1), bert()
     reads = plan_reads(strategy, depth=4, general=4)
     memory = GeneralMemory(net, Second(Held(general)), reads, attention=attention, gate="zero")
-    assert sum(isinstance(part, Remembering) for part in net.modules()) == len(reads)
+    assert sum(isinstance(part, MemoryAttention) for part in net.modules()) == len(reads)
     shapes = {name: tuple(p.shape) for name, p in memory.named_parameters()}
     gates = {f"gates.{i}.weight": (32,) for i, sources in reads.items() if len(sources) > 1}
     shares = {f"shares.{i}": (2,) for i in reads} if attention == "gate" else {}
     assert shapes == gates | shares
     with torch.no_grad():
         held = general(input_ids=X.ids, attention_mask=X.mask.long(), output_hidden_states=True).hidden_states
-        recall = memory.recall(X)
+        recall = memory.memory_states(X)
     assert set(recall.memory) == set(reads)
     for place, sources in reads.items():
         wanted = torch.stack([held[i] for i in sources]).mean(0)  # layers 1 to 4: 0 is what goes into the first
@@ -221,4 +221,4 @@ def test_networks_that_do_not_fit_are_refused():
     with pytest.raises(BadInput, match="would see what comes later"):
         GeneralMemory(tiny_gpt2(), Second(Held(bert())), {0: (1,)})
     both = GeneralMemory(tiny_gpt2(), Second(Held(tiny_gpt2())), {0: (1,)})
-    assert set(both.recall(X).memory) == {0}
+    assert set(both.memory_states(X).memory) == {0}

@@ -12,10 +12,10 @@ from torch.testing import assert_close
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn.memory.heterogeneous import PIECE, Heterogeneous
+from holdfast.nn.memory.heterogeneous import PIECE, HeterogeneousMemory
 from holdfast.nn.memory.read import Writable
 from holdfast.nn.model import Model
-from holdfast.nn.necks import Alone
+from holdfast.nn.necks import ParameterControl
 
 WIDTH, CLASSES = 8, 3
 SMALL = {"real": 10, "slots": 2, "label_width": 4, "heads": 2, "support": 6, "dropout": 0.0}
@@ -25,19 +25,19 @@ Y = torch.tensor([0, 1, 2, 0, 1, 2, 0])
 ALONE = ("support", "self", "none")
 
 
-def neck(**options) -> Heterogeneous:
+def neck(**options) -> HeterogeneousMemory:
     torch.manual_seed(0)
-    return Heterogeneous(WIDTH, CLASSES, **{**SMALL, **options})
+    return HeterogeneousMemory(WIDTH, CLASSES, **{**SMALL, **options})
 
 
-def filled(**options) -> Heterogeneous:
+def filled(**options) -> HeterogeneousMemory:
     made = neck(**options)
     made.write(torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(1)), Y)
-    made.keep(made.recall(Z).detach() if made.across else Z)
+    made.set_support(made.read_queue(Z).detach() if made.across else Z)
     return made
 
 
-def naive(made: Heterogeneous, z, context):
+def naive(made: HeterogeneousMemory, z, context):
     """Both reads example by example, each with a list of its own of all that it sees, as the paper's equations say."""
     table, recalled = made.labels.weight, []
     for one in z:
@@ -45,7 +45,7 @@ def naive(made: Heterogeneous, z, context):
         if made.first is not None:
             seen = made.queue.seen
             rows = torch.cat([made.queue.features[seen], table[made.queue.labels[seen]]], dim=1)
-            query, _ = made.first(query, made.first.look(torch.cat([query, rows])), own=False)
+            query, _ = made.first(query, made.first.keys_values(torch.cat([query, rows])), with_self=False)
         recalled.append(query)
     if made.second is None:
         return torch.cat(recalled)
@@ -56,7 +56,7 @@ def naive(made: Heterogeneous, z, context):
     out = []
     for one in recalled:
         seen = [*others.get(context, []), slots, *([one] if context in ("self", "support") else [])]
-        out.append(made.second(one, made.second.look(torch.cat(seen)), own=False)[0])
+        out.append(made.second(one, made.second.keys_values(torch.cat(seen)), with_self=False)[0])
     return torch.cat(out)
 
 
@@ -96,10 +96,10 @@ def test_in_batch_context_an_order_of_the_batch_is_an_order_of_the_outputs():
 @pytest.mark.parametrize("width", [WIDTH, 124])
 def test_alone_no_other_example_changes_a_bit(context, width):
     torch.manual_seed(0)
-    made = Heterogeneous(width, CLASSES, **{**SMALL, "context": context})
+    made = HeterogeneousMemory(width, CLASSES, **{**SMALL, "context": context})
     z = torch.randn(2 * PIECE + 9, width, generator=torch.Generator().manual_seed(2))
     made.write(z[:5], Y[:5])
-    made.keep(made.recall(z[:4]))
+    made.set_support(made.read_queue(z[:4]))
     made.eval()
     with torch.no_grad():
         whole, order = made(z), torch.randperm(len(z), generator=torch.Generator().manual_seed(4))
@@ -116,7 +116,7 @@ def test_the_support_set_counts_and_an_empty_one_is_none():
     without = made(Z)
     assert not torch.allclose(with_it, without, atol=1e-4)
     made.context = "support"
-    made.keep(torch.zeros(0, WIDTH + 4))
+    made.set_support(torch.zeros(0, WIDTH + 4))
     assert_close(made(Z), without)
 
 
@@ -136,7 +136,7 @@ def test_the_forward_pass_writes_nothing():
         made.train(mode)
         before = copy.deepcopy(made.state_dict())
         made(Z)
-        made.recall(Z)
+        made.read_queue(Z)
         for name, value in made.state_dict().items():
             assert torch.equal(value, before[name]), name
     assert isinstance(made, Writable)
@@ -199,7 +199,7 @@ def test_a_tape_hears_the_weights_and_whose_they_are(context):
     with tape() as side:
         made(Z)
     assert list(side) == ["heterogeneous/recalled"]  # in training, where every rule listens, no weights are held
-    assert_close(side["heterogeneous/recalled"][0], made.recall(Z))
+    assert_close(side["heterogeneous/recalled"][0], made.read_queue(Z))
 
 
 @pytest.mark.parametrize("part", ["all", "label", "feature"])
@@ -224,7 +224,7 @@ def test_slots_that_begin_at_zero_stay_alike_for_ever():
         groups = made.slots.values.detach().view(CLASSES, 3, WIDTH)
         assert bool(groups.any())  # they moved
         assert torch.equal(groups, groups[:, :1].expand_as(groups)) == alike
-        assert bool((made.slots.likeness() > 0.9999).all()) == alike
+        assert bool((made.slots.slot_similarity() > 0.9999).all()) == alike
 
 
 def test_frozen_slots_do_not_learn():
@@ -233,12 +233,12 @@ def test_frozen_slots_do_not_learn():
 
 
 def test_parameters_alone_are_the_two_blocks():
-    alone, full = Alone(WIDTH + 4, heads=2), neck()
+    alone, full = ParameterControl(WIDTH + 4, heads=2), neck()
     blocks = [p.shape for block in (full.first, full.second) for p in block.parameters()]
     assert [p.shape for p in alone.parameters()] == blocks
     assert not list(alone.buffers())
     made = catalog.make_neck("param", WIDTH, CLASSES, given={"heads": 2})
-    assert isinstance(made, Alone)
+    assert isinstance(made, ParameterControl)
     assert made(Z).shape == (7, WIDTH)
     assert_close(made.eval()(Z)[:1], made(Z[:1]))
 
@@ -297,7 +297,7 @@ def test_the_hint_for_context_none_can_be_followed(name):
 
 def test_by_default_the_label_is_as_wide_as_published_or_as_the_heads_need():
     for width, label in ((768, 64), (10, 66), (11, 65)):
-        assert Heterogeneous(width, CLASSES, real=2, slots=1).labels.embedding_dim == label
+        assert HeterogeneousMemory(width, CLASSES, real=2, slots=1).labels.embedding_dim == label
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -320,7 +320,7 @@ def test_a_neck_without_classes_is_made_as_before_and_settings_hide_the_classes(
 def test_a_model_says_where_others_change_a_prediction():
     made = neck()
     model = Model(nn.Identity(), made, nn.Linear(made.width, CLASSES))
-    assert model.together is None
+    assert model.prediction_batch is None
     made.context, made.shuffle = "batch", 5
-    assert model.together == (6, 5)
-    assert Model(nn.Identity(), nn.Identity(), nn.Linear(1, 1)).together is None
+    assert model.prediction_batch == (6, 5)
+    assert Model(nn.Identity(), nn.Identity(), nn.Linear(1, 1)).prediction_batch is None

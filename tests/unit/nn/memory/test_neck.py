@@ -14,7 +14,7 @@ from holdfast import DomainClassifier
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.small import MLP, Features
-from holdfast.nn.memory.neck import Fused, effective_slots, key_value
+from holdfast.nn.memory.neck import MemoryBlend, effective_slots, key_value
 from holdfast.nn.model import Model
 from tests.tiny import tiny_bert, tiny_vit
 from tests.unit.nn.transformers import LABELS, transformer
@@ -79,7 +79,7 @@ def test_effective_slots():
 @pytest.mark.parametrize(("family", "place"), INSIDE)
 def test_inside_a_transformer_share_zero_is_the_plain_one(family, place, tmp_path):
     plain, made, x = inside(family, place, tmp_path, share=0.0)
-    assert sum(isinstance(part, Fused) for part in made.modules()) == (1 if place == "tokens" else 3)
+    assert sum(isinstance(part, MemoryBlend) for part in made.modules()) == (1 if place == "tokens" else 3)
     assert torch.equal(made(x), plain(x))
 
 
@@ -87,13 +87,13 @@ def test_inside_a_transformer_share_zero_is_the_plain_one(family, place, tmp_pat
 def test_inside_a_transformer_it_changes_the_outputs_and_learns(family, place, tmp_path):
     plain, made, x = inside(family, place, tmp_path)
     assert float((made(x) - plain(x)).detach().abs().max()) > 1e-3
-    parts = [part for part in made.modules() if isinstance(part, Fused)]
+    parts = [part for part in made.modules() if isinstance(part, MemoryBlend)]
     memory = [p for part in parts for p in part.parameters()]
     assert len({id(p) for p in memory}) == 4 * len(parts)  # every layer has a memory of its own
     others = {id(p) for p in made.parameters()} - {id(p) for p in memory} - {id(p) for p in made.head.parameters()}
     for p in made.parameters():
         p.requires_grad_(id(p) not in others)
-    optimizer, losses = torch.optim.Adam(made.learning(), lr=0.02), []
+    optimizer, losses = torch.optim.Adam(made.trainable_parameters(), lr=0.02), []
     for _ in range(40):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(made(x), LABELS)
@@ -112,7 +112,7 @@ def test_a_copy_shares_nothing(family, place, tmp_path):
         for parameter in other.parameters():
             parameter.zero_()
     assert torch.equal(made(x), before)
-    assert sum(isinstance(part, Fused) for part in other.modules()) == (1 if place == "tokens" else 3)
+    assert sum(isinstance(part, MemoryBlend) for part in other.modules()) == (1 if place == "tokens" else 3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"place": "tokens"}, {"place": "layers", "top": 2}], ids=str)

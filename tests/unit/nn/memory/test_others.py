@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question, Sentence, Tokens
-from holdfast.nn.memory.substitutes import POOL, Others, distinct_texts, fitted
+from holdfast.nn.memory.substitutes import POOL, SubstituteTexts, distinct_texts, fitted
 
 
 def texts(count: int, seed: int = 0) -> Tokens:
@@ -20,20 +20,20 @@ def texts(count: int, seed: int = 0) -> Tokens:
 
 
 def test_it_depends_on_the_text_alone():
-    others, x = Others(texts(20)), texts(50, seed=1)
-    together = others.of(x)
+    others, x = SubstituteTexts(texts(20)), texts(50, seed=1)
+    together = others.replacements(x)
     assert len({tuple(row) for row in together.ids.tolist()}) > 10
     longer = Tokens(F.pad(x.ids, (0, 3), value=7), F.pad(x.mask, (0, 3)))
-    assert torch.equal(others.of(longer).ids, together.ids)
+    assert torch.equal(others.replacements(longer).ids, together.ids)
     for i in range(50):
-        assert torch.equal(others.of(inputs.take(x, [i])).ids[0], together.ids[i])
+        assert torch.equal(others.replacements(inputs.take(x, [i])).ids[0], together.ids[i])
 
 
 def test_no_text_is_given_itself_not_with_some_words_hidden_either():
     pool = texts(30)
-    others = Others(pool)
+    others = SubstituteTexts(pool)
     for ids in (pool.ids, torch.where(torch.arange(8) == 1, 4, pool.ids)):
-        found = others.of(Tokens(ids, pool.mask))
+        found = others.replacements(Tokens(ids, pool.mask))
         same = ((found.ids == pool.ids) & pool.mask).sum(1) * 2 > pool.mask.sum(1)
         assert not bool((same & (found.mask.sum(1) == pool.mask.sum(1))).any())
 
@@ -58,8 +58,8 @@ def test_a_pool_is_drawn_from_examples_of_any_task():
 
 
 def test_a_folder_brings_it_back(tmp_path):
-    others = Others(texts(6))
+    others = SubstituteTexts(texts(6))
     others.save(tmp_path)
-    again = Others.load(tmp_path)
-    assert again.digest == others.digest != Others(texts(6, seed=1)).digest
-    assert torch.equal(again.of(texts(9)).ids, others.of(texts(9)).ids)
+    again = SubstituteTexts.load(tmp_path)
+    assert again.digest == others.digest != SubstituteTexts(texts(6, seed=1)).digest
+    assert torch.equal(again.replacements(texts(9)).ids, others.replacements(texts(9)).ids)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.queue import Support, balanced
+from holdfast.nn.memory.queue import Support, balanced_sample
 
 
 def offered(labels, size):
@@ -20,12 +20,12 @@ def offered(labels, size):
 def test_rows_replace_what_was_held():
     support = Support(4, 2)
     assert support.hidden().eq(-torch.inf).all()
-    support.keep(torch.ones(3, 2))
+    support.replace(torch.ones(3, 2))
     assert support.seen.tolist() == [True, True, True, False]
-    support.keep(torch.full((6, 2), 2.0))
+    support.replace(torch.full((6, 2), 2.0))
     assert support.rows.eq(2).all()
     assert support.hidden().eq(0).all()
-    support.keep(torch.full((1, 2), 3.0))
+    support.replace(torch.full((1, 2), 3.0))
     assert support.rows[:, 0].tolist() == [3, 0, 0, 0]
     assert support.seen.tolist() == [True, False, False, False]
 
@@ -34,23 +34,23 @@ def test_rows_replace_what_was_held():
 def test_classes_take_turns_however_the_rows_come(size):
     torch.manual_seed(0)
     labels = [0] * 60 + [1] * 30 + [2] * 10  # class by class, as a sorted file has them
-    found = balanced(offered(labels, size), 24)
+    found = balanced_sample(offered(labels, size), 24)
     assert Counter(found[:, 1].tolist()) == {0: 8, 1: 8, 2: 8}
     assert len(set(found[:, 0].tolist())) == 24
 
 
 def test_a_class_that_runs_out_gives_its_turns_to_the_others():
     torch.manual_seed(0)
-    found = balanced(offered([0] * 40 + [1] * 2, 5), 12)
+    found = balanced_sample(offered([0] * 40 + [1] * 2, 5), 12)
     assert Counter(found[:, 1].tolist()) == {0: 10, 1: 2}
-    assert len(balanced(offered([0, 1, 1], 2), 12)) == 3
+    assert len(balanced_sample(offered([0, 1, 1], 2), 12)) == 3
 
 
 def test_every_row_of_a_class_has_the_same_chance():
     torch.manual_seed(0)
     seen = Counter()
     for _ in range(2000):
-        seen.update(int(i) for i in balanced(offered([0] * 8 + [1] * 8, 3), 4)[:, 0])
+        seen.update(int(i) for i in balanced_sample(offered([0] * 8 + [1] * 8, 3), 4)[:, 0])
     assert len(seen) == 16
     assert all(abs(count - 500) < 90 for count in seen.values()), seen  # four standard deviations
 

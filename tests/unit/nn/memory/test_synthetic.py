@@ -26,11 +26,11 @@ def test_likeness_is_the_mean_cosine_of_pairs():
     for rows in memory.values.detach().split(3):
         pairs = [torch.cosine_similarity(rows[i], rows[j], dim=0) for i in range(3) for j in range(3) if i != j]
         expected.append(torch.stack(pairs).mean())
-    assert_close(memory.likeness(), torch.stack(expected))
+    assert_close(memory.slot_similarity(), torch.stack(expected))
     with torch.no_grad():
         memory.values[:3] = torch.tensor([1.0, 2.0, 0.0, -1.0])
-    assert_close(memory.likeness()[0], torch.tensor(1.0))
-    assert_close(SyntheticMemory(2, 3, 4, start="zeros").likeness(), torch.ones(2))
+    assert_close(memory.slot_similarity()[0], torch.tensor(1.0))
+    assert_close(SyntheticMemory(2, 3, 4, start="zeros").slot_similarity(), torch.ones(2))
 
 
 @pytest.mark.parametrize(("options", "told"), [({"slots": 0}, "one slot, not 0"), ({"start": "ones"}, "'ones'")])
