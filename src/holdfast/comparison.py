@@ -89,7 +89,7 @@ def training_data(
     data_dir: Path | None = None,
 ) -> Dataset:
     """A data set that a task can be trained on, or one sentence that says what it lacks."""
-    asked = catalog.make("tasks", task or "classify", given={})
+    asked = catalog.build("tasks", task or "classify", options={})
     found = load_data(data, columns=columns, need=asked.needs, data_dir=data_dir, form=asked.reads)
     return found.checked(labels="label" in asked.needs)
 
@@ -154,7 +154,7 @@ def compare(
     each = with_methods(base, chosen, **args)
     specs = [replace(spec, seed=seed) for spec in each for seed in numbers]
     for spec in specs:
-        catalog.check("methods", spec.method, spec.method_args)
+        catalog.check_settings("methods", spec.method, spec.method_args)
     if model is not None and base.plan != "stream":  # of streams none is saved
         check_own_model(Path(model), base, settings=COMPARED)
     out = Path(out)
@@ -189,5 +189,5 @@ def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[st
         for name, count in without.items()
         if count
     ]
-    needs = {name: catalog.entry("analyses", name).needs for name, count in without.items() if not count}
+    needs = {name: catalog.lookup("analyses", name).needs for name, count in without.items() if not count}
     return found + nothing_to_show(records, needs)

@@ -40,7 +40,7 @@ EVERYWHERE = ("mlp", "gin-subgraph")  # the latter is asked of the few methods t
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every method is asked on vectors and on one more kind, in turn; on all kinds when slow tests run too."""
-    methods, others = catalog.examples("methods"), [body for body in BODIES if body not in EVERYWHERE]
+    methods, others = catalog.buildable_names("methods"), [body for body in BODIES if body not in EVERYWHERE]
     for item in items:
         asked = getattr(item, "callspec", None)
         method, body = (asked.params.get("make"), asked.params.get("bench")) if asked else (None, None)
@@ -61,19 +61,19 @@ class Bench:
         with seeded(0, "init"):
             backbone = self.backbone()
             count = len(self.dataset.classes)
-            made = catalog.make_neck(neck, backbone.width, count, given={**small(neck), **options})
+            made = catalog.build_neck(neck, backbone.width, count, options={**small(neck), **options})
             return Model(backbone, made, Linear(made.width, len(self.dataset.classes)))
 
     def backbone(self):
         rows = np.arange(len(self.dataset))
-        return catalog.make("encoders", self.encoder, partial(self.dataset.raw.take, rows), given=self.options)
+        return catalog.build("encoders", self.encoder, partial(self.dataset.raw.take, rows), options=self.options)
 
     def method(self, name: str, **recipe) -> Method:
         make = partial(Descent, Recipe(lr=3e-3, **recipe))
-        needed = catalog.layers("methods", name)[-1][1].necks
+        needed = catalog.unwrap("methods", name)[-1][1].necks
         with seeded(0, "init", "method"):
             model = self.model(needed[0] if needed else "none")
-            return catalog.make("methods", name, model, given=LIGHT.get(name, {}), task=Classify(), optimizer=make)
+            return catalog.build("methods", name, model, options=LIGHT.get(name, {}), task=Classify(), optimizer=make)
 
     def batches(self, size: int = 4) -> Batches:
         parts = [Part(d, self.dataset.rows_of(d)) for d in self.dataset.domains[:3]]

@@ -12,5 +12,5 @@ LIGHT = {"ib-erm": {"weight": 0.1}, "ib-irm": {"weight": 1.0, "bottleneck": 0.1}
 
 def small(neck: str) -> dict:
     """The suite's small sizes, those that this neck has."""
-    free = catalog.entry("necks", neck).settings()
+    free = catalog.lookup("necks", neck).setting_names()
     return {key: value for key, value in {**NECK, **FEWER.get(neck, {})}.items() if key in free}

@@ -45,11 +45,11 @@ def case(request, tmp_path_factory):
 
     def make():
         with seeded(0, "init"):
-            return catalog.make(
+            return catalog.build(
                 "encoders",
                 name,
                 partial(dataset.raw.take, np.arange(8)),
-                given=given,
+                options=given,
             )
 
     return dataset, make, name
@@ -96,7 +96,7 @@ def test_saved_and_loaded_it_encodes_the_same(case, tmp_path):
     dataset, make, name = case
     encoder = make().eval()
     settings = encoder.save(tmp_path)
-    family = catalog.entry("encoders", name).load().__self__
+    family = catalog.lookup("encoders", name).load().__self__
     other = family.load(tmp_path, settings).eval()
     other.load_state_dict(encoder.state_dict())
     with torch.no_grad():

@@ -19,19 +19,19 @@ from tests.contract.conftest import LIGHT
 INFO = StageInfo(0, ("d0", "d1", "d2"))
 
 
-@pytest.fixture(params=catalog.examples("methods"))
+@pytest.fixture(params=catalog.buildable_names("methods"))
 def rule(request, benches):
     bench, name = benches["tiny-vit-experts"], request.param
-    if catalog.misfit(name, bench.encoder):
+    if catalog.incompatibility(name, bench.encoder):
         pytest.skip("this method is for another kind of example")
-    needed = catalog.layers("methods", name)[-1][1].necks
+    needed = catalog.unwrap("methods", name)[-1][1].necks
 
     def made(weight: float, capacity: float = 0.0):
         with seeded(0, "init"):
             bench.options = {"experts": {**bench.options["experts"], "balance": weight, "capacity": capacity}}
             model, given = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
             optimizer = partial(Descent, Recipe(optimizer="sgd", lr=0.05))
-            method = catalog.make("methods", name, model, given=given, task=Classify(), optimizer=optimizer)
+            method = catalog.build("methods", name, model, options=given, task=Classify(), optimizer=optimizer)
             method.begin_stage(INFO)
             method.begin_phase(method.phases[0])
         return method.train()

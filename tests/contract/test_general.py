@@ -14,7 +14,7 @@ from holdfast.methods.base import StageInfo
 from tests.contract.conftest import Bench
 from tests.tiny import tiny_bert, tiny_roberta
 
-FITTING = [name for name in catalog.examples("methods") if not catalog.misfit(name, "gmap")]
+FITTING = [name for name in catalog.buildable_names("methods") if not catalog.incompatibility(name, "gmap")]
 
 
 @pytest.fixture(scope="module")

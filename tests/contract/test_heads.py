@@ -31,8 +31,8 @@ def bench(tmp_path_factory):
 
     def encoder(head):
         if head == "fusion":
-            return catalog.make("encoders", "gmap", list, given={**given, "domain": folder, "strategy": "beside"})
-        return catalog.make("encoders", f"hf:{folder}", list, given=given)
+            return catalog.build("encoders", "gmap", list, options={**given, "domain": folder, "strategy": "beside"})
+        return catalog.build("encoders", f"hf:{folder}", list, options=given)
 
     store = prepare(dataset.raw, encoder("linear").prepare, size=None)
     return dataset, Examples(store, torch.from_numpy(dataset.y), dataset.domains), encoder
@@ -51,14 +51,14 @@ def make(request, bench):
     (dataset, _, encoder), (rule, name) = bench, request.param
     words = dict(zip(dataset.classes, [["bad", "not"], ["good"], ["film"]], strict=True))
     own = {"words": {"words": words}, "fusion": {"shared": False}}.get(name, {})
-    make_head = partial(catalog.make, "heads", name, given=own)
+    make_head = partial(catalog.build, "heads", name, options=own)
 
     def made():
         with seeded(0, "init"):
             body = encoder(name)
             model = Model(body, NoNeck(body.width), make_head(body.width, dataset.classes, body))
             optimizer = partial(Descent, Recipe(lr=3e-3))
-            method = catalog.make("methods", rule, model, given=RULES[rule], task=Classify(), optimizer=optimizer)
+            method = catalog.build("methods", rule, model, options=RULES[rule], task=Classify(), optimizer=optimizer)
             method.begin_stage(StageInfo(0, dataset.domains))
         return method
 

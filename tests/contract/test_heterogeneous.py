@@ -17,7 +17,7 @@ from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT, small
 
-MADE = {name: catalog.make_neck(name, 8, 3, given=small(name)) for name in catalog.NECKS}
+MADE = {name: catalog.build_neck(name, 8, 3, options=small(name)) for name in catalog.NECKS}
 NAMES = [name for name, neck in MADE.items() if isinstance(neck, HeterogeneousMemory)]
 INFO = StageInfo(0, ("d0", "d1", "d2"))
 
@@ -102,23 +102,23 @@ def test_a_copy_shares_nothing(bench, neck):
     assert torch.equal(model(batch.x), before)
 
 
-@pytest.fixture(params=catalog.examples("methods"))
+@pytest.fixture(params=catalog.buildable_names("methods"))
 def rule(request, benches):
     """Any rule of the catalog on a heterogeneous memory."""
     bench, name = benches["mlp"], request.param
-    if catalog.misfit(name, bench.encoder):
+    if catalog.incompatibility(name, bench.encoder):
         pytest.skip("this method is for another kind of example")
 
     def made():
         with seeded(0, "init"):
             model, optimizer = bench.model("heterogeneous"), partial(Descent, Recipe(lr=3e-3))
             given = LIGHT.get(name, {})
-            method = catalog.make("methods", name, model, given=given, task=Classify(), optimizer=optimizer)
+            method = catalog.build("methods", name, model, options=given, task=Classify(), optimizer=optimizer)
             method.begin_stage(INFO)
             method.begin_phase(method.phases[0])
         return method
 
-    if catalog.layers("methods", name)[-1][1].necks and "hma" not in name:
+    if catalog.unwrap("methods", name)[-1][1].necks and "hma" not in name:
         with pytest.raises(BadInput, match="neck=memory"):
             made()
         pytest.skip("this method needs another memory, and says so")

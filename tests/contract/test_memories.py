@@ -20,7 +20,7 @@ from tests.contract.conftest import small
 
 def memories():
     """The necks that hold a memory, as the catalog builds them."""
-    made = {name: catalog.make_neck(name, 8, 3, given=small(name)) for name in catalog.NECKS}
+    made = {name: catalog.build_neck(name, 8, 3, options=small(name)) for name in catalog.NECKS}
     return [name for name, neck in made.items() if any(isinstance(part, MemoryBlend) for part in neck.modules())]
 
 
@@ -31,7 +31,7 @@ def test_there_are_memories_and_they_can_be_turned_off_and_frozen():
     assert {"memory", "memory-4.8m"} <= set(NAMES)
     assert not {"none", "projection", "ffn", "layer"} & set(NAMES)
     for name in NAMES:
-        assert {"share", "frozen"} <= set(catalog.entry("necks", name).settings()), name
+        assert {"share", "frozen"} <= set(catalog.lookup("necks", name).setting_names()), name
 
 
 @pytest.fixture(params=NAMES)

@@ -21,10 +21,10 @@ def tensors(method):
     return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
-@pytest.fixture(params=catalog.examples("methods"))
+@pytest.fixture(params=catalog.buildable_names("methods"))
 def make(request, bench):
-    needed = catalog.layers("methods", request.param)[-1][1].encoders
-    if catalog.misfit(request.param, bench.encoder) or (bench.encoder == "gin-subgraph" and not needed):
+    needed = catalog.unwrap("methods", request.param)[-1][1].encoders
+    if catalog.incompatibility(request.param, bench.encoder) or (bench.encoder == "gin-subgraph" and not needed):
         pytest.skip("this method is for another kind of example, or does not need this encoder")
 
     def made(**recipe):

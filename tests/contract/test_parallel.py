@@ -19,7 +19,9 @@ QUICK = [
     "erm", "group-dro", "mixup", "coral", "dann", "mldg", "fish", "fishr", "pda", "m-scl", "mil", "hma", "si", "replay",
     "agem", "ewc", "progressive(erm)", "swad(erm)",
 ]  # fmt: skip
-NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in catalog.examples("methods")]
+NAMES = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in catalog.buildable_names("methods")
+]
 RUNS = [("erm", "leave-one-out", 4), ("progressive(replay)", "stream", 14)]
 
 
@@ -30,7 +32,7 @@ def table() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def names(request) -> list[str]:
-    return catalog.examples("methods") if request.config.getoption("--all") else QUICK
+    return catalog.buildable_names("methods") if request.config.getoption("--all") else QUICK
 
 
 @pytest.fixture(scope="module")

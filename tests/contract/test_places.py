@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast import catalog
-from holdfast.catalog.entry import AT_PLACES
+from holdfast.catalog.entry import TOKEN_TASKS
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator, seeded
@@ -30,14 +30,14 @@ from tests.tiny import tiny_masked
 
 
 def serves(section: str, name: str, task: str) -> bool:
-    return all(task in layer.tasks for _, layer in catalog.layers(section, name))
+    return all(task in layer.tasks for _, layer in catalog.unwrap(section, name))
 
 
 SOME = ("erm", "group-dro", "mldg", "ewc", "replay", "swad(erm)")  # of the others' kinds; all of them run on tags
 CASES = [
     (task, name)
-    for task in AT_PLACES
-    for name in catalog.examples("methods")
+    for task in TOKEN_TASKS
+    for name in catalog.buildable_names("methods")
     if serves("methods", name, task) and (task == "tag" or name in SOME)
 ]
 
@@ -63,15 +63,15 @@ def worlds(folder):
         "masked": partial(read_corpus, folder / "texts"),
     }
     found = {}
-    for name in AT_PLACES:
-        dataset, task = read[name](), catalog.make("tasks", name, given={})
+    for name in TOKEN_TASKS:
+        dataset, task = read[name](), catalog.build("tasks", name, options={})
         made = task.prepare(encoder(folder), dataset.raw, dataset.classes)
         found[name] = (dataset, Examples(made.store, made.y, dataset.domains, starts=made.starts), made.task)
     return found
 
 
 def encoder(folder):
-    return catalog.make("encoders", f"hf:{folder / 'bert'}", list, given={"length": 24})
+    return catalog.build("encoders", f"hf:{folder / 'bert'}", list, options={"length": 24})
 
 
 @pytest.fixture(params=CASES, ids=lambda case: "-".join(case))
@@ -82,13 +82,15 @@ def case(request, worlds, folder):
     def make():
         with seeded(0, "init"):
             body = encoder(folder)
-            needed = catalog.layers("methods", name)[-1][1].necks or ("none",)
+            needed = catalog.unwrap("methods", name)[-1][1].necks or ("none",)
             neck = "memory" if name.startswith("progressive") else needed[0]
-            neck = catalog.make_neck(neck, body.width, len(dataset.classes), given=small(neck))
+            neck = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
             head = "vocabulary" if task == "masked" else "linear"
-            made = catalog.make("heads", head, neck.width, dataset.classes, body, given={})
+            made = catalog.build("heads", head, neck.width, dataset.classes, body, options={})
             optimizer = partial(Descent, Recipe(lr=3e-3))
-            method = catalog.make("methods", name, Model(body, neck, made), given={}, task=bound, optimizer=optimizer)
+            method = catalog.build(
+                "methods", name, Model(body, neck, made), options={}, task=bound, optimizer=optimizer
+            )
             method.begin_stage(StageInfo(0, dataset.domains))
             method.begin_phase(method.phases[0])
         return method
@@ -132,14 +134,16 @@ def test_learns_predicts_example_by_example_and_goes_on_from_its_state(case):
         assert torch.equal(a, b), name
 
 
-@pytest.mark.parametrize("task", AT_PLACES)
+@pytest.mark.parametrize("task", TOKEN_TASKS)
 def test_scores_are_all_there_change_nothing_and_do_not_depend_on_batches(worlds, folder, task):
     dataset, examples, bound = worlds[task]
     body = encoder(folder)
-    neck = catalog.make_neck("none", body.width, 2, given={})
-    head = catalog.make("heads", "vocabulary" if task == "masked" else "dense", 32, dataset.classes, body, given={})
+    neck = catalog.build_neck("none", body.width, 2, options={})
+    head = catalog.build("heads", "vocabulary" if task == "masked" else "dense", 32, dataset.classes, body, options={})
     optimizer = partial(Descent, Recipe(lr=3e-3))
-    method = catalog.make("methods", "erm", Model(body, neck, head), given={}, task=bound, optimizer=optimizer).train()
+    method = catalog.build(
+        "methods", "erm", Model(body, neck, head), options={}, task=bound, optimizer=optimizer
+    ).train()
     before, chance = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
     part = Part("all", np.arange(len(dataset)))
     found = score(method, examples, [part], bound, bound.metrics)["all"]
@@ -160,8 +164,8 @@ def test_scores_are_all_there_change_nothing_and_do_not_depend_on_batches(worlds
 def test_necks_that_serve_work_on_every_place(worlds, folder, neck):
     dataset, examples, bound = worlds["tag"]
     body = encoder(folder)
-    made = catalog.make_neck(neck, body.width, len(dataset.classes), given=small(neck))
-    model = Model(body, made, catalog.make("heads", "linear", made.width, dataset.classes, body, given={})).eval()
+    made = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
+    model = Model(body, made, catalog.build("heads", "linear", made.width, dataset.classes, body, options={})).eval()
     x, y = examples.both(torch.arange(6))
     output = model(x)
     assert output.shape == (6, x.at.shape[1], len(dataset.classes))
@@ -169,7 +173,7 @@ def test_necks_that_serve_work_on_every_place(worlds, folder, neck):
     assert all(p.grad is not None for p in made.parameters())
 
 
-@pytest.mark.parametrize("task", AT_PLACES)
+@pytest.mark.parametrize("task", TOKEN_TASKS)
 def test_other_parts_are_refused_in_one_sentence(worlds, folder, task):
     dataset = worlds[task][0]
     hf = f"hf:{folder / 'bert'}"

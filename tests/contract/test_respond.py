@@ -29,11 +29,11 @@ SMALL = {"embedding": 8, "hidden": 12, "slots": 4, "longest": 6}
 
 
 def serve(name: str) -> bool:
-    return all("respond" in layer.tasks for _, layer in catalog.layers("methods", name))
+    return all("respond" in layer.tasks for _, layer in catalog.unwrap("methods", name))
 
 
-NAMES = [name for name in catalog.examples("methods") if serve(name)]
-OTHERS = [name for name in catalog.examples("methods") if not serve(name)]
+NAMES = [name for name in catalog.buildable_names("methods") if serve(name)]
+OTHERS = [name for name in catalog.buildable_names("methods") if not serve(name)]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def dataset():
 
 
 def encoder(dataset, name: str = "dialogue-gru"):
-    return catalog.make("encoders", name, partial(dataset.raw.take, np.arange(len(dataset))), given=SMALL)
+    return catalog.build("encoders", name, partial(dataset.raw.take, np.arange(len(dataset))), options=SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def make(request, dataset):
         with seeded(0, "init"):
             model = Model(encoder(dataset), NoNeck(2), NoHead(2))
             optimizer = partial(Descent, Recipe(lr=3e-3))
-            method = catalog.make("methods", request.param, model, given={}, task=Respond(), optimizer=optimizer)
+            method = catalog.build("methods", request.param, model, options={}, task=Respond(), optimizer=optimizer)
             method.begin_stage(StageInfo(0, dataset.domains))
             method.begin_phase(method.phases[0])
         return method

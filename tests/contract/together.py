@@ -44,7 +44,7 @@ DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
 
 
 def encoder_of(method: str) -> str:
-    layers = catalog.layers("methods", method)
+    layers = catalog.unwrap("methods", method)
     needed = [name for _, layer in layers for name in layer.encoders]
     return (needed or ["gin" if any(layer.takes == "graph" for _, layer in layers) else "mlp"])[0]
 
@@ -63,19 +63,19 @@ class Place:
 
     def backbone(self):
         rows = np.arange(len(self.dataset))
-        return catalog.make("encoders", self.encoder, partial(self.dataset.raw.take, rows), given=self.options)
+        return catalog.build("encoders", self.encoder, partial(self.dataset.raw.take, rows), options=self.options)
 
     def method(self, name: str) -> Method:
-        needed = [neck for _, layer in catalog.layers("methods", name) for neck in layer.necks]
+        needed = [neck for _, layer in catalog.unwrap("methods", name) for neck in layer.necks]
         neck = needed[0] if needed else "none"
         recipe = Recipe(lr=0.05, optimizer="sgd", weight_decay=0.0)
         with seeded(0, "init"):
             backbone, count = self.backbone(), len(self.dataset.classes)
-            middle = catalog.make_neck(neck, backbone.width, count, given=small(neck))
+            middle = catalog.build_neck(neck, backbone.width, count, options=small(neck))
             model = Model(backbone, middle, Linear(middle.width, count))
             given = {**LIGHT.get(name, {}), **PLAIN.get(name, {})}
             made = partial(Descent, recipe)
-            return catalog.make("methods", name, model, given=given, task=Classify(), optimizer=made)
+            return catalog.build("methods", name, model, options=given, task=Classify(), optimizer=made)
 
 
 def trained(place: Place, name: str) -> Method:

@@ -81,7 +81,7 @@ def _scores(folders: tuple[str, ...], *, also: str | None = None) -> dict[str, A
 
 def _cells() -> dict[tuple[str, str], float | None]:
     # Table 2 has a memory inside a model after both pretrainings, by the name that Table 1 has for that after one
-    tables = (catalog.entry("recipes", f"gmap/table{i}").load()() for i in (2, 3, 1))
+    tables = (catalog.lookup("recipes", f"gmap/table{i}").load()() for i in (2, 3, 1))
     return {(cell.row.name, cell.column.name): cell.published for table in tables for cell in table.cells}
 
 

@@ -90,7 +90,7 @@ def _scores(
 
 def _published(recipe: str, columns: Sequence[str], *, times: float = 1.0, **names: str) -> dict[str, float]:
     """By row, the mean of what was printed in these columns; `names` replaces those of rows."""
-    cells = catalog.entry("recipes", recipe).load()().cells
+    cells = catalog.lookup("recipes", recipe).load()().cells
     found = {(cell.row.name, cell.column.name): cell.published for cell in cells}
     means = {}
     for row, name in {**PRINTED, **names}.items():

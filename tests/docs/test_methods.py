@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog.encoders import ENCODERS, NECKS
+from holdfast.catalog import ENCODERS, NECKS
 from holdfast.catalog.methods import METHODS
 from holdfast.nn.graft.insert import PLACES
 from holdfast.nn.memory.heterogeneous import CONTEXTS
@@ -69,7 +69,7 @@ def test_settings_that_are_named_exist():
     found = 0
     for name, text in SECTIONS.items():
         said = set(re.findall(r"`([a-z_]+)`", text))
-        own = {setting for setting in said if setting in METHODS[name].settings()}
+        own = {setting for setting in said if setting in METHODS[name].setting_names()}
         assert said - own <= words, name
         found += len(own)
     assert found >= 12
@@ -77,7 +77,7 @@ def test_settings_that_are_named_exist():
 
 def test_settings_of_hma_exist_with_all_their_values():
     said = re.findall(r"`(neck|encoder)\.([a-z_]+)(?:=([a-z]+))?`", SECTIONS["hma"])
-    known = {"neck": NECKS["heterogeneous"].settings(), "encoder": ENCODERS["vit-s/16"].settings()}
+    known = {"neck": NECKS["heterogeneous"].setting_names(), "encoder": ENCODERS["vit-s/16"].setting_names()}
     assert {setting for part, setting, _ in said if setting not in known[part]} == set()
     for key, values in (("context", CONTEXTS), ("start", STARTS), ("prompt", PLACES)):
         assert {value for _, setting, value in said if setting == key and value} == set(values)

@@ -13,7 +13,9 @@ from holdfast.run.train import episodes, train
 FOLDER = Path(__file__).parent / "curves"
 
 
-@pytest.mark.parametrize("method", [m for m in catalog.examples("methods") if not catalog.misfit(m, "mlp")])
+@pytest.mark.parametrize(
+    "method", [m for m in catalog.buildable_names("methods") if not catalog.incompatibility(m, "mlp")]
+)
 def test_curve(method, request):
     dataset = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
     settings = {"encoder.hidden": [16]}
@@ -31,7 +33,7 @@ def test_curve(method, request):
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(lines) + "\n")
     kept = path.read_text().splitlines()
-    phases = catalog.layers("methods", method)[-1][1].load().phases
+    phases = catalog.unwrap("methods", method)[-1][1].load().phases
     assert len(kept) == 8 * len(phases)
     for now, then in zip(lines, kept, strict=True):
         pairs = zip(now.split(), then.split(), strict=True)

@@ -15,7 +15,7 @@ from holdfast.run.assemble import Workspace
 from holdfast.run.train import episodes, train
 from tests.property.test_resume import METHODS, STEPS, data_for, ending, spec_for
 
-STREAMED = [m for m in METHODS if max(e.load().min_domains for _, e in catalog.layers("methods", m)) == 1]
+STREAMED = [m for m in METHODS if max(e.load().min_domains for _, e in catalog.unwrap("methods", m)) == 1]
 RUNS = [(m, "leave-one-out") for m in METHODS] + [(m, "stream") for m in STREAMED]
 KILLS = 50
 

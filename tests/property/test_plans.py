@@ -12,7 +12,9 @@ from holdfast.protocols.plan import Stage, rows_of
 
 PLANS = {
     name: (
-        lambda name=name: catalog.make("protocols", name, given={"targets": ("b",)} if name == "cross-dataset" else {})
+        lambda name=name: catalog.build(
+            "protocols", name, options={"targets": ("b",)} if name == "cross-dataset" else {}
+        )
     )
     for name in catalog.PLANS
 }

@@ -38,13 +38,13 @@ def killer(at):
 
 def _free(method):
     """What the neck that a method brings along can be set to."""
-    names = [neck for _, layer in catalog.layers("methods", method) for neck in layer.necks[:1]]
-    return {key for name in names for key in catalog.entry("necks", name).settings()}
+    names = [neck for _, layer in catalog.unwrap("methods", method) for neck in layer.necks[:1]]
+    return {key for name in names for key in catalog.lookup("necks", name).setting_names()}
 
 
 def data_for(method):
     """Vectors, or graphs for the few rules that are for graphs alone."""
-    return GRAPHS if catalog.misfit(method, "mlp") else DATA
+    return GRAPHS if catalog.incompatibility(method, "mlp") else DATA
 
 
 def spec_for(method, plan):
@@ -75,7 +75,7 @@ def straight(tmp_path_factory):
     return cache(lambda method, plan: ending(spec_for(method, plan), tmp_path_factory.mktemp("whole")))
 
 
-METHODS = catalog.examples("methods")
+METHODS = catalog.buildable_names("methods")
 MARKS = {m: (pytest.mark.graph, pytest.mark.slow) for m in METHODS if data_for(m) is GRAPHS}
 
 
@@ -93,7 +93,7 @@ ASKED = pytest.mark.parametrize(
 
 def check_resume(folders, straight, method, plan, data):
     spec = spec_for(method, plan)
-    if plan == "stream" and max(e.load().min_domains for _, e in catalog.layers("methods", method)) > 1:
+    if plan == "stream" and max(e.load().min_domains for _, e in catalog.unwrap("methods", method)) > 1:
         pytest.skip("a stream trains on one domain at a time")
     last = 15 if plan == "stream" else STEPS // 2  # a stream takes three times the steps
     kills = data.draw(st.lists(st.integers(2, last), min_size=1, max_size=2))

@@ -85,8 +85,10 @@ def test_methods_for_other_examples_or_encoders_are_refused_and_left_out():
     assert "erm" in chosen
     assert not {"g-mixup", "ciga-v1", "ciga-v2", "dir"} & set(chosen)
     assert "g-mixup left out: it is not for vectors" in left
-    assert catalog.misfit("ciga-v1", "gin") == "it needs an encoder such as gin-subgraph (--encoder gin-subgraph)"
-    assert catalog.misfit("ciga-v1", "gcn-subgraph") == catalog.misfit("g-mixup", "gin") == ""
+    assert (
+        catalog.incompatibility("ciga-v1", "gin") == "it needs an encoder such as gin-subgraph (--encoder gin-subgraph)"
+    )
+    assert catalog.incompatibility("ciga-v1", "gcn-subgraph") == catalog.incompatibility("g-mixup", "gin") == ""
 
 
 def test_methods_take_the_settings_that_they_have_and_one_must_have_each():
@@ -131,7 +133,7 @@ def test_a_task_takes_settings_and_a_spec_without_any_is_as_before(tmp_path):
         make_spec(data, settings={"task": "span", "task.stride": "wide"})
     for task in ("classify", "tag", "respond", "masked"):
         with pytest.raises(BadInput, match=f"task '{task}' has no settings, so 'stride' cannot be set"):
-            catalog.check("tasks", task, {"stride": 5})
+            catalog.check_settings("tasks", task, {"stride": 5})
 
 
 def test_examples_of_another_stride_are_prepared_anew(tmp_path):

@@ -33,10 +33,10 @@ def run(device: torch.device) -> list[Result]:
     graphs = (*_graphs(device), 8)
     found = []
     with one_thread():
-        for name in catalog.examples("methods"):
+        for name in catalog.buildable_names("methods"):
             if name in BARS or name in ELSEWHERE:
                 continue
-            backbone, batch, count = graphs if catalog.misfit(name, "mlp") else images
+            backbone, batch, count = graphs if catalog.incompatibility(name, "mlp") else images
             found.append(attempt(f"{name}/erm", partial(_measured, name, backbone, batch, count, device), bar=None))
     return found
 
@@ -55,7 +55,7 @@ def _measured(name: str, backbone: Backbone, batch: DomainBatch, count: int, dev
 def _graphs(device: torch.device) -> tuple[Backbone, DomainBatch]:
     data = world("graph", "size", domains=DOMAINS, size=64, classes=CLASSES, seed=0)
     with seeded(0, "init"):
-        backbone = catalog.make("encoders", GRAPHS, partial(data.raw.take, np.arange(len(data))), given={})
+        backbone = catalog.build("encoders", GRAPHS, partial(data.raw.take, np.arange(len(data))), options={})
     store = prepare(data.raw, backbone.prepare)
     examples = Examples(store, torch.from_numpy(data.y), data.domains, device=device)
     parts = [Part(domain, data.rows_of(domain)) for domain in data.domains]

@@ -51,7 +51,7 @@ def run(device: torch.device) -> list[Result]:
 
 def image_encoder(device: torch.device) -> Backbone:
     with seeded(0, "init"):
-        return catalog.make("encoders", "vit-s/16" if device.type == "cuda" else "resnet18", lambda: None, given={})
+        return catalog.build("encoders", "vit-s/16" if device.type == "cuda" else "resnet18", lambda: None, options={})
 
 
 def image_batch(device: torch.device, *, few: bool = False) -> DomainBatch:
@@ -72,7 +72,7 @@ def method_on(name: str, encoder: Backbone, device: torch.device) -> Method:
         head = Linear(backbone.width, CLASSES)
         model = Model(backbone, NoNeck(backbone.width), head, precision="fp32").to(device)
         make = partial(Descent, Recipe(lr=1e-5))
-        method: Method = catalog.make("methods", name, model, given={}, task=Classify(), optimizer=make)
+        method: Method = catalog.build("methods", name, model, options={}, task=Classify(), optimizer=make)
         method.to(device).begin_stage(StageInfo(0, tuple(f"d{i}" for i in range(DOMAINS))))
     return method.train()
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from holdfast.catalog.entry import Entry
+from holdfast.catalog.entry import AugmentationEntry
 
 AUGMENTATIONS = {
-    "domainbed": Entry(
+    "domainbed": AugmentationEntry(
         "holdfast.data.augment:augment",
         "images cropped, flipped, jittered, at times grey (Gulrajani & Lopez-Paz, 2021)",
         takes="image",
     ),
-    "crop-flip": Entry(
+    "crop-flip": AugmentationEntry(
         "holdfast.data.augment:crop_flip", "images cropped to 8 to 100 % of their area, and flipped", takes="image"
     ),
-    "shift-flip": Entry(
+    "shift-flip": AugmentationEntry(
         "holdfast.data.augment:shift_flip",
         "images shifted by up to an eighth, black around, and flipped",
         takes="image",
     ),
-    "drop-edge": Entry(
+    "drop-edge": AugmentationEntry(
         "holdfast.data.augment:drop_edge", "a fifth of the edges left out (Rong et al., 2020)", takes="graph"
     ),
-    "drop-node": Entry(
+    "drop-node": AugmentationEntry(
         "holdfast.data.augment:drop_node", "a fifth of the nodes left out (You et al., 2020)", takes="graph"
     ),
-    "subgraph": Entry(
+    "subgraph": AugmentationEntry(
         "holdfast.data.augment:subgraph",
         "a connected part with four fifths of the nodes (You et al., 2020)",
         takes="graph",

@@ -1,4 +1,4 @@
-"""What a catalog holds of each part: where it lives, a line about it, its settings and where to search them."""
+"""Typed entries of the catalog: where a part is implemented, one line about it, and what it works with."""
 
 from __future__ import annotations
 
@@ -7,49 +7,155 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.settings import setting_names
+from holdfast.core.errors import BadInput
+from holdfast.core.settings import search_space, setting_names
 
-AT_PLACES = ("tag", "span", "masked")  # tasks that ask for states at places of a text
-ON_FEATURES = ("classify", *AT_PLACES)
-EVERY_TASK = (*ON_FEATURES, "respond")
-# what the catalog hands to a part
-FROM_THE_LIBRARY = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
+TOKEN_TASKS = ("tag", "span", "masked")  # tasks with one output per position
+FEATURE_TASKS = ("classify", *TOKEN_TASKS)
+ALL_TASKS = (*FEATURE_TASKS, "respond")
+BUILD_ARGUMENTS = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
+
+_registered: dict[str, Any] = {}  # target -> object, for classes and functions that user code registered
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
-    """A part by name: imported when asked for, so that listing costs nothing."""
+    """A named part, imported on first use so that listing a section stays cheap."""
 
-    target: str  # module:name
+    target: str  # module:attribute
     about: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that make this entry what it is
-    preset: Mapping[str, Any] = field(default_factory=dict)  # settings with another default than the part's own
-    space: Mapping[str, Any] = field(default_factory=dict)  # settings worth a search: log, even or choice
-    acts_on: str = ""  # methods: features, backbone or stream where without it they would be ERM
-    necks: tuple[str, ...] = ()  # methods: the necks it needs one of, the usual one first
-    encoders: tuple[str, ...] = ()  # methods: the encoders it needs one of
-    takes: str = ""  # encoders, augmentations, methods for one alone: the kind of raw example
-    slots: bool = False  # encoders: there is a memory inside whose slots can grow
-    pretrained: bool = False  # encoders: weights that come from elsewhere, the same for every seed and training set
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # what it gives to a run, such as a learning rate
-    needs: str = ""  # analyses: what a run must have to be looked at so
-    tasks: tuple[str, ...] = ("classify",)  # encoders, necks, heads, methods, analyses: the tasks that it serves
 
     def load(self) -> Any:
-        module, _, name = self.target.partition(":")
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        """Import and return the target."""
+        if self.target in _registered:
+            return _registered[self.target]
+        module, _, attributes = self.target.partition(":")
+        target: Any = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            target = getattr(target, attribute)
+        return target
 
-    def settings(self) -> list[str]:
-        """What a user may set."""
-        names = setting_names(self.load())
-        return [name for name in names if name not in FROM_THE_LIBRARY and name not in self.fixed]
+    def setting_names(self) -> list[str]:
+        """Return the settings that a user may choose."""
+        return [name for name in setting_names(self.load()) if name not in BUILD_ARGUMENTS]
 
-    def asks(self, name: str) -> bool:
-        """Whether the part takes something of this name, from the library or from a user."""
+    def accepts(self, name: str) -> bool:
+        """Whether the target has a parameter or setting with this name."""
         return name in setting_names(self.load())
 
-    def build(self, *parts: Any, **named: Any) -> Any:
-        return self.load()(*parts, **{**self.preset, **self.fixed, **named})
+    def search_space(self) -> dict[str, Mapping[str, Any]]:
+        """Return the settings worth searching, with their ranges."""
+        return search_space(self.load())
+
+    def build(self, *args: Any, **options: Any) -> Any:
+        """Call the target."""
+        return self.load()(*args, **options)
+
+
+@dataclass(frozen=True)
+class Part(Entry):
+    """A part of a model or method; several entries may share one target and differ in `fixed`."""
+
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that define this entry; users cannot change them
+    preset: Mapping[str, Any] = field(default_factory=dict)  # defaults that differ from those of the target
+    space: Mapping[str, Any] = field(default_factory=dict)  # search space where it differs from that of the settings
+    tasks: tuple[str, ...] = ("classify",)  # tasks that it supports
+
+    def setting_names(self) -> list[str]:
+        return [name for name in super().setting_names() if name not in self.fixed]
+
+    def search_space(self) -> dict[str, Mapping[str, Any]]:
+        ranges = {**super().search_space(), **self.space}
+        return {name: values for name, values in ranges.items() if name not in self.fixed}
+
+    def build(self, *args: Any, **options: Any) -> Any:
+        return super().build(*args, **{**self.preset, **self.fixed, **options})
+
+
+@dataclass(frozen=True)
+class MethodEntry(Part):
+    """A training method, or a wrapper around one if its name ends in `(METHOD)`."""
+
+    acts_on: str = ""  # features, backbone or stream: without it to train, the method is equal to ERM
+    necks: tuple[str, ...] = ()  # it needs one of these necks; the first is the default
+    encoders: tuple[str, ...] = ()  # it needs one of these encoders
+    takes: str = ""  # the only kind of example that it supports
+
+
+@dataclass(frozen=True)
+class EncoderEntry(Part):
+    """An encoder of one kind of example."""
+
+    takes: str = ""  # text, image, vector or graph
+    growable: bool = False  # it contains a memory that can grow
+    pretrained: bool = False  # its weights do not depend on the seed or the training data
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
+
+
+@dataclass(frozen=True)
+class NeckEntry(Part):
+    """A part between encoder and head."""
+
+
+@dataclass(frozen=True)
+class HeadEntry(Part):
+    """A layer that maps features to outputs."""
+
+
+@dataclass(frozen=True)
+class AnalysisEntry(Part):
+    """An analysis of a trained run."""
+
+    needs: str = ""  # what a run must have to be analysed
+
+
+@dataclass(frozen=True)
+class TaskEntry(Entry):
+    """A kind of prediction."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings
+
+
+@dataclass(frozen=True)
+class AugmentationEntry(Entry):
+    """A random change to training examples of one kind."""
+
+    takes: str = ""
+
+
+@dataclass(frozen=True)
+class PlanEntry(Entry):
+    """A protocol: which domains train and which are scored."""
+
+
+@dataclass(frozen=True)
+class SelectionEntry(Entry):
+    """A rule that chooses a training step."""
+
+
+@dataclass(frozen=True)
+class DatasetEntry(Entry):
+    """A published data set."""
+
+
+@dataclass(frozen=True)
+class BenchEntry(Entry):
+    """A speed measurement."""
+
+
+@dataclass(frozen=True)
+class RecipeEntry(Entry):
+    """A published table or figure."""
+
+
+@dataclass(frozen=True)
+class BrokenEntry(Entry):
+    """A plug-in that could not be imported; `about` is the reason."""
+
+    def load(self) -> Any:
+        raise BadInput(self.about)
+
+
+def remember(target: str, value: Any) -> None:
+    """Make `load` return this object for the target."""
+    _registered[target] = value

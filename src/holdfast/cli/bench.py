@@ -32,7 +32,7 @@ def bench(
     if name not in catalog.BENCHES:
         raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")
     where = choose_device(device)
-    measure = catalog.entry("benches", name).load()
+    measure = catalog.lookup("benches", name).load()
     with heard.hold(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
         results = measure(where)
     if json:

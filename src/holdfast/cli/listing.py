@@ -45,7 +45,7 @@ def listing(
     found: list[dict[str, Any]] = list(catalog.describe(what))
     tables: list[Recipe] = []
     if what == "recipes":
-        tables = [catalog.entry(what, entry["name"]).load()() for entry in found]
+        tables = [catalog.lookup(what, entry["name"]).load()() for entry in found]
         told = [{"claim": t.claim, "notes": list(t.notes), "rows": t.json()} for t in tables]
         found = [entry | more for entry, more in zip(found, told, strict=True)]
     if json:

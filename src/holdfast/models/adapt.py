@@ -86,7 +86,7 @@ def adapt(
     """Adapt a model folder; where the model holds, or is forced, it becomes the folder's next version."""
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
-    task = catalog.make("tasks", saved.task, given={})
+    task = catalog.build("tasks", saved.task, options={})
     need = tuple(each for each in task.needs if each != "domain")
     new, *again = (
         in_order(load_data(each, columns=columns, need=need, form=task.reads), saved.columns)
@@ -222,7 +222,7 @@ def version_of(record: RunRecord, *, forced: bool = False) -> Version:
 def _told(made: SavedModel, spec: Spec, limit: float, unmeasured: Sequence[str], notes: tuple[str, ...]) -> Adaptation:
     """Compare before and after, and say whether the model may be kept."""
     stage, metric = made.record.stages[-1], spec.metric
-    task = catalog.make("tasks", spec.task, given={})
+    task = catalog.build("tasks", spec.task, options={})
     (domain,) = stage["train"]
     before = {name: each[metric] for name, each in stage["before"].items()}
     after = {name: each[metric] for name, each in {**stage["test"], **stage["valid"]}.items()}
@@ -265,7 +265,7 @@ def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:
     """What the model was fitted by, on other examples; a rule that it was adapted by was for that domain alone."""
     if before.plan != "all":
         before = replace(before, plan="all", plan_args={}, method="erm", method_args={}, select=Spec.select)
-    if any(layer.acts_on == "stream" for _, layer in catalog.layers("methods", before.method)):
+    if any(layer.acts_on == "stream" for _, layer in catalog.unwrap("methods", before.method)):
         raise BadInput(f"method {before.method} learns domain after domain, so use adapt, or fit with another method")
     precision = before.precision if device.type == "cuda" else "fp32"
     told = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
@@ -288,7 +288,7 @@ def choose_rule(asked: str, model: Model, task: str, *, examples: bool) -> tuple
     if asked == "progressive":
         asked = "progressive(erm)"
     own = {"method.expand": letters} if asked.startswith("progressive(") and letters else {}
-    for name, layer in catalog.layers("methods", asked):
+    for name, layer in catalog.unwrap("methods", asked):
         match layer.load().looks_back:
             case "examples" if not examples:
                 raise BadInput(

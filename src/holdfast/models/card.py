@@ -11,7 +11,7 @@ from holdfast.record import RunRecord
 
 def to_predict(spec: Mapping[str, Any]) -> str:
     """What a user would bring to a model of this spec."""
-    return "PICTURES/" if catalog.entry("encoders", str(spec["encoder"])).takes == "image" else "NEW.csv"
+    return "PICTURES/" if catalog.lookup("encoders", str(spec["encoder"])).takes == "image" else "NEW.csv"
 
 
 def card(name: str, classes: Sequence[str], record: RunRecord) -> str:

@@ -116,7 +116,7 @@ class SavedModel:
 
     def told(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """What it says of each example, by column: tokens and tags, an answer and its score, or words and theirs."""
-        task = catalog.make("tasks", self.task, given=self.record.spec.get("task_args", {}))
+        task = catalog.build("tasks", self.task, options=self.record.spec.get("task_args", {}))
         if not isinstance(task, Structured) or not isinstance(task, Telling):
             raise BadInput(f"a model for the task {self.task} has probabilities or responses: ask for those")
         asking = isinstance(task, Asking)
@@ -220,11 +220,11 @@ def load_model(folder: Path) -> SavedModel:
         weights, _ = load_tensors(folder / "model.safetensors")
         record = read(folder / "record.json")
         spec, classes = config["spec"], tuple(config["classes"])
-        family = catalog.entry("encoders", config["encoder"]["name"]).load().__self__
+        family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
         with Bounded(_size(folder), where=str(folder)):
             encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
-            neck = catalog.make_neck(spec["neck"], encoder.width, len(classes), given=spec["neck_args"])
-            head = catalog.entry("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
+            neck = catalog.build_neck(spec["neck"], encoder.width, len(classes), options=spec["neck_args"])
+            head = catalog.lookup("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
         if spec.get("task") == "classify" and head.outputs != len(classes):
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model = Model(encoder, neck, head)

@@ -68,7 +68,7 @@ def reproduce(
     engine: Engine | None = None,
 ) -> Reproduction:
     """Run the chosen rows and columns of a published table with its settings, or with what is given in their place."""
-    table: Recipe = catalog.entry("recipes", recipe).load()()
+    table: Recipe = catalog.lookup("recipes", recipe).load()()
     cells = table.choose(rows, columns)
     jobs = jobs_for(table, cells)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)

@@ -79,7 +79,7 @@ class Maker:
         """What can be set of a job's method, encoder, neck, plan or task."""
         own = {"plan": job.plan, "encoder": self._encoder(job), "task": self.recipe.task(job.data)}
         part = own.get(group) or str(job.row.settings.get(group, "none"))
-        return [name for _, layer in catalog.layers(SECTIONS[group], part) for name in layer.settings()]
+        return [name for _, layer in catalog.unwrap(SECTIONS[group], part) for name in layer.setting_names()]
 
     def told(self, jobs: Iterable[Job], specs: Mapping[Key, Spec]) -> list[str]:
         """Which encoder stands in for the published one, what else was set, and how long each plan trained."""

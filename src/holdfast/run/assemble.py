@@ -78,7 +78,7 @@ class Workspace:
 
     def pristine(self, spec: Spec, make: Callable[[], Backbone]) -> Backbone:
         """The spec's encoder; where it is frozen and came pretrained, one serves all runs."""
-        if spec.tune != "frozen" or not catalog.entry("encoders", spec.encoder).pretrained:
+        if spec.tune != "frozen" or not catalog.lookup("encoders", spec.encoder).pretrained:
             return make()
         key = f"{spec.encoder}/{sorted(spec.encoder_args.items())}"
         if key not in self.encoders:
@@ -192,10 +192,10 @@ def _drawn(
     dataset = workspace.dataset
     if spec.precision == "bf16" and workspace.device.type != "cuda":
         raise BadInput("precision bf16 needs a GPU: use fp32 here")
-    catalog.encoder_for(dataset.raw.kind, spec.encoder, spec.task)
+    catalog.resolve_encoder(dataset.raw.kind, spec.encoder, spec.task)
     blueprint = Blueprint(spec, dataset, rows_of(episode.stages[0].train), trained)
     encoder = workspace.pristine(spec, blueprint.encoder)
-    task: Task = catalog.make("tasks", spec.task, given=spec.task_args)
+    task: Task = catalog.build("tasks", spec.task, options=spec.task_args)
     plain = not isinstance(task, Structured)  # one feature an example, which can be kept
     kept = spec.tune == "frozen" and workspace.cache is not None and plain and not isinstance(encoder, Features)
     return blueprint, encoder, task, kept
@@ -204,10 +204,10 @@ def _drawn(
 def _augmentation(spec: Spec, kind: str) -> Transform | None:
     if not spec.augment:
         return None
-    name = catalog.augmentation_for(kind, spec.augment)
+    name = catalog.resolve_augmentation(kind, spec.augment)
     if spec.tune == "frozen":
         raise BadInput("augment changes what a frozen encoder never sees again: use --tune full or leave augment out")
-    return catalog.entry("augmentations", name).load()
+    return catalog.lookup("augmentations", name).load()
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Blueprint:
         if self.trained is None:
             with seeded(self.spec.seed, "init", "encoder"):
                 training = partial(self.dataset.raw.take, self.rows)
-                made = catalog.make("encoders", self.spec.encoder, training, given=self.spec.encoder_args)
+                made = catalog.build("encoders", self.spec.encoder, training, options=self.spec.encoder_args)
         else:
             made: Any = copy.deepcopy(self.trained.backbone)
         tune(made, self.spec.tune, None if self.trained is None else self.trained.neck)
@@ -234,8 +234,8 @@ class Blueprint:
         if self.trained is not None:
             return copy.deepcopy(self.trained.neck), copy.deepcopy(self.trained.head)
         spec, classes = self.spec, self.dataset.classes
-        neck = catalog.make_neck(spec.neck, encoder.width, len(classes), given=spec.neck_args)
-        return neck, catalog.make("heads", spec.head, neck.width, classes, encoder, given=spec.head_args)
+        neck = catalog.build_neck(spec.neck, encoder.width, len(classes), options=spec.neck_args)
+        return neck, catalog.build("heads", spec.head, neck.width, classes, encoder, options=spec.head_args)
 
     def method(self, encoder: Backbone, task: Task, *, kept: bool, device: torch.device) -> Method:
         """The method with a network of its own; where the encoder's features are kept, it begins from those."""
@@ -244,11 +244,11 @@ class Blueprint:
         backbone = again or (Features(inputs=encoder.width) if kept else self.encoder())
         with seeded(spec.seed, "init", "method"):
             model = (again or Model(backbone, *self.ends(encoder), precision=spec.precision)).to(device)
-            method = catalog.make(
+            method = catalog.build(
                 "methods",
                 spec.method,
                 model,
-                given=spec.method_args,
+                options=spec.method_args,
                 task=task,
                 optimizer=partial(Descent, _recipe(spec)),
             )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from holdfast import catalog
-from holdfast.catalog.entry import AT_PLACES
+from holdfast.catalog.entry import TOKEN_TASKS
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data.dataset import Dataset
@@ -62,14 +62,14 @@ def make_spec(
     for word, value in (("encoder", encoder), ("tune", tune), ("task", kind)):
         if not isinstance(value, str):
             raise BadInput(f"{word} takes a word, not {value!r}")
-    task = catalog.make("tasks", kind, given={})
-    name = catalog.encoder_for(dataset.raw.kind, encoder, kind)
-    entry = catalog.entry("encoders", name)
+    task = catalog.build("tasks", kind, options={})
+    name = catalog.resolve_encoder(dataset.raw.kind, encoder, kind)
+    entry = catalog.lookup("encoders", name)
     if tune == "auto":
-        tune = str(catalog.entry("tasks", kind).defaults.get("tune", "frozen" if entry.pretrained else "full"))
+        tune = str(catalog.lookup("tasks", kind).defaults.get("tune", "frozen" if entry.pretrained else "full"))
     chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
     chosen |= {"metric": task.metrics[0]} | {
-        key: value for key, value in catalog.entry("tasks", kind).defaults.items() if key not in ("encoder", "tune")
+        key: value for key, value in catalog.lookup("tasks", kind).defaults.items() if key not in ("encoder", "tune")
     }
     chosen |= {key: value for key, value in given.items() if value is not None}
     known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint", "processes"}
@@ -87,16 +87,16 @@ def make_spec(
     told = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=name, tune=tune, **told, **chosen)
     spec = with_method(spec, spec.method)
-    catalog.check("methods", spec.method, spec.method_args)
-    catalog.check("encoders", spec.encoder, spec.encoder_args)
-    catalog.check("necks", spec.neck, spec.neck_args)
-    catalog.check("heads", spec.head, spec.head_args)
-    catalog.check("protocols", spec.plan, spec.plan_args)
-    catalog.make("tasks", spec.task, given=spec.task_args)
-    catalog.entry("selections", spec.select)
+    catalog.check_settings("methods", spec.method, spec.method_args)
+    catalog.check_settings("encoders", spec.encoder, spec.encoder_args)
+    catalog.check_settings("necks", spec.neck, spec.neck_args)
+    catalog.check_settings("heads", spec.head, spec.head_args)
+    catalog.check_settings("protocols", spec.plan, spec.plan_args)
+    catalog.build("tasks", spec.task, options=spec.task_args)
+    catalog.lookup("selections", spec.select)
     check_mode(spec.tune)
     for section, part in (("methods", spec.method), ("encoders", name), ("necks", spec.neck), ("heads", spec.head)):
-        catalog.serves(section, part, spec.task)
+        catalog.check_task(section, part, spec.task)
     if spec.metric not in task.metrics:
         raise unknown("metric", spec.metric, task.metrics)
     return spec
@@ -115,7 +115,7 @@ def settings_of(spec: Mapping[str, Any]) -> dict[str, Any]:
 def for_one_domain(method: str) -> str:
     """The method, or, where it needs several domains, erm with the same neck."""
     neck, plus, rule = method.rpartition("+")
-    least = max(layer.load().min_domains for _, layer in catalog.layers("methods", rule))
+    least = max(layer.load().min_domains for _, layer in catalog.unwrap("methods", rule))
     return method if least <= 1 else f"{neck}{plus}erm"
 
 
@@ -123,7 +123,7 @@ def with_method(spec: Spec, name: str) -> Spec:
     """The spec with this method; `memory+erm` names a neck too, and a method that needs a neck gets its usual one."""
     neck, plus, method = name.rpartition("+")
     if plus:
-        catalog.entry("necks", neck)
+        catalog.lookup("necks", neck)
         return replace(spec, method=method, neck=neck)
     needed = necks_for(method, spec)
     if needed and spec.neck == "none":
@@ -138,8 +138,10 @@ def with_method(spec: Spec, name: str) -> Spec:
 
 def necks_for(method: str, spec: Spec) -> tuple[str, ...]:
     """The necks that a method needs one of, the usual one first; slots that grow may be the encoder's own."""
-    own = catalog.entry("encoders", spec.encoder).slots or "M" not in str(spec.method_args.get("expand", "M")).upper()
-    for _, layer in reversed(catalog.layers("methods", method)):
+    own = (
+        catalog.lookup("encoders", spec.encoder).growable or "M" not in str(spec.method_args.get("expand", "M")).upper()
+    )
+    for _, layer in reversed(catalog.unwrap("methods", method)):
         if layer.necks and not (layer.acts_on == "stream" and own):
             return layer.necks
     return ()
@@ -159,16 +161,16 @@ def with_methods(
 
 def _shared(section: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the settings that a part, or one that it wraps, has."""
-    free = {key for _, layer in catalog.layers(section, name) for key in layer.settings()}
+    free = {key for _, layer in catalog.unwrap(section, name) for key in layer.setting_names()}
     return {key: value for key, value in given.items() if key in free}
 
 
 def _all_taken(kind: str, given: Mapping[str, Any], taken: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     for key in given:
         if not any(key in args for args in taken):
-            free = {n for name in names for _, layer in catalog.layers(f"{kind}s", name) for n in layer.settings()}
+            free = {n for name in names for _, layer in catalog.unwrap(f"{kind}s", name) for n in layer.setting_names()}
             if not free:
-                raise catalog.without_settings(f"{kind}s", "' and '".join(dict.fromkeys(names)), key)
+                raise catalog.no_settings_error(f"{kind}s", "' and '".join(dict.fromkeys(names)), key)
             raise unknown(f"setting of a {kind}", key, sorted(free))
 
 
@@ -203,7 +205,7 @@ def choose_device(name: str) -> torch.device:
 
 def choose_analyses(names: Iterable[str], tasks: Iterable[str] = ()) -> list[str]:
     """The analyses to make of runs with these tasks; `all` is every one that they allow."""
-    wanted, places = list(dict.fromkeys(names)), sorted(set(tasks) & set(AT_PLACES))
+    wanted, places = list(dict.fromkeys(names)), sorted(set(tasks) & set(TOKEN_TASKS))
     if "all" in wanted:
         return [name for name, each in catalog.ANALYSES.items() if set(places) <= set(each.tasks)]
     for name in wanted:
@@ -221,12 +223,12 @@ def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list
     wanted = list(dict.fromkeys(names))
     if wanted != ["all"]:
         for name in wanted:
-            catalog.serves("methods", with_method(spec, name).method, spec.task)
-            if reason := catalog.misfit(with_method(spec, name).method, spec.encoder):
+            catalog.check_task("methods", with_method(spec, name).method, spec.task)
+            if reason := catalog.incompatibility(with_method(spec, name).method, spec.encoder):
                 raise BadInput(f"method {name} cannot be trained with the encoder {spec.encoder}: {reason}")
         return wanted, []
     chosen, left = [], []
-    for name in catalog.examples("methods"):
+    for name in catalog.buildable_names("methods"):
         reason = unfit(name, spec, sources)
         if reason:
             left.append(f"{name} left out: {reason}")
@@ -237,10 +239,10 @@ def choose_methods(names: Iterable[str], spec: Spec, sources: int) -> tuple[list
 
 def unfit(name: str, spec: Spec, sources: int) -> str:
     """Why a method lacks domains or a neck, or would train exactly as ERM here; empty where it would not."""
-    found = catalog.layers("methods", name)
+    found = catalog.unwrap("methods", name)
     if any(spec.task not in layer.tasks for _, layer in found):
         return f"it is not for the task {spec.task}"
-    if reason := catalog.misfit(name, spec.encoder):
+    if reason := catalog.incompatibility(name, spec.encoder):
         return reason
     least = max(layer.load().min_domains for _, layer in found)
     if least > sources:

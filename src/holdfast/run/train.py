@@ -42,7 +42,7 @@ Tick = Callable[[Metrics], None]
 def episodes(spec: Spec, workspace: Workspace) -> Iterator[Episode]:
     """What the spec's plan makes of the data."""
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.plan_args.items()}
-    plan = catalog.make("protocols", spec.plan, given=given)
+    plan = catalog.build("protocols", spec.plan, options=given)
     yield from plan.episodes(shares(workspace.dataset), spec.seed, oracle=spec.select == "oracle")
 
 
@@ -61,7 +61,7 @@ def check_job(spec: Spec, episode: Episode, workspace: Workspace, *, labels: boo
     """One sentence, before anything is trained, where the data cannot serve the method."""
     if labels and "label" in needs_of(spec):
         check_labels(workspace.dataset.y, workspace.dataset.classes, episode)
-    least = max(layer.load().min_domains for _, layer in catalog.layers("methods", spec.method))
+    least = max(layer.load().min_domains for _, layer in catalog.unwrap("methods", spec.method))
     there = training_domains([episode], spec.select)
     if there < least:
         raise BadInput(
@@ -72,18 +72,18 @@ def check_job(spec: Spec, episode: Episode, workspace: Workspace, *, labels: boo
 
 def needs_of(spec: Spec) -> tuple[str, ...]:
     """What examples must have for the spec's task: label, domain."""
-    return catalog.make("tasks", spec.task, given={}).needs
+    return catalog.build("tasks", spec.task, options={}).needs
 
 
 def training_domains(found: Iterable[Episode], select: str) -> int:
     """The fewest domains that any training of these episodes sees, the folds of the selection included."""
     fewest = min(len(stage.train) for episode in found for stage in episode.stages)
-    return fewest - (catalog.entry("selections", select).load().looks_at == "folds")
+    return fewest - (catalog.lookup("selections", select).load().looks_at == "folds")
 
 
 def training_steps(spec: Spec) -> int:
     """All steps of a stage: each phase of the method takes as many."""
-    return spec.steps * len(catalog.layers("methods", spec.method)[-1][1].load().phases)
+    return spec.steps * len(catalog.unwrap("methods", spec.method)[-1][1].load().phases)
 
 
 def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
@@ -152,7 +152,7 @@ def train(
         batch=spec.batch,
         seed=spec.seed,
         metric=spec.metric,
-        selection=catalog.entry("selections", spec.select).load(),
+        selection=catalog.lookup("selections", spec.select).load(),
         patience=spec.patience,
         transform=built.transform,
     )
@@ -193,7 +193,7 @@ def _analyses(
         names=dataset.ids, points=points,
         scored=partial(_score, built, model, spec.metric) if "general-memory" in names else None,
     )  # fmt: skip
-    return {name: catalog.entry("analyses", name).build(views, seed=spec.seed) for name in names}
+    return {name: catalog.lookup("analyses", name).build(views, seed=spec.seed) for name in names}
 
 
 def _score(built: Assembly, model: Model, metric: str, part: Part) -> float | None:

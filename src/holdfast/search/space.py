@@ -30,8 +30,8 @@ def space_of(spec: Spec, fixed: Collection[str] = ()) -> Space:
         "batch": choice(16, 32, 64),
     }
     for section, name in (("methods", spec.method), ("necks", spec.neck)):
-        for _, layer in reversed(catalog.layers(section, name)):
-            space |= {f"{section.removesuffix('s')}.{key}": where for key, where in layer.space.items()}
+        for _, layer in reversed(catalog.unwrap(section, name)):
+            space |= {f"{section.removesuffix('s')}.{key}": where for key, where in layer.search_space().items()}
     return {key: where for key, where in space.items() if key not in fixed}
 
 

@@ -128,7 +128,7 @@ def test_tags_and_answers_are_looked_at_by_places_and_windows(task, folders):
     torch.manual_seed(0)
     encoder = GMap.build(list, **folders, length=24)
     raw, classes = raw_of(task)
-    made = catalog.make("tasks", task, given={}).prepare(encoder, raw, classes)
+    made = catalog.build("tasks", task, options={}).prepare(encoder, raw, classes)
     model = Model(encoder, NoNeck(32), Linear(32, len(classes))).eval()
     examples = Examples(made.store, made.y, ("a", "b"), starts=made.starts)
     parts = [Part("a", np.arange(4))], [Part("b", np.arange(4, 8))]

@@ -55,5 +55,5 @@ def test_what_annotations_say(key, value, told):
 )  # fmt: skip
 def test_parts_of_the_catalog(section, name, given, told):
     with pytest.raises(BadInput) as said:
-        catalog.check(section, name, given)
+        catalog.check_settings(section, name, given)
     assert str(said.value) == told

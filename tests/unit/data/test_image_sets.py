@@ -42,7 +42,7 @@ def test_sizes_are_the_printed_ones():
 @pytest.mark.parametrize("each", SETS.values(), ids=lambda s: s.name)
 def test_found_by_its_folder_and_named_as_published(each, spelling, tmp_path):
     filled(tmp_path / each.folders[spelling], each, spelling)
-    read = catalog.entry("datasets", each.name).load()
+    read = catalog.lookup("datasets", each.name).load()
     found = read(data_dir=tmp_path)
     assert found.name == each.name
     assert found.domains == tuple(each.domains)

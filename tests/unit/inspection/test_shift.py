@@ -114,8 +114,8 @@ def test_every_method_that_is_advised_is_in_the_catalog_and_serves():
                     names = trials(spec, kind, where, domains)
                     assert names[0] == "erm"
                     for name in names:
-                        assert all(task in layer.tasks for _, layer in catalog.layers("methods", name))
-    alone = [layer.load() for name in WITH_ONE for _, layer in catalog.layers("methods", name)]
+                        assert all(task in layer.tasks for _, layer in catalog.unwrap("methods", name))
+    alone = [layer.load() for name in WITH_ONE for _, layer in catalog.unwrap("methods", name)]
     assert all(method.min_domains == 1 for method in alone)
 
 

@@ -44,7 +44,7 @@ def make(name, encoder, **given):
     with seeded(0):
         if name == "fusion":  # its features are those of two networks
             return Fusion(32, 3, kind="dense", shared=True, add="logits", dropout=0.1)
-        return catalog.make("heads", name, 32, CLASSES, encoder, given=given)
+        return catalog.build("heads", name, 32, CLASSES, encoder, options=given)
 
 
 def test_the_default_draws_and_computes_what_torch_does(encoder):
@@ -93,7 +93,7 @@ def test_dense_with_more_layers():
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_it_says_its_outputs_and_is_built_bare_again(encoder, name):
     head = make(name, encoder).eval()
-    again = catalog.entry("heads", name).load().__self__(**head.settings).eval()
+    again = catalog.lookup("heads", name).load().__self__(**head.settings).eval()
     again.load_state_dict(head.state_dict())
     z = torch.randn(5, 32)
     assert head(z).shape == (5, head.outputs) == (5, 3)
@@ -163,10 +163,10 @@ def test_pda_aligns_words_where_it_is_asked_to(encoder):
 
 def test_a_linear_head_may_begin_as_those_of_vision_transformers(encoder):
     with seeded(0, "init"):
-        made = catalog.make("heads", "linear", 400, [str(i) for i in range(100)], encoder, given={"std": 0.02})
+        made = catalog.build("heads", "linear", 400, [str(i) for i in range(100)], encoder, options={"std": 0.02})
     assert made.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert made.weight.abs().max() < 0.2
     assert not made.bias.any()
     assert made.settings == {"width": 400, "outputs": 100}  # how it began is no part of its shape
     with pytest.raises(BadInput, match="std of a linear head must be above 0, not 0"):
-        catalog.make("heads", "linear", 4, CLASSES, encoder, given={"std": 0})
+        catalog.build("heads", "linear", 4, CLASSES, encoder, options={"std": 0})

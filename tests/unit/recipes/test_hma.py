@@ -162,7 +162,7 @@ def test_every_row_makes_a_valid_spec(name, folder):
         (episode,) = episodes(spec, workspace)
         check_job(spec, episode, workspace)
         assert {part.domain for part in episode.stages[0].test} >= set(job.targets)
-        if "real" in catalog.entry("necks", spec.neck).settings():
+        if "real" in catalog.lookup("necks", spec.neck).setting_names():
             assert spec.neck_args["real"] in (0, 128, 192, 256, 512, 1024)
         assert spec.neck_args.get("support") in (None, 32, 128, 1024)
 

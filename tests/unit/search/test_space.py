@@ -52,7 +52,7 @@ def test_the_space_is_the_method_its_wrappers_and_the_common_ones():
 @pytest.mark.parametrize("name", catalog.METHODS)
 def test_spaces_of_the_catalog_name_real_settings_and_can_be_drawn(name):
     entry = catalog.METHODS[name]
-    assert set(entry.space) <= set(entry.settings())
+    assert set(entry.space) <= set(entry.setting_names())
     drawn = draw({f"method.{key}": where for key, where in entry.space.items()}, 1)
     signature = inspect.signature(entry.load()).parameters
     for key, value in drawn.items():

@@ -112,13 +112,13 @@ def test_a_bottleneck_by_hand() -> None:
 
 
 def test_statistics_of_a_file_are_frozen_and_scales_still_learn(tmp_path) -> None:
-    made = partial(catalog.make, "encoders", "resnet50", nothing)
-    fresh = made(given={"size": 32})
+    made = partial(catalog.build, "encoders", "resnet50", nothing)
+    fresh = made(options={"size": 32})
     assert fresh.settings["statistics"] == "batch"
     assert any(part.training for part in fresh.modules() if isinstance(part, nn.BatchNorm2d))
     path = tmp_path / "r50.safetensors"
     save_file({**fresh.state_dict(), "fc.weight": torch.zeros(10, 2048)}, path)
-    net = made(given={"size": 32, "weights": str(path)})
+    net = made(options={"size": 32, "weights": str(path)})
     model = Model(net, NoNeck(2048), Linear(2048, 2)).train()
     assert net.training
     before = {name: value.clone() for name, value in net.named_buffers()}
@@ -128,7 +128,7 @@ def test_statistics_of_a_file_are_frozen_and_scales_still_learn(tmp_path) -> Non
     again = ResNet.load(tmp_path, json.loads(json.dumps(net.save(tmp_path))))
     assert again.settings["statistics"] == "frozen"
     with torch.device("meta"), pytest.raises(BadInput, match="no ResNet-101"):
-        catalog.make("encoders", "resnet101", nothing, given={"size": 32, "weights": str(path)})
+        catalog.build("encoders", "resnet101", nothing, options={"size": 32, "weights": str(path)})
 
 
 def test_unknown_depth_and_statistics() -> None:

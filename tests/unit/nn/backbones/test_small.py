@@ -118,4 +118,4 @@ def test_pixels_in_a_row_by_hand() -> None:
 @pytest.mark.parametrize("encoder", ["cnn", "pixel-mlp", "resnet18"])
 def test_a_side_of_an_image_that_cannot_be_meant_is_told(encoder, size):
     with pytest.raises(BadInput, match=f"encoder.size is the pixels of a side, from 1 to 4,096, not {size:,}"):
-        catalog.make("encoders", encoder, list, given={"size": size})
+        catalog.build("encoders", encoder, list, options={"size": size})

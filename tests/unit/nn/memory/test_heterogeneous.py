@@ -237,7 +237,7 @@ def test_parameters_alone_are_the_two_blocks():
     blocks = [p.shape for block in (full.first, full.second) for p in block.parameters()]
     assert [p.shape for p in alone.parameters()] == blocks
     assert not list(alone.buffers())
-    made = catalog.make_neck("param", WIDTH, CLASSES, given={"heads": 2})
+    made = catalog.build_neck("param", WIDTH, CLASSES, options={"heads": 2})
     assert isinstance(made, ParameterControl)
     assert made(Z).shape == (7, WIDTH)
     assert_close(made.eval()(Z)[:1], made(Z[:1]))
@@ -254,14 +254,14 @@ def test_parameters_alone_are_the_two_blocks():
     ],
 )
 def test_the_ablations_have_what_they_are_named_for(name, parts):
-    made = catalog.make_neck(name, 60, CLASSES, given={})
+    made = catalog.build_neck(name, 60, CLASSES, options={})
     assert {part for part, _ in made.named_children()} == parts
     assert made.width == 124
 
 
 def test_sizes_are_those_of_the_published_cost():
     with torch.device("meta"):
-        made = catalog.make_neck("heterogeneous", 768, 47, given={"slots": 8})
+        made = catalog.build_neck("heterogeneous", 768, 47, options={"slots": 8})
     blocks = sum(p.numel() for part in (made.first, made.second) for p in part.parameters())
     assert blocks == pytest.approx(15.25e6, rel=1e-3)
     assert sum(p.numel() for p in made.parameters()) == blocks + 47 * 8 * 768 + 48 * 64
@@ -287,12 +287,12 @@ def test_wrong_options_get_one_sentence(options, told):
 
 @pytest.mark.parametrize("name", ["rma", "abd", "abd-rma", "abd-syn", "heterogeneous"])
 def test_the_hint_for_context_none_can_be_followed(name):
-    without = {"slots": 0} if "slots" in catalog.entry("necks", name).settings() else {}
+    without = {"slots": 0} if "slots" in catalog.lookup("necks", name).setting_names() else {}
     with pytest.raises(BadInput, match=r"set neck\.context=self, or use neck=heterogeneous or neck=abd-syn with neck"):
-        catalog.make_neck(name, 60, CLASSES, given={**without, "context": "none"})
-    catalog.make_neck(name, 60, CLASSES, given={**without, "context": "self"})
+        catalog.build_neck(name, 60, CLASSES, options={**without, "context": "none"})
+    catalog.build_neck(name, 60, CLASSES, options={**without, "context": "self"})
     for other in ("heterogeneous", "abd-syn"):
-        catalog.make_neck(other, 60, CLASSES, given={"slots": 1, "context": "none"})
+        catalog.build_neck(other, 60, CLASSES, options={"slots": 1, "context": "none"})
 
 
 def test_by_default_the_label_is_as_wide_as_published_or_as_the_heads_need():
@@ -311,10 +311,10 @@ def test_in_half_precision_it_is_nearly_the_same(training):
 
 
 def test_a_neck_without_classes_is_made_as_before_and_settings_hide_the_classes():
-    assert "classes" not in catalog.entry("necks", "heterogeneous").settings()
-    assert catalog.make_neck("projection", 8, 3, given={"hidden": 5}).width == 5
+    assert "classes" not in catalog.lookup("necks", "heterogeneous").setting_names()
+    assert catalog.build_neck("projection", 8, 3, options={"hidden": 5}).width == 5
     with pytest.raises(BadInput, match="setting of neck 'rma'"):
-        catalog.check("necks", "rma", {"slots": 3})
+        catalog.check_settings("necks", "rma", {"slots": 3})
 
 
 def test_a_model_says_where_others_change_a_prediction():

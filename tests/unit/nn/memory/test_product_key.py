@@ -124,9 +124,9 @@ def test_what_cannot_be_is_said_in_a_sentence(settings, said):
 def test_as_a_neck_it_is_the_features_at_share_0_and_learns_beside_them():
     z = torch.randn(B, WIDTH)
     given = {"slots": 81, "key_width": 8, "top": 4}
-    neck = catalog.make("necks", "product-memory", WIDTH, given={**given, "share": 0.0})
+    neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.0})
     assert torch.equal(neck(z), z)
     torch.manual_seed(0)
-    neck = catalog.make("necks", "product-memory", WIDTH, given={**given, "share": 0.25})
+    neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.25})
     content = neck.fused.memory.read(z).content
     torch.testing.assert_close(neck(z), 0.75 * z + 0.25 * content)

@@ -1,0 +1,129 @@
+"""Methods, encoders and data sets from user code and from installed packages.
+
+`register_*` adds a class or function of the running program. Installed packages declare entry points in the groups
+`holdfast.methods`, `holdfast.encoders` and `holdfast.datasets`; they are imported when a name is not built in or a
+section is listed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from holdfast.catalog.datasets import DATASETS
+from holdfast.catalog.encoders import ENCODERS
+from holdfast.catalog.entry import BrokenEntry, DatasetEntry, EncoderEntry, Entry, MethodEntry, remember
+from holdfast.catalog.methods import METHODS
+from holdfast.core.errors import BadInput
+
+OPEN_SECTIONS: dict[str, dict[str, Any]] = {"methods": METHODS, "encoders": ENCODERS, "datasets": DATASETS}
+INPUT_KINDS = ("text", "image", "vector", "graph")
+_added: dict[tuple[str, str], Entry] = {}  # (section, name) -> entry that is not built in
+
+
+@dataclass(frozen=True)
+class UserParts:
+    """Registered parts and the import path of this process, to be installed in a worker process."""
+
+    entries: Mapping[tuple[str, str], Entry]
+    path: tuple[str, ...]
+
+    def install(self) -> None:
+        """Add the entries to the catalog of this process."""
+        sys.path += [folder for folder in self.path if folder not in sys.path]
+        for (section, name), entry in self.entries.items():
+            OPEN_SECTIONS[section][name] = _added[section, name] = entry
+
+
+def user_parts() -> UserParts:
+    """Return what has been registered so far."""
+    return UserParts(dict(_added), tuple(sys.path))
+
+
+def register_method(method: type, name: str | None = None, about: str = "", **fields: Any) -> str:
+    """Add a training method and return its name; `fields` are those of `MethodEntry`, such as `takes` or `tasks`."""
+    if not isinstance(method, type) or not all(callable(getattr(method, need, None)) for need in ("step", "predict")):
+        raise BadInput(f"{method!r} is not a training method: pass a subclass of holdfast.methods.base.Method")
+    return _register("methods", MethodEntry(_target(method), about or _first_line(method), **fields), method, name)
+
+
+def register_encoder(encoder: type, name: str | None = None, about: str = "", **fields: Any) -> str:
+    """Add an encoder class and return its name; `fields` are those of `EncoderEntry`, such as `pretrained`."""
+    build, takes = getattr(encoder, "build", None), getattr(encoder, "takes", None)
+    if not isinstance(encoder, type) or not callable(build) or takes not in INPUT_KINDS:
+        raise BadInput(
+            f"{encoder!r} is not an encoder: pass a subclass of holdfast.nn.backbones.base.Backbone whose `takes` is "
+            f"{', '.join(INPUT_KINDS[:-1])} or {INPUT_KINDS[-1]}"
+        )
+    entry = EncoderEntry(f"{_target(encoder)}.build", about or _first_line(encoder), takes=takes, **fields)
+    return _register("encoders", entry, build, name or _kebab(encoder.__name__))
+
+
+def register_dataset(read: Callable[..., Any], name: str | None = None, about: str = "") -> str:
+    """Add a function that returns a `Dataset` and return its name."""
+    if not callable(read):
+        raise BadInput(f"{read!r} is not a data set: pass a function that returns a Dataset")
+    return _register("datasets", DatasetEntry(_target(read), about or _first_line(read)), read, name)
+
+
+REGISTER: dict[str, Callable[..., str]] = {
+    "methods": register_method,
+    "encoders": register_encoder,
+    "datasets": register_dataset,
+}
+
+
+def _register(section: str, entry: Entry, target: Any, name: str | None) -> str:
+    name = name or _kebab(target.__name__)
+    kind = section.removesuffix("s")
+    if not re.fullmatch(r"[\w.-]+(\(METHOD\))?", name):
+        raise BadInput(f"'{name}' cannot be the name of a {kind}: use letters, digits, '-', '_' and '.'")
+    if name in OPEN_SECTIONS[section] and (section, name) not in _added:
+        raise BadInput(f"{kind} '{name}' is built in: register {target.__qualname__} under another name")
+    remember(entry.target, target)
+    OPEN_SECTIONS[section][name] = _added[section, name] = entry
+    return name
+
+
+def discover(section: str) -> None:
+    """Add the plug-ins of installed packages to a section, once per process."""
+    if section in OPEN_SECTIONS:
+        _discover(section)
+
+
+@cache
+def _discover(section: str) -> None:
+    for point in entry_points(group=f"holdfast.{section}"):
+        if (section, point.name) in _added:
+            continue
+        if point.name in OPEN_SECTIONS[section]:
+            logging.getLogger("holdfast").warning(f"{_origin(point)} is ignored: '{point.name}' is built in")
+            continue
+        try:
+            REGISTER[section](point.load(), point.name)
+        except Exception as error:  # any exception of foreign code
+            reason = f"{_origin(point)} cannot be loaded ({type(error).__name__}: {error}): fix or uninstall it"
+            OPEN_SECTIONS[section][point.name] = _added[section, point.name] = BrokenEntry(point.value, reason)
+
+
+def _origin(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist else "an unknown package"
+    return f"plug-in '{point.name}' of {package}"
+
+
+def _target(value: Any) -> str:
+    return f"{value.__module__}:{value.__qualname__}"
+
+
+def _first_line(value: Any) -> str:
+    return (value.__doc__ or f"registered by {value.__module__}").strip().splitlines()[0]
+
+
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", "-", name).lower()
