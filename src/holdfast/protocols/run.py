@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,21 +21,8 @@ from holdfast.protocols.plan import Episode, Past, Stage, rows_of
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
+from holdfast.spec import Spec
 from holdfast.tasks.base import Redrawing, Task
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a run needs beyond the episode, the method and the data."""
-
-    steps: int
-    every: int
-    batch: int
-    seed: int
-    metric: str
-    selection: Selection
-    patience: int = 0
-    transform: Transform | None = None
 
 
 class Following(Protocol):
@@ -56,8 +42,10 @@ def run(
     make: Callable[[], Method],
     examples: Examples,
     task: Task,
-    settings: Settings,
+    spec: Spec,
     *,
+    selection: Selection,
+    transform: Transform | None = None,
     following: Following | None = None,
     past: Past | None = None,
     saver: Saver | None = None,
@@ -75,9 +63,9 @@ def run(
     if past is not None:
         first = episode.stages[0]
         before = {"before": score(method, examples, (*first.test, *first.valid), task, task.metrics)}
-        _recall(method, past, None if saved else examples, settings.batch)
+        _recall(method, past, None if saved else examples, spec.batch)
     for index, stage in enumerate(episode.stages, start=behind):
-        _check_stage(method, stage, examples)
+        _check_stage(stage, examples)
         words = tuple if following is None else partial(following.words, stage.train)
         method.begin_stage(StageInfo(index, tuple(p.domain for p in stage.train), words))
         if index < begun:
@@ -85,17 +73,18 @@ def run(
         examples = examples if following is None else following.examples(method)
         saver.done = done
         going_on = saved["fit"] if saved and index == begun else None
-        steps, choose = settings.steps, settings.selection.choose
-        if settings.selection.looks_at == "folds":
+        steps, choose = spec.steps, selection.choose
+        if selection.looks_at == "folds":
             new = going_on is None
-            steps, choose = _steps_by_folds(make, stage, index, examples, task, settings, saver, new=new), newest
+            steps = _steps_by_folds(make, stage, index, examples, task, spec, selection, transform, saver, new=new)
+            choose = newest
         if method.selects_itself:
             choose = newest
         fitted = _train(
-            method, stage, index, examples, task, settings,
+            method, stage, index, examples, task, spec, selection, transform,
             steps=steps, choose=choose, saver=saver, saved=going_on, tick=tick,
         )  # fmt: skip
-        method.end_stage(examples.once(stage.train, settings.batch))
+        method.end_stage(examples.once(stage.train, spec.batch))
         check_memory(method, examples, stage.train[0])
         done = [*done, {**_result(method, stage, fitted, examples, task), **(before if index == behind else {})}]
     return method, done
@@ -109,9 +98,10 @@ def _recall(method: Method, past: Past, examples: Examples | None, batch: int) -
 
 
 def _train(
-    method: Method, stage: Stage, index: int, examples: Examples, task: Task, settings: Settings, **loop: Any
-) -> Fit:
-    looks_at = settings.selection.looks_at
+    method: Method, stage: Stage, index: int, examples: Examples, task: Task, spec: Spec, selection: Selection,
+    transform: Transform | None, **loop: Any,
+) -> Fit:  # fmt: skip
+    looks_at = selection.looks_at
     parts = stage.peek if looks_at == "peek" else stage.valid
     if looks_at == "trained":
         trained = {p.domain for p in stage.train}
@@ -122,7 +112,7 @@ def _train(
             "such as train-validation, or another --plan"
         )
 
-    metric = task.validated(settings.metric)
+    metric = task.validated(spec.metric)
 
     def validate() -> tuple[dict[str, float], dict[str, float]]:
         scores, losses = {}, {}
@@ -135,44 +125,42 @@ def _train(
             scores[part.domain] = task.better(metric, 0.0 if value is None else value)
         return scores, losses
 
-    chance = generator(settings.seed, "batches", index, 0)  # the same in every process, which takes its share of rows
-    own = generator(settings.seed, "batches", index, parallel.rank(), "own") if parallel.active() else None
+    chance = generator(spec.seed, "batches", index, 0)  # the same in every process, which takes its share of rows
+    own = generator(spec.seed, "batches", index, parallel.rank(), "own") if parallel.active() else None
     redraw = task.redraw if isinstance(task, Redrawing) else None
     batches = Batches(
-        examples, stage.train, settings.batch,
-        generator=chance, own=own, transform=settings.transform, redraw=redraw,
+        examples, stage.train, spec.batch,
+        generator=chance, own=own, transform=transform, redraw=redraw,
     )  # fmt: skip
-    return fit(method, batches, validate, every=settings.every, patience=settings.patience, **loop)
+    return fit(method, batches, validate, every=spec.every, patience=spec.patience, **loop)
 
 
 def _steps_by_folds(
-    make: Callable[[], Method], stage: Stage, index: int, examples: Examples, task: Task, settings: Settings,
-    saver: Saver, *, new: bool,
+    make: Callable[[], Method], stage: Stage, index: int, examples: Examples, task: Task, spec: Spec,
+    selection: Selection, transform: Transform | None, saver: Saver, *, new: bool,
 ) -> int:  # fmt: skip
     """Leave one source out in turn; the number of steps that serves the left-out sources best on average.
 
     Folds go on from where they were stopped; those that were finished are at their end at once.
     """
-    if len(stage.train) < 2:
-        raise BadInput("selection leave-one-domain-out needs at least 2 training domains")
     histories = []
     for number, held in enumerate(stage.train):
         rows = rows_of([p for p in (*stage.train, *stage.valid) if p.domain == held.domain])
         others = tuple(p for p in stage.train if p.domain != held.domain)
         fold = Stage(others, (Part(held.domain, rows),), ())
         method = make()
-        _check_stage(method, fold, examples)
+        _check_stage(fold, examples)
         method.begin_stage(StageInfo(index, tuple(p.domain for p in others)))
         own = saver.fold(f"{index}-{number}")
         saved = own.load()
         fitted = _train(
-            method, fold, index, examples, task, settings,
-            steps=settings.steps, choose=newest, saver=own, saved=saved["fit"] if saved else None,
+            method, fold, index, examples, task, spec, selection, transform,
+            steps=spec.steps, choose=newest, saver=own, saved=saved["fit"] if saved else None,
         )  # fmt: skip
         saver.spent += own.spent if new else 0.0  # what this run has saved counts it already
         histories.append(fitted.checks)
     merged = across_folds(histories)
-    return merged[settings.selection.choose(merged)].step
+    return merged[selection.choose(merged)].step
 
 
 def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task: Task) -> dict[str, Any]:
@@ -198,12 +186,7 @@ def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task:
     }
 
 
-def _check_stage(method: Method, stage: Stage, examples: Examples) -> None:
-    if len(stage.train) < method.min_domains:
-        raise BadInput(
-            f"{type(method).__name__} needs {method.min_domains} training domains, this protocol gives it "
-            f"{len(stage.train)}: bring more domains or use another method"
-        )
+def _check_stage(stage: Stage, examples: Examples) -> None:
     for part in (*stage.valid, *stage.test):
         if not len(examples.rows_of(part)):  # such as texts of which a tokenizer knows no word
             raise BadInput(f"domain '{part.domain}' has nothing held out to score: give it more or leave it out")

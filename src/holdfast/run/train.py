@@ -31,7 +31,7 @@ from holdfast.nn.model import Model
 from holdfast.protocols.fit import Diverged
 from holdfast.protocols.plan import Episode, Past
 from holdfast.protocols.resume import Saver
-from holdfast.protocols.run import Settings, check_labels, run
+from holdfast.protocols.run import check_labels, run
 from holdfast.record import RunRecord, read_whole, run_id
 from holdfast.run.assemble import Assembly, Workspace, assemble
 from holdfast.spec import Spec
@@ -146,22 +146,13 @@ def train(
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     built = assemble(spec, episode, workspace, trained=trained)
-    settings = Settings(
-        steps=spec.steps,
-        every=spec.every,
-        batch=spec.batch,
-        seed=spec.seed,
-        metric=spec.metric,
-        selection=catalog.lookup("selections", spec.select).load(),
-        patience=spec.patience,
-        transform=built.transform,
-    )
+    selection = catalog.lookup("selections", spec.select).load()
     with seeded(spec.seed, "method"), two_streams(spec.seed), _kernels():
         seen = _Counter(tick, saver)
         try:
             method, stages = run(
-                episode, built.make, built.examples, built.task, settings,
-                following=built.following, past=past, saver=saver, saved=saved, tick=seen,
+                episode, built.make, built.examples, built.task, spec,
+                selection=selection, transform=built.transform, following=built.following, past=past, saver=saver, saved=saved, tick=seen,
             )  # fmt: skip
         except Diverged as error:
             raise error.naming(workspace.dataset.ids) from None

@@ -22,7 +22,8 @@ from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
 from holdfast.protocols.plans import Stream
-from holdfast.protocols.run import Settings, run
+from holdfast.protocols.run import run
+from holdfast.spec import Spec
 from holdfast.tasks.classify import Classify
 
 DATA = world("vector", "rotation", domains=4, size=200, classes=2, seed=0)
@@ -60,9 +61,9 @@ def stream(make, examples=EXAMPLES, steps=200, stages=4):
     """The method after the stream, and (stage, domain) test accuracies."""
     (episode,) = Stream(order=DATA.domains).episodes(shares(DATA), 0)
     episode = type(episode)(episode.name, episode.stages[:stages])
-    settings = Settings(steps=steps, every=steps, batch=16, seed=0, metric="accuracy", selection=select.last)
+    spec = Spec(data="world", fingerprint="", steps=steps, every=steps, batch=16)
     with seeded(0, "method"):
-        method, done = run(episode, make, examples, Classify(), settings)
+        method, done = run(episode, make, examples, Classify(), spec, selection=select.last)
     return method, np.array([[s["test"][d]["accuracy"] for d in DATA.domains] for s in done])
 
 

@@ -1,5 +1,7 @@
 """Growth by domain: what grows, what learns, what is looked at, and that a run goes on exactly where it was stopped."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -181,7 +183,6 @@ def test_growing_and_training_need_the_current_domain_alone(expand):
     """Every other domain raises: when words are asked for, when examples are prepared, when batches are drawn."""
     from holdfast.data.batches import Examples
     from holdfast.protocols.plan import Episode, Stage
-    from holdfast.protocols.run import Settings
     from holdfast.protocols.select import last
 
     dataset = texts()
@@ -218,12 +219,14 @@ def test_growing_and_training_need_the_current_domain_alone(expand):
             guard.open = {at}
             return Examples(OneByOne(method.model.backbone), torch.from_numpy(dataset.y), dataset.domains)
 
-    settings = Settings(steps=2, every=2, batch=4, seed=0, metric="accuracy", selection=last)
+    short = replace(spec, steps=2, every=2, batch=4)
     for at in range(3):
         part = Episode("guarded", tuple(own[: at + 1]))
         saved = None if at == 0 else {"run": {"done": [{}] * at}, "fit": None}
         guard.open = set(range(at + 1))
-        _, done = run(part, built.make, built.examples, built.task, settings, following=Follows(), saved=saved)
+        _, done = run(
+            part, built.make, built.examples, built.task, short, selection=last, following=Follows(), saved=saved
+        )
         assert len(done) == at + 1
     with pytest.raises(AssertionError, match="are touched"):
         guard.take(np.array([0]))
