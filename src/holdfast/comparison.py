@@ -18,10 +18,10 @@ from holdfast.data.load import read
 from holdfast.data.parts import unmatched
 from holdfast.data.readers.memory import Source, read_frame
 from holdfast.record import RunRecord
-from holdfast.report.analyses import nothing_to_show
 from holdfast.report.decision import Decision, decide
-from holdfast.report.page import write_page
-from holdfast.report.table import flat
+from holdfast.report.page import write_report
+from holdfast.report.sections import missing_analysis_notes
+from holdfast.report.table import flat_table
 from holdfast.run.assemble import Workspace
 from holdfast.run.jobs import Engine
 from holdfast.run.many import run_all
@@ -44,7 +44,7 @@ class Comparison:
 
     def table(self) -> list[dict[str, Any]]:
         """One dict a cell: method, target, metric, mean, stderr, n."""
-        return flat(self.records, self.metric)
+        return flat_table(self.records, self.metric)
 
     @property
     def why_no_model(self) -> str | None:
@@ -165,7 +165,7 @@ def compare(
     page = out / "report.html"
     if parallel.first():
         source = _source(data, columns=columns, examples=examples, data_dir=data_dir)
-        write_page(records, page, title=f"Holdfast: {dataset.name}", metric=told, notes=notes, source=source)
+        write_report(records, page, title=f"Holdfast: {dataset.name}", metric=told, notes=notes, source=source)
     return Comparison(records, told, page, dataset, decide(records, told), notes)
 
 
@@ -190,4 +190,4 @@ def not_analysed(records: Sequence[RunRecord], wanted: Sequence[str]) -> list[st
         if count
     ]
     needs = {name: catalog.lookup("analyses", name).needs for name, count in without.items() if not count}
-    return found + nothing_to_show(records, needs)
+    return found + missing_analysis_notes(records, needs)

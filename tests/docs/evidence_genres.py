@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from holdfast.record import RunRecord, load
-from holdfast.report.decision import joined, judged
+from holdfast.report.significance import correctness, shared_correctness
 from holdfast.report.statistics import bootstrap_signed_rank
 from tests.docs.paired import difference
 
@@ -99,9 +99,9 @@ def _bootstrap(folder: str, rows: dict[str, Row], row: str) -> str:
     both = []
     for name in (GROWN, row):
         chosen = [r for r in records(folder) if _is(r, rows[name]) and r.spec["seed"] == 0]
-        right = judged(chosen, stage=rows[name][5])
+        right = correctness(chosen, stage=rows[name][5])
         both.append({("", "", domain): each for (_, _, domain), each in right.items()})
-    mine, theirs = joined(*both)
+    mine, theirs = shared_correctness(*both)
     return f"{bootstrap_signed_rank(mine, theirs).p:.3f}" if mine else "-"
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from holdfast.report.transfer import backward_transfer
+from holdfast.report.streams import backward_transfer
 from tests.docs.paired import difference
 
 RESULTS = Path(__file__).parents[2] / "results" / "pmb"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.report.page import write_audit, write_page
+from holdfast.report.page import write_audit, write_report
 from holdfast.report.terminal import matrix
-from tests.unit.report.made import COST, record, stream
+from tests.unit.report.fake_records import COST, record, stream
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
@@ -45,8 +45,8 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     said = {"title": "An audit", "headline": "There is a shift.", "advice": ["Look."], "notes": []}
     named = {"title": "A report", "source": ["my file.csv"]}
     return {
-        "compared": write_page(compared, folder / "c.html", metric="accuracy", **named),
-        "streamed": write_page(streamed, folder / "s.html", title="Streams", metric="accuracy"),
+        "compared": write_report(compared, folder / "c.html", metric="accuracy", **named),
+        "streamed": write_report(streamed, folder / "s.html", title="Streams", metric="accuracy"),
         "audited": write_audit(folder / "a.html", grids=grids, **said),
     }
 

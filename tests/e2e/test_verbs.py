@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import catalog
 from tests.e2e.conftest import write_reviews
-from tests.unit.report.made import record
+from tests.unit.report.fake_records import record
 
 CELL = {"method", "target", "metric", "mean", "stderr", "n"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.models.card import card
 from holdfast.record import RunRecord
-from tests.unit.report.made import spec, stage
+from tests.unit.report.fake_records import spec, stage
 
 
 @pytest.mark.parametrize(

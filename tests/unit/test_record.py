@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import Damaged
 from holdfast.record import packed, read, unpacked
-from tests.unit.report.made import record
+from tests.unit.report.fake_records import record
 
 
 def test_a_record_comes_back_as_it_was_with_and_without_analyses(tmp_path):

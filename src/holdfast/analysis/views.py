@@ -79,7 +79,7 @@ class Segmented(Protocol):
     def owners(self) -> list[int]: ...
 
 
-def view_domains(
+def collect_views(
     model: Model,
     examples: Examples,
     sources: Sequence[Part],

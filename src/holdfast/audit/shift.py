@@ -17,7 +17,7 @@ from scipy.stats import chi2_contingency
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from holdfast.analysis.shift import a_distance
+from holdfast.analysis.domain_distance import a_distance
 from holdfast.audit.examples import Examples
 from holdfast.core.inputs import Sentence
 from holdfast.core.seeds import derive

@@ -6,7 +6,7 @@ from holdfast.catalog.entry import FEATURE_TASKS, AnalysisEntry
 
 ANALYSES = {
     "a-distance": AnalysisEntry(
-        "holdfast.analysis.shift:against_sources",
+        "holdfast.analysis.domain_distance:against_sources",
         "how well a linear classifier tells the target from the sources: 0 not at all, 2 without error",
         needs="enough rows of sources and target",
     ),

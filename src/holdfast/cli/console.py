@@ -57,13 +57,12 @@ def show(thing: Any) -> None:
 
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
     """The table of these records, and which methods differ from the baseline by more than chance."""
-    from holdfast.report import decision as by_example
-    from holdfast.report.against import against_baseline, note
+    from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note
     from holdfast.report.table import rows
     from holdfast.report.terminal import rich_table
 
     show(rich_table(rows(records, metric), metric))
-    tested = note(against_baseline(records, metric), metric) or by_example.note(by_example.by_example(records))
+    tested = baseline_note(against_baseline(records, metric), metric) or by_example_note(by_example(records))
     if tested is not None:
         say(tested)
 

@@ -13,7 +13,7 @@ from holdfast.cli.console import give_json, show
 
 if TYPE_CHECKING:
     from holdfast.recipes.base import Recipe
-    from holdfast.report.terminal import Folded
+    from holdfast.report.terminal import WrappedTable
 
 
 def listing(
@@ -59,9 +59,9 @@ def listing(
         show(_printed(recipe))
 
 
-def _printed(recipe: Recipe) -> Folded:
+def _printed(recipe: Recipe) -> WrappedTable:
     """The numbers as they were published; of a figure, which prints none, what it shows; then what cannot be run."""
-    from holdfast.report.terminal import Folded
+    from holdfast.report.terminal import WrappedTable
 
     lines = [
         [Text(each) for each in (name, row.label, *(cell.printed() for cell in recipe.choose([name])))]
@@ -70,4 +70,4 @@ def _printed(recipe: Recipe) -> Folded:
     closed = [f"{', '.join(names)} not run: {reason}" for reason, names in recipe.reasons.items()]
     told = [text for text in (recipe.claim, *recipe.notes, *closed) if text]
     names = ["row", "", *recipe.columns]
-    return Folded(names, lines, Text(recipe.name), "\n".join(told), title_justify="left", labels=2)
+    return WrappedTable(names, lines, Text(recipe.name), "\n".join(told), title_justify="left", labels=2)

@@ -33,9 +33,9 @@ def report(
     from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import load
-    from holdfast.report.analyses import nothing_to_show
-    from holdfast.report.page import write_page
-    from holdfast.report.table import flat
+    from holdfast.report.page import write_report
+    from holdfast.report.sections import missing_analysis_notes
+    from holdfast.report.table import flat_table
 
     for folder in runs:
         if not folder.is_dir():
@@ -55,11 +55,11 @@ def report(
         raise unknown("metric", told, metrics)
     names = ", ".join(dict.fromkeys(str(r.spec["data"]) for r in records))
     asked = {name for r in records for name in r.analysis}
-    notes = nothing_to_show(records, {name: each.needs for name, each in ANALYSES.items() if name in asked})
-    page = write_page(records, out or runs[0] / "report.html", title=f"Holdfast: {names}", metric=told, notes=notes)
+    notes = missing_analysis_notes(records, {name: each.needs for name, each in ANALYSES.items() if name in asked})
+    page = write_report(records, out or runs[0] / "report.html", title=f"Holdfast: {names}", metric=told, notes=notes)
     if json:
         full = [{"id": r.id, **asdict(r)} for r in records]
-        give_json({"table": flat(records, told), "records": full, "report": str(page)})
+        give_json({"table": flat_table(records, told), "records": full, "report": str(page)})
         return
     show_records(records, told)
     for sentence in notes:

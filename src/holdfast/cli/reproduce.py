@@ -14,7 +14,7 @@ from holdfast.cli.console import give_json, say, show, watching
 
 if TYPE_CHECKING:
     from holdfast.recipes.reproduce import Reproduction
-    from holdfast.report.terminal import Folded
+    from holdfast.report.terminal import WrappedTable
 
 Recipe = Annotated[str, typer.Argument(help="See `holdfast list recipes`.", show_default=False)]
 Rows = Annotated[str, typer.Option(help="Comma separated rows of the table. [default: all]", show_default=False)]
@@ -115,9 +115,9 @@ def reproduce(
     say(f"report: {done.report}")
 
 
-def _table(done: Reproduction) -> Folded:
+def _table(done: Reproduction) -> WrappedTable:
     """Rows and columns as published, two numbers in each cell."""
-    from holdfast.report.terminal import Folded
+    from holdfast.report.terminal import WrappedTable
     from holdfast.report.words import metric_name
 
     lines: dict[str, dict[str, str]] = {}
@@ -129,4 +129,4 @@ def _table(done: Reproduction) -> Folded:
     note = f"published / measured here; scores are {scores}; seeds: {seeds}; ± is the standard error"
     columns = dict.fromkeys(one.cell.column.label for one in done.cells)
     shown = [[Text(label), *(Text(text) for text in line.values())] for label, line in lines.items()]
-    return Folded(["row", *columns], shown, title=Text(done.recipe.name), caption=note)
+    return WrappedTable(["row", *columns], shown, title=Text(done.recipe.name), caption=note)

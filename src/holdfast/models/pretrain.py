@@ -19,7 +19,7 @@ from holdfast.protocols.evaluate import score
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read, run_id
-from holdfast.report.page import write_page
+from holdfast.report.page import write_report
 from holdfast.run.assemble import Assembly, Workspace
 from holdfast.run.occupied import check_own_model
 from holdfast.run.progress import ProgressListener
@@ -96,7 +96,7 @@ def pretrain(
         record.analysis["before"] = _before(built, episode.stages[0])
         notes = _write(built, out)
         told = (*dataset.notes, *notes)
-        write_page([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=told)
+        write_report([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=told)
         write_text(out / RECORD, record.text())
         saver.finish()
     return _told(out, record, told)

@@ -17,7 +17,7 @@ from holdfast.recipes.base import Key, Recipe
 from holdfast.recipes.measure import Job, Measured, gains_told, jobs_for, measure, remarks
 from holdfast.recipes.specs import Maker
 from holdfast.record import RunRecord
-from holdfast.report.page import write_page
+from holdfast.report.page import write_report
 from holdfast.run.assemble import Workspace
 from holdfast.run.jobs import Engine
 from holdfast.run.many import run_all
@@ -122,7 +122,7 @@ def reproduce(
     )
     title = f"Holdfast: {table.name}, published and measured"
     metric = str(table.settings["metric"])
-    page = write_page(_plain(runs, jobs), Path(out) / "report.html", title=title, metric=metric, notes=notes)
+    page = write_report(_plain(runs, jobs), Path(out) / "report.html", title=title, metric=metric, notes=notes)
     return Reproduction(table, made, runs, page, notes)
 
 

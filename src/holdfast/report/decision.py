@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
-from holdfast.report.against import LEAST_SEEDS, LEVEL, against_baseline, rival_of, told_difference, told_p
+from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import BASELINE, grouped
-from holdfast.report.statistics import McNemar, holm, mcnemar
-from holdfast.report.table import Row, arena, rows
+from holdfast.report.significance import LEVEL, against_baseline, by_example, format_difference, format_p
+from holdfast.report.table import Row, data_and_plan, rows
 from holdfast.report.words import number
 
 
@@ -28,7 +27,7 @@ def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
     """None where nothing is finished, or where runs are of several data sets or plans."""
     groups = grouped(records)
     everything = [record for group in groups.values() for record in group]
-    if len({arena(record) for record in everything}) != 1:
+    if len({data_and_plan(record) for record in everything}) != 1:
         return None
     up = -1 if metric in LOWER_IS_BETTER else 1
     table = [row for row in rows(everything, metric) if row.average is not None and math.isfinite(row.average.mean)]
@@ -52,8 +51,8 @@ def _chosen(records: Sequence[RunRecord], table: Sequence[Row], metric: str, up:
     for row in table:
         entry = tested.get(row.label)
         if entry is not None and entry.p is not None and entry.p < LEVEL and up * entry.pairs.difference > 0:
-            gain = told_difference(entry.pairs.difference, metric)
-            seen = f"p {told_p(entry.p)}, paired t over {entry.pairs.n} seed-target pairs, Holm-corrected"
+            gain = format_difference(entry.pairs.difference, metric)
+            seen = f"p {format_p(entry.p)}, paired t over {entry.pairs.n} seed-target pairs, Holm-corrected"
             rival = next(other for other in table if other.label == entry.rival)
             return row.label, f"it is better than {entry.rival}, {gain} on average ({seen}){_worst(row, rival, metric)}"
     simple = f"so the simplest is taken, {bases[0].label}"
@@ -71,7 +70,7 @@ def _seen(records: Sequence[RunRecord], table: Sequence[Row]) -> str:
         if entry is not None and entry.test.only_a > entry.test.only_b:
             return (
                 f", though in these very runs {row.label} is right on more of the same examples than {entry.rival} "
-                f"(p {told_p(entry.p)}, McNemar's test), which another seed may turn around"
+                f"(p {format_p(entry.p)}, McNemar's test), which another seed may turn around"
             )
     return ""
 
@@ -82,68 +81,3 @@ def _worst(row: Row, rival: Row, metric: str) -> str:
         return ""
     (name, value), (other, least) = row.worst, rival.worst
     return f"; at its worst {number(value, metric)} ({name}) against {number(least, metric)} ({other})"
-
-
-Judged = dict[tuple[object, str, str], list[bool]]  # seed, episode, domain -> right or wrong, in the order of the rows
-
-
-@dataclass(frozen=True, slots=True)
-class ByExample:
-    """One method against its baseline, example by example."""
-
-    label: str
-    rival: str
-    test: McNemar
-    p: float | None  # Holm-corrected over all methods of the records
-
-
-def judged(records: Iterable[RunRecord], *, stage: int = -1) -> Judged:
-    """Which test examples were right after a stage; records that do not say are left out."""
-    found = {}
-    for record in records:
-        for domain, text in (record.stages[stage].get("right", {}) if record.stages else {}).items():
-            found[record.spec.get("seed"), record.episode, domain] = unpacked(text)
-    return found
-
-
-def joined(a: Judged, b: Judged) -> tuple[list[bool], list[bool]]:
-    """What both judge, end to end."""
-    shared = [key for key in a if key in b and len(a[key]) == len(b[key])]
-    return [each for key in shared for each in a[key]], [each for key in shared for each in b[key]]
-
-
-def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
-    """McNemar's test of each method against its baseline where they share too few seeds for a test over seeds.
-
-    Of one training run of each it tells whether they differ on such examples; nothing about other seeds.
-    """
-    found = list(_tested(grouped(records)))
-    corrected = holm([test.p for _, _, test in found])
-    return [ByExample(*each, p) for each, p in zip(found, corrected, strict=True)]
-
-
-def _tested(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[str, str, McNemar]]:
-    for name, group in groups.items():
-        rival = rival_of(group[0], groups)
-        if rival is None:
-            continue
-        seeds = {r.spec.get("seed") for r in group} & {r.spec.get("seed") for r in groups[rival]}
-        mine, theirs = joined(judged(group), judged(groups[rival]))
-        if len(seeds) < LEAST_SEEDS and mine:
-            yield name, rival, mcnemar(mine, theirs)
-
-
-def note(found: list[ByExample]) -> str | None:
-    """One sentence for the console; None where nothing was tested."""
-    if not found:
-        return None
-    words = [
-        f"{entry.label} is right {entry.test.only_a} times where {entry.rival} is not and wrong {entry.test.only_b} "
-        f"times where it is (p {told_p(entry.p)})"
-        for entry in found
-        if entry.p is not None and entry.p < LEVEL
-    ]
-    how = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; of these very runs, other seeds may differ"
-    if not words:
-        return f"example by example no method differs significantly from {BASELINE} ({how})"
-    return f"example by example: {'; '.join(words)} ({how})"

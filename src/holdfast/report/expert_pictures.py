@@ -14,9 +14,9 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from holdfast.record import RunRecord
-from holdfast.report.analyses import Groups, Shown, first_seeds, pictured
 from holdfast.report.plots import SHADES, fragment, plain
 from holdfast.report.routing import colour, draw_map, expert_keys
+from holdfast.report.sections import Groups, Shown, first_seeds, pictured
 
 SHARE = re.compile(r"experts/(load|importance|dropped)/(\d+)(?:/(\d+))?")  # what, layer with experts, expert
 

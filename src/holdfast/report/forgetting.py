@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from holdfast.record import RunRecord
 from holdfast.report.plots import fragment, legend, plain, style
 from holdfast.report.statistics import Cell, summarise
-from holdfast.report.table import arena, stream_domains
-from holdfast.report.transfer import learnt_at
+from holdfast.report.streams import learnt_at
+from holdfast.report.table import data_and_plan, stream_domains
 from holdfast.report.words import metric_name, scaled, show
 
 
@@ -32,7 +32,7 @@ def courses(groups: Mapping[str, Sequence[RunRecord]], metric: str) -> list[list
     for label, group in groups.items():
         for record in group:
             if len(record.stages) > 1:
-                order = (arena(record), *(tuple(stage["train"]) for stage in record.stages))
+                order = (data_and_plan(record), *(tuple(stage["train"]) for stage in record.stages))
                 found.setdefault(order, {}).setdefault(label, []).append(record)
     return [_courses(methods, metric) for methods in found.values()]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from holdfast.report.analyses import Groups, Shown, named
 from holdfast.report.labels import natural
 from holdfast.report.plots import fragment, plain, share_map, style
+from holdfast.report.sections import Groups, Shown, named
 from holdfast.report.words import MISSING
 
 SIDES = ("sources", "targets")

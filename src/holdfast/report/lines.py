@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.report import words
-from holdfast.report.against import Against, told_difference, told_p
 from holdfast.report.gap import Gap
+from holdfast.report.significance import Against, format_difference, format_p
 from holdfast.report.statistics import Cell
-from holdfast.report.table import Row, best, columns, own_columns
-from holdfast.report.transfer import Transfer
+from holdfast.report.streams import Transfer
+from holdfast.report.table import Row, best, columns, source_columns
 
 
 def score_lines(table: Sequence[Row], metric: str) -> list[dict[str, Any]]:
     """The rows as the template writes them: text, value to sort by, bold or not."""
-    targets, owned = columns(table), own_columns(table)
+    targets, owned = columns(table), source_columns(table)
     tops = {t: best({r.label: r.cells[t].mean for r in table if t in r.cells}, metric) for t in targets}
     top_average = best({r.label: r.average.mean for r in table if r.average is not None}, metric)
     top_worst = best({r.label: r.worst[1] for r in table if r.worst is not None}, metric)
@@ -51,11 +51,11 @@ def against_line(entry: Against, metric: str) -> dict[str, Any]:
         "label": entry.label,
         "cells": [
             (entry.rival, None),
-            (f"{told_difference(pairs.difference, metric)} ± {error}", pairs.difference),
+            (f"{format_difference(pairs.difference, metric)} ± {error}", pairs.difference),
             (str(pairs.n), pairs.n),
-            (told_p(pairs.p), pairs.p),
-            (told_p(entry.p), entry.p),
-            (f"{told_p(seeds.p)} (n={seeds.n})", seeds.p),
+            (format_p(pairs.p), pairs.p),
+            (format_p(entry.p), entry.p),
+            (f"{format_p(seeds.p)} (n={seeds.n})", seeds.p),
         ],
     }
 
@@ -98,6 +98,6 @@ def gap_lines(label: str, reference: str, by_domain: Mapping[str, Gap], metric: 
         cells: list[tuple[str, float | None]] = [
             (words.show(cell, metric), cell.mean) for cell in (found.left_out, found.inside)
         ]
-        cells += [(f"{told_difference(found.gap, metric)}{error}", found.gap), (reference, None)]
+        cells += [(f"{format_difference(found.gap, metric)}{error}", found.gap), (reference, None)]
         lines.append({"label": f"{label}, {domain}", "cells": cells})
     return lines

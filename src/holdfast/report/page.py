@@ -15,20 +15,20 @@ from plotly.offline import get_plotlyjs
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
-from holdfast.report import analyses, expert_pictures, general, lines, pictures, plots, routing, slot_pictures, words
-from holdfast.report.against import against_baseline
+from holdfast.report import expert_pictures, general, lines, pictures, plots, routing, sections, slot_pictures, words
 from holdfast.report.decision import decide
 from holdfast.report.forgetting import panels
 from holdfast.report.gap import INSIDE, gaps
 from holdfast.report.labels import grouped
 from holdfast.report.plots import cost_chart
 from holdfast.report.runs import configurations, facts
-from holdfast.report.table import arena, columns, costs, own_columns, r_matrix, rows
+from holdfast.report.significance import against_baseline
+from holdfast.report.streams import transfers
+from holdfast.report.table import columns, costs, data_and_plan, rows, score_matrix, source_columns
 from holdfast.report.terminal import Grid, grid_map
-from holdfast.report.transfer import transfers
 
 
-def write_page(
+def write_report(
     records: Iterable[RunRecord],
     path: Path,
     *,
@@ -55,12 +55,12 @@ def write_page(
     return write_text(path, text)
 
 
-def _scores(everything: Sequence[RunRecord], groups: analyses.Groups, metric: str) -> dict[str, Any]:
+def _scores(everything: Sequence[RunRecord], groups: sections.Groups, metric: str) -> dict[str, Any]:
     """What came out and what it cost: sentences, tables, charts."""
     table, spent = rows(everything, metric), costs(everything)
     # runs inside the domains are what the others are held against, not rivals of them
     rivals = [r for r in everything if r.spec.get("plan") != INSIDE] or everything
-    several = len({arena(r) for r in rivals}) > 1
+    several = len({data_and_plan(r) for r in rivals}) > 1
     ids = {r.id for r in rivals}
     shown = {label for label, group in groups.items() if any(r.id in ids for r in group)}
     headline = (
@@ -76,7 +76,7 @@ def _scores(everything: Sequence[RunRecord], groups: analyses.Groups, metric: st
         "error_note": words.error_note(table),
         "targets": columns(table),
         "scored": "pair of source and target" if all(row.paired for row in table) else "target domain",
-        "owned": own_columns(table),
+        "owned": source_columns(table),
         "own_note": words.OWN,
         "lines": lines.score_lines(table, metric),
         "methods": list(dict.fromkeys(str(group[0].spec["method"]) for group in groups.values())),
@@ -96,7 +96,7 @@ def _scores(everything: Sequence[RunRecord], groups: analyses.Groups, metric: st
     }
 
 
-def _streams(everything: Sequence[RunRecord], groups: analyses.Groups, metric: str) -> dict[str, Any]:
+def _streams(everything: Sequence[RunRecord], groups: sections.Groups, metric: str) -> dict[str, Any]:
     """What happened along streams, where there were some."""
     firsts = {name: group[0] for name, group in groups.items() if len(group[0].stages) > 1}
     span = _span(list(firsts.values()), metric)
@@ -110,7 +110,7 @@ def _streams(everything: Sequence[RunRecord], groups: analyses.Groups, metric: s
     }
 
 
-def _looked_at(everything: Sequence[RunRecord], groups: analyses.Groups, metric: str) -> dict[str, Any]:
+def _looked_at(everything: Sequence[RunRecord], groups: sections.Groups, metric: str) -> dict[str, Any]:
     """What analyses found, and how memories of several sizes did."""
     return {
         "distances": _distances(groups),
@@ -127,25 +127,25 @@ def _looked_at(everything: Sequence[RunRecord], groups: analyses.Groups, metric:
         "patches": expert_pictures.sections(groups),
         "recalls": general.lines(groups),
         "recalled": _pictured(groups, "general-memory", general.panels),
-        "memories": [lines.memory_line(entry) for entry in analyses.memories(groups)],
+        "memories": [lines.memory_line(entry) for entry in sections.memories(groups)],
     }
 
 
-def _distances(groups: analyses.Groups) -> dict[str, Any] | None:
+def _distances(groups: sections.Groups) -> dict[str, Any] | None:
     """The bars, and what their errors are."""
-    found = analyses.distances(groups)
+    found = sections.distances(groups)
     if not found:
         return None
     seeds = max(bar.seeds for bars in found.values() for bar in bars.values())
     places = {label: place for place, label in enumerate(groups)}
     picture = Markup(pictures.distance_bars(found, places))
     legend = plots.legend(groups, found)
-    return {"picture": picture, "legend": legend, "seeds": seeds, "noise": f"{analyses.noise(groups):.2f}"}
+    return {"picture": picture, "legend": legend, "seeds": seeds, "noise": f"{sections.noise(groups):.2f}"}
 
 
-def _pictured(groups: analyses.Groups, name: str, draw: Callable[[analyses.Shown], Any]) -> dict[str, Any]:
+def _pictured(groups: sections.Groups, name: str, draw: Callable[[sections.Shown], Any]) -> dict[str, Any]:
     """The runs that are pictured, each with its pictures, and how many are not."""
-    shown, left = analyses.pictured(groups, name)
+    shown, left = sections.pictured(groups, name)
     drawn = []
     for each in shown:
         made = draw(each)
@@ -156,7 +156,7 @@ def _pictured(groups: analyses.Groups, name: str, draw: Callable[[analyses.Shown
 
 def _span(streams: Sequence[RunRecord], metric: str) -> tuple[float, float] | None:
     """The lowest and the highest score of all streams, so that their colours compare."""
-    values = [v for r in streams for line in r_matrix(r, metric) for v in line if math.isfinite(v)]
+    values = [v for r in streams for line in score_matrix(r, metric) for v in line if math.isfinite(v)]
     return (min(values), max(values)) if values else None
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from holdfast.report.analyses import Bar, Shown, slot_usage
 from holdfast.report.plots import COLOURS, fragment, plain, share_map, style
+from holdfast.report.sections import Bar, Shown, slot_usage
 
 SOURCES, TARGET = COLOURS[0], COLOURS[1]
 MARKS = {"sources": (SOURCES, "circle-open", "solid"), "target": (TARGET, "x-thin-open", "dash")}

@@ -13,8 +13,8 @@ import plotly.io as pio
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
-from holdfast.report.table import Row, columns, r_matrix, stream_domains
-from holdfast.report.transfer import unlearnt
+from holdfast.report.streams import unlearnt
+from holdfast.report.table import Row, columns, score_matrix, stream_domains
 from holdfast.report.words import is_percent, metric_name, number, scaled, show
 
 # Okabe and Ito's palette without black and yellow; a round of colours has one symbol and one dash
@@ -98,7 +98,7 @@ def stream_heatmap(record: RunRecord, metric: str | None = None, *, span: tuple[
     `span`: the scores of the lightest and of the darkest colour.
     """
     metric = metric or str(record.spec["metric"])
-    values = r_matrix(record, metric)
+    values = score_matrix(record, metric)
     shown = [[None if math.isnan(v) else scaled(v, metric) for v in line] for line in values]
     after = [f"{i + 1}: " + plain("+".join(s["train"])) for i, s in enumerate(record.stages)]
     zero_shot = unlearnt(record)

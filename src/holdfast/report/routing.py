@@ -11,9 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 from PIL import Image
 
-from holdfast.report.analyses import Groups, Shown, named
 from holdfast.report.labels import natural
 from holdfast.report.plots import COLOURS, fragment, plain, style
+from holdfast.report.sections import Groups, Shown, named
 from holdfast.report.words import MISSING
 
 MORE = ("#F0E442", "#999999", "#332288", "#882255", "#44AA99", "#DDCC77")  # after the palette of the page

@@ -90,7 +90,7 @@ def leave_one_domain_out(run: RunRecord, folds: Sequence[RunRecord]) -> float | 
     return _mean(found)
 
 
-RULES: dict[str, Rule] = {
+CRITERIA: dict[str, Rule] = {
     "train-validation": train_validation,
     "current-domain": train_validation,  # a run of that selection validates its own domains
     "last": train_validation,  # at the last step

@@ -11,8 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from holdfast.record import RunRecord
-from holdfast.report.analyses import Shown
 from holdfast.report.plots import SHADES, SYMBOLS, fragment, plain, share_map, style
+from holdfast.report.sections import Shown
 from holdfast.report.words import number, scaled
 
 PANELS = {"alone": "Slots alone", "beside": "Slots and training rows"}

@@ -10,13 +10,8 @@ from typing import Any
 
 from holdfast.core.errors import unknown
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
-from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, label, natural
+from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, natural
 from holdfast.report.statistics import Cell, summarise
-
-__all__ = [
-    "Row", "arena", "baselines", "best", "columns", "costs", "flat", "label", "own_columns", "r_matrix", "rows",
-    "stream_domains",
-]  # fmt: skip
 
 SINGLE = "single-source"  # the plan whose columns name the domain that trained, too
 COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters", "macs")
@@ -46,12 +41,12 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
         raise unknown("metric", metric, known)
     places: dict[tuple[str, ...], list[RunRecord]] = {}
     for record in everything:
-        places.setdefault(arena(record), []).append(record)
+        places.setdefault(data_and_plan(record), []).append(record)
     reached = {place: _reached(inside) for place, inside in places.items()}
     needed = {place: _ordered(found) for place, found in reached.items()}
     made = []
     for name, group in groups.items():
-        place = arena(group[0])
+        place = data_and_plan(group[0])
         by_seed: Found = {}
         for record in group:
             for column, scores in reached[place][record.id].items():
@@ -69,7 +64,7 @@ def baselines(groups: Mapping[str, Sequence[RunRecord]], place: tuple[str, ...])
     rule = {
         name: group[0]
         for name, group in groups.items()
-        if group[0].spec["method"] == BASELINE and arena(group[0]) == place
+        if group[0].spec["method"] == BASELINE and data_and_plan(group[0]) == place
     }
     return {name: record for name, record in rule.items() if is_plain(record)} or rule
 
@@ -102,7 +97,7 @@ def _own(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
     return {name: summarise(found[name]) for name in sorted(found, key=natural)}
 
 
-def arena(record: RunRecord) -> tuple[str, ...]:
+def data_and_plan(record: RunRecord) -> tuple[str, ...]:
     """Data and plan: only records that share them have the same targets, so only their averages compare."""
     return tuple(str(record.spec.get(k)) for k in ("data", "fingerprint", "plan"))
 
@@ -139,7 +134,7 @@ def columns(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(column for row in fullest_first for column in row.cells))
 
 
-def own_columns(rows: Iterable[Row]) -> list[str]:
+def source_columns(rows: Iterable[Row]) -> list[str]:
     """Where one domain trained alone, its own column; none elsewhere."""
     return sorted({column for row in rows for column in row.own}, key=natural)
 
@@ -153,7 +148,7 @@ def best(means: Mapping[str, float], metric: str) -> set[str]:
     return {name for name, mean in finite.items() if math.isclose(mean, top, rel_tol=1e-9, abs_tol=1e-12)}
 
 
-def flat(records: Iterable[RunRecord], metric: str) -> list[dict[str, Any]]:
+def flat_table(records: Iterable[RunRecord], metric: str) -> list[dict[str, Any]]:
     """The table for machines: method, target, metric, mean, stderr, n; average and worst come last."""
     found: list[dict[str, Any]] = []
     for row in rows(records, metric):
@@ -175,7 +170,7 @@ def stream_domains(record: RunRecord) -> list[str]:
     return list(dict.fromkeys([*(d for d in learnt if d in tested), *sorted(tested, key=natural)]))
 
 
-def r_matrix(record: RunRecord, metric: str) -> list[list[float]]:
+def score_matrix(record: RunRecord, metric: str) -> list[list[float]]:
     """R[i][j]: the score on domain j of `stream_domains` after stage i; nan where it was not scored."""
     domains = stream_domains(record)
     cells = [[stage["test"].get(d, {}).get(metric) for d in domains] for stage in record.stages]

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.report.plots import SHADES, fragment, plain
-from holdfast.report.table import Row, best, columns, own_columns
+from holdfast.report.table import Row, best, columns, source_columns
 from holdfast.report.words import MISSING, OWN, error_note, metric_name, number, show
 
 
-def rich_table(rows: Sequence[Row], metric: str) -> Folded:
+def rich_table(rows: Sequence[Row], metric: str) -> WrappedTable:
     """Methods by target domains, then average, worst domain, and a lone source's own; the best of a column is bold."""
-    targets, owned = columns(rows), own_columns(rows)
+    targets, owned = columns(rows), source_columns(rows)
     note = f"{error_note(rows)}; best in bold" if len(rows) > 1 else error_note(rows)
     note = f"{note}; {OWN}" if owned else note
     lines = []
@@ -35,7 +35,7 @@ def rich_table(rows: Sequence[Row], metric: str) -> Folded:
         own = [_cell(show(row.own.get(name), metric), row.label in inside[name]) for name in owned]
         lines.append([Text(row.label), *line, _cell(worst, row.label in top_worst), *own])
     names = ["method", *targets, "average", "worst", *owned]
-    return Folded(names, lines, title=Text(metric_name(metric)), caption=note)
+    return WrappedTable(names, lines, title=Text(metric_name(metric)), caption=note)
 
 
 def _cell(text: str, bold: bool) -> Text:
@@ -46,7 +46,7 @@ UNBOUNDED = 10_000  # characters, for what a table would take if it could
 
 
 @dataclass(frozen=True)
-class Folded:
+class WrappedTable:
     """Names of columns, those of labels first, and as many cells in each line; no number is ever cut."""
 
     names: Sequence[str]
@@ -115,10 +115,10 @@ class Grid:
         return [{"label": label, "cells": cells} for label, cells in self.lines]
 
 
-def rich_grid(grid: Grid) -> Folded:
+def rich_grid(grid: Grid) -> WrappedTable:
     """The table for a terminal; what is to be said about it is left to the caller, who knows the width."""
     lines = [[Text(label), *(Text(text) for text, _ in cells)] for label, cells in grid.lines]
-    return Folded(grid.names, lines, title=Text(grid.title, style="bold"), title_justify="left", words=grid.words)
+    return WrappedTable(grid.names, lines, title=Text(grid.title, style="bold"), title_justify="left", words=grid.words)
 
 
 def grid_map(grid: Grid, name: str) -> str:

@@ -171,7 +171,9 @@ def _analyses(
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:
         return {}
-    from holdfast.analysis.views import view_domains  # brings transformers, which takes seconds that most runs can save
+    from holdfast.analysis.views import (
+        collect_views,  # brings transformers, which takes seconds that most runs can save
+    )
 
     stage = episode.stages[-1]
     trained = {part.domain for part in stage.train}
@@ -179,7 +181,7 @@ def _analyses(
     unseen = [part for part in stage.test if part.domain not in trained]
     assert built.method is not None
     model, targets = built.method.deployed, unseen or stage.test
-    views = view_domains(
+    views = collect_views(
         model, built.examples, sources, targets, seed=spec.seed, classes=dataset.classes,
         names=dataset.ids, points=points,
         scored=partial(_score, built, model, spec.metric) if "general-memory" in names else None,

@@ -16,9 +16,9 @@ from holdfast.core.files import cache_folder, write_text
 from holdfast.data.readers.memory import Source
 from holdfast.protocols.fit import Diverged
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
-from holdfast.report.page import write_page
-from holdfast.report.selection import RULES, Choice, choose, overall, trial
-from holdfast.report.table import flat
+from holdfast.report.page import write_report
+from holdfast.report.selection import CRITERIA, Choice, choose, overall, trial
+from holdfast.report.table import flat_table
 from holdfast.run.assemble import Workspace
 from holdfast.run.jobs import Engine
 from holdfast.run.many import run_all
@@ -56,7 +56,7 @@ class Sweep:
 
     def table(self) -> list[dict[str, Any]]:
         """One dict a cell: method, target, metric, mean, stderr, n."""
-        return flat(self.told(), self.metric)
+        return flat_table(self.told(), self.metric)
 
     def choices(self) -> list[dict[str, Any]]:
         """Which trial was taken where, and by which validation score."""
@@ -170,7 +170,7 @@ def _finish(
         {name: _write_best(best[name].spec, out) for name in names}, out / "report.html",
         (*notes, *told, *done.failures.values()),
     )  # fmt: skip
-    write_page(made.told(), made.report, title=f"Holdfast: {title}", metric=made.metric, notes=made.notes)
+    write_report(made.told(), made.report, title=f"Holdfast: {title}", metric=made.metric, notes=made.notes)
     return made
 
 
@@ -255,17 +255,17 @@ class Trials:
         for run in self.runs:
             if (key := trial(run.spec)) in keys:
                 own[key].append(run)
-        judged = {key: overall(runs, RULES[self.select], self.folds) for key, runs in own.items()}
+        judged = {key: overall(runs, CRITERIA[self.select], self.folds) for key, runs in own.items()}
         whole = {key: found for key, found in judged.items() if found and key not in self.failures}
         return [whole[each.key][each.spec.method][1] if each.key in whole else None for each in asked]
 
     def chosen(self) -> list[Choice]:
         """The trial taken for each method, episode and seed."""
-        return choose(self.runs, RULES[self.select], self.folds)
+        return choose(self.runs, CRITERIA[self.select], self.folds)
 
     def best(self) -> dict[str, Trial]:
         """Method -> the trial that is best over all episodes and seeds."""
-        return {m: self.found[key] for m, (key, _) in overall(self.runs, RULES[self.select], self.folds).items()}
+        return {m: self.found[key] for m, (key, _) in overall(self.runs, CRITERIA[self.select], self.folds).items()}
 
     def _leave_out(self, spec: Spec, error: Diverged) -> None:
         number = self.found[trial(spec.json())].number

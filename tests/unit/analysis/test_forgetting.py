@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from holdfast.analysis.forgetting import mass, segment_mass
-from holdfast.analysis.views import View, Views, view_domains
+from holdfast.analysis.views import View, Views, collect_views
 from holdfast.core.store import TensorStore
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
@@ -66,7 +66,7 @@ def test_by_hand():
 @pytest.mark.parametrize("examples", [TEXTS, list(zip(TEXTS, TEXTS[::-1], strict=True))], ids=["texts", "pairs"])
 def test_a_bank_in_time_is_the_mean_mass_over_the_rows_that_read(examples):
     model, prepared = recurrent(examples)
-    views = view_domains(model, prepared, DOMAINS[:1], DOMAINS[1:], seed=0)
+    views = collect_views(model, prepared, DOMAINS[:1], DOMAINS[1:], seed=0)
     found = segment_mass(views, seed=0)
     assert found is not None
     assert (found["sizes"], found["owners"]) == ([5, 3, 2], [0, 1, 2])
@@ -91,7 +91,7 @@ def test_a_memory_on_features_is_cut_by_its_segments(top):
     assert memory.sizes == [4, 7]
     prepared = Examples(TensorStore(x), torch.zeros(60, dtype=torch.long), ("a",))
     model = Model(nn.Linear(6, 6), neck, nn.Linear(6, 2))
-    found = segment_mass(view_domains(model, prepared, [Part("a", np.arange(60))], [], seed=0), seed=0)
+    found = segment_mass(collect_views(model, prepared, [Part("a", np.arange(60))], [], seed=0), seed=0)
     with torch.no_grad():
         read = memory.read(model.backbone(x))
     whole = read.weights if read.slots is None else torch.zeros(60, 3, 11).scatter_(2, read.slots, read.weights)
@@ -105,13 +105,13 @@ def test_a_memory_on_features_is_cut_by_its_segments(top):
 def test_what_has_no_segments_has_nothing_to_say(neck):
     prepared = Examples(TensorStore(torch.randn(9, 6)), torch.zeros(9, dtype=torch.long), ("a",))
     model = Model(nn.Linear(6, 6), neck, nn.Linear(6, 2))
-    assert segment_mass(view_domains(model, prepared, [Part("a", np.arange(9))], [], seed=0), seed=0) is None
+    assert segment_mass(collect_views(model, prepared, [Part("a", np.arange(9))], [], seed=0), seed=0) is None
 
 
 def test_segments_of_another_memory_than_the_one_heard_are_not_taken():
     model, prepared = recurrent(TEXTS)
     model.neck = product_key(model.width, slots=16, heads=2, key_width=4, top=3)
-    views = view_domains(model, prepared, DOMAINS, [], seed=0)
+    views = collect_views(model, prepared, DOMAINS, [], seed=0)
     assert all(len(each.usage) == 16 for each in views)
     assert segment_mass(views, seed=0) is None
 

@@ -12,7 +12,7 @@ import torch
 from holdfast import catalog
 from holdfast.analysis.general_use import depth, general_use
 from holdfast.analysis.general_views import Effect, Recalled, view_effects, view_general
-from holdfast.analysis.views import View, Views, view_domains
+from holdfast.analysis.views import View, Views, collect_views
 from holdfast.core.inputs import Question
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples, prepare
@@ -138,7 +138,7 @@ def test_tags_and_answers_are_looked_at_by_places_and_windows(task, folders):
         kept = examples.map(partial(made.task.look, model), rows.numpy(), targets=True)
         return made.task.scores(kept, examples.targets(rows), ["nll"])["nll"]
 
-    views = view_domains(model, examples, *parts, seed=0, scored=scored)
+    views = collect_views(model, examples, *parts, seed=0, scored=scored)
     rows = examples.rows_of(parts[0][0])
     assert (len(rows) > 4) == (task == "span")  # a text is in several windows
     found = views.sources[0].general
@@ -164,9 +164,9 @@ def test_other_networks_say_nothing(folders):
     model, examples = built(TextEncoder.build(list, name=folders["domain"], length=12))
     assert view_general(model, examples, np.arange(3)) is None
     parts = [Part("a", np.arange(5))], [Part("b", np.arange(5, 10))]
-    assert general_use(view_domains(model, examples, *parts, seed=0), seed=0) is None
+    assert general_use(collect_views(model, examples, *parts, seed=0), seed=0) is None
     model, examples = gmap(folders)
-    told = general_use(view_domains(model, examples, *parts, seed=0), seed=0)
+    told = general_use(collect_views(model, examples, *parts, seed=0), seed=0)
     assert told is not None
     assert (list(told["sources"]), list(told["targets"]), told["layers"]) == (["a"], ["b"], [2, 3])
     assert told["targets"]["b"]["scores"] is None  # nobody asked for them

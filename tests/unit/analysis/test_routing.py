@@ -14,7 +14,7 @@ from PIL import Image
 
 from holdfast.analysis.routing import information, routing, shuffled
 from holdfast.analysis.routing_views import Routed, view_routing
-from holdfast.analysis.views import View, Views, view_domains
+from holdfast.analysis.views import View, Views, collect_views
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Pixels, Texts
@@ -22,8 +22,8 @@ from holdfast.data.splits import Part
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.report.analyses import Shown
 from holdfast.report.routing import panels
+from holdfast.report.sections import Shown
 from tests.unit.nn.transformers import transformer
 
 EXPERTS = {"count": 3, "at": [0, 2], "inner": 8}
@@ -94,7 +94,7 @@ def test_a_network_without_experts_says_nothing(tmp_path):
     model, examples = built("vit", tmp_path)
     assert view_routing(model, examples, np.arange(3)) is None
     part = Part("a", np.arange(5))
-    assert routing(view_domains(model, examples, [part], [Part("b", np.arange(5, 10))], seed=0), seed=0) is None
+    assert routing(collect_views(model, examples, [part], [Part("b", np.arange(5, 10))], seed=0), seed=0) is None
 
 
 def test_information_by_hand():

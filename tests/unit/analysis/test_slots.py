@@ -11,7 +11,7 @@ from torch import nn
 
 from holdfast.analysis.class_views import CLOUD, ClassView
 from holdfast.analysis.slots import nearest, shares, slot_attention, slot_diversity, slot_map
-from holdfast.analysis.views import View, Views, view_domains
+from holdfast.analysis.views import View, Views, collect_views
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
@@ -39,7 +39,7 @@ def model(**options) -> Model:
 
 
 def look(net: Model, seed: int = 0) -> Views:
-    return view_domains(net, EXAMPLES, [A, B], [T], seed=seed)
+    return collect_views(net, EXAMPLES, [A, B], [T], seed=seed)
 
 
 def test_the_batch_is_sorted_by_class_and_seen_as_one():

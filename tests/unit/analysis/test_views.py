@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.analysis.views import view_domains
+from holdfast.analysis.views import collect_views
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
@@ -29,7 +29,7 @@ def model(*, top: int | None = None, memory: bool = True) -> Model:
 
 def test_features_are_those_before_inside_and_after_the_neck():
     net = model().eval()
-    source, target = view_domains(net, EXAMPLES, [B], [T], seed=0)
+    source, target = collect_views(net, EXAMPLES, [B], [T], seed=0)
     assert (source.domain, target.domain) == ("b", "t")
     with torch.no_grad():
         z = net.backbone(X[B.rows])
@@ -44,7 +44,7 @@ def test_features_are_those_before_inside_and_after_the_neck():
 
 def test_weights_of_chosen_slots_find_their_slots():
     net = model(top=2).eval()
-    (view,) = view_domains(net, EXAMPLES, [B], [], seed=0).sources
+    (view,) = collect_views(net, EXAMPLES, [B], [], seed=0).sources
     with torch.no_grad():
         read = net.neck.fused.memory.read(net.backbone(X[B.rows]))
     whole = torch.zeros(100, 3, 20).scatter_(2, read.slots, read.weights)
@@ -54,14 +54,14 @@ def test_weights_of_chosen_slots_find_their_slots():
 
 
 def test_a_plain_network_has_no_memory():
-    (view,) = view_domains(model(memory=False), EXAMPLES, [B], [], seed=0).sources
+    (view,) = collect_views(model(memory=False), EXAMPLES, [B], [], seed=0).sources
     assert view.content is view.usage is view.peaks is None
     np.testing.assert_array_equal(view.backbone, view.features)
 
 
 def test_rows_are_capped_a_side_shared_by_domains_and_drawn_by_seed():
     halves = [Part("a", A.rows[:450]), Part("a", A.rows[450:]), B]
-    views = [view_domains(model(), EXAMPLES, halves, [T], seed=seed, most=300) for seed in (0, 0, 1)]
+    views = [collect_views(model(), EXAMPLES, halves, [T], seed=seed, most=300) for seed in (0, 0, 1)]
     assert [len(v.features) for v in views[0]] == [150, 100, 300]  # two domains share 300; b has 100 alone
     np.testing.assert_array_equal(views[0].targets[0].backbone, views[1].targets[0].backbone)
     assert not np.array_equal(views[0].targets[0].backbone, views[2].targets[0].backbone)
@@ -71,7 +71,7 @@ def test_the_network_is_left_as_it_was():
     net = model().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     state = torch.get_rng_state()
-    view_domains(net, EXAMPLES, [A], [T], seed=0)
+    collect_views(net, EXAMPLES, [A], [T], seed=0)
     assert net.training
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)

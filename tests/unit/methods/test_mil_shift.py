@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.analysis.shift import a_distance
+from holdfast.analysis.domain_distance import a_distance
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import generator, seeded
 from holdfast.methods.base import Method, StageInfo

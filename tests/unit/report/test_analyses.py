@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.report.analyses import PICTURED, Bar, distances, memories, noise, pictured
 from holdfast.report.labels import grouped
-from holdfast.report.page import write_page
+from holdfast.report.page import write_report
 from holdfast.report.pictures import SOURCES, TARGET, distance_bars, feature_panels, segment_map, slot_bars
-from tests.unit.report.made import record
+from holdfast.report.sections import PICTURED, Bar, distances, memories, noise, pictured
+from tests.unit.report.fake_records import record
 from tests.unit.report.test_page import written
 from tests.unit.report.test_plots import figure
 
@@ -184,7 +184,7 @@ def test_names_are_text_and_pictures_have_names_of_their_own(tmp_path):
     found = {"a_distance": targets(**{WILD: distance(1.0)}), "memory_use": memory(2.0)}
     found |= {"projection": plane(targets=(WILD,)), "projection_tsne": plane(how="tsne")}
     found |= {"segment_mass": segments() | {"targets": {WILD: segments()["targets"]["fic"]}}}
-    path = write_page([run(WILD, **found), run("erm", **found)], tmp_path / "p.html", title="x", metric="accuracy")
+    path = write_report([run(WILD, **found), run("erm", **found)], tmp_path / "p.html", title="x", metric="accuracy")
     text = path.read_text(encoding="utf-8")
     assert WILD not in text
     ids = [part.split('"')[0] for part in text.split('<div id="')[1:]]

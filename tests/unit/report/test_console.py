@@ -8,7 +8,7 @@ from rich.console import Console
 
 from holdfast.report.table import rows
 from holdfast.report.terminal import matrix, rich_grid, rich_table
-from tests.unit.report.made import alone, leave_one_out, record
+from tests.unit.report.fake_records import alone, leave_one_out, record
 
 
 def printed(made, metric="accuracy", *, styled=False, width=120) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from holdfast.report.plots import cost_chart, front, points
 from holdfast.report.table import costs, rows
-from tests.unit.report.made import COST, record
+from tests.unit.report.fake_records import COST, record
 from tests.unit.report.test_plots import figure
 
 MADE = {"quick": (1.0, 0.6), "slow": (9.0, 0.8), "beaten": (10.0, 0.7), "best": (20.0, 0.9)}

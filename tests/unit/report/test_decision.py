@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.report.against import against_baseline
 from holdfast.report.decision import decide
-from tests.unit.report.made import record
-from tests.unit.report.test_against import ERM, HMA, MIL, grid
+from holdfast.report.significance import against_baseline
+from tests.unit.report.fake_records import record
 from tests.unit.report.test_by_example import BASE, BETTER, made
+from tests.unit.report.test_significance import ERM, HMA, MIL, grid
 
 
 def test_a_method_that_is_better_by_more_than_chance_is_taken():

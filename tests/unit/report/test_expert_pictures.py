@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from holdfast.report.expert_pictures import sections, shares
-from holdfast.report.page import write_page
-from tests.unit.report.made import record
+from holdfast.report.page import write_report
+from tests.unit.report.fake_records import record
 
 IMAGE = "data:image/png;base64,AAAA"
 ACROSS = {
@@ -96,7 +96,7 @@ def test_a_section_for_everything_that_records_tell():
 
 def test_the_page_holds_them_escaped(tmp_path):
     told = replace(record("erm", 0, {"c": 0.5}), analysis={"expert-agreement": ACROSS})
-    text = write_page([told], tmp_path / "report.html", title="A report", metric="accuracy").read_text()
+    text = write_report([told], tmp_path / "report.html", title="A report", metric="accuracy").read_text()
     assert "One image in several domains" in text
     assert "cat/1, a&lt;i&gt;" in text
     assert "a<i>" not in text

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.report.forgetting import courses, panels, reach
 from holdfast.report.labels import grouped
-from tests.unit.report.made import leave_one_out, stream
+from tests.unit.report.fake_records import leave_one_out, stream
 from tests.unit.report.test_plots import WILD, figure
 
 ERM = [

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.report.gap import gaps, in_domain_gap, worst_domain
-from tests.unit.report.made import record
+from tests.unit.report.fake_records import record
 
 LEFT = [
     record("erm", s, {d: v}) for d, values in {"a": [0.5, 0.7], "b": [0.8, 0.8]}.items() for s, v in enumerate(values)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.report.analyses import pictured
 from holdfast.report.general import lines, panels
-from holdfast.report.page import write_page
-from tests.unit.report.made import record
+from holdfast.report.page import write_report
+from holdfast.report.sections import pictured
+from tests.unit.report.fake_records import record
 
 
 def domain(mass: float, moved: float | None = 0.25, **scores):
@@ -52,12 +52,12 @@ def test_pictures_of_heads_domains_and_gates():
 
 
 def test_the_page_holds_them(tmp_path):
-    text = write_page(records(), tmp_path / "report.html", title="A report", metric="accuracy").read_text()
+    text = write_report(records(), tmp_path / "report.html", title="A report", metric="accuracy").read_text()
     assert "What is read of the general model" in text
     assert "erm to c, layer 12" in text
     assert "Gate of layer 6" in text
     assert ">0.750<" in text
     assert "1 more run is in the records" in text
     assert "b<i>" not in text
-    plain = write_page([record("erm", 0, {"c": 0.5})], tmp_path / "plain.html", title="A report", metric="accuracy")
+    plain = write_report([record("erm", 0, {"c": 0.5})], tmp_path / "plain.html", title="A report", metric="accuracy")
     assert "What is read of the general model" not in plain.read_text()

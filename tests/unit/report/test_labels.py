@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from holdfast.report.labels import grouped, label
-from tests.unit.report.made import record
+from tests.unit.report.fake_records import record
 
 
 def made(method: str, neck: str | None = "none", *, neck_args: dict | None = None, **other):

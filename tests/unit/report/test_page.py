@@ -11,17 +11,17 @@ from plotly.offline import get_plotlyjs
 
 import holdfast.report
 from holdfast.core.errors import BadInput
-from holdfast.report.page import write_page
+from holdfast.report.page import write_report
 from holdfast.report.table import rows
 from holdfast.report.words import headline
-from tests.unit.report.made import alone, leave_one_out, record, stream
+from tests.unit.report.fake_records import alone, leave_one_out, record, stream
 
 WILD = "<script>alert(1)</script>"
 
 
 def written(tmp_path: Path, made, *, metric="accuracy", title="A report", notes=()) -> str:
     """The page without plotly.js."""
-    path = write_page(made, tmp_path / "report.html", title=title, metric=metric, notes=notes)
+    path = write_report(made, tmp_path / "report.html", title=title, metric=metric, notes=notes)
     text = path.read_text(encoding="utf-8")
     assert text.count(get_plotlyjs()) == 1
     return text.replace(get_plotlyjs(), "")
@@ -123,7 +123,7 @@ def test_mixed_data_sets_have_no_winner(tmp_path):
 
 def test_no_records_is_said_and_nothing_written(tmp_path):
     with pytest.raises(BadInput, match="no run records"):
-        write_page([], tmp_path / "report.html", title="x", metric="accuracy")
+        write_report([], tmp_path / "report.html", title="x", metric="accuracy")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.report.plots import COLOURS, curves, scores_chart, stream_heatmap
 from holdfast.report.table import rows
 from holdfast.tasks.respond import Respond
-from tests.unit.report.made import leave_one_out, record, stream
+from tests.unit.report.fake_records import leave_one_out, record, stream
 
 WILD = "<script>alert(1)</script>"
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from holdfast.report.analyses import pictured
-from holdfast.report.page import write_page
+from holdfast.report.page import write_report
 from holdfast.report.routing import colour, draw_map, grey, lines, panels
-from tests.unit.report.made import record
+from holdfast.report.sections import pictured
+from tests.unit.report.fake_records import record
 
 FOUND = {
     "experts": 2,
@@ -71,11 +71,11 @@ def test_experts_have_colours_of_their_own():
 
 
 def test_the_page_holds_them(tmp_path):
-    text = write_page(records(), tmp_path / "report.html", title="A report", metric="accuracy").read_text()
+    text = write_report(records(), tmp_path / "report.html", title="A report", metric="accuracy").read_text()
     assert "Which experts are chosen" in text
     assert "erm to c, layer 10" in text
     assert "1 more run is in the records" in text
     assert "b<i>" not in text
     assert "b&lt;i&gt;" in text
-    plain = write_page([record("erm", 0, {"c": 0.5})], tmp_path / "plain.html", title="A report", metric="accuracy")
+    plain = write_report([record("erm", 0, {"c": 0.5})], tmp_path / "plain.html", title="A report", metric="accuracy")
     assert "Which experts are chosen" not in plain.read_text()

@@ -4,7 +4,7 @@ import json
 
 from holdfast.report.labels import grouped
 from holdfast.report.runs import configurations, facts
-from tests.unit.report.made import leave_one_out
+from tests.unit.report.fake_records import leave_one_out
 
 
 def test_every_run_is_listed_under_its_configuration():

@@ -13,7 +13,7 @@ import pytest
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.record import RunRecord
-from holdfast.report.selection import RULES, choose, leave_one_domain_out, oracle, overall, train_validation, trial
+from holdfast.report.selection import CRITERIA, choose, leave_one_domain_out, oracle, overall, train_validation, trial
 
 VALID = {1: (0.9, 0.7), 2: (0.8, 0.7), 3: (0.6, 0.6)}
 PEEK = {1: 0.50, 2: 0.60, 3: 0.55}
@@ -145,4 +145,4 @@ def test_overall_is_the_mean_over_episodes_and_seeds_of_whole_trials():
 
 
 def test_every_selection_has_a_rule():
-    assert set(RULES) == set(catalog.SELECTIONS)
+    assert set(CRITERIA) == set(catalog.SELECTIONS)

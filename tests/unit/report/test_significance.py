@@ -2,113 +2,93 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
-from scipy import stats
 
-from holdfast.core.errors import BadInput
-from holdfast.report.statistics import bootstrap_signed_rank, holm, mcnemar, paired_t, signed_rank
+from holdfast.report.significance import against_baseline, baseline_note, format_p, paired
+from tests.unit.report.fake_records import leave_one_out, record
+from tests.unit.report.test_page import written
 
 
-def test_paired_t_by_hand():
-    found = paired_t([3.0, 4.0, 8.0], [1.0, 1.0, 1.0])  # differences 2, 3, 7
-    assert found.difference == 4.0
-    assert found.stdev == pytest.approx(math.sqrt(7))
-    assert found.stderr == pytest.approx(math.sqrt(7 / 3))
-    assert found.t == pytest.approx(4 / math.sqrt(7 / 3))
-    t = 4 / math.sqrt(7 / 3)
-    assert found.p == pytest.approx(1 - t / math.sqrt(2 + t * t))  # two degrees have a closed form
+def grid(method, table, **other):
+    """Records of {target: scores by seed}."""
+    return [record(method, s, {t: v}, **other) for t, values in table.items() for s, v in enumerate(values)]
+
+
+ERM = grid("erm", {"films": [0.50, 0.60, 0.70], "books": [0.40, 0.50, 0.60]})
+MIL = grid("mil", {"films": [0.60, 0.71, 0.79], "books": [0.51, 0.60, 0.69]})  # better by .10 .11 .09 .11 .10 .09
+HMA = grid("hma", {"films": [0.51, 0.58, 0.70], "books": [0.40, 0.51, 0.59]})  # by .01 -.02 .00 .00 .01 -.01
+
+
+def test_pairs_are_of_one_seed_and_target():
+    found = paired(reversed(MIL), ERM, "accuracy")
+    assert found is not None
+    assert found.n == 6
+    assert found.difference == pytest.approx(0.10)
+    assert found.stdev == pytest.approx((4 * 0.01**2 / 5) ** 0.5)
+
+
+def test_over_seeds_each_pair_is_a_mean_over_targets():
+    found = paired(MIL, ERM, "accuracy", over="seeds")
+    assert found is not None
     assert found.n == 3
+    assert found.stdev == pytest.approx(math.sqrt(1.5e-4 / 2))  # of .105, .105, .09, whose mean is .1
 
 
-def test_paired_t_is_scipys():
-    chance = np.random.default_rng(0)
-    for n in (2, 5, 30):
-        a, b = chance.normal(size=(2, n))
-        theirs = stats.ttest_rel(a, b)
-        ours = paired_t(a.tolist(), b.tolist())
-        assert (ours.t, ours.p) == (pytest.approx(theirs.statistic), pytest.approx(theirs.pvalue))
+def test_a_seed_that_lacks_a_target_is_no_mean_and_nothing_shared_is_none():
+    assert paired(MIL[:-1], ERM, "accuracy", over="seeds").n == 2  # pyright: ignore[reportOptionalMemberAccess]
+    assert paired(MIL[:-1], ERM, "accuracy").n == 5  # pyright: ignore[reportOptionalMemberAccess]
+    assert paired([record("mil", 9, {"films": 0.5})], ERM, "accuracy") is None
 
 
-@pytest.mark.parametrize("b", [[0.5, 0.6, 0.7], [0.4, 0.5, 0.6]], ids=["no difference", "equal differences"])
-def test_differences_without_spread_have_no_p(b):
-    found = paired_t([0.5, 0.6, 0.7], b)
-    assert (found.t, found.p) == (None, None)
-    assert found.difference == pytest.approx(0.5 - b[0])
-
-
-def test_one_pair_has_no_p_and_no_pair_is_said():
-    assert paired_t([1.0], [0.0]).p is None
-    with pytest.raises(BadInput, match="3 and 2"):
-        paired_t([1.0, 2.0, 3.0], [1.0, 2.0])
-    with pytest.raises(BadInput, match="at least one"):
-        paired_t([], [])
-
-
-def test_signed_rank_by_hand():
-    # differences 1, 2, -3: W+ = 3; sums of subsets of {1, 2, 3} that reach 3: {3} {1,2} {1,3} {2,3} {1,2,3}
-    assert signed_rank([1.0, 2.0, 0.0], [0.0, 0.0, 3.0]) == (3.0, 5 / 8)
-    # ties: ranks 1.5, 1.5, 3 and W+ = 4.5; reached by {1.5,3} twice and by all three
-    assert signed_rank([1.0, 0.0, 2.0], [0.0, 1.0, 0.0]) == (4.5, 3 / 8)
-    assert signed_rank([0.5, 0.5], [0.5, 0.5]) == (0.0, 1.0)
-
-
-def test_signed_rank_is_scipys_where_there_are_no_ties():
-    chance = np.random.default_rng(1)
-    for n in (4, 10, 25):
-        a, b = chance.normal(size=(2, n))
-        theirs = stats.wilcoxon(a, b, alternative="greater", method="exact")
-        assert signed_rank(a.tolist(), b.tolist())[1] == pytest.approx(theirs.pvalue)
-
-
-def test_differences_that_tie_but_for_rounding_do_tie():
-    assert signed_rank([0.3, 0.1], [0.2, 0.2]) == signed_rank([3.0, 1.0], [2.0, 2.0])
-
-
-def test_bootstrap_scores_both_on_the_same_draws():
-    chance = np.random.default_rng(2)
-    a = chance.random(500) < 0.7
-    found = bootstrap_signed_rank(a.tolist(), a.tolist())
-    assert found.a == found.b
-    assert len(found.a) == 10
-    assert found.p == 1.0
-    assert all(value * 200 == pytest.approx(round(value * 200)) for value in found.a)
-    better = bootstrap_signed_rank(np.ones(500).tolist(), a.tolist())
-    assert better.p == 1 / 1024  # all ten draws are better: one of 2^10 signs
-    assert bootstrap_signed_rank(a.tolist(), np.ones(500).tolist()).p == 1.0  # one-tailed
-    assert bootstrap_signed_rank(a.tolist(), (~a).tolist(), seed=3) == bootstrap_signed_rank(
-        a.tolist(), (~a).tolist(), seed=3
+def test_every_method_against_erm_with_holm():
+    found = {entry.label: entry for entry in against_baseline([*ERM, *MIL, *HMA], "accuracy")}
+    assert set(found) == {"mil", "hma"}
+    assert found["mil"].rival == "erm"
+    assert found["mil"].p == pytest.approx(2 * found["mil"].pairs.p)  # the smaller of two
+    assert found["hma"].p == found["hma"].pairs.p
+    said = baseline_note(list(found.values()), "accuracy")
+    assert said == (
+        "significantly different from erm (paired t over 6 seed-target pairs, Holm-corrected p < 0.05): "
+        "mil +10.0 (p < 0.001); the other 1 does not"
     )
 
 
-def test_mcnemar_by_hand():
-    # only a: 1; only b: 5; both: 2; none: 1
-    a = [1] + [0] * 5 + [1, 1] + [0]
-    b = [0] + [1] * 5 + [1, 1] + [0]
-    found = mcnemar(a, b)
-    assert (found.only_a, found.only_b) == (1, 5)
-    assert found.p == pytest.approx(2 * (1 + 6) / 64)
-    assert found.chi_square == pytest.approx(9 / 6)
-    assert found.p_chi_square == pytest.approx(stats.chi2.sf(1.5, 1))
-    assert found.p == pytest.approx(stats.binomtest(1, 6).pvalue)
+def test_no_claim_without_three_seeds_or_without_the_baseline():
+    assert against_baseline(leave_one_out(), "accuracy") == []
+    assert against_baseline([*MIL, *HMA], "accuracy") == []
+    assert baseline_note([], "accuracy") is None
+    assert str(baseline_note(against_baseline([*ERM, *HMA], "accuracy"), "accuracy")).startswith(
+        "no method differs from erm"
+    )
 
 
-def test_mcnemar_of_equals():
-    assert mcnemar([1, 0, 1], [1, 0, 1]).p == 1.0
-    even = mcnemar([1, 0], [0, 1])
-    assert (even.p, even.chi_square) == (1.0, 0.0)
+def test_the_baseline_is_of_the_same_data_and_settings():
+    other = grid("erm", {"films": [0.1, 0.2, 0.3]}, data="other", fingerprint="f1")
+    assert {e.rival for e in against_baseline([*ERM, *MIL, *other], "accuracy")} == {"erm (reviews)"}
+    wide = [
+        *grid("erm", {"films": [0.1, 0.2, 0.3]}, encoder="mlp"),
+        *grid("mil", {"films": [0.2, 0.3, 0.5]}, encoder="mlp"),
+    ]
+    found = {entry.label: entry.rival for entry in against_baseline([*ERM, *MIL, *wide], "accuracy")}
+    assert found == {"mil (minilm)": "erm (minilm)", "mil (mlp)": "erm (mlp)"}
+    unlike = grid("mil", {"films": [0.2, 0.3, 0.5]}, encoder="cnn")
+    assert against_baseline([*ERM, *wide[:3], *unlike], "accuracy") == []
 
 
-def test_correctness_is_true_or_false():
-    with pytest.raises(BadInput, match="true or false"):
-        mcnemar([0, 2], [0, 1])
-    with pytest.raises(BadInput, match="2 and 1"):
-        mcnemar([True, False], [True])
+def test_the_page_has_the_tests(tmp_path):
+    text = written(tmp_path, [*ERM, *MIL, *HMA])
+    assert "Against the baseline" in text
+    assert "+10.0 ± 0.4" in text
+    assert "Holm-corrected for 2 comparisons" in text
+    assert "Against the baseline" not in written(tmp_path, leave_one_out())
 
 
-def test_holm_by_hand():
-    # sorted .01 .02 .03 .04 times 4 3 2 1: .04 .06 .06 .06, never falling
-    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert holm([0.01, None, 0.5]) == [0.02, None, 0.5]
-    assert holm([]) == []
+def test_names_in_the_tests_are_escaped(tmp_path):
+    wild = grid("<b>x</b>", {"films": [0.2, 0.3, 0.5]})
+    text = written(tmp_path, [*ERM, *wild])
+    assert "Against the baseline" in text
+    assert "<b>x</b>" not in text
+
+
+def test_p_in_words():
+    assert (format_p(None), format_p(0.0001), format_p(0.0123)) == ("–", "< 0.001", "0.012")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.report.analyses import pictured
 from holdfast.report.labels import grouped
-from holdfast.report.page import write_page
+from holdfast.report.page import write_report
+from holdfast.report.sections import pictured
 from holdfast.report.slot_pictures import attention_map, likeness_bars, size_maps, slot_panels
-from tests.unit.report.made import record
+from tests.unit.report.fake_records import record
 from tests.unit.report.test_analyses import run
 from tests.unit.report.test_page import written
 from tests.unit.report.test_plots import figure
@@ -136,7 +136,7 @@ def test_sizes_are_on_the_page_and_names_are_text(tmp_path):
     runs = [sized(real, slots, 0.5) for real in (0, 8) for slots in (0, 8)]
     assert HEADINGS[4] in written(tmp_path, runs)
     found = {"slot_map": plane(), "slot_map_tsne": plane("tsne"), "slot_attention": attention()}
-    path = write_page(
+    path = write_report(
         [run("hma", **found, slot_diversity=diversity()), *runs], tmp_path / "p.html", title="x", metric="accuracy"
     )
     text = path.read_text(encoding="utf-8")

@@ -9,11 +9,20 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.report.labels import configuration, grouped
+from holdfast.report.labels import configuration, grouped, label
 from holdfast.report.lines import cost_line
-from holdfast.report.table import best, columns, costs, flat, label, own_columns, r_matrix, rows, stream_domains
+from holdfast.report.table import (
+    best,
+    columns,
+    costs,
+    flat_table,
+    rows,
+    score_matrix,
+    source_columns,
+    stream_domains,
+)
 from holdfast.report.words import MISSING
-from tests.unit.report.made import COST, alone, leave_one_out, record, stream
+from tests.unit.report.fake_records import COST, alone, leave_one_out, record, stream
 
 
 def test_rows_by_hand():
@@ -145,11 +154,11 @@ def test_a_lone_source_is_shown_beside_the_others_and_in_no_average():
     assert {name: (cell.mean, cell.n) for name, cell in row.own.items()} == {
         "a>a (valid)": (pytest.approx(0.8), 2), "b>b (valid)": (pytest.approx(0.6), 2),
     }  # fmt: skip
-    assert own_columns([row]) == ["a>a (valid)", "b>b (valid)"]
+    assert source_columns([row]) == ["a>a (valid)", "b>b (valid)"]
     assert row.average is not None
     assert row.average.mean == pytest.approx(0.3)
     assert row.worst == ("b>a", 0.2)
-    assert [entry["target"] for entry in flat(made, "accuracy")] == [
+    assert [entry["target"] for entry in flat_table(made, "accuracy")] == [
         "a>b", "b>a", "a>a (valid)", "b>b (valid)", "average", "worst",
     ]  # fmt: skip
     assert rows(leave_one_out(), "accuracy")[0].own == {}
@@ -167,18 +176,18 @@ def test_stream_rows_are_of_the_last_stage_in_the_order_learnt():
     assert list(row.cells) == ["z", "a"] == stream_domains(made)
     assert row.average is not None
     assert row.average.mean == pytest.approx(0.7)
-    assert r_matrix(made, "accuracy") == [[0.9, 0.2], [0.6, 0.8]]
+    assert score_matrix(made, "accuracy") == [[0.9, 0.2], [0.6, 0.8]]
 
 
 def test_r_matrix_has_nan_where_nothing_was_scored():
     made = stream("erm", 0, [{"z": 0.9}, {"a": 0.8, "z": 0.6}], ["z", "a"])
-    matrix = r_matrix(made, "accuracy")
+    matrix = score_matrix(made, "accuracy")
     assert math.isnan(matrix[0][1])
     assert matrix[1] == [0.6, 0.8]
 
 
 def test_flat_is_the_contract():
-    table = flat(leave_one_out(), "accuracy")
+    table = flat_table(leave_one_out(), "accuracy")
     assert all(list(e) == ["method", "target", "metric", "mean", "stderr", "n"] for e in table)
     assert [(e["method"], e["target"]) for e in table] == [
         (m, t) for m in ("erm", "mil") for t in ("books", "films", "average", "worst")
@@ -192,7 +201,7 @@ def test_flat_is_the_contract():
 
 
 def test_a_diverged_run_is_null_for_machines():
-    table = flat([record("erm", 0, {"t": math.nan}, metric="nll")], "nll")
+    table = flat_table([record("erm", 0, {"t": math.nan}, metric="nll")], "nll")
     assert [e["mean"] for e in table] == [None, None, None]
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 PICTURED = 12  # runs that are pictured: a page stays light enough for a phone
 
 
-def nothing_to_show(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:
+def missing_analysis_notes(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:
     """A sentence for the analyses that found nothing in any run, of those that are named with what they need."""
     told = [record.analysis for record in records]
     idle: dict[str, list[str]] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
 from holdfast.report.statistics import Cell, summarise
-from holdfast.report.table import r_matrix, stream_domains
+from holdfast.report.table import score_matrix, stream_domains
 
 Matrix = Sequence[Sequence[float]]
 
@@ -70,7 +70,7 @@ def transfers(records: Iterable[RunRecord], metric: str, *, baseline: Sequence[f
     lower = metric in LOWER_IS_BETTER
     made = []
     for name, group in grouped(records).items():
-        runs = [(r_matrix(r, metric), learnt_at(r)) for r in group if len(r.stages) > 1]
+        runs = [(score_matrix(r, metric), learnt_at(r)) for r in group if len(r.stages) > 1]
         if not runs:
             continue
         forward = [] if baseline is None else [forward_transfer(r, baseline, s, lower_is_better=lower) for r, s in runs]

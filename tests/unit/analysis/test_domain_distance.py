@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from holdfast.analysis.shift import a_distance, against_sources, pairwise
+from holdfast.analysis.domain_distance import a_distance, against_sources, pairwise
 from holdfast.analysis.views import View, Views
 from holdfast.core.errors import BadInput
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from holdfast.report.transfer import average, backward_transfer, forgetting, forward_transfer, learnt_at, transfers
-from tests.unit.report.made import leave_one_out, stream
+from holdfast.report.streams import average, backward_transfer, forgetting, forward_transfer, learnt_at, transfers
+from tests.unit.report.fake_records import leave_one_out, stream
 from tests.unit.report.test_page import written
 
 R = [

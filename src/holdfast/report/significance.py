@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from holdfast.record import RunRecord
+from holdfast.record import RunRecord, unpacked
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain
-from holdfast.report.statistics import Paired, holm, paired_t
-from holdfast.report.table import arena, baselines
+from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
+from holdfast.report.table import baselines, data_and_plan
 from holdfast.report.words import MISSING, is_percent, scaled
 
 LEAST_SEEDS = 3  # fewer say nothing about chance
@@ -58,7 +58,7 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
     groups = grouped(records)
     found = []
     for name, group in groups.items():
-        rival = rival_of(group[0], groups)
+        rival = baseline_of(group[0], groups)
         if rival is None:
             continue
         seeds = {r.spec.get("seed") for r in group} & {r.spec.get("seed") for r in groups[rival]}
@@ -72,19 +72,19 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
     ]  # fmt: skip
 
 
-def told_p(p: float | None) -> str:
+def format_p(p: float | None) -> str:
     """`0.012`, `< 0.001`."""
     if p is None:
         return MISSING
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def told_difference(difference: float, metric: str) -> str:
+def format_difference(difference: float, metric: str) -> str:
     """`+1.2`, in points of a percentage or as it is."""
     return f"{scaled(difference, metric):+.{1 if is_percent(metric) else 3}f}"
 
 
-def note(found: Sequence[Against], metric: str) -> str | None:
+def baseline_note(found: Sequence[Against], metric: str) -> str | None:
     """One sentence for the console; None where nothing was tested."""
     if not found:
         return None
@@ -97,7 +97,7 @@ def note(found: Sequence[Against], metric: str) -> str | None:
     if not told:
         return f"no method differs from {against} significantly ({how})"
     words = [
-        f"{entry.label} {told_difference(entry.pairs.difference, metric)} (p {_equals(entry.p)})" for entry in told
+        f"{entry.label} {format_difference(entry.pairs.difference, metric)} (p {_equals(entry.p)})" for entry in told
     ]
     rest = len(found) - len(told)
     others = "" if not rest else f"; the other {rest} {'does' if rest == 1 else 'do'} not"
@@ -105,7 +105,7 @@ def note(found: Sequence[Against], metric: str) -> str | None:
 
 
 def _equals(p: float | None) -> str:
-    text = told_p(p)
+    text = format_p(p)
     return text if text.startswith("<") else f"= {text}"
 
 
@@ -120,12 +120,12 @@ def _scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str
     return found
 
 
-def rival_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
+def baseline_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
     """The baseline to compare with: the only one on this data and plan, or the one that agrees in all else.
 
     None where there is no such one, and for a baseline itself.
     """
-    near = baselines(groups, arena(record))
+    near = baselines(groups, data_and_plan(record))
     if any(configuration(other) == configuration(record) for other in near.values()):
         return None  # it is one itself
     if len(near) > 1:
@@ -136,3 +136,68 @@ def rival_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | Non
 
 def _rest(record: RunRecord, but: Sequence[str]) -> str:
     return json.dumps({k: v for k, v in record.spec.items() if k not in but}, sort_keys=True)
+
+
+Judged = dict[tuple[object, str, str], list[bool]]  # seed, episode, domain -> right or wrong, in the order of the rows
+
+
+@dataclass(frozen=True, slots=True)
+class ByExample:
+    """One method against its baseline, example by example."""
+
+    label: str
+    rival: str
+    test: McNemar
+    p: float | None  # Holm-corrected over all methods of the records
+
+
+def correctness(records: Iterable[RunRecord], *, stage: int = -1) -> Judged:
+    """Which test examples were right after a stage; records that do not say are left out."""
+    found = {}
+    for record in records:
+        for domain, text in (record.stages[stage].get("right", {}) if record.stages else {}).items():
+            found[record.spec.get("seed"), record.episode, domain] = unpacked(text)
+    return found
+
+
+def shared_correctness(a: Judged, b: Judged) -> tuple[list[bool], list[bool]]:
+    """What both judge, end to end."""
+    shared = [key for key in a if key in b and len(a[key]) == len(b[key])]
+    return [each for key in shared for each in a[key]], [each for key in shared for each in b[key]]
+
+
+def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
+    """McNemar's test of each method against its baseline where they share too few seeds for a test over seeds.
+
+    Of one training run of each it tells whether they differ on such examples; nothing about other seeds.
+    """
+    found = list(_tested(grouped(records)))
+    corrected = holm([test.p for _, _, test in found])
+    return [ByExample(*each, p) for each, p in zip(found, corrected, strict=True)]
+
+
+def _tested(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[str, str, McNemar]]:
+    for name, group in groups.items():
+        rival = baseline_of(group[0], groups)
+        if rival is None:
+            continue
+        seeds = {r.spec.get("seed") for r in group} & {r.spec.get("seed") for r in groups[rival]}
+        mine, theirs = shared_correctness(correctness(group), correctness(groups[rival]))
+        if len(seeds) < LEAST_SEEDS and mine:
+            yield name, rival, mcnemar(mine, theirs)
+
+
+def by_example_note(found: list[ByExample]) -> str | None:
+    """One sentence for the console; None where nothing was tested."""
+    if not found:
+        return None
+    words = [
+        f"{entry.label} is right {entry.test.only_a} times where {entry.rival} is not and wrong {entry.test.only_b} "
+        f"times where it is (p {format_p(entry.p)})"
+        for entry in found
+        if entry.p is not None and entry.p < LEVEL
+    ]
+    how = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; of these very runs, other seeds may differ"
+    if not words:
+        return f"example by example no method differs significantly from {BASELINE} ({how})"
+    return f"example by example: {'; '.join(words)} ({how})"
