@@ -90,7 +90,7 @@ def training_data(
 ) -> Dataset:
     """A data set that a task can be trained on, or one sentence that says what it lacks."""
     asked = catalog.build("tasks", task or "classify", options={})
-    found = load_data(data, columns=columns, need=asked.needs, data_dir=data_dir, form=asked.reads)
+    found = load_data(data, columns=columns, need=asked.needs, data_dir=data_dir, form=asked.data_form)
     return found.checked(labels="label" in asked.needs)
 
 

@@ -87,7 +87,7 @@ def test_each_example_is_encoded_by_itself(case):
 def test_same_seed_same_weights_and_same_preparation(case):
     _, make, _ = case
     a, b = make(), make()
-    assert a.preparation() == b.preparation()
+    assert a.preparation_key() == b.preparation_key()
     for (name, x), y in zip(a.state_dict().items(), b.state_dict().values(), strict=True):
         assert torch.equal(x, y), name
 
@@ -101,4 +101,4 @@ def test_saved_and_loaded_it_encodes_the_same(case, tmp_path):
     other.load_state_dict(encoder.state_dict())
     with torch.no_grad():
         torch.testing.assert_close(encoder(examples(dataset, encoder)), other(examples(dataset, other)), rtol=0, atol=0)
-    assert other.preparation() == encoder.preparation()
+    assert other.preparation_key() == encoder.preparation_key()

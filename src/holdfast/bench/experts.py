@@ -21,7 +21,7 @@ from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Descent, Recipe
-from holdfast.nn.backbones.pretrained import bare_module, layers_of
+from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.experts.layer import Options, SparseMoE
 from holdfast.nn.experts.router import route
@@ -173,10 +173,10 @@ def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBa
     config |= {"num_hidden_layers": 12 if gpu else 4, "image_size": pixels, "patch_size": 16}
     experts = {"count": 6, "top": top} if top else None
     with seeded(0, "init"):
-        backbone = VisionTransformer(bare_module(ViTConfig(**config)), name="vit", size=pixels, experts=experts)
+        backbone = VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=pixels, experts=experts)
         model = Model(backbone, NoNeck(WIDTH), Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
     if mode != "eager":  # layer by layer: those alike are compiled once
-        for layer in layers_of(backbone.module):
+        for layer in layer_stack(backbone.module):
             layer.compile(options=MODES[mode])
     chance = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=chance).to(torch.uint8)

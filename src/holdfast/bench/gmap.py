@@ -15,8 +15,8 @@ from transformers import BertConfig
 
 from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.companion import Held, Second
-from holdfast.nn.backbones.pretrained import bare_module, layers_of
+from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
+from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
 from holdfast.nn.graft.attention import MemoryStates, attend_to, graft
 from holdfast.nn.memory.general import GeneralMemory, plan_reads
 
@@ -54,7 +54,7 @@ def _network(device: torch.device) -> Any:
         vocab_size=1000,
     )
     torch.manual_seed(0)
-    network: Any = bare_module(config)
+    network: Any = module_from_config(config)
     return network.to(device).train()
 
 
@@ -73,10 +73,10 @@ def _precise(device: torch.device) -> torch.autocast:
 def _layers(device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
     """Forward and backward of one layer with and without a memory, to its input and every parameter."""
     network, x = _network(device), _tokens(device)
-    layer = layers_of(network)[0]
+    layer = layer_stack(network)[0]
     other = copy.deepcopy(network)
-    graft(layers_of(other), [0])
-    remembering = layers_of(other)[0]
+    graft(layer_stack(other), [0])
+    remembering = layer_stack(other)[0]
     with device:
         states = torch.randn(*x.ids.shape, network.config.hidden_size, requires_grad=True)
         memory, grad = torch.randn_like(states.detach()), torch.randn_like(states.detach())
@@ -95,7 +95,7 @@ def _step(device: torch.device, strategy: str = "", cache: int = 0) -> Callable[
     network, x = _network(device), _tokens(device)
     memory: GeneralMemory | None = None
     if strategy:
-        second = Second(Held(_network(device)), cache=cache)
+        second = GeneralEncoder(FrozenModule(_network(device)), cache=cache)
         depth = second.depth
         memory = GeneralMemory(network, second, plan_reads(strategy, depth=depth, general=depth)).to(device)
     learned = [*network.parameters(), *(() if memory is None else memory.parameters())]

@@ -19,7 +19,7 @@ from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
 from holdfast.methods.hma import HMA
 from holdfast.methods.optim import Descent, Recipe
-from holdfast.nn.backbones.pretrained import bare_module
+from holdfast.nn.backbones.pretrained import module_from_config
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.block import MemoryBlock
@@ -95,7 +95,7 @@ def _steps(rule: type[HMA] | type[ERM], mode: str, device: torch.device) -> Call
             image_size=pixels,
             patch_size=32 if gpu else 16,
         )
-        backbone = VisionTransformer(bare_module(config), name="vit", size=pixels)
+        backbone = VisionTransformer(module_from_config(config), name="vit", size=pixels)
         tune(backbone, mode)
         made = partial(HeterogeneousMemory, classes=CLASSES, real=4 * size, slots=16 if gpu else 4)
         neck = made(backbone.width) if rule is HMA else NoNeck(backbone.width)

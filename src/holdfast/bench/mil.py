@@ -23,7 +23,7 @@ from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
 from holdfast.methods.optim import Descent, Recipe
-from holdfast.nn.backbones.pretrained import bare_module
+from holdfast.nn.backbones.pretrained import module_from_config
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
-        self.module = bare_module(config)
+        self.module = module_from_config(config)
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Tokens)

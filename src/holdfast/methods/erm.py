@@ -39,9 +39,9 @@ class ERM(Method):
 
     def _in_pieces(self, batch: DomainBatch) -> Metrics:
         """The mean over the batch is the sum of the means over its pieces, each by its share of what is counted."""
-        risks, whole = [], self.task.counted(batch.y)
+        risks, whole = [], self.task.loss_count(batch.y)
         for piece in batch.pieces(self.pieces):
-            part = self.task.counted(piece.y)
+            part = self.task.loss_count(piece.y)
             assert part is not None, "why_whole was not asked"
             assert whole is not None
             risk = self.task.loss(self.model(piece.x), piece.y) * (part / whole)
@@ -51,7 +51,7 @@ class ERM(Method):
         return {"risk": torch.stack(risks).sum()}
 
     def why_whole(self, batch: DomainBatch) -> str:
-        if self.task.counted(batch.y) is None:
+        if self.task.loss_count(batch.y) is None:
             return "the loss of this task is no mean over examples, so that a batch cannot be taken in pieces"
         for part in self.model.modules():
             if isinstance(part, nn.modules.batchnorm._BatchNorm | HeterogeneousMemory | SparseMoE):

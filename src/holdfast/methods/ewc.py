@@ -118,7 +118,7 @@ class EWC(Method):
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             for one in chosen.singles(total.device):
                 output = self.model(one.x)
-                y = one.y if self.empirical else self.task.draw(output.detach(), one.y)
+                y = one.y if self.empirical else self.task.sample_targets(output.detach(), one.y)
                 grads = torch.autograd.grad(self.task.loss(output, y), parameters, allow_unused=True)
                 pairs = zip(grads, parameters, strict=True)
                 total += torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in pairs]) ** 2

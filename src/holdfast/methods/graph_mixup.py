@@ -14,7 +14,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.base import MakeOptimizer, Method, Metrics
-from holdfast.nn.backbones.graph_inputs import Formed
+from holdfast.nn.backbones.graph_inputs import HasGraphForm
 from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
@@ -43,7 +43,7 @@ class GMixup(Method):
         if len(mix) != 2 or not 0 <= mix[0] <= mix[1] <= 1 or share < 0:
             raise BadInput(f"mix takes two shares from low to high and share 0 or more, not {list(mix)} and {share}")
         network = model.backbone
-        if not isinstance(network, Formed):
+        if not isinstance(network, HasGraphForm):
             raise BadInput("g-mixup draws graphs: use it with graphs and an encoder of graphs (--tune full)")
         if network.form.nodes == "categories" or network.form.edge_width:
             raise BadInput("g-mixup takes graphs without features of edges and categories of nodes: leave it out here")

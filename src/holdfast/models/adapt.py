@@ -89,7 +89,7 @@ def adapt(
     task = catalog.build("tasks", saved.task, options={})
     need = tuple(each for each in task.needs if each != "domain")
     new, *again = (
-        in_order(load_data(each, columns=columns, need=need, form=task.reads), saved.columns)
+        in_order(load_data(each, columns=columns, need=need, form=task.data_form), saved.columns)
         for each in (data, *earlier)
     )
     with locked(folder):
@@ -230,7 +230,7 @@ def _told(made: SavedModel, spec: Spec, limit: float, unmeasured: Sequence[str],
     for name in stage["test"]:
         then, now = before[name], after[name]
         if then is not None and now is not None:
-            lost[name] = 100 * (task.better(metric, then) - task.better(metric, now))
+            lost[name] = 100 * (task.selection_value(metric, then) - task.selection_value(metric, now))
     sizes = {**stage["sizes"]["test"], **stage["sizes"]["valid"]}
     worst = max(lost, key=lambda name: lost[name], default="")
     refused = ""

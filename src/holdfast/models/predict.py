@@ -68,7 +68,7 @@ def predict(
     saved, where = load_model(Path(model)), choose_device(device)
     done = Prediction(out, what=SAID.get(saved.task, "labels"))
     _check(saved, abstain_above, done)
-    form = catalog.build("tasks", saved.task, options={}).reads
+    form = catalog.build("tasks", saved.task, options={}).data_form
     whole = saved.task not in ("classify", "respond")  # what it says are lists, whose kind is known at the end alone
     tables = (
         _table(saved, in_order(piece, saved.columns), where, done, calibrated=calibrated, abstain_above=abstain_above)

@@ -32,7 +32,7 @@ from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import told_of
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
-from holdfast.tasks.base import Asking, Structured, Telling
+from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
 
 FORMAT = 1
 WINDOW = 4096  # rows prepared and predicted at a time: a file piece by piece gives what it gives as a whole
@@ -117,21 +117,21 @@ class SavedModel:
     def told(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """What it says of each example, by column: tokens and tags, an answer and its score, or words and theirs."""
         task = catalog.build("tasks", self.task, options=self.record.spec.get("task_args", {}))
-        if not isinstance(task, Structured) or not isinstance(task, Telling):
+        if not isinstance(task, Structured) or not isinstance(task, ColumnTask):
             raise BadInput(f"a model for the task {self.task} has probabilities or responses: ask for those")
-        asking = isinstance(task, Asking)
-        made = task.ask(self.encoder, raw) if asking else task.prepare(self.encoder, raw, self.classes)
+        asking = isinstance(task, InferenceTask)
+        made = task.prepare_inference(self.encoder, raw) if asking else task.prepare(self.encoder, raw, self.classes)
         examples = Examples(made.store, made.y, (), device=device, starts=made.starts)
         self._ready(device)
         found: list[Any] = [None] * len(made.store)
         with torch.no_grad():
             for at, x, _ in examples.over(np.arange(len(made.store)), together=self.model.prediction_batch):
                 outputs = self.model(x)
-                outputs = made.task.brief(outputs) if isinstance(made.task, Asking) else outputs.float()
+                outputs = made.task.compress(outputs) if isinstance(made.task, InferenceTask) else outputs.float()
                 for place, output in zip(at.tolist(), outputs.cpu(), strict=True):
                     found[place] = output
-        assert isinstance(made.task, Telling)
-        return made.task.tell(raw, found, made.y)
+        assert isinstance(made.task, ColumnTask)
+        return made.task.prediction_columns(raw, found, made.y)
 
     def _over(self, raw: Raw, function: Callable[[Any], Tensor], device: torch.device | str) -> Tensor | None:
         """A function of the network over raw examples, (n, ..); None where there are none."""
@@ -158,14 +158,14 @@ class SavedModel:
         """Write the folder; config.json comes last, so a folder that has it is whole. The card says its `name`."""
         check_folder(folder)
         weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
-        spec, preparation = self.record.spec, folder / "preparation"
+        spec, preparation_key = self.record.spec, folder / "preparation"
         try:
             for gone in ("config.json", GAUGE, HELD_OUT, SAMPLE):
                 (folder / gone).unlink(missing_ok=True)
-            preparation.mkdir(parents=True, exist_ok=True)
-            settings = self.encoder.save(preparation)
+            preparation_key.mkdir(parents=True, exist_ok=True)
+            settings = self.encoder.save(preparation_key)
         except OSError as error:
-            raise cannot_write(preparation, error) from error
+            raise cannot_write(preparation_key, error) from error
         encoder = {"name": spec["encoder"], "settings": settings}
         head = {"name": spec["head"], "settings": self.model.head.settings}
         config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder, "head": head}

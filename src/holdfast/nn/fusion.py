@@ -16,7 +16,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.companion import Second
+from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.heads import Dense, Linear
 
@@ -27,12 +27,12 @@ ADDED = ("logits", "probabilities")
 class ConcatenatedStates(nn.Module):
     """States (b, t, 2d): the network's own, then those of a second one; neither sees the other."""
 
-    def __init__(self, width: int, second: Second) -> None:
+    def __init__(self, width: int, second: GeneralEncoder) -> None:
         super().__init__()
         if second.width != width:
             raise BadInput(f"the general model is {second.width} wide and the domain's {width}: take two of one width")
         self.second, self.width = second, 2 * width
-        self.settings: dict[str, Any] = {"frozen": second.held is not None, "digest": second.digest}
+        self.settings: dict[str, Any] = {"frozen": second.frozen is not None, "digest": second.digest}
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
         (other,) = self.second.states(x, [self.second.depth])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.masked_words import MaskedWords, Transform, read_masked_words
+from holdfast.nn.backbones.mlm_head import MaskedLMHead, Transform, load_mlm_head
 from holdfast.nn.backbones.text import TextEncoder
 
 
@@ -88,11 +88,11 @@ class LabelWords(nn.Module):
             made = cls(words=ids, width=width, vocabulary=vocabulary)
             made._set(embedding if rows is None else embedding[list(rows)])
             return made
-        if not encoder.place:
+        if not encoder.checkpoint:
             raise BadInput(
                 "head 'words' needs the checkpoint's masked-word head: use an encoder hf:NAME, or head.tied=true"
             )
-        found = read_masked_words(encoder.place, rows, name=encoder.settings["name"])
+        found = load_mlm_head(encoder.checkpoint, rows, name=encoder.settings["name"])
         dense, norm = found.transform.dense, found.transform.norm
         shape = {"inner": dense.out_features, "activation": found.activation, "eps": norm.eps}
         made = cls(words=ids, width=width, vocabulary=vocabulary, **shape)
@@ -100,7 +100,7 @@ class LabelWords(nn.Module):
         return made
 
     @torch.no_grad()
-    def _set(self, weight: Tensor, found: MaskedWords | None = None) -> None:
+    def _set(self, weight: Tensor, found: MaskedLMHead | None = None) -> None:
         self.decoder.weight.copy_(weight)
         if found is None:
             nn.init.zeros_(self.decoder.bias)

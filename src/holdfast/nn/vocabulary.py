@@ -16,7 +16,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.masked_words import Transform, parts_of, read_masked_words
+from holdfast.nn.backbones.mlm_head import Transform, head_modules, load_mlm_head
 from holdfast.nn.backbones.pretrained import quiet
 from holdfast.nn.backbones.text import TextEncoder
 
@@ -43,7 +43,9 @@ class Vocabulary(nn.Module):
         if width != int(encoder.module.config.hidden_size):
             raise BadInput(f"head 'vocabulary' reads the states of the encoder, but the neck makes {width} of them")
         try:
-            found = read_masked_words(encoder.place, None, name=encoder.settings["name"]) if encoder.place else None
+            found = (
+                load_mlm_head(encoder.checkpoint, None, name=encoder.settings["name"]) if encoder.checkpoint else None
+            )
         except BadInput:
             found = None
         if found is None or found.weight.shape != table.shape:
@@ -95,7 +97,7 @@ def _whole(encoder: TextEncoder, head: Vocabulary) -> Any | None:
     with quiet(), torch.random.fork_rng(devices=[]):
         model = AutoModelForMaskedLM.from_config(config, trust_remote_code=False).float().eval()
     _fill(model.base_model, encoder.module.state_dict())
-    parts = parts_of(model)
+    parts = head_modules(model)
     if parts is None:
         return None
     dense, norm, decoder = parts

@@ -29,7 +29,7 @@ def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
 
 def keep(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
     """What the task keeps of plain predictions of a part's examples, batch by batch, and their targets."""
-    return _both(method, examples, part, lambda x, y: task.keep(method.predict(x), y))
+    return _both(method, examples, part, lambda x, y: task.stats(method.predict(x), y))
 
 
 def score(
@@ -41,7 +41,7 @@ def score(
 
 def look(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
     """What the task keeps of a part's examples, and their targets; it looks itself, so as to do more than predict."""
-    return _both(method, examples, part, lambda x, y: task.look(method.deployed, x, y))
+    return _both(method, examples, part, lambda x, y: task.evaluate(method.deployed, x, y))
 
 
 def _both(method: Method, examples: Examples, part: Part, function: Function) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
 from holdfast.spec import Spec
-from holdfast.tasks.base import Redrawing, Task
+from holdfast.tasks.base import Augmenting, Task
 
 
 class Following(Protocol):
@@ -112,22 +112,22 @@ def _train(
             "such as train-validation, or another --plan"
         )
 
-    metric = task.validated(spec.metric)
+    metric = task.validation_metric(spec.metric)
 
     def validate() -> tuple[dict[str, float], dict[str, float]]:
         scores, losses = {}, {}
         for part in parts:
             kept, y = keep(method, examples, part, task)
-            losses[part.domain] = float(task.risk(kept, y))
+            losses[part.domain] = float(task.loss_from_stats(kept, y))
             if not math.isfinite(losses[part.domain]):
                 return scores, losses  # the loop says that training diverged
             value = task.scores(kept, y, [metric])[metric]
-            scores[part.domain] = task.better(metric, 0.0 if value is None else value)
+            scores[part.domain] = task.selection_value(metric, 0.0 if value is None else value)
         return scores, losses
 
     chance = generator(spec.seed, "batches", index, 0)  # the same in every process, which takes its share of rows
     own = generator(spec.seed, "batches", index, parallel.rank(), "own") if parallel.active() else None
-    redraw = task.redraw if isinstance(task, Redrawing) else None
+    redraw = task.augment if isinstance(task, Augmenting) else None
     batches = Batches(
         examples, stage.train, spec.batch,
         generator=chance, own=own, transform=transform, redraw=redraw,
@@ -168,7 +168,7 @@ def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task:
     for part in stage.test:
         seen, y = look(method, examples, part, task)
         test[part.domain] = task.scores(seen, y, task.metrics)
-        judged = task.right(seen, y)
+        judged = task.correct(seen, y)
         if judged is not None:
             right[part.domain] = packed(judged.tolist())
     return {

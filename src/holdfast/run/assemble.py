@@ -57,7 +57,7 @@ class Workspace:
 
     def store(self, encoder: Backbone) -> Store:
         """The data set's examples, prepared for this encoder."""
-        key = encoder.preparation()
+        key = encoder.preparation_key()
         if key not in self.stores:
             self.stores[key] = prepare(
                 self.dataset.raw, encoder.prepare, size=encoder.size, tick=lambda _: stop_if_asked(), cache=self.cache
@@ -70,7 +70,7 @@ class Workspace:
 
     def asked(self, spec: Spec, task: Structured, encoder: Backbone) -> tuple[Examples, Task]:
         """The examples with the places that the spec's task asks for, and the task that knows them."""
-        key = (f"{spec.task}/{sorted(spec.task_args.items())}", encoder.preparation())
+        key = (f"{spec.task}/{sorted(spec.task_args.items())}", encoder.preparation_key())
         if key not in self.structured:
             self.structured[key] = task.prepare(encoder, self.dataset.raw, self.dataset.classes)
         made = self.structured[key]
@@ -90,7 +90,7 @@ class Workspace:
         assert self.cache is not None
         if encoder in self.features:
             return self.features[encoder]
-        text = f"{weights_digest(encoder)}/{encoder.preparation()}/{sorted(encoder.settings.items())}"
+        text = f"{weights_digest(encoder)}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
         key = hashlib.sha256(text.encode()).hexdigest()
         groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
         done = 0

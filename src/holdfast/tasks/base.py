@@ -26,7 +26,7 @@ class Task(Protocol):
     """One kind of question asked of the outputs of a model."""
 
     @property
-    def reads(self) -> str:
+    def data_form(self) -> str:
         """The form of data that it is asked of: table, tags, questions or corpus."""
         ...
 
@@ -44,19 +44,19 @@ class Task(Protocol):
         """The mean risk of a batch."""
         ...
 
-    def counted(self, y: Tensor) -> int | Tensor | None:
+    def loss_count(self, y: Tensor) -> int | Tensor | None:
         """Of how many risks that is the mean, for these targets; None where the outputs decide it too."""
         ...
 
-    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+    def stats(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, k) what is kept of a batch's outputs for its risk and the scores that `validated` names."""
         ...
 
-    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+    def loss_from_stats(self, kept: Tensor, y: Tensor) -> Tensor:
         """The mean risk of many examples, of what `keep` kept."""
         ...
 
-    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+    def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, k) what is kept of a batch to score it by every metric; it may do more than predict."""
         ...
 
@@ -64,19 +64,19 @@ class Task(Protocol):
         """The named metrics over all examples, of what `look` kept; those `validated` names, of what `keep` did."""
         ...
 
-    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+    def correct(self, seen: Tensor, y: Tensor) -> Tensor | None:
         """(n,) bool, example by example, of what `look` kept; None where answers are not right or wrong."""
         ...
 
-    def validated(self, metric: str) -> str:
+    def validation_metric(self, metric: str) -> str:
         """The metric that validations look at where this one is told: it needs no more than plain outputs."""
         ...
 
-    def better(self, metric: str, value: float) -> float:
+    def selection_value(self, metric: str, value: float) -> float:
         """The value turned so that higher is better."""
         ...
 
-    def draw(self, output: Tensor, y: Tensor) -> Tensor:
+    def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         """(b,) targets drawn as the outputs mean them; the true ones where outputs do not tell how to draw."""
         ...
 
@@ -115,31 +115,31 @@ class Structured(Protocol):
 
 
 @runtime_checkable
-class Redrawing(Protocol):
+class Augmenting(Protocol):
     """A task that shows an example differently each time it is trained on."""
 
-    def redraw(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
+    def augment(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
         """A training batch with inputs and targets drawn anew."""
         ...
 
 
 @runtime_checkable
-class Asking(Protocol):
+class InferenceTask(Protocol):
     """A task whose examples are asked about otherwise than they are trained on and scored."""
 
-    def ask(self, encoder: Backbone, raw: Rows) -> Prepared:
+    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared:
         """Inputs with the places that the user asks about."""
         ...
 
-    def brief(self, output: Tensor) -> Tensor:
+    def compress(self, output: Tensor) -> Tensor:
         """(b, k, n) what `tell` needs of the outputs (b, k, c), where all of them would be too much to keep."""
         ...
 
 
 @runtime_checkable
-class Telling(Protocol):
+class ColumnTask(Protocol):
     """A task whose answers are no labels: it says what a file of predictions holds."""
 
-    def tell(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """Columns with a value for each raw example, of the outputs (k, c) of each input and its targets."""
         ...

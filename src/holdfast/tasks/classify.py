@@ -25,21 +25,21 @@ class Classify:
 
     metrics = ("accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece")
     needs = ("label", "domain")
-    reads = "table"
+    data_form = "table"
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y)
 
-    def counted(self, y: Tensor) -> int | Tensor | None:
+    def loss_count(self, y: Tensor) -> int | Tensor | None:
         return len(y)
 
-    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+    def stats(self, output: Tensor, y: Tensor) -> Tensor:
         return output
 
-    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+    def loss_from_stats(self, kept: Tensor, y: Tensor) -> Tensor:
         return self.loss(kept, y)
 
-    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+    def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         return model(x)
 
     def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
@@ -47,17 +47,17 @@ class Classify:
         truth = y.numpy()
         return {name: _score(name, probability, truth) for name in names}
 
-    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+    def correct(self, seen: Tensor, y: Tensor) -> Tensor | None:
         return seen.argmax(dim=-1) == y
 
-    def validated(self, metric: str) -> str:
+    def validation_metric(self, metric: str) -> str:
         return metric
 
-    def draw(self, output: Tensor, y: Tensor) -> Tensor:
+    def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         """(b,) a label for each row (b, c), drawn with the probabilities that the outputs mean."""
         return torch.multinomial(output.softmax(-1), 1)[:, 0]
 
-    def better(self, metric: str, value: float) -> float:
+    def selection_value(self, metric: str, value: float) -> float:
         return turned(metric, value, self.metrics)
 
 

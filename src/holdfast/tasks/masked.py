@@ -41,7 +41,7 @@ class Masked:
 
     metrics = ("nll", "perplexity", "accuracy")
     needs = ()
-    reads = "corpus"
+    data_form = "corpus"
 
     def __init__(self) -> None:
         self.mask = 0
@@ -65,7 +65,7 @@ class Masked:
         starts = torch.tensor([0, *counts]).cumsum(0)
         return Prepared(join(stores), Ragged.join(targets), task, starts)
 
-    def ask(self, encoder: Backbone, raw: Rows) -> Prepared:
+    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared:
         """Windows in which the user has hidden words; the target of each is the number of its text."""
         giving = giving_states(encoder, "masked")
         task, token = _knowing(giving.tokenizer), giving.tokenizer.mask_token
@@ -83,13 +83,13 @@ class Masked:
         store = TokenStore.build(rows, pad=giving.tokenizer.pad_token_id, at=places)
         return Prepared(store, Ragged.build(owners), task)
 
-    def brief(self, output: Tensor) -> Tensor:
+    def compress(self, output: Tensor) -> Tensor:
         """(b, k, 2) the best word of each place, which is no special one, and its probability among all."""
         chance = output.float().softmax(-1)[..., : len(self.ordinary)]
         sure, best = chance.masked_fill(~self.ordinary.to(chance.device), -1.0).max(-1)
         return torch.stack([best.to(sure), sure], dim=-1)
 
-    def tell(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """The best word of each hidden place and its probability; of a text that hides none, empty lists."""
         assert isinstance(y, Ragged)
         words: list[list[str]] = [[] for _ in range(len(raw))]
@@ -119,7 +119,7 @@ class Masked:
         words = [row[: len(at)] for row, at in zip(y.tolist(), places, strict=True)]
         return TokenStore.build(ids, pad=pad, at=places), Ragged.build(words)
 
-    def redraw(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
+    def augment(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
         """The same texts with other places hidden."""
         assert isinstance(x, Tokens)
         assert x.at is not None
@@ -149,34 +149,34 @@ class Masked:
         lost = F.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=NONE, reduction="sum")
         return lost / (y != NONE).sum().clamp(min=1)
 
-    def counted(self, y: Tensor) -> int | Tensor | None:
+    def loss_count(self, y: Tensor) -> int | Tensor | None:
         return (y != NONE).sum().clamp(min=1)
 
-    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+    def stats(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, 3) sum of risks, hidden words, words guessed right."""
         lost = F.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=NONE, reduction="none").view_as(y)
         return torch.stack([part.sum(1).to(lost) for part in (lost, y != NONE, output.argmax(-1) == y)], dim=1)
 
-    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+    def loss_from_stats(self, kept: Tensor, y: Tensor) -> Tensor:
         return kept[:, LOST].sum() / kept[:, WORDS].sum().clamp(min=1)
 
-    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
-        return self.keep(model(x), y)
+    def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        return self.stats(model(x), y)
 
     def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         total = kept.double().sum(0).tolist()
         return {name: _score(name, total) for name in names}
 
-    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+    def correct(self, seen: Tensor, y: Tensor) -> Tensor | None:
         return None
 
-    def validated(self, metric: str) -> str:
+    def validation_metric(self, metric: str) -> str:
         return metric
 
-    def better(self, metric: str, value: float) -> float:
+    def selection_value(self, metric: str, value: float) -> float:
         return turned(metric, value, self.metrics)
 
-    def draw(self, output: Tensor, y: Tensor) -> Tensor:
+    def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         return y  # a draw for every hidden word would be another text
 
 

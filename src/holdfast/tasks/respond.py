@@ -31,22 +31,22 @@ class Respond:
 
     metrics = ("nll", "perplexity", "bleu2", "w2v_similarity", "distinct2")
     needs = ("domain",)
-    reads = "table"
+    data_form = "table"
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         lost, words = output.unbind(1)
         return lost.sum() / words.sum().clamp(min=1)
 
-    def counted(self, y: Tensor) -> int | Tensor | None:
+    def loss_count(self, y: Tensor) -> int | Tensor | None:
         return None
 
-    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+    def stats(self, output: Tensor, y: Tensor) -> Tensor:
         return output
 
-    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+    def loss_from_stats(self, kept: Tensor, y: Tensor) -> Tensor:
         return self.loss(kept, y)
 
-    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+    def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, 7 + t) the two outputs, words that answer and response share, their lengths, their likeness, the answer.
 
         A likeness that nothing tells is NaN.
@@ -66,16 +66,16 @@ class Respond:
         seen = kept.double()
         return {name: _score(name, seen) for name in names}
 
-    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+    def correct(self, seen: Tensor, y: Tensor) -> Tensor | None:
         return None
 
-    def validated(self, metric: str) -> str:
+    def validation_metric(self, metric: str) -> str:
         return metric if metric in LOWER_IS_BETTER else "nll"
 
-    def better(self, metric: str, value: float) -> float:
+    def selection_value(self, metric: str, value: float) -> float:
         return turned(metric, value, self.metrics)
 
-    def draw(self, output: Tensor, y: Tensor) -> Tensor:
+    def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         return y  # the response lies in the example: the outputs tell its likelihood, not that of others
 
 

@@ -42,7 +42,7 @@ class Span:
 
     metrics = ("answer_f1", "exact_match", "nll")
     needs = ("answers",)
-    reads = "questions"
+    data_form = "questions"
 
     def __init__(self, *, stride: int | None = None, question: int = ASKED, answer: int = ANSWER) -> None:
         least = {"stride": 0, "question": 1, "answer": 1}
@@ -75,7 +75,7 @@ class Span:
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return self._lost(output, y).mean()
 
-    def counted(self, y: Tensor) -> int | Tensor | None:
+    def loss_count(self, y: Tensor) -> int | Tensor | None:
         return len(y)
 
     def _lost(self, output: Tensor, y: Tensor) -> Tensor:
@@ -84,17 +84,17 @@ class Span:
         first, last = (F.cross_entropy(both[..., i], y[:, i], reduction="none") for i in (START, END))
         return (first + last) / 2
 
-    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+    def stats(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, 5) the risk, the best stretch's score, its first and last token of the text, the window."""
         score, first, last = _best(output, y, self.answer)
         columns = (self._lost(output, y), score, first, last, y[:, WINDOW])
         return torch.stack([column.float() for column in columns], dim=1)
 
-    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+    def loss_from_stats(self, kept: Tensor, y: Tensor) -> Tensor:
         return kept[:, LOST].mean()
 
-    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
-        return self.keep(model(x), y)
+    def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        return self.stats(model(x), y)
 
     def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         found: Scores = {}
@@ -126,25 +126,25 @@ class Span:
         spans = self.windows[int(row[WHICH])].spans
         return question.context[spans[int(row[FROM])][0] : spans[int(row[TO])][1]]
 
-    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+    def correct(self, seen: Tensor, y: Tensor) -> Tensor | None:
         return torch.tensor([any(exact(text, a) for a in q.answers) for q, text in self._answers(seen)])
 
-    def validated(self, metric: str) -> str:
+    def validation_metric(self, metric: str) -> str:
         return metric
 
-    def better(self, metric: str, value: float) -> float:
+    def selection_value(self, metric: str, value: float) -> float:
         return turned(metric, value, self.metrics)
 
-    def draw(self, output: Tensor, y: Tensor) -> Tensor:
+    def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, 4) the same windows with both ends drawn as the outputs mean them."""
         chance = _within(output, y).softmax(1)
         ends = [torch.multinomial(chance[..., i], 1) for i in (START, END)]
         return torch.cat([*ends, y[:, PLACES:]], dim=1)
 
-    def tell(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """The answer to each question, and how probable its two ends are in its window."""
         assert isinstance(y, Tensor)
-        kept = torch.cat([self.keep(each[None], y[i : i + 1]) for i, each in enumerate(found)])
+        kept = torch.cat([self.stats(each[None], y[i : i + 1]) for i, each in enumerate(found)])
         best: dict[int, tuple[float, float]] = {}
         for i, (row, each) in enumerate(zip(kept.tolist(), found, strict=True)):
             owner = self.windows[i].owner

@@ -38,7 +38,7 @@ class Tag:
 
     metrics = ("entity_f1", "entity_precision", "entity_recall", "accuracy", "nll")
     needs = ("tags",)
-    reads = "tags"
+    data_form = "tags"
 
     def __init__(self, classes: Sequence[str] = ()) -> None:
         self.classes = tuple(classes)
@@ -65,7 +65,7 @@ class Tag:
         lost, seen = self._lost(output, y)
         return lost.sum() / seen.sum().clamp(min=1)
 
-    def counted(self, y: Tensor) -> int | Tensor | None:
+    def loss_count(self, y: Tensor) -> int | Tensor | None:
         return None
 
     def _lost(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class Tag:
         lost = F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=NONE, reduction="none")
         return lost.view_as(y), seen
 
-    def keep(self, output: Tensor, y: Tensor) -> Tensor:
+    def stats(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, 7) sum of risks, words seen, all words, tags right, entities right, found, true."""
         count, (lost, seen) = output.shape[-1], self._lost(output, y)
         real = y != NONE
@@ -100,32 +100,32 @@ class Tag:
         at = torch.where(last, torch.arange(width, device=tags.device), width)
         return begin, at.flip(1).cummin(1).values.flip(1), kind
 
-    def risk(self, kept: Tensor, y: Tensor) -> Tensor:
+    def loss_from_stats(self, kept: Tensor, y: Tensor) -> Tensor:
         return kept[:, LOST].sum() / kept[:, SEEN].sum().clamp(min=1)
 
-    def look(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
-        return self.keep(model(x), y)
+    def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        return self.stats(model(x), y)
 
     def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         total = kept.double().sum(0).tolist()
         return {name: _score(name, total) for name in names}
 
-    def right(self, seen: Tensor, y: Tensor) -> Tensor | None:
+    def correct(self, seen: Tensor, y: Tensor) -> Tensor | None:
         return None
 
-    def validated(self, metric: str) -> str:
+    def validation_metric(self, metric: str) -> str:
         return metric
 
-    def better(self, metric: str, value: float) -> float:
+    def selection_value(self, metric: str, value: float) -> float:
         return turned(metric, value, self.metrics)
 
-    def draw(self, output: Tensor, y: Tensor) -> Tensor:
+    def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, w) a tag for each word that is seen, drawn with the probabilities that the outputs mean."""
         _, seen = self._lost(output, y)
         drawn = torch.multinomial(output.flatten(0, 1).softmax(-1), 1).view_as(y)
         return torch.where(seen, drawn, y)
 
-    def tell(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+    def prediction_columns(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
         """Words and the tag of each; a word that was never seen is outside of any entity."""
         words, tags = [], []
         for start in range(0, len(raw), CHUNK):

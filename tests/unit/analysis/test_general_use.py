@@ -135,7 +135,7 @@ def test_tags_and_answers_are_looked_at_by_places_and_windows(task, folders):
 
     def scored(part: Part) -> float:
         rows = examples.rows_of(part)
-        kept = examples.map(partial(made.task.look, model), rows.numpy(), targets=True)
+        kept = examples.map(partial(made.task.evaluate, model), rows.numpy(), targets=True)
         return made.task.scores(kept, examples.targets(rows), ["nll"])["nll"]
 
     views = collect_views(model, examples, *parts, seed=0, scored=scored)

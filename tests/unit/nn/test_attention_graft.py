@@ -21,7 +21,7 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
-from holdfast.nn.backbones.pretrained import bare_module, layers_of, load_module
+from holdfast.nn.backbones.pretrained import layer_stack, load_module, module_from_config
 from holdfast.nn.graft.attention import (
     ATTENTIONS,
     MemoryAttention,
@@ -54,7 +54,7 @@ def networks(tmp_path_factory):
     for family, config in KIN.items():
         torch.manual_seed(0)
         sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
-        found[family] = bare_module(config(vocab_size=99, pad_token_id=1, initializer_range=0.2, **sizes))
+        found[family] = module_from_config(config(vocab_size=99, pad_token_id=1, initializer_range=0.2, **sizes))
     for family in FAMILIES[:5]:
         found[family] = load_module(str(getattr(tiny, f"tiny_{family}")(tmp_path_factory.mktemp(family))), what="it")
     return found
@@ -72,7 +72,7 @@ def states(net, ids=IDS, mask=REAL):
 def below(net, ids=IDS, mask=REAL):
     """What the layer at PLACE takes in."""
     seen = []
-    hook = layers_of(net)[PLACE].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    hook = layer_stack(net)[PLACE].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     states(net, ids, mask)
     hook.remove()
     return seen[0].detach()
@@ -83,19 +83,19 @@ def test_a_memory_that_is_hidden_leaves_the_plain_network(net):
     hidden = MemoryStates({PLACE: torch.randn(2, 5, 32).double()}, keep=torch.zeros(2, 5, dtype=torch.bool))
     for mask in (REAL, torch.ones_like(REAL)):
         before = states(net, mask=mask)
-        graft(layers_of(net), [PLACE])
+        graft(layer_stack(net), [PLACE])
         with attend_to(hidden):
             assert_close(states(net, mask=mask), before, rtol=0, atol=1e-6)
-        ungraft(layers_of(net))
+        ungraft(layer_stack(net))
 
 
 def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothing(net):
     for mask in (REAL, torch.ones_like(REAL)):
         before, own = states(net, mask=mask), below(net, mask=mask)
-        graft(layers_of(net), [PLACE])
+        graft(layer_stack(net), [PLACE])
         with attend_to(MemoryStates({PLACE: own})), tape() as side:
             after = states(net, mask=mask)
-        ungraft(layers_of(net))
+        ungraft(layer_stack(net))
         assert_close(after, before, rtol=0, atol=2e-6)
         (mass,) = side["general/mass"]
         assert_close(mass, torch.full((2, 2, 5), 0.5), rtol=0, atol=1e-6)
@@ -103,7 +103,7 @@ def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothi
 
 def test_a_memory_is_read_and_learns_nothing_but_the_layer_does(net):
     before = states(net)
-    graft(layers_of(net), [PLACE])
+    graft(layer_stack(net), [PLACE])
     memory = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
     with attend_to(MemoryStates({PLACE: memory})):
         after = states(net)
@@ -117,10 +117,10 @@ def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
     before, names = states(net), list(net.state_dict())
     parts = dict(net.named_modules())
     for attention in ATTENTIONS:
-        graft(layers_of(net), [0, 2], attention=attention)
+        graft(layer_stack(net), [0, 2], attention=attention)
         assert list(net.state_dict()) == names  # a checkpoint goes in and out as ever
         assert sum(isinstance(part, MemoryAttention) for part in net.modules()) == 2
-        ungraft(layers_of(net))
+        ungraft(layer_stack(net))
         now = dict(net.named_modules())
         assert list(now) == list(parts)
         assert all(now[name] is parts[name] for name in parts)
@@ -129,19 +129,19 @@ def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
 
 def test_weights_trained_while_grafted_are_those_of_the_plain_network_and_modes_follow(net):
     other = copy.deepcopy(net)
-    graft(layers_of(net), [PLACE])
+    graft(layer_stack(net), [PLACE])
     net.train()
     with torch.no_grad():
         for p in net.parameters():
             p += 0.01
     other.load_state_dict(net.state_dict())  # strict
-    ungraft(layers_of(net))
+    ungraft(layer_stack(net))
     assert all(part.training for part in net.modules())
     assert torch.equal(states(net.eval()), states(other.eval()))
 
 
 def test_a_copy_has_parts_of_its_own(net):
-    graft(layers_of(net), [PLACE])
+    graft(layer_stack(net), [PLACE])
     other = copy.deepcopy(net)
     with torch.no_grad():
         for p in other.parameters():
@@ -150,7 +150,7 @@ def test_a_copy_has_parts_of_its_own(net):
     with attend_to(recall):
         assert bool(states(net).any())
         assert not bool(states(other).any())
-    ungraft(layers_of(other))
+    ungraft(layer_stack(other))
     mine = {id(p) for p in net.parameters()}
     assert not any(id(p) in mine for p in other.parameters())
 
@@ -185,9 +185,9 @@ def naive(plain: BertSelfAttention, h, m, real, attention, share):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_it_is_the_equation_in_values_and_gradients(attention, networks):
     net = copy.deepcopy(networks["bert"]).double().eval()
-    plain = layers_of(net)[PLACE].attention.self
-    graft(layers_of(net), [PLACE], attention=attention)
-    made = layers_of(net)[PLACE].attention.self
+    plain = layer_stack(net)[PLACE].attention.self
+    graft(layer_stack(net), [PLACE], attention=attention)
+    made = layer_stack(net)[PLACE].attention.self
     torch.manual_seed(0)
     h, m = (torch.randn(2, 5, 32, dtype=torch.double, requires_grad=True) for _ in range(2))
     share = torch.tensor([0.3, -1.0], dtype=torch.double, requires_grad=True)
@@ -209,14 +209,14 @@ def test_it_is_the_equation_in_values_and_gradients(attention, networks):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attention, networks):
     net = copy.deepcopy(networks["bert"]).double().eval()
-    plain = layers_of(net)[PLACE].attention.self
-    graft(layers_of(net), [PLACE], attention=attention)
+    plain = layer_stack(net)[PLACE].attention.self
+    graft(layer_stack(net), [PLACE], attention=attention)
     torch.manual_seed(0)
     h, m = (torch.randn(2, 5, 32, dtype=torch.double) for _ in range(2))
     share = torch.tensor([0.3, -1.0], dtype=torch.double)
     keys = REAL.bool()
     with torch.no_grad(), attend_to(MemoryStates({PLACE: m}, share={PLACE: share}, released=keys)):
-        found, _ = layers_of(net)[PLACE].attention.self(h, attention_mask=keys[:, None, None])
+        found, _ = layer_stack(net)[PLACE].attention.self(h, attention_mask=keys[:, None, None])
     added = (1.0 - REAL.double()) * -1e4
     outer = torch.einsum("bi,bj->bij", added, added)[:, None]  # as it was released
 
@@ -242,13 +242,13 @@ def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attent
 def test_a_share_of_nothing_is_the_plain_layer(networks):
     net = copy.deepcopy(networks["roberta"]).eval()
     before = states(net)
-    graft(layers_of(net), [PLACE], attention="gate")
+    graft(layer_stack(net), [PLACE], attention="gate")
     with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)}, share={PLACE: torch.full((2,), -torch.inf)})):
         assert_close(states(net), before, rtol=0, atol=1e-6)
 
 
 def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
-    graft(layers_of(net), range(3))
+    graft(layer_stack(net), range(3))
     memory = torch.randn(2, 5, 32)
     with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
         together = states(net)
@@ -262,7 +262,7 @@ def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_a_causal_network_sees_no_later_memory(attention):
     net = tiny_gpt2().eval()
-    graft(layers_of(net), range(3), attention=attention)
+    graft(layer_stack(net), range(3), attention=attention)
     memory, share = torch.randn(1, 5, 32), dict.fromkeys(range(3), torch.zeros(2))
     for mask in (torch.ones(1, 5, dtype=torch.long), torch.tensor([[1, 1, 1, 1, 0]])):
         with attend_to(MemoryStates(dict.fromkeys(range(3), memory), share=share)):
@@ -280,13 +280,13 @@ def test_a_causal_network_sees_no_later_memory(attention):
 def test_a_causal_network_cannot_go_on_from_kept_keys():
     net = tiny_gpt2().eval()
     kept = net(input_ids=IDS[:1], use_cache=True).past_key_values
-    graft(layers_of(net), [PLACE])
+    graft(layer_stack(net), [PLACE])
     with attend_to(MemoryStates({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="word by word"):
         net(input_ids=IDS[:1, :1], past_key_values=kept)
 
 
 def test_without_a_memory_it_says_so(net):
-    graft(layers_of(net), [PLACE])
+    graft(layer_stack(net), [PLACE])
     with pytest.raises(BadInput, match="was given none"):
         states(net)
     with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)})):
@@ -297,7 +297,7 @@ def test_without_a_memory_it_says_so(net):
 
 def test_two_threads_read_their_own(networks):
     net = copy.deepcopy(networks["bert"]).eval()
-    graft(layers_of(net), range(3))
+    graft(layer_stack(net), range(3))
     memories = [torch.full((2, 5, 32), float(i)) for i in range(4)]
 
     def run(memory):
@@ -322,7 +322,7 @@ def test_two_threads_read_their_own(networks):
 @pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
 def test_gradient_checkpointing_reads_the_same_again(family, networks):
     net = copy.deepcopy(networks[family])
-    graft(layers_of(net), range(3))
+    graft(layer_stack(net), range(3))
     for part in net.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
@@ -331,12 +331,12 @@ def test_gradient_checkpointing_reads_the_same_again(family, networks):
     def grads():
         with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
             out = states(net.train())
-        return torch.autograd.grad(out.square().sum(), [memory, *layers_of(net).parameters()])
+        return torch.autograd.grad(out.square().sum(), [memory, *layer_stack(net).parameters()])
 
     plain = grads()
     net.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": checkpoint_context})
     calls = []
-    hook = layers_of(net)[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    hook = layer_stack(net)[0].register_forward_pre_hook(lambda *_: calls.append(1))
     again = grads()
     hook.remove()
     assert len(calls) == 2  # it was computed again
@@ -358,14 +358,14 @@ def test_a_known_name_with_another_function_is_refused(networks):
             return out, weights
 
     net = copy.deepcopy(networks["bert"])
-    layers_of(net)[0].attention.self.__class__ = Sharper
+    layer_stack(net)[0].attention.self.__class__ = Sharper
     with pytest.raises(BadInput, match="Sharper attends in a way that is not known"):
-        graft(layers_of(net), [0])
-    assert layers_of(net)[0].attention.self.training == net.training
+        graft(layer_stack(net), [0])
+    assert layer_stack(net)[0].attention.self.training == net.training
 
 
 def test_a_layer_is_grafted_once(networks):
     net = copy.deepcopy(networks["bert"])
-    graft(layers_of(net), [0])
+    graft(layer_stack(net), [0])
     with pytest.raises(BadInput, match="reads a memory already"):
-        graft(layers_of(net), [0])
+        graft(layer_stack(net), [0])

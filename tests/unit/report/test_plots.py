@@ -91,7 +91,7 @@ def test_curves_of_answers_are_of_what_was_looked_at():
     for metric in task.metrics:
         made = record("erm", 0, {"films": 0.5})
         made.spec.update(task="respond", metric=metric)
-        assert made.validated == task.validated(metric)
+        assert made.validated == task.validation_metric(metric)
 
 
 def test_curves_keep_to_steps_all_runs_reached():

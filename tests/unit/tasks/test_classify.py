@@ -51,10 +51,10 @@ def test_a_class_that_is_absent_from_the_domain_does_not_lower_macro_f1():
 
 
 def test_better_turns_losses_around():
-    assert TASK.better("nll", 2.0) == -2.0
-    assert TASK.better("accuracy", 0.5) == 0.5
+    assert TASK.selection_value("nll", 2.0) == -2.0
+    assert TASK.selection_value("accuracy", 0.5) == 0.5
     with pytest.raises(BadInput, match="did you mean 'accuracy'"):
-        TASK.better("acuracy", 0.0)
+        TASK.selection_value("acuracy", 0.0)
 
 
 def test_loss_is_cross_entropy(case):

@@ -82,7 +82,7 @@ def test_shares_of_what_is_hidden_and_how(encoder):
     rows = torch.arange(len(made.store))
     x, y = made.store.take(rows), made.y.take(rows)
     clean = whole(x, y)
-    for shown, words in ((x, y), made.task.redraw(x, y, generator(0, "a"))):
+    for shown, words in ((x, y), made.task.augment(x, y, generator(0, "a"))):
         assert torch.equal(whole(shown, words), clean)
         places = words >= 0
         now = shown.ids.gather(1, shown.at.clamp(min=0))[places]
@@ -100,7 +100,7 @@ def test_a_step_hides_other_words_and_a_stopped_run_goes_on_with_the_same(encode
     part = Part("d", np.arange(30))
 
     def batches():
-        return Batches(examples, [part], 8, generator=generator(0, "b"), redraw=made.task.redraw)
+        return Batches(examples, [part], 8, generator=generator(0, "b"), redraw=made.task.augment)
 
     straight = batches()
     ran = [next(straight) for _ in range(12)]
@@ -114,8 +114,8 @@ def test_a_step_hides_other_words_and_a_stopped_run_goes_on_with_the_same(encode
         assert torch.equal(one.x.ids, two.x.ids)
         assert torch.equal(one.y, two.y)
     x, y = examples.both(torch.arange(8))
-    first, _ = made.task.redraw(x, y, generator(0, "x"))
-    second, _ = made.task.redraw(x, y, generator(1, "x"))
+    first, _ = made.task.augment(x, y, generator(0, "x"))
+    second, _ = made.task.augment(x, y, generator(1, "x"))
     assert not torch.equal(first.ids, second.ids)
 
 
@@ -136,8 +136,8 @@ def test_the_risk_is_that_of_the_whole_model_at_the_hidden_places(folders, famil
         wanted = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         output = model(x)
         torch.testing.assert_close(made.task.loss(output, y), wanted, rtol=1e-4, atol=1e-4)
-        kept = made.task.keep(output, y)
-    torch.testing.assert_close(made.task.risk(kept, y), wanted, rtol=1e-4, atol=1e-4)
+        kept = made.task.stats(output, y)
+    torch.testing.assert_close(made.task.loss_from_stats(kept, y), wanted, rtol=1e-4, atol=1e-4)
     scores = made.task.scores(kept, y, made.task.metrics)
     assert scores["perplexity"] == pytest.approx(np.exp(scores["nll"]))
     assert output.shape[:2] == y.shape
@@ -180,17 +180,17 @@ def test_texts_of_tagged_sentences_and_of_questions(encoder):
 
 
 def test_pairs_are_refused(encoder):
-    for made in (Masked().prepare, lambda encoder, raw, _: Masked().ask(encoder, raw)):
+    for made in (Masked().prepare, lambda encoder, raw, _: Masked().prepare_inference(encoder, raw)):
         with pytest.raises(BadInput, match="needs plain texts"):
             made(encoder, Texts.of([("a", "b")]), ())
 
 
 def filled(model, texts):
     """What is said of texts, by the way that a model folder goes."""
-    made = Masked().ask(model.backbone, Texts.of(texts))
+    made = Masked().prepare_inference(model.backbone, Texts.of(texts))
     with torch.no_grad():
-        found = made.task.brief(model(made.store.take(torch.arange(len(made.store)))))
-    return made.task.tell(Texts.of(texts), list(found), made.y)
+        found = made.task.compress(model(made.store.take(torch.arange(len(made.store)))))
+    return made.task.prediction_columns(Texts.of(texts), list(found), made.y)
 
 
 def test_hidden_words_are_the_best_of_the_whole_model(folders):
@@ -218,4 +218,4 @@ def test_a_mask_may_be_written_in_one_way_for_all_tokenizers(tmp_path):
 
 def test_texts_that_hide_nothing_are_told_so(encoder):
     with pytest.raises(BadInput, match=r"no text hides a word: write \[MASK\] where"):
-        Masked().ask(encoder, Texts.of(["the film", "was good"]))
+        Masked().prepare_inference(encoder, Texts.of(["the film", "was good"]))

@@ -95,7 +95,7 @@ def model() -> Model:
 def test_a_look_keeps_what_the_scores_need(model):
     x = model.backbone.prepare(PAIRS).take(torch.arange(4))
     with torch.no_grad():
-        seen, answers = TASK.look(model, x, torch.zeros(0)), model.backbone.answer(x).tolist()
+        seen, answers = TASK.evaluate(model, x, torch.zeros(0)), model.backbone.answer(x).tolist()
         assert torch.equal(seen[:, :2], model(x))
     assert seen.shape == (4, 12)
     said = [[word for word in row if word] for row in answers]
@@ -107,19 +107,19 @@ def test_a_look_keeps_what_the_scores_need(model):
 
 
 def test_validations_ask_for_the_likelihood_alone():
-    assert [TASK.validated(name) for name in TASK.metrics] == ["nll", "perplexity", "nll", "nll", "nll"]
-    assert TASK.better("nll", 2.0) == TASK.better("perplexity", 2.0) == -2.0
-    assert TASK.better("bleu2", 0.5) == 0.5
+    assert [TASK.validation_metric(name) for name in TASK.metrics] == ["nll", "perplexity", "nll", "nll", "nll"]
+    assert TASK.selection_value("nll", 2.0) == TASK.selection_value("perplexity", 2.0) == -2.0
+    assert TASK.selection_value("bleu2", 0.5) == 0.5
     with pytest.raises(BadInput, match="did you mean 'bleu2'"):
-        TASK.better("bleu", 1.0)
+        TASK.selection_value("bleu", 1.0)
     with pytest.raises(BadInput, match="unknown metric"):
         TASK.scores(torch.zeros(1, 9), NONE[:1], ["rouge"])
 
 
 def test_targets_are_the_true_ones_and_other_encoders_are_refused(model):
-    assert TASK.draw(torch.zeros(4, 2), NONE) is NONE
+    assert TASK.sample_targets(torch.zeros(4, 2), NONE) is NONE
     plain = Model(torch.nn.Identity(), NoNeck(2), Linear(2, 2))
     with pytest.raises(BadInput, match="an encoder that answers"):
-        TASK.look(plain, torch.zeros(1, 2), torch.zeros(1))
+        TASK.evaluate(plain, torch.zeros(1, 2), torch.zeros(1))
     with pytest.raises(BadInput, match="no layer"):
         model.head.last_layer()

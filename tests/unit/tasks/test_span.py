@@ -57,7 +57,7 @@ def test_the_target_of_a_window_is_where_its_answer_lies(made, raw, encoder):
 
 def test_the_best_stretch_is_that_of_brute_force(made):
     x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(0))
-    kept = made.task.keep(x, made.y)
+    kept = made.task.stats(x, made.y)
     for row, output, target in zip(kept.tolist(), x.tolist(), made.y.tolist(), strict=True):
         n = target[2]
         tried = {(i, j): output[i][0] + output[j][1] for i in range(1, n) for j in range(i, min(n, i + ANSWER))}
@@ -70,7 +70,7 @@ def test_the_best_stretch_is_that_of_brute_force(made):
 def test_no_answer_is_longer_than_it_may_be(encoder, raw):
     made = Span(answer=3).prepare(encoder, raw, ("start", "end"))
     x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(0))
-    for row, output, target in zip(made.task.keep(x, made.y).tolist(), x.tolist(), made.y.tolist(), strict=True):
+    for row, output, target in zip(made.task.stats(x, made.y).tolist(), x.tolist(), made.y.tolist(), strict=True):
         n = target[2]
         tried = {(i, j): output[i][0] + output[j][1] for i in range(1, n) for j in range(i, min(n, i + 3))}
         assert (row[FROM] + 1, row[TO] + 1) == max(tried, key=lambda each: tried[each])
@@ -117,7 +117,7 @@ def test_the_risk_is_the_mean_over_both_ends_of_real_places(made):
         each.append((F.cross_entropy(real[:, 0], target[START]) + F.cross_entropy(real[:, 1], target[END])) / 2)
     wanted = torch.stack(each)
     torch.testing.assert_close(made.task.loss(x, made.y), wanted.mean())
-    kept = made.task.keep(x, made.y)
+    kept = made.task.stats(x, made.y)
     torch.testing.assert_close(kept[:, LOST], wanted)
     assert made.task.scores(kept, made.y, ["nll"])["nll"] == pytest.approx(float(wanted.mean()))
 
@@ -126,16 +126,16 @@ def test_the_window_that_is_surest_answers(made, raw):
     output = torch.zeros(len(made.store), 60, 2)
     for i, (first, last, _, _) in enumerate(made.y.tolist()):
         output[i, first or 1, START] = output[i, last or 1, END] = 9.0 if first else 4.0
-    kept = made.task.keep(output, made.y)
+    kept = made.task.stats(output, made.y)
     found = made.task.scores(kept, made.y, made.task.metrics)
     assert found["exact_match"] == found["answer_f1"] == 1.0
-    assert made.task.right(kept, made.y).tolist() == [True] * len(raw)
-    told = made.task.tell(raw, list(output), made.y)
+    assert made.task.correct(kept, made.y).tolist() == [True] * len(raw)
+    told = made.task.prediction_columns(raw, list(output), made.y)
     assert told["answer"] == [q.answers[0] for q in raw.take(np.arange(len(raw)))]
     assert all(0.5 < sure <= 1 for sure in told["score"])
-    wrong = made.task.keep(-output, made.y)
+    wrong = made.task.stats(-output, made.y)
     assert made.task.scores(wrong, made.y, ["exact_match"])["exact_match"] < 0.5
-    assert made.task.draw(output * 9, made.y)[:, 2:].equal(made.y[:, 2:])
+    assert made.task.sample_targets(output * 9, made.y)[:, 2:].equal(made.y[:, 2:])
 
 
 def test_words_are_counted_as_squad_does():

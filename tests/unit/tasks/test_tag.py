@@ -14,7 +14,7 @@ from holdfast.core.ragged import NONE
 from holdfast.data.raw import Texts
 from holdfast.data.readers.tags import Sentences
 from holdfast.nn.backbones.text import TextEncoder
-from holdfast.tasks.base import Structured, Telling
+from holdfast.tasks.base import ColumnTask, Structured
 from holdfast.tasks.tag import FOUND, LOST, RIGHT, SAME, SEEN, TRUE, WORDS, Tag
 from tests.tiny import tiny_bert
 
@@ -48,7 +48,7 @@ def sure(rows):
 @given(pairs=st.lists(TAGS.flatmap(lambda t: st.tuples(st.just(t), st.permutations(t))), min_size=1, max_size=4))
 def test_entities_are_counted_as_by_hand(pairs):
     true, said = [list(a) for a, _ in pairs], [list(b) for _, b in pairs]
-    kept = TASK.keep(sure(said), padded(true))
+    kept = TASK.stats(sure(said), padded(true))
     for row, a, b in zip(kept.tolist(), true, said, strict=True):
         mine, theirs = entities(b), entities(a)
         assert (row[RIGHT], row[FOUND], row[TRUE]) == (len(mine & theirs), len(mine), len(theirs))
@@ -58,25 +58,25 @@ def test_entities_are_counted_as_by_hand(pairs):
 
 def test_scores_are_those_of_all_sentences_together():
     y = padded([[1, 2, 0, 3], [3, 0]])
-    kept = TASK.keep(sure([[1, 2, 0, 1], [3, 3]]), y)  # found 4, true 3, right 2
+    kept = TASK.stats(sure([[1, 2, 0, 1], [3, 3]]), y)  # found 4, true 3, right 2
     found = TASK.scores(kept, y, TASK.metrics)
     assert found["entity_precision"] == pytest.approx(2 / 4)
     assert found["entity_recall"] == pytest.approx(2 / 3)
     assert found["entity_f1"] == pytest.approx(4 / 7)
     assert found["accuracy"] == pytest.approx(4 / 6)
-    assert TASK.better("nll", 2.0) == -2.0
+    assert TASK.selection_value("nll", 2.0) == -2.0
     with pytest.raises(BadInput, match="entity_f1"):
-        TASK.better("entity_f", 1.0)
+        TASK.selection_value("entity_f", 1.0)
 
 
 def test_a_word_that_was_cut_off_costs_recall_and_no_risk():
     y = torch.tensor([[1, 2, 3 + 5]])  # the last was never seen
     output = sure([[1, 2, 3]])
-    kept = TASK.keep(output, y)
+    kept = TASK.stats(output, y)
     assert kept[0, [SEEN, WORDS, RIGHT, FOUND, TRUE]].tolist() == [2, 3, 1, 1, 2]
     seen = F.cross_entropy(output[0, :2], y[0, :2])
     torch.testing.assert_close(TASK.loss(output, y), seen)
-    torch.testing.assert_close(TASK.risk(kept, y), seen)
+    torch.testing.assert_close(TASK.loss_from_stats(kept, y), seen)
     assert kept[0, LOST] == pytest.approx(2 * float(seen))
 
 
@@ -86,7 +86,7 @@ def test_a_batch_without_a_word_that_is_seen_has_no_risk():
 
 def test_draws_keep_what_is_not_seen():
     y = torch.tensor([[1, 9, NONE]])
-    drawn = TASK.draw(sure([[4, 4, 4]]) * 9, y)
+    drawn = TASK.sample_targets(sure([[4, 4, 4]]) * 9, y)
     assert drawn.tolist() == [[4, 9, NONE]]
 
 
@@ -99,8 +99,8 @@ def test_prepared_targets_lie_at_the_words(tmp_path):
     assert y[1].tolist() == [0] * 6 + [5, 5, 8]  # six words and two marks fill eight tokens
     assert made.store.take(torch.arange(1)).at.tolist() == [[1, 2, 3]]
     assert isinstance(made.task, Structured)
-    assert isinstance(made.task, Telling)
-    told = made.task.tell(raw, list(sure([[3, 4, 0], [1] * 9])), made.y)
+    assert isinstance(made.task, ColumnTask)
+    told = made.task.prediction_columns(raw, list(sure([[3, 4, 0], [1] * 9])), made.y)
     assert told["tokens"][0] == ["the", "phone", "x1"]
     assert told["tags"] == [["B-PER", "I-PER", "O"], ["B-LOC"] * 6 + ["O"] * 3]
     with pytest.raises(BadInput, match="needs sentences with a tag"):

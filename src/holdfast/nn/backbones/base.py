@@ -62,7 +62,7 @@ class Backbone(nn.Module, ABC):
         """The same shape and preparation again; the weights come from the model file."""
         return cls(**settings)
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         """A fingerprint of `prepare`: equal when the prepared inputs are equal."""
         text = json.dumps([type(self).__name__, self.settings], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()

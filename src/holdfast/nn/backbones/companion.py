@@ -20,11 +20,11 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.nn.backbones.pretrained import (
     Stamp,
-    bare_module,
-    layers_of,
+    layer_stack,
     load_config,
     load_module,
-    place_of,
+    locate,
+    module_from_config,
     quiet,
 )
 from holdfast.nn.backbones.words import read_vectors
@@ -51,20 +51,20 @@ class Companion(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
-class Held:
+class FrozenModule:
     """A frozen network, apart from all that learns, is averaged or is kept of a run; copies of a model share it."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module.requires_grad_(False).eval()
         self.digest = _digest(module)
-        self.kept: dict[Any, Tensor] = {}  # (l, t, d) states by layers and tokens
+        self.cached: dict[Any, Tensor] = {}  # (l, t, d) states by layers and tokens
         self.bytes = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
 
-class Second(nn.Module):
+class GeneralEncoder(nn.Module):
     """A network that gives the states of its layers, 1 to `depth`; frozen, or learning with the one that uses them.
 
     Layer 0 is what goes into the first.
@@ -72,39 +72,39 @@ class Second(nn.Module):
     once while there is room, so that nothing depends on which batch came first.
     """
 
-    def __init__(self, module: nn.Module | Held, *, cache: int = 0) -> None:
+    def __init__(self, module: nn.Module | FrozenModule, *, cache: int = 0) -> None:
         super().__init__()
-        self.held = module if isinstance(module, Held) else None
-        self.own: Any = None if isinstance(module, Held) else module
-        if cache < 0 or (cache and self.held is None):
+        self.frozen = module if isinstance(module, FrozenModule) else None
+        self.own: Any = None if isinstance(module, FrozenModule) else module
+        if cache < 0 or (cache and self.frozen is None):
             raise BadInput("encoder.cache is a number of MiB, 0 for none; only the states of a frozen network are kept")
         self.cache = cache * 2**20
         inner: Any = self.module
-        self.width, self.depth = int(inner.config.hidden_size), len(layers_of(inner))
+        self.width, self.depth = int(inner.config.hidden_size), len(layer_stack(inner))
         segments = int(inner.config.to_dict().get("type_vocab_size", 0))
         self._typed = segments > 1 and "token_type_ids" in inspect.signature(inner.forward).parameters
 
     @classmethod
     def build(cls, name: str, *, frozen: bool, cache: int = 0) -> Self:
         """From a folder or a hub name."""
-        return cls(_held(*place_of(name), name) if frozen else load_module(name, what=WHAT), cache=cache)
+        return cls(_held(*locate(name), name) if frozen else load_module(name, what=WHAT), cache=cache)
 
     @classmethod
     def untrained(cls, name: str, *, frozen: bool, cache: int = 0) -> Self:
         """The same shape with fresh weights, drawn now: what its states are good for when it knows nothing."""
-        made = bare_module(load_config(name, what=WHAT))
-        return cls(Held(made) if frozen else made, cache=cache)
+        made = module_from_config(load_config(name, what=WHAT))
+        return cls(FrozenModule(made) if frozen else made, cache=cache)
 
     @classmethod
     def load(cls, folder: Path, *, frozen: bool) -> Self:
         """From a model folder: with its weights where it is frozen, else bare, since the model file has them."""
         place = str(folder / FOLDER)
-        return cls.build(place, frozen=True) if frozen else cls(bare_module(load_config(place, what=WHAT)))
+        return cls.build(place, frozen=True) if frozen else cls(module_from_config(load_config(place, what=WHAT)))
 
     def save(self, folder: Path) -> None:
         inner: Any = self.module
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        if self.held is None:
+        if self.frozen is None:
             inner.config.save_pretrained(folder / FOLDER)
             return
         with quiet():
@@ -112,28 +112,28 @@ class Second(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        found = self.own if self.held is None else self.held.module
+        found = self.own if self.frozen is None else self.frozen.module
         assert found is not None
         return found
 
     @property
     def digest(self) -> str:
         """A hash of the weights of a frozen one; one that learns has its weights in the state of the model."""
-        return "" if self.held is None else self.held.digest
+        return "" if self.frozen is None else self.frozen.digest
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
-        if self.held is not None:
-            self.held.module._apply(fn)
+        if self.frozen is not None:
+            self.frozen.module._apply(fn)
         return self
 
     def states(self, x: Tokens, layers: Sequence[int]) -> list[Tensor]:
         """(b, t, d) after each of these layers, in their order."""
-        if self.held is None:
+        if self.frozen is None:
             return self._run(x, layers)
-        self.held.module.to(x.ids.device)  # another model that shares it may have taken it elsewhere
+        self.frozen.module.to(x.ids.device)  # another model that shares it may have taken it elsewhere
         with torch.no_grad():  # not inference_mode: the domain's projections keep these states for their gradient
-            return self._kept(self.held, x, tuple(layers)) if self.cache else self._run(x, layers)
+            return self._kept(self.frozen, x, tuple(layers)) if self.cache else self._run(x, layers)
 
     def _run(self, x: Tokens, layers: Sequence[int]) -> list[Tensor]:
         typed = {"token_type_ids": x.types} if x.types is not None and self._typed else {}
@@ -141,7 +141,7 @@ class Second(nn.Module):
         found = self.module(input_ids=x.ids, attention_mask=x.mask.long(), output_hidden_states=not last, **typed)
         return [found.last_hidden_state if i == self.depth else found.hidden_states[i] for i in layers]
 
-    def _kept(self, held: Held, x: Tokens, layers: tuple[int, ...]) -> list[Tensor]:
+    def _kept(self, held: FrozenModule, x: Tokens, layers: tuple[int, ...]) -> list[Tensor]:
         (b, t), device = x.ids.shape, x.ids.device
         cast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
         ids, types, sizes = x.ids.cpu(), None if x.types is None else x.types.cpu(), x.mask.sum(1).tolist()
@@ -149,7 +149,7 @@ class Second(nn.Module):
         for i, n in enumerate(sizes):
             words = ids[i, :n].numpy().tobytes(), b"" if types is None else types[i, :n].numpy().tobytes()
             key = (layers, str(device), cast, words)
-            found = held.kept.get(key)
+            found = held.cached.get(key)
             if found is None:
                 row = slice(i, i + 1), slice(n)
                 alone = Tokens(x.ids[row], x.mask[row], None if x.types is None else x.types[row])
@@ -157,7 +157,7 @@ class Second(nn.Module):
                 if cast is not None:
                     found = found.to(cast)
                 if held.bytes + found.nbytes <= self.cache:
-                    held.kept[key] = found
+                    held.cached[key] = found
                     held.bytes += found.nbytes
             texts.append(found)
         whole = texts[0].new_zeros(len(layers), b, t, self.width)
@@ -167,8 +167,8 @@ class Second(nn.Module):
 
 
 @lru_cache(maxsize=1)  # the runs of a comparison share it
-def _held(place: str, stamp: Stamp, name: str) -> Held:
-    return Held(load_module(name, what=WHAT))
+def _held(place: str, stamp: Stamp, name: str) -> FrozenModule:
+    return FrozenModule(load_module(name, what=WHAT))
 
 
 def _digest(module: nn.Module) -> str:

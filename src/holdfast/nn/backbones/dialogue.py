@@ -21,7 +21,7 @@ from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.companion import Likeness, load_likeness
-from holdfast.nn.backbones.speaker import ENTRIES, Speaker
+from holdfast.nn.backbones.seq2seq import ENTRIES, Seq2Seq
 from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordTable, text_of, texts_of, vocabulary, words_of
 from holdfast.nn.decoding import SpecialTokens, beam_search, check_search, greedy
 from holdfast.nn.growth import units_for_budget
@@ -73,7 +73,7 @@ class Dialogue(Backbone):
         self.length, self.beam, self.longest, self.length_power, self.width = length, beam, longest, length_power, 2
         self.likeness: Likeness | None = None
         recurrent = {"cell": cell, "slots": slots, "slot_width": slot_width, "first_read": first_read}
-        self.net = Speaker(
+        self.net = Seq2Seq(
             words, embedding=embedding, hidden=hidden, directions=directions, attention=attention, joint=joint,
             dropout=dropout, recurrent=recurrent,
         )  # fmt: skip
@@ -240,7 +240,7 @@ class Dialogue(Backbone):
             made.grow_words(words)
         return made
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         meaning = None if self.likeness is None else self.likeness.name
         text = json.dumps(["dialogue", self.table.groups, self.length, meaning])
         return hashlib.sha256(text.encode()).hexdigest()

@@ -14,9 +14,9 @@ from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.companion import WHAT, Second
+from holdfast.nn.backbones.companion import WHAT, GeneralEncoder
 from holdfast.nn.backbones.layers import with_dropout
-from holdfast.nn.backbones.pretrained import check_text_encoder, load_module, load_tokenizer, room_of
+from holdfast.nn.backbones.pretrained import check_text_encoder, load_module, load_tokenizer, max_positions
 from holdfast.nn.backbones.text import TextEncoder, minilm_folder
 from holdfast.nn.fusion import ConcatenatedStates
 from holdfast.nn.memory.general import STRATEGIES, Chunks, GeneralMemory, Layers, plan_reads
@@ -82,26 +82,26 @@ class GMap:
             encoder = TextEncoder.minilm(training, **common, length=length or 128)
         else:
             encoder = TextEncoder.build(training, name=domain, length=length, **common)
-        place = encoder.place if general is None else str(minilm_folder()) if general == "minilm" else general
-        if place != encoder.place:
+        place = encoder.checkpoint if general is None else str(minilm_folder()) if general == "minilm" else general
+        if place != encoder.checkpoint:
             _same_words(encoder.tokenizer, load_tokenizer(place, what=WHAT), domain, place)
         if mix:
             _interpolate(encoder.module, load_module(place, what=WHAT), mix)
         if strategy == "none":
             return encoder
-        make = Second.untrained if memory == "random" else Second.build
-        second = make(encoder.place if memory == "own" else place, frozen=frozen, cache=cache)
+        make = GeneralEncoder.untrained if memory == "random" else GeneralEncoder.build
+        second = make(encoder.checkpoint if memory == "own" else place, frozen=frozen, cache=cache)
         if second.own is not None and dropout is not None:
             second.own = with_dropout(second.own, dropout)
         if strategy == "beside":
-            encoder.accompany(ConcatenatedStates(encoder.width, second))
+            encoder.attach_companion(ConcatenatedStates(encoder.width, second))
         else:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
             reads = plan_reads(strategy, **depth, layers=layers, source=source, chunks=chunks, states=states)
             others = _others(encoder, training) if memory == "other" else None
             options: dict[str, Any] = {"attention": attention, "mask": mask, "gate": gate, "share": share}
-            encoder.accompany(GeneralMemory(encoder.module, second, reads, others=others, **options))
-        rooms = [room_of(module, encoder.tokenizer) for module in (encoder.module, second.module)]
+            encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
+        rooms = [max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
         check_text_encoder(encoder, encoder.states, min(rooms))
         return encoder
 
@@ -113,16 +113,16 @@ class GMap:
         encoder = TextEncoder.load(folder, told)
         if companion is None:
             return encoder
-        second = Second.load(folder, frozen=companion["frozen"])
+        second = GeneralEncoder.load(folder, frozen=companion["frozen"])
         if second.digest != companion["digest"]:
             raise BadInput(f"the general model in {folder} is not the one that this model was trained with")
         if "reads" not in companion:
-            encoder.accompany(ConcatenatedStates(encoder.width, second))
+            encoder.attach_companion(ConcatenatedStates(encoder.width, second))
             return encoder
         reads = {place: tuple(sources) for place, sources in companion["reads"]}
         others = SubstituteTexts.load(folder) if "others" in companion else None
         options = {"attention": companion["attention"], "mask": companion.get("mask", "keys")}
-        encoder.accompany(GeneralMemory(encoder.module, second, reads, others=others, **options))
+        encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
         return encoder
 
 

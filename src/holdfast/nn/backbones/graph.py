@@ -124,7 +124,7 @@ class GraphNetwork(Backbone):
         first = self.embed if self.hub is None else nn.ModuleList([self.embed, self.hub])
         return [first, *self.layers]
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         text = json.dumps(["graph", self.kind, self.settings["form"]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -138,7 +138,7 @@ class GraphForm:
 
 
 @runtime_checkable
-class Formed(Protocol):
+class HasGraphForm(Protocol):
     """A network that says in which form it takes graphs."""
 
     form: GraphForm

@@ -75,8 +75,8 @@ class PooledNetwork(Backbone):
     def blocks(self) -> list[nn.Module]:
         return [*self.before.blocks(), self.clusters, *self.after.blocks()]
 
-    def preparation(self) -> str:
-        return self.before.preparation()
+    def preparation_key(self) -> str:
+        return self.before.preparation_key()
 
 
 class Clusters(nn.Module):
@@ -210,8 +210,8 @@ class SubgraphNetwork(Backbone):
     def blocks(self) -> list[nn.Module]:
         return [nn.ModuleList([self.scorer, self.score]), *self.body.blocks()]
 
-    def preparation(self) -> str:
-        return self.body.preparation()
+    def preparation_key(self) -> str:
+        return self.body.preparation_key()
 
 
 def best_edges(x: Graphs, scores: Tensor, ratio: float) -> Tensor:

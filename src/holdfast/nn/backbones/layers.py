@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.nn.backbones.pretrained import bare_module
+from holdfast.nn.backbones.pretrained import module_from_config
 from holdfast.nn.growth import expand_inputs
 
 KINDS = ("dot", "general")
@@ -82,6 +82,6 @@ def with_dropout(module: PreTrainedModel, share: Any) -> PreTrainedModel:
     for name in names:
         setattr(config, name, float(share))
     with torch.random.fork_rng(devices=[]):  # its first weights are gone at once, and must not move any chance
-        made = bare_module(config)
+        made = module_from_config(config)
     made.load_state_dict(module.state_dict())
     return made

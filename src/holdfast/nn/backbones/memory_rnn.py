@@ -254,6 +254,6 @@ class MemoryRNN(Backbone):
             made.table.tables[: column["words"]].requires_grad_(False)
         return made
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         text = json.dumps(["words", self.table.groups, self.length, self.parity, self.pairs])
         return hashlib.sha256(text.encode()).hexdigest()

@@ -52,7 +52,7 @@ def loading(what: str, name: str) -> Iterator[None]:
         ) from error
 
 
-def place_of(name: str) -> tuple[str, Stamp]:
+def locate(name: str) -> tuple[str, Stamp]:
     """The folder or the hub name, and what tells one state of the folder from the next."""
     path = Path(name).expanduser()
     if path.is_dir():
@@ -65,7 +65,7 @@ def place_of(name: str) -> tuple[str, Stamp]:
 
 def load_config(name: str, *, what: str) -> Any:
     """The configuration alone."""
-    place, _ = place_of(name)
+    place, _ = locate(name)
     with loading(what, name):
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
     if "use_mask_token" in config.to_dict():
@@ -75,7 +75,7 @@ def load_config(name: str, *, what: str) -> Any:
 
 def load_module(name: str, *, what: str) -> PreTrainedModel:
     """A network of one's own with the pretrained weights, in float32."""
-    return copy.deepcopy(_module(*place_of(name), name, what))
+    return copy.deepcopy(_module(*locate(name), name, what))
 
 
 @lru_cache(maxsize=2)
@@ -96,7 +96,7 @@ def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
     return module.float()
 
 
-def bare_module(config: Any) -> PreTrainedModel:
+def module_from_config(config: Any) -> PreTrainedModel:
     """The same shape with fresh weights."""
     with quiet():
         return AutoModel.from_config(config, trust_remote_code=False, **_without_pooler(config)).float()
@@ -111,7 +111,7 @@ def _without_pooler(config: Any) -> dict[str, bool]:
 
 def load_tokenizer(name: str, *, what: str) -> Any:
     """A fast tokenizer of one's own; one without padding, as GPT-2's, pads with its end of text."""
-    return copy.deepcopy(_tokenizer(*place_of(name), name, what))
+    return copy.deepcopy(_tokenizer(*locate(name), name, what))
 
 
 @lru_cache(maxsize=4)
@@ -127,7 +127,7 @@ def _tokenizer(place: str, stamp: Stamp, name: str, what: str) -> Any:
     return tokenizer
 
 
-def layers_of(module: nn.Module) -> nn.ModuleList:
+def layer_stack(module: nn.Module) -> nn.ModuleList:
     """The stack of transformer layers: the longest list of modules."""
     found = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
     if not found:
@@ -135,9 +135,9 @@ def layers_of(module: nn.Module) -> nn.ModuleList:
     return max(found, key=len)
 
 
-def blocks_of(module: nn.Module) -> list[nn.Module]:
+def split_blocks(module: nn.Module) -> list[nn.Module]:
     """What comes before the layers, each layer, and with the last one the norm after them."""
-    layers = layers_of(module)
+    layers = layer_stack(module)
     inside = {id(part) for part in layers.modules()}
     around = {id(part) for part in module.modules() if layers in part.modules()}
     before, after, passed = [], [], False
@@ -174,7 +174,7 @@ def check_text_encoder(encoder: Any, states: Callable[[Tokens], Tensor], most: i
     encoder.train()
 
 
-def room_of(module: Any, tokenizer: Any) -> int:
+def max_positions(module: Any, tokenizer: Any) -> int:
     """The most tokens the network has positions for."""
     most = min(tokenizer.model_max_length, 1 << 20)
     told = getattr(module.config, "max_position_embeddings", None)  # GPT-2's n_positions goes by this name too

@@ -182,7 +182,7 @@ class ResNet(Backbone):
         stem = nn.ModuleList([self.conv1, self.bn1])
         return [stem, self.layer1, self.layer2, self.layer3, self.layer4]
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         return image_preparation(self.settings["size"])
 
 

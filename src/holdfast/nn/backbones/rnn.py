@@ -104,6 +104,6 @@ class BiLSTM(Backbone):
     def blocks(self) -> list[nn.Module]:
         return [self.embed, self.lstm]
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         text = json.dumps(["words", self.settings["words"], self.length])
         return hashlib.sha256(text.encode()).hexdigest()

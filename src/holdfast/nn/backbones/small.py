@@ -114,7 +114,7 @@ class Features(Backbone):
             "let the encoder learn (--tune full or last:1), or place the part on the features"
         )
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         return _vector_preparation(self.width)
 
 
@@ -160,7 +160,7 @@ class MLP(Backbone):
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         return _vector_preparation(len(self.mean))
 
 
@@ -202,7 +202,7 @@ class PixelMLP(Backbone):
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         return image_preparation(self.settings["size"])
 
 
@@ -239,5 +239,5 @@ class CNN(Backbone):
     def blocks(self) -> list[nn.Module]:
         return list(self.layers)
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         return image_preparation(self.settings["size"])

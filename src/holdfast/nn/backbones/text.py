@@ -25,14 +25,14 @@ from holdfast.nn.backbones.companion import Companion
 from holdfast.nn.backbones.layers import with_dropout
 from holdfast.nn.backbones.positions import states_at
 from holdfast.nn.backbones.pretrained import (
-    bare_module,
-    blocks_of,
     check_text_encoder,
-    layers_of,
+    layer_stack,
     load_config,
     load_module,
     load_tokenizer,
-    room_of,
+    max_positions,
+    module_from_config,
+    split_blocks,
 )
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.backbones.words import PAD
@@ -62,7 +62,7 @@ class TextEncoder(Backbone):
     """
 
     takes: ClassVar[str] = "text"
-    place: str = ""  # where the pretrained weights came from, for a head that takes its own from there
+    checkpoint: str = ""  # where the pretrained weights came from, for a head that takes its own from there
 
     def __init__(
         self,
@@ -140,10 +140,10 @@ class TextEncoder(Backbone):
             raise BadInput(f"'{name}' is not a text encoder: {type(module).__name__} reads no token ids")
         module = module if dropout is None else with_dropout(module, dropout)
         tokenizer = load_tokenizer(place, what=WHAT)
-        room = room_of(module, tokenizer)
+        room = max_positions(module, tokenizer)
         settings = {"length": length or min(128, room), "template": template, "experts": experts}
         made = cls(module, tokenizer, name=name, pooling=pooling, **settings)
-        made.place = place
+        made.checkpoint = place
         check_text_encoder(made, made.states, room)
         return made
 
@@ -205,7 +205,7 @@ class TextEncoder(Backbone):
 
         return run() if self.companion is None else self.companion(run, Tokens(self.words(ids), x.mask, x.types))
 
-    def accompany(self, companion: Companion) -> None:
+    def attach_companion(self, companion: Companion) -> None:
         """Let another network see the same tokens; it decides what their states are."""
         self.companion, self.width = companion, companion.width
         self.settings["companion"] = companion.settings
@@ -226,10 +226,10 @@ class TextEncoder(Backbone):
 
     def stack(self) -> nn.ModuleList:
         """The transformer layers themselves."""
-        return layers_of(self.module)
+        return layer_stack(self.module)
 
     def blocks(self) -> list[nn.Module]:
-        first, *rest = blocks_of(self.module)
+        first, *rest = split_blocks(self.module)
         if self.companion is not None:
             rest[-1] = nn.ModuleList([rest[-1], self.companion.learned()])
         return [first if self.soft is None else nn.ModuleList([first, self.soft]), *rest]
@@ -244,10 +244,10 @@ class TextEncoder(Backbone):
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
         place = str(folder)
-        module = bare_module(load_config(place, what=WHAT))
+        module = module_from_config(load_config(place, what=WHAT))
         return cls(module, load_tokenizer(place, what=WHAT), **settings)
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # prepare sets these two anew, and what an earlier call set stays in the tokenizer
         for part in ("truncation", "padding"):

@@ -20,7 +20,7 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.pretrained import bare_module, blocks_of, layers_of, load_config, load_module
+from holdfast.nn.backbones.pretrained import layer_stack, load_config, load_module, module_from_config, split_blocks
 from holdfast.nn.backbones.small import (
     HALF,
     IMAGENET,
@@ -107,7 +107,7 @@ class VisionTransformer(Backbone):
         put: dict[str, Any] = {"prompt": prompt, "prompts": prompts, "experts": experts, "drop_path": drop_path}
         given = {key: value for key, value in (("mean", mean), ("std", std)) if value is not None}
         if name in PRESETS:
-            module = bare_module(_preset(name, size or 224, patch or 16))
+            module = module_from_config(_preset(name, size or 224, patch or 16))
             return cls(module, name=name, size=size or 224, pooling=pooling, **given, **put)
         if patch is not None:
             raise BadInput(f"'{name}' is pretrained and has its own patch size: leave patch out, or use a preset")
@@ -146,10 +146,10 @@ class VisionTransformer(Backbone):
 
     def stack(self) -> nn.ModuleList:
         """The transformer layers themselves."""
-        return layers_of(self.module)
+        return layer_stack(self.module)
 
     def blocks(self) -> list[nn.Module]:
-        return blocks_of(self.module)
+        return split_blocks(self.module)
 
     def class_token(self) -> list[nn.Parameter]:
         """The class token, and prompts where there are any."""
@@ -164,9 +164,9 @@ class VisionTransformer(Backbone):
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        return cls(bare_module(load_config(str(folder), what=WHAT)), **settings)
+        return cls(module_from_config(load_config(str(folder), what=WHAT)), **settings)
 
-    def preparation(self) -> str:
+    def preparation_key(self) -> str:
         return image_preparation(self.settings["size"])
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from holdfast.core.checkpoint import load_tensors, save_tensors, state_digest
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
-from holdfast.nn.backbones.companion import Held, Second
-from holdfast.nn.backbones.pretrained import layers_of
+from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
+from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.experts.layer import Options, SparseMoE
 from holdfast.nn.graft import attention as attention_graft
 from holdfast.nn.graft.holder import NAME, Around, Entry, Follows, Grafted, StandIn, holder_of, need_holder
@@ -104,7 +104,7 @@ def _put_experts(module: nn.Module, entry: Entry, holder: Grafted, network: nn.M
 def _put_general(module: nn.Module, entry: Entry, holder: Grafted, network: nn.Module | None) -> nn.Module:
     if network is None:
         raise BadInput("this graft reads a general network, which is not kept with it: give it as general=NETWORK")
-    second, reads = Second(Held(network)), {place: tuple(sources) for place, sources in entry["reads"]}
+    second, reads = GeneralEncoder(FrozenModule(network)), {place: tuple(sources) for place, sources in entry["reads"]}
     if entry.setdefault("digest", second.digest) != second.digest:
         raise BadInput("the general network given has other weights than the one that this graft was trained with")
     options = {name: entry[name] for name in ("attention", "mask", "gate", "share") if name in entry}
@@ -129,7 +129,7 @@ def ungraft(module: M) -> M:
         if isinstance(part, StandIn):
             module.set_submodule(name, part.plain())
     if any(isinstance(part, attention_graft.MemoryAttention) for part in module.modules()):
-        attention_graft.ungraft(layers_of(module))
+        attention_graft.ungraft(layer_stack(module))
     delattr(module, NAME)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in holder.learned)

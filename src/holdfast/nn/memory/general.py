@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import listening, record
-from holdfast.nn.backbones.companion import Second
-from holdfast.nn.backbones.pretrained import layers_of
+from holdfast.nn.backbones.companion import GeneralEncoder
+from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.graft.attention import MemoryStates, attend_to, graft, is_causal
 from holdfast.nn.memory.substitutes import SubstituteTexts, fitted
 
@@ -139,7 +139,7 @@ class GeneralMemory(nn.Module):
     def __init__(
         self,
         network: Any,
-        second: Second,
+        second: GeneralEncoder,
         reads: Reads,
         *,
         attention: str = "memory",
@@ -149,7 +149,7 @@ class GeneralMemory(nn.Module):
         others: SubstituteTexts | None = None,
     ) -> None:
         super().__init__()
-        layers, config = layers_of(network), network.config
+        layers, config = layer_stack(network), network.config
         self.width = int(config.hidden_size)
         if second.width != self.width:
             raise BadInput(
@@ -158,7 +158,7 @@ class GeneralMemory(nn.Module):
             )
         if mask not in MASKS:
             raise unknown("mask of a general memory", mask, MASKS)
-        if is_causal(layers) and not is_causal(layers_of(second.module)):
+        if is_causal(layers) and not is_causal(layer_stack(second.module)):
             raise BadInput("through this general model a causal network would see what comes later: take a causal one")
         if is_causal(layers) and mask == "legacy":
             raise BadInput("with encoder.mask=legacy a causal network would see what comes later: use keys")
@@ -172,7 +172,7 @@ class GeneralMemory(nn.Module):
         self.settings: dict[str, Any] = {
             "reads": [[place, list(sources)] for place, sources in reads.items()],
             "attention": attention,
-            "frozen": second.held is not None,
+            "frozen": second.frozen is not None,
             "digest": second.digest,
         }
         if mask != "keys":

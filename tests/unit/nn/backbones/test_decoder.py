@@ -56,7 +56,7 @@ def test_padding_is_the_end_of_text_and_changes_nothing(stock, tmp_path):
     settings = encoder.save(tmp_path)
     again = TextEncoder.load(tmp_path, settings).eval()
     again.load_state_dict(encoder.state_dict())
-    assert again.preparation() == encoder.preparation()
+    assert again.preparation_key() == encoder.preparation_key()
     with torch.no_grad():
         assert_close(again(again.prepare(TEXTS).take(torch.arange(3))), whole)
 

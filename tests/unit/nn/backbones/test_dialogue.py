@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones import dialogue, speaker
+from holdfast.nn.backbones import dialogue, seq2seq
 from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.backbones.words import PAD, SEPARATOR, UNKNOWN
 from holdfast.nn.decoding import Responder
@@ -99,7 +99,7 @@ def test_scores_in_pieces_are_the_same(beam, monkeypatch):
     encoder = net(beam=beam)
     x = taken(encoder)
     wanted, said = encoder(x), encoder.answer(x)
-    monkeypatch.setattr(speaker, "ENTRIES", 2 * len(encoder.table.words()))
+    monkeypatch.setattr(seq2seq, "ENTRIES", 2 * len(encoder.table.words()))
     monkeypatch.setattr(dialogue, "ENTRIES", 2 * len(encoder.table.words()))
     assert_close(encoder(x), wanted)
     assert torch.equal(encoder.answer(x), said)
@@ -159,7 +159,7 @@ def test_likeness_counts_words_that_the_network_does_not_know(tmp_path):
     names = ["tea", "zebra", "fine", "you"]
     np.savez(path, words=np.array(names), vectors=np.array([[1.0, 0], [0, 1], [1, 1], [-1, 0]]))
     encoder, plain = net(vectors=str(path)), net()
-    assert encoder.preparation() != plain.preparation()
+    assert encoder.preparation_key() != plain.preparation_key()
     examples = [("you", "tea zebra"), ("you", "here"), ("you", "fine")]
     x = taken(encoder, examples)
     assert_close(encoder(x), plain(taken(plain, examples)))
@@ -308,7 +308,7 @@ def test_a_grown_one_comes_back_from_its_folder(options, tmp_path):
     asked = [*PAIRS, ("a zebra", "yak here")]
     assert torch.equal(again(taken(again, asked)), encoder(taken(encoder, asked)))
     assert torch.equal(again.answer(taken(again, asked)), encoder.answer(taken(encoder, asked)))
-    assert again.preparation() == encoder.preparation()
+    assert again.preparation_key() == encoder.preparation_key()
     assert again.settings == encoder.settings
 
 

@@ -11,7 +11,7 @@ from transformers import BertConfig, DistilBertConfig, GPT2Config, ModernBertCon
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.layers import with_dropout
-from holdfast.nn.backbones.pretrained import bare_module
+from holdfast.nn.backbones.pretrained import module_from_config
 from holdfast.nn.backbones.text import TextEncoder
 from tests.tiny import tiny_bert
 from tests.unit.nn.transformers import TEXTS
@@ -31,7 +31,7 @@ IDS = torch.tensor([[0, 5, 6, 7, 2, 3, 8, 9]])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_every_place_drops_out_this_share_and_the_weights_are_the_same(family):
     torch.manual_seed(0)
-    plain = bare_module(CONFIGS[family]).eval()
+    plain = module_from_config(CONFIGS[family]).eval()
     wanted = plain(input_ids=IDS).last_hidden_state
     for share in (0.4, 0.0):
         before = torch.random.get_rng_state()
@@ -48,7 +48,7 @@ def test_every_place_drops_out_this_share_and_the_weights_are_the_same(family):
 @pytest.mark.parametrize("share", [-0.1, 1, 1.5, "half", True, [0.1]])
 def test_what_is_no_share_is_refused(share):
     with pytest.raises(BadInput, match=r"encoder\.dropout, a share inside the network, is at least 0 and below 1, not"):
-        with_dropout(bare_module(CONFIGS["bert"]), share)
+        with_dropout(module_from_config(CONFIGS["bert"]), share)
 
 
 def test_an_encoder_keeps_it(tmp_path):

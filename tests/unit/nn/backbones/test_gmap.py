@@ -255,7 +255,7 @@ def test_a_folder_holds_both(options, folders, tmp_path):
     assert again.settings == encoder.settings
     told = encoder.module.config.hidden_dropout_prob
     assert again.module.config.hidden_dropout_prob == told == options.get("dropout", 0.1)
-    assert again.preparation() == encoder.preparation()
+    assert again.preparation_key() == encoder.preparation_key()
 
 
 def test_a_folder_with_another_general_model_is_refused(folders, tmp_path):
@@ -297,7 +297,7 @@ def test_in_half_precision_it_is_nearly_the_same(family, attention, tmp_path):
         assert_close(half, whole, rtol=0.1, atol=0.1)
         half.square().sum().backward()
         assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in encoder.parameters())
-    kept = encoder.companion.second.held.kept.values()
+    kept = encoder.companion.second.frozen.cached.values()
     assert {value.dtype for value in kept} == {torch.float32, torch.bfloat16}  # each precision has its own
 
 

@@ -54,7 +54,7 @@ def test_random_is_drawn_by_the_seed_and_frozen(folders):
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
     held = one.companion.second
-    assert held.held is not None
+    assert held.frozen is not None
     assert not any(p.requires_grad for p in held.module.parameters())
     general = load_module(folders["general"], what="it").state_dict()
     assert {name: value.shape for name, value in held.module.state_dict().items()} == {

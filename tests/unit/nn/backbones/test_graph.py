@@ -130,7 +130,9 @@ def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(
     x = network.prepare(graphs).take(torch.arange(3))
     assert torch.equal(again.eval()(x), network(x))
     wider = GraphNetwork(form=GraphForm(inputs=5, edges=3), hidden=8, layers=1)
-    assert wider.preparation() == network.preparation() != GraphNetwork(form=NUMBERS, hidden=8).preparation()
+    assert (
+        wider.preparation_key() == network.preparation_key() != GraphNetwork(form=NUMBERS, hidden=8).preparation_key()
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,4 +105,4 @@ def test_a_network_takes_every_form_and_loads_again(kind, tmp_path):
         again = GraphNetwork.load(tmp_path, network.save(tmp_path)).eval()
         again.load_state_dict(network.state_dict())
         assert torch.equal(again(x), found)
-        assert again.preparation() == network.preparation()
+        assert again.preparation_key() == network.preparation_key()

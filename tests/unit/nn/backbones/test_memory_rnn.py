@@ -91,7 +91,7 @@ def test_parity_normalises_cuts_and_ends_as_the_released_code():
     assert "3.5" not in encoder.table.index
     found = encoder.prepare(["Bad, zebra"]).take(torch.tensor([0]))
     assert found.ids.tolist() == [[encoder.table.index["bad"], UNKNOWN, encoder.table.index["<eos>"]]]
-    assert encoder.preparation() != net(length=4).preparation()
+    assert encoder.preparation_key() != net(length=4).preparation_key()
 
 
 @pytest.mark.parametrize("kind", ["txt", "npz"])
@@ -127,7 +127,7 @@ def test_growth_of_words_leaves_prepared_examples_valid():
     encoder = net().eval()
     told = ["good zebra", "bad film"]
     old = encoder.prepare(told).take(torch.arange(2))
-    before, name = encoder(old), encoder.preparation()
+    before, name = encoder(old), encoder.preparation_key()
     (new,) = encoder.grow_words(["zebra", "film", "yak"])
     assert new.shape == (2, 6)
     assert torch.equal(encoder(old), before)
@@ -135,7 +135,7 @@ def test_growth_of_words_leaves_prepared_examples_valid():
     assert fresh.ids[1].tolist() == old.ids[1].tolist()
     assert fresh.ids[0, 1] == encoder.table.index["zebra"] != UNKNOWN == old.ids[0, 1]
     assert not torch.equal(encoder(fresh)[0], before[0])
-    assert encoder.preparation() != name
+    assert encoder.preparation_key() != name
     encoder(fresh).sum().backward()
     assert bool(new.grad[0].any())
     assert not new.grad[1].any()
@@ -168,7 +168,7 @@ def test_a_grown_one_comes_back_from_its_folder_or_its_state_alone(cell, example
     for other in (first, again):
         other.load_state_dict(encoder.state_dict())
         assert torch.equal(other(other.prepare(asked).take(ALL)), wanted)
-        assert other.preparation() == encoder.preparation()
+        assert other.preparation_key() == encoder.preparation_key()
         assert other.rnn.bank.owner.tolist() == [0] * 5 + [2] * 4
 
 

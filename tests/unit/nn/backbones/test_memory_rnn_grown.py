@@ -224,7 +224,7 @@ def test_any_order_comes_back(examples, order, tmp_path):
     for other in (again, replayed, copy.deepcopy(encoder)):
         other.load_state_dict(encoder.state_dict())
         assert torch.equal(other(other.prepare(asked(examples)).take(ALL)), wanted)
-        assert other.preparation() == encoder.preparation()
+        assert other.preparation_key() == encoder.preparation_key()
         assert learning(other) == learning(encoder)
         assert other.save(tmp_path) == settings
         assert other.width == encoder.width == wanted.shape[1]

@@ -56,7 +56,7 @@ def test_round_trip_and_gradients(tmp_path) -> None:
     again = ResNet.load(tmp_path, json.loads(json.dumps(net.save(tmp_path))))
     again.load_state_dict(net.state_dict())
     assert torch.equal(net.eval()(IMAGES), again.eval()(IMAGES))
-    assert net.preparation() == again.preparation() == ResNet.build(nothing).preparation()
+    assert net.preparation_key() == again.preparation_key() == ResNet.build(nothing).preparation_key()
 
 
 def test_zero_init_makes_every_block_its_shortcut() -> None:

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.companion import Second
+from holdfast.nn.backbones.companion import GeneralEncoder
 from tests.tiny import tiny_bert, tiny_roberta
 
 IDS = torch.tensor([[0, 5, 6, 7, 2], [0, 8, 2, 1, 1], [0, 9, 9, 2, 1]])
@@ -22,23 +22,23 @@ def folder(tmp_path_factory):
     return str(tiny_bert(tmp_path_factory.mktemp("bert")))
 
 
-def held(folder: str, **options) -> Second:
+def held(folder: str, **options) -> GeneralEncoder:
     """One that shares nothing with other tests."""
-    from holdfast.nn.backbones.companion import Held
+    from holdfast.nn.backbones.companion import FrozenModule
     from holdfast.nn.backbones.pretrained import load_module
 
-    return Second(Held(load_module(folder, what="it")), **options)
+    return GeneralEncoder(FrozenModule(load_module(folder, what="it")), **options)
 
 
 def test_frozen_it_is_in_no_state_and_no_optimizer_and_copies_share_it(folder):
-    second = Second.build(folder, frozen=True).train()
+    second = GeneralEncoder.build(folder, frozen=True).train()
     assert not list(second.parameters())
     assert not list(second.buffers())
     assert not second.state_dict()
     assert not any(part.training for part in second.module.modules())
     assert not any(p.requires_grad for p in second.module.parameters())
     assert copy.deepcopy(second).module is second.module
-    assert Second.build(folder, frozen=True).module is second.module  # and so do runs
+    assert GeneralEncoder.build(folder, frozen=True).module is second.module  # and so do runs
     assert not any(each.requires_grad for each in second.states(X, [1, 3]))
 
 
@@ -48,7 +48,7 @@ def test_it_moves_with_the_network_it_belongs_to(folder):
 
 
 def test_learning_it_is_a_part_like_any_other(folder):
-    second = Second.build(folder, frozen=False).train()
+    second = GeneralEncoder.build(folder, frozen=False).train()
     assert all(p.requires_grad for p in second.parameters())
     assert len(second.state_dict()) == len(second.module.state_dict())
     second.states(X, [1, 2])[1].sum().backward()
@@ -100,7 +100,7 @@ def test_kept_states_tell_precisions_apart(folder):
             found[dtype] = second.states(X, [2])[0]
             assert torch.equal(second.states(X, [2])[0], found[dtype])
     assert [each.dtype for each in found.values()] == [torch.float32, torch.bfloat16, torch.float16]
-    assert len(second.held.kept) == 3 * len(IDS)
+    assert len(second.frozen.cached) == 3 * len(IDS)
 
 
 def test_a_layer_that_learns_may_keep_its_states_for_a_gradient(folder):
@@ -118,19 +118,19 @@ def test_what_has_no_room_is_computed_each_time(folder):
     first = second.states(X, [3])[0]
     assert torch.equal(second.states(X, [3])[0], first)
     assert len(calls) == 3 + 2
-    assert len(second.held.kept) == 1
+    assert len(second.frozen.cached) == 1
 
 
 def test_a_folder_brings_it_back(folder, tmp_path):
     second = held(folder)
     second.save(tmp_path)
-    again = Second.load(tmp_path, frozen=True)
+    again = GeneralEncoder.load(tmp_path, frozen=True)
     assert again.digest == second.digest
     assert torch.equal(again.states(X, [2])[0], second.states(X, [2])[0])
-    learning = Second.build(folder, frozen=False)
+    learning = GeneralEncoder.build(folder, frozen=False)
     learning.save(tmp_path / "other")
     assert not list((tmp_path / "other").rglob("*.safetensors"))
-    bare = Second.load(tmp_path / "other", frozen=False)
+    bare = GeneralEncoder.load(tmp_path / "other", frozen=False)
     bare.load_state_dict(learning.state_dict())
     assert torch.equal(bare.eval().states(X, [2])[0], learning.eval().states(X, [2])[0])
 
@@ -138,10 +138,10 @@ def test_a_folder_brings_it_back(folder, tmp_path):
 def test_the_digest_is_of_the_weights(folder, tmp_path):
     assert held(folder).digest == held(folder).digest != ""
     assert held(str(tiny_roberta(tmp_path))).digest != held(folder).digest
-    assert Second.build(folder, frozen=False).digest == ""
+    assert GeneralEncoder.build(folder, frozen=False).digest == ""
 
 
 @pytest.mark.parametrize(("frozen", "cache"), [(True, -1), (False, 1)])
 def test_a_cache_that_cannot_be_is_refused(folder, frozen, cache):
     with pytest.raises(BadInput, match="only the states of a frozen network are kept"):
-        Second.build(folder, frozen=frozen, cache=cache)
+        GeneralEncoder.build(folder, frozen=frozen, cache=cache)

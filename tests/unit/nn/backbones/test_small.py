@@ -44,7 +44,7 @@ def test_round_trip(which: int, tmp_path) -> None:
     again.load_state_dict(backbone.state_dict())
     x = backbone.prepare(examples).take(torch.arange(4))
     assert torch.equal(backbone.eval()(x), again.eval()(x))
-    assert backbone.preparation() == again.preparation() == made()[which][0].preparation()
+    assert backbone.preparation_key() == again.preparation_key() == made()[which][0].preparation_key()
 
 
 @pytest.mark.parametrize("which", range(3))

@@ -118,9 +118,9 @@ def test_round_trip(folders, template, tmp_path):
     examples = ["good", "bad film"] if template == "sentiment-0" else [("good", "a"), ("bad", "b")]
     one, two = (e(e.prepare(examples).take(torch.arange(2))) for e in (encoder, again))
     assert torch.equal(one, two)
-    assert encoder.preparation() == again.preparation()
-    assert encoder.preparation() != build(folders["pieces"], None).preparation()
-    assert encoder.preparation() != build(folders["pieces"], "Just {mask} {text}").preparation()
+    assert encoder.preparation_key() == again.preparation_key()
+    assert encoder.preparation_key() != build(folders["pieces"], None).preparation_key()
+    assert encoder.preparation_key() != build(folders["pieces"], "Just {mask} {text}").preparation_key()
 
 
 def test_the_preset_of_soft_tokens_has_eight(folders):

@@ -74,7 +74,7 @@ def test_round_trip_without_weights(folders, family: str, tmp_path) -> None:
         rows = torch.arange(len(examples))
         one, two = (e(e.prepare(examples).take(rows)) for e in (encoder, again))
         assert torch.equal(one, two)
-    assert encoder.preparation() == again.preparation() == build(folders[family]).preparation()
+    assert encoder.preparation_key() == again.preparation_key() == build(folders[family]).preparation_key()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -102,15 +102,15 @@ def test_poolings_are_what_they_say(folders) -> None:
 
 
 def test_preparation_depends_on_tokenizer_and_length_alone(folders, tmp_path) -> None:
-    usual = build(folders["bert"]).preparation()
-    assert usual == build(folders["bert"], pooling="cls").preparation()
-    assert usual == build(folders["electra"]).preparation()
-    assert usual != build(folders["bert"], length=16).preparation()
+    usual = build(folders["bert"]).preparation_key()
+    assert usual == build(folders["bert"], pooling="cls").preparation_key()
+    assert usual == build(folders["electra"]).preparation_key()
+    assert usual != build(folders["bert"], length=16).preparation_key()
     other = tiny.tiny_bert(tmp_path)
     told = (other / "tokenizer.json").read_text()
     (other / "tokenizer.json").write_text(told.replace('"lowercase": true', '"lowercase": false'))
     assert "lowercase" in told
-    assert usual != build(other).preparation()
+    assert usual != build(other).preparation_key()
 
 
 def test_types_come_with_pairs_only(folders) -> None:
@@ -259,5 +259,5 @@ def test_minilm_understands(tmp_path) -> None:
     assert near > 0.5 > 0.2 > far
     settings = encoder.save(tmp_path)
     again = TextEncoder.load(tmp_path, settings)
-    assert again.preparation() == encoder.preparation()
+    assert again.preparation_key() == encoder.preparation_key()
     assert not Path(settings["name"]).is_absolute()

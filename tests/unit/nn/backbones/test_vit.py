@@ -54,7 +54,7 @@ def test_round_trip_without_weights(folders, family: str, size: int, tmp_path) -
     again = VisionTransformer.load(tmp_path, settings).eval()
     again.load_state_dict(net.state_dict())
     assert torch.equal(net(images(2, size)), again(images(2, size)))
-    assert net.preparation() == again.preparation()
+    assert net.preparation_key() == again.preparation_key()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import tape
-from holdfast.nn.backbones.companion import Held, Second
+from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
 from holdfast.nn.graft.attention import ATTENTIONS, MemoryAttention
 from holdfast.nn.memory.general import STRATEGIES, Gate, GeneralMemory, plan_reads
 from tests.unit.nn.test_attention_graft import tiny_gpt2
@@ -100,14 +100,14 @@ def test_the_released_states_are_those_that_go_into_a_layer():
     with pytest.raises(BadInput, match="unknown states of a general memory 'all'"):
         plan_reads("single", depth=12, general=12, states="all")
     general = bert()
-    second = Second(Held(general))
+    second = GeneralEncoder(FrozenModule(general))
     with torch.no_grad():
         (found,) = second.states(X, [0])
         assert_close(found, general.embeddings(input_ids=X.ids))
 
 
 def test_kept_states_of_both_kinds_are_kept_apart():
-    kept = Second(Held(bert()), cache=1)
+    kept = GeneralEncoder(FrozenModule(bert()), cache=1)
     reads = [plan_reads("multi", depth=4, general=4, states=states) for states in ("layers", "legacy")]
     memories = [GeneralMemory(bert(seed=1), kept, each) for each in reads]
     for _ in range(2):  # the second time from what is kept
@@ -115,7 +115,7 @@ def test_kept_states_of_both_kinds_are_kept_apart():
         for place in range(1, 4):
             assert_close(released[place], ours[place - 1])
         assert float((released[0] - ours[0]).abs().max()) > 1e-3
-    assert {key[0] for key in kept.held.kept} == {(1, 2, 3, 4), (0, 1, 2, 3)}
+    assert {key[0] for key in kept.frozen.cached} == {(1, 2, 3, 4), (0, 1, 2, 3)}
 
 
 def test_other_settings_that_mean_nothing_are_refused():
@@ -124,9 +124,9 @@ def test_other_settings_that_mean_nothing_are_refused():
     with pytest.raises(BadInput, match="has 3 chunks for 2 layers that read"):
         plan_reads("chunk-gated", depth=12, general=12, chunks=["1-4", "5-8", "9-12"])
     with pytest.raises(BadInput, match="unknown mask of a general memory 'key'"):
-        GeneralMemory(bert(), Second(Held(bert())), {0: (1,)}, mask="key")
+        GeneralMemory(bert(), GeneralEncoder(FrozenModule(bert())), {0: (1,)}, mask="key")
     with pytest.raises(BadInput, match=r"with encoder\.mask=legacy a causal network would see what comes later"):
-        GeneralMemory(tiny_gpt2(), Second(Held(tiny_gpt2())), {0: (1,)}, mask="legacy")
+        GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(tiny_gpt2())), {0: (1,)}, mask="legacy")
     with pytest.raises(BadInput, match="at least one layer, and each once"):
         plan_reads("single", depth=12, general=12, layers=[])
     with pytest.raises(BadInput, match="at least one layer, and each once"):
@@ -179,7 +179,7 @@ def test_a_gate_of_zero_is_the_mean():
 def test_every_strategy_with_every_attention(strategy, attention):
     net, general = bert(seed=1), bert()
     reads = plan_reads(strategy, depth=4, general=4)
-    memory = GeneralMemory(net, Second(Held(general)), reads, attention=attention, gate="zero")
+    memory = GeneralMemory(net, GeneralEncoder(FrozenModule(general)), reads, attention=attention, gate="zero")
     assert sum(isinstance(part, MemoryAttention) for part in net.modules()) == len(reads)
     shapes = {name: tuple(p.shape) for name, p in memory.named_parameters()}
     gates = {f"gates.{i}.weight": (32,) for i, sources in reads.items() if len(sources) > 1}
@@ -202,7 +202,7 @@ def test_every_strategy_with_every_attention(strategy, attention):
 
 def test_gates_and_masses_are_told_to_a_tape_in_evaluation_alone():
     net = bert(seed=1)
-    memory = GeneralMemory(net, Second(Held(bert())), plan_reads("chunk-gated", depth=4, general=4))
+    memory = GeneralMemory(net, GeneralEncoder(FrozenModule(bert())), plan_reads("chunk-gated", depth=4, general=4))
 
     def told(mode: bool):
         net.train(mode)
@@ -217,8 +217,8 @@ def test_gates_and_masses_are_told_to_a_tape_in_evaluation_alone():
 
 def test_networks_that_do_not_fit_are_refused():
     with pytest.raises(BadInput, match="the general model is 16 wide and the domain's 32"):
-        GeneralMemory(bert(), Second(Held(bert(width=16))), {0: (1,)})
+        GeneralMemory(bert(), GeneralEncoder(FrozenModule(bert(width=16))), {0: (1,)})
     with pytest.raises(BadInput, match="would see what comes later"):
-        GeneralMemory(tiny_gpt2(), Second(Held(bert())), {0: (1,)})
-    both = GeneralMemory(tiny_gpt2(), Second(Held(tiny_gpt2())), {0: (1,)})
+        GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(bert())), {0: (1,)})
+    both = GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(tiny_gpt2())), {0: (1,)})
     assert set(both.memory_states(X).memory) == {0}

@@ -16,7 +16,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM
 from transformers.activations import ACT2FN
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.pretrained import Stamp, load_config, loading, place_of
+from holdfast.nn.backbones.pretrained import Stamp, load_config, loading, locate
 
 WHAT = "masked-word head"
 
@@ -34,7 +34,7 @@ class Transform(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedWords:
+class MaskedLMHead:
     """A masked-word head with the rows of chosen words, all of its own."""
 
     transform: Transform
@@ -43,13 +43,13 @@ class MaskedWords:
     activation: str
 
 
-def read_masked_words(place: str, rows: tuple[int, ...] | None, *, name: str) -> MaskedWords:
+def load_mlm_head(place: str, rows: tuple[int, ...] | None, *, name: str) -> MaskedLMHead:
     """The head of a folder or a hub name with the rows of these words, or of all; one sentence where it has none."""
-    return copy.deepcopy(_read(*place_of(place), name, rows))
+    return copy.deepcopy(_read(*locate(place), name, rows))
 
 
 @lru_cache(maxsize=2)
-def _read(place: str, stamp: Stamp, name: str, rows: tuple[int, ...] | None) -> MaskedWords:
+def _read(place: str, stamp: Stamp, name: str, rows: tuple[int, ...] | None) -> MaskedLMHead:
     config = load_config(place, what=WHAT)
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise BadInput(f"'{name}' has no masked-word head: {_mend()}")
@@ -68,8 +68,8 @@ def _mend() -> str:
 
 
 @torch.no_grad()
-def _found(model: Any, name: str, rows: tuple[int, ...] | None) -> MaskedWords:
-    parts = parts_of(model)
+def _found(model: Any, name: str, rows: tuple[int, ...] | None) -> MaskedLMHead:
+    parts = head_modules(model)
     if parts is not None:
         dense, norm, decoder = parts
         states, answer = _trial(model)
@@ -78,12 +78,12 @@ def _found(model: Any, name: str, rows: tuple[int, ...] | None) -> MaskedWords:
             if torch.allclose(decoder(transform(states)), answer, rtol=1e-4, atol=1e-5):
                 bias = torch.zeros(decoder.out_features) if decoder.bias is None else decoder.bias
                 chosen = slice(None) if rows is None else list(rows)
-                return MaskedWords(transform, decoder.weight[chosen].clone(), bias[chosen].clone(), activation)
+                return MaskedLMHead(transform, decoder.weight[chosen].clone(), bias[chosen].clone(), activation)
     made = type(model).__name__
     raise BadInput(f"the masked-word head of '{name}' ({made}) is of a make that is not known here: {_mend()}")
 
 
-def parts_of(model: Any) -> tuple[nn.Linear, nn.LayerNorm, nn.Linear] | None:
+def head_modules(model: Any) -> tuple[nn.Linear, nn.LayerNorm, nn.Linear] | None:
     """The layer, the norm and the decoder that make a masked-word head; None where it is made otherwise."""
     inside = set(model.base_model.modules())
     decoder = model.get_output_embeddings()

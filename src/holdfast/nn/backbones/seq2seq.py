@@ -21,7 +21,7 @@ from holdfast.nn.recurrent.reference import InitialState
 ENTRIES = 1 << 25  # scores of words that are held at once
 
 
-class Speaker(nn.Module):
+class Seq2Seq(nn.Module):
     """Sequence to sequence; one table of words for both sides, and a row of scores for each word, which grow together.
 
     With two directions the encoder has half of the units in each. The decoder begins with the encoder's last hidden
