@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from holdfast.core.errors import BadInput, Damaged, tell
 from holdfast.core.files import write_text
 
 SCHEMA = 1
+PACKED = ".jsonl.gz"  # one record per line
 NAMED = (("spec", "method"), ("spec", "metric"), ("spec", "encoder"), ("code", "version"), ("machine", "torch"))
 SPOKEN = {  # what reports say of a spec
     str: ("data", "neck", "plan", "select", "task", "tune"),
@@ -97,9 +99,17 @@ def _checksum(fields: dict[str, Any]) -> str:
 
 
 def read(path: Path) -> RunRecord:
-    """One record; a file that is none, or that has changed since it was written, gets a clear sentence."""
+    """Read one record; raise `Damaged` for a file that is not a record or was changed after it was written."""
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except (ValueError, OSError) as error:
+        raise Damaged(f"{path} is not a run record ({error}): delete it or name another folder") from error
+    return _parse(text, str(path))
+
+
+def _parse(text: str, path: str) -> RunRecord:
+    try:
+        fields = json.loads(text)
         if fields["schema"] != SCHEMA:
             raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}")
         written, analysis = fields.pop("checksum", None), fields.get("analysis", {})
@@ -154,9 +164,32 @@ def read_whole(path: Path) -> RunRecord | None:
         return None
 
 
-def load(folder: Path) -> Iterator[RunRecord]:
-    """All records of a folder, or of its `records` folder, in the order of their names."""
-    yield from map(read, paths(folder))
+def load(source: Path) -> Iterator[RunRecord]:
+    """Yield the records of a folder, of its `records` folder, or of a packed file, sorted by id."""
+    if source.name.endswith(PACKED):
+        yield from unpack(source)
+    else:
+        yield from map(read, paths(source))
+
+
+def pack(folder: Path, packed: Path) -> int:
+    """Write all records of a folder to one gzipped JSON-lines file, sorted by id; return their number."""
+    lines = [
+        json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True, separators=(",", ":"))
+        for path in paths(folder)
+    ]
+    packed.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+    return len(lines)
+
+
+def unpack(packed: Path) -> Iterator[RunRecord]:
+    """Yield the records of a packed file; each checksum is verified."""
+    try:
+        with gzip.open(packed, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                yield _parse(line, f"{packed}, line {number},")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise Damaged(f"{packed} is not a file of packed run records ({error}): restore it or name a folder") from error
 
 
 def paths(folder: Path) -> list[Path]:

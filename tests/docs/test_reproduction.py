@@ -5,57 +5,50 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import (
-    evidence,
-    evidence_dialogue,
-    evidence_genres,
-    evidence_gmap,
-    evidence_gmoe,
-    evidence_hma,
-    evidence_streams,
-)
+from studies import gmap, gmoe, hma, mil, pmb_amazon, pmb_dialogue, pmb_genres
+from studies.tables import RESULTS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
 TABLES = {
-    "amazon": lambda: evidence.scores("amazon"),
-    "mnli": lambda: evidence.scores("mnli"),
-    "amazon to others": lambda: evidence.scores("amazon-cross"),
-    "mnli to others": lambda: evidence.scores("mnli-cross"),
-    "distances": evidence.distances,
-    "search on amazon": lambda: evidence.searched("search-amazon", 4),
-    "search on mnli": lambda: evidence.searched("search-mnli", 5),
-    "amazon as a stream": evidence_streams.amazon,
-    "two genres": evidence_genres.two,
-    "five genres": evidence_genres.five,
-    "genre after genre": evidence_genres.in_turn,
-    "dialogue": evidence_dialogue.table,
-    "heterogeneous memory on amazon": lambda: evidence_hma.amazon().table(),
-    "heterogeneous memory by the size of graphs": lambda: evidence_hma.size().table(),
-    "search of sizes": evidence_hma.searched,
-    "heterogeneous memory on networks of people": lambda: evidence_hma.people().table(),
+    "amazon": lambda: mil.scores("amazon"),
+    "mnli": lambda: mil.scores("mnli"),
+    "amazon to others": lambda: mil.scores("amazon-cross"),
+    "mnli to others": lambda: mil.scores("mnli-cross"),
+    "distances": mil.distances,
+    "search on amazon": lambda: mil.searched("search-amazon", 4),
+    "search on mnli": lambda: mil.searched("search-mnli", 5),
+    "amazon as a stream": pmb_amazon.amazon,
+    "two genres": pmb_genres.two,
+    "five genres": pmb_genres.five,
+    "genre after genre": pmb_genres.in_turn,
+    "dialogue": pmb_dialogue.table,
+    "heterogeneous memory on amazon": lambda: hma.amazon().table(),
+    "heterogeneous memory by the size of graphs": lambda: hma.size().table(),
+    "search of sizes": hma.searched,
+    "heterogeneous memory on networks of people": lambda: hma.people().table(),
     **{
-        f"coloured digits, {encoder}, {pixels} pixels": lambda a=encoder, b=pixels: evidence_hma.digits(a, b).table()
+        f"coloured digits, {encoder}, {pixels} pixels": lambda a=encoder, b=pixels: hma.digits(a, b).table()
         for encoder in ("pixel-mlp", "cnn")
         for pixels in (28, 14)
     },
     **{
-        f"heterogeneous memory on molecules, {encoder}": lambda a=encoder: evidence_hma.molecules(a).table()
-        for encoder in evidence_hma.GRAPHS
+        f"heterogeneous memory on molecules, {encoder}": lambda a=encoder: hma.molecules(a).table()
+        for encoder in hma.GRAPHS
     },
-    "heterogeneous memory everywhere": evidence_hma.summary,
-    "domain models": evidence_gmap.pretrained,
-    "search of rates": evidence_gmap.searched,
-    "general memory on texts": evidence_gmap.texts,
-    "general memory set by set": evidence_gmap.gains,
-    "attentions to a general memory": evidence_gmap.kinds,
-    "general memory on names": evidence_gmap.names,
-    "general memory on answers": evidence_gmap.answers,
-    **{f"experts, search from {start}": lambda a=start: evidence_gmoe.searched(a) for start in evidence_gmoe.STARTS},
-    **{f"experts, rate of choice, {start}": lambda a=start: evidence_gmoe.chosen(a) for start in evidence_gmoe.STARTS},
-    **{f"experts from {start}": lambda a=start: evidence_gmoe.pacs(a) for start in (*evidence_gmoe.STARTS, "random")},
-    **{f"experts, one source, {start}": lambda a=start: evidence_gmoe.single(a) for start in evidence_gmoe.STARTS},
-    "experts, more steps": lambda: evidence_gmoe.longer("dinov2-shape"),
-    "experts on amazon": evidence_gmoe.amazon,
+    "heterogeneous memory everywhere": hma.summary,
+    "domain models": gmap.pretrained,
+    "search of rates": gmap.searched,
+    "general memory on texts": gmap.texts,
+    "general memory set by set": gmap.gains,
+    "attentions to a general memory": gmap.kinds,
+    "general memory on names": gmap.names,
+    "general memory on answers": gmap.answers,
+    **{f"experts, search from {start}": lambda a=start: gmoe.searched(a) for start in gmoe.STARTS},
+    **{f"experts, rate of choice, {start}": lambda a=start: gmoe.chosen(a) for start in gmoe.STARTS},
+    **{f"experts from {start}": lambda a=start: gmoe.pacs(a) for start in (*gmoe.STARTS, "random")},
+    **{f"experts, one source, {start}": lambda a=start: gmoe.single(a) for start in gmoe.STARTS},
+    "experts, more steps": lambda: gmoe.longer("dinov2-shape"),
+    "experts on amazon": gmoe.amazon,
 }
 
 
@@ -69,12 +62,12 @@ def test_a_table_is_what_the_records_give(name):
 
 def test_every_row_has_five_seeds_on_every_target():
     for folder, targets in (("amazon", 4), ("mnli", 5), ("amazon-cross", 2), ("mnli-cross", 2)):
-        for row, records in evidence.runs(folder).items():
+        for row, records in mil.runs(folder).items():
             assert len(records) == 5 * targets, (folder, row)
 
 
 def test_what_the_corpora_hold_is_what_was_counted():
-    told = json.loads((evidence_gmap.RESULTS / "overlap.json").read_text(encoding="utf-8"))["sets"]
+    told = json.loads((RESULTS / "gmap" / "overlap.json").read_text(encoding="utf-8"))["sets"]
     held = {name: {k: v["in the corpus"] for k, v in each["splits"].items()} for name, each in told.items()}
     whole = [(name, kind) for name, each in told.items() for kind, n in each["splits"].items()
              if n["texts"] == n["in the corpus"]]  # fmt: skip

@@ -32,12 +32,14 @@ def report(
 
     from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
-    from holdfast.record import load
+    from holdfast.record import PACKED, load
     from holdfast.report.page import write_report
     from holdfast.report.sections import missing_analysis_notes
     from holdfast.report.table import flat_table
 
     for folder in runs:
+        if folder.name.endswith(PACKED) and folder.is_file():
+            continue
         if not folder.is_dir():
             raise BadInput(f"no folder {folder}: name one that `holdfast compare` wrote")
         if (folder / "config.json").is_file() and not (folder / "records").is_dir():
@@ -56,7 +58,8 @@ def report(
     names = ", ".join(dict.fromkeys(str(r.spec["data"]) for r in records))
     asked = {name for r in records for name in r.analysis}
     notes = missing_analysis_notes(records, {name: each.needs for name, each in ANALYSES.items() if name in asked})
-    page = write_report(records, out or runs[0] / "report.html", title=f"Holdfast: {names}", metric=told, notes=notes)
+    folder = runs[0] if runs[0].is_dir() else runs[0].parent
+    page = write_report(records, out or folder / "report.html", title=f"Holdfast: {names}", metric=told, notes=notes)
     if json:
         full = [{"id": r.id, **asdict(r)} for r in records]
         give_json({"table": flat_table(records, told), "records": full, "report": str(page)})
