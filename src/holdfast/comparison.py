@@ -163,7 +163,7 @@ def compare(
     notes = (*dataset.notes, *left, *not_analysed(records, wanted), *([parts] if parts else []))
     told = specs[0].metric
     page = out / "report.html"
-    if parallel.first():
+    if parallel.is_first():
         source = _source(data, columns=columns, examples=examples, data_dir=data_dir)
         write_report(records, page, title=f"Holdfast: {dataset.name}", metric=told, notes=notes, source=source)
     return Comparison(records, told, page, dataset, decide(records, told), notes)

@@ -143,13 +143,13 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))
         watch.start(1, 0)
         watch.begin(f"{spec.method} on {len(dataset.domains)} domains", training_steps(spec))
-        with locked(folder) if folder is not None and parallel.first() else nullcontext():
+        with locked(folder) if folder is not None and parallel.is_first() else nullcontext():
             with stop_at_signal():
                 self.record_, built = train(spec, episode, workspace, saver=saver, tick=watch.step)
             watch.end(self.record_)
             self.classes_ = np.asarray(dataset.classes)
             self._saved = self._kept(dataset, built, episode.stages[-1], measured=measured)
-            if folder is not None and parallel.first():
+            if folder is not None and parallel.is_first():
                 self.save_pretrained(folder)
             saver.finish()
         return self

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import BadInput, Damaged, tell
+from holdfast.core.errors import BadInput, Damaged, warn
 from holdfast.core.files import write_text
 
 SCHEMA = 1
@@ -160,7 +160,7 @@ def read_whole(path: Path) -> RunRecord | None:
     except Damaged as error:
         aside = path.with_name(f"{path.name}.damaged")
         os.replace(path, aside)
-        tell(f"{error}; it is set aside as {aside.name}, and the run is done again")
+        warn(f"{error}; it is set aside as {aside.name}, and the run is done again")
         return None
 
 

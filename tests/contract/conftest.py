@@ -18,7 +18,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.tasks.classify import Classify
@@ -69,7 +69,7 @@ class Bench:
         return catalog.build("encoders", self.encoder, partial(self.dataset.raw.take, rows), options=self.options)
 
     def method(self, name: str, **recipe) -> Method:
-        make = partial(Descent, Recipe(lr=3e-3, **recipe))
+        make = partial(Optimizer, OptimizerSettings(lr=3e-3, **recipe))
         needed = catalog.unwrap("methods", name)[-1][1].necks
         with seeded(0, "init", "method"):
             model = self.model(needed[0] if needed else "none")

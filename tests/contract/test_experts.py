@@ -10,9 +10,9 @@ import torch
 from holdfast import catalog
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.experts.graft import experts_in
-from holdfast.protocols.microbatch import step_in_memory
+from holdfast.protocols.microbatch import train_step
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT
 
@@ -30,7 +30,7 @@ def rule(request, benches):
         with seeded(0, "init"):
             bench.options = {"experts": {**bench.options["experts"], "balance": weight, "capacity": capacity}}
             model, given = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
-            optimizer = partial(Descent, Recipe(optimizer="sgd", lr=0.05))
+            optimizer = partial(Optimizer, OptimizerSettings(optimizer="sgd", lr=0.05))
             method = catalog.build("methods", name, model, options=given, task=Classify(), optimizer=optimizer)
             method.begin_stage(INFO)
             method.begin_phase(method.phases[0])
@@ -57,7 +57,7 @@ def test_the_balance_loss_moves_the_routers_under_every_rule(rule, benches):
 
 @pytest.mark.parametrize("weight", [0.0, 5.0])
 def test_every_rule_tells_the_load_the_importance_and_what_was_dropped(rule, benches, weight):
-    told = step_in_memory(rule(weight, capacity=1.0), benches["tiny-vit-experts"].batch())
+    told = train_step(rule(weight, capacity=1.0), benches["tiny-vit-experts"].batch())
     for layer in (0, 1):
         assert 0 <= float(told[f"experts/dropped/{layer}"]) < 1
         for what in ("load", "importance"):

@@ -14,7 +14,7 @@ from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
@@ -57,7 +57,7 @@ def make(request, bench):
         with seeded(0, "init"):
             body = encoder(name)
             model = Model(body, NoNeck(body.width), make_head(body.width, dataset.classes, body))
-            optimizer = partial(Descent, Recipe(lr=3e-3))
+            optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
             method = catalog.build("methods", rule, model, options=RULES[rule], task=Classify(), optimizer=optimizer)
             method.begin_stage(StageInfo(0, dataset.domains))
         return method

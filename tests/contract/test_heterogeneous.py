@@ -12,7 +12,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
 from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT, small
@@ -111,7 +111,7 @@ def rule(request, benches):
 
     def made():
         with seeded(0, "init"):
-            model, optimizer = bench.model("heterogeneous"), partial(Descent, Recipe(lr=3e-3))
+            model, optimizer = bench.model("heterogeneous"), partial(Optimizer, OptimizerSettings(lr=3e-3))
             given = LIGHT.get(name, {})
             method = catalog.build("methods", name, model, options=given, task=Classify(), optimizer=optimizer)
             method.begin_stage(INFO)

@@ -12,7 +12,7 @@ from holdfast.core import inputs
 from holdfast.core.tape import tape
 from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.memory.neck import MemoryBlend
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import small
@@ -107,7 +107,7 @@ def test_the_gradient_reaches_every_parameter_of_it(bench, neck):
 def test_it_learns_by_the_risk_unless_it_is_frozen(bench, neck):
     for frozen in (False, True):
         model, batch = bench.model(neck, frozen=frozen), bench.batch()
-        method = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=3e-3))).train()
+        method = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=3e-3))).train()
         before = [states(part) for part in parts(model)]
         for _ in range(3):
             method.step(batch)

@@ -20,9 +20,9 @@ from holdfast.data.readers.questions import read_questions
 from holdfast.data.readers.tags import read_tags
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
-from holdfast.protocols.evaluate import keep, score
+from holdfast.protocols.evaluate import score, validation_outputs
 from holdfast.run.settings import make_spec
 from tests.annotated import DOMAINS, said, write_names, write_questions
 from tests.contract.conftest import small
@@ -87,7 +87,7 @@ def case(request, worlds, folder):
             neck = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
             head = "vocabulary" if task == "masked" else "linear"
             made = catalog.build("heads", head, neck.width, dataset.classes, body, options={})
-            optimizer = partial(Descent, Recipe(lr=3e-3))
+            optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
             method = catalog.build(
                 "methods", name, Model(body, neck, made), options={}, task=bound, optimizer=optimizer
             )
@@ -140,7 +140,7 @@ def test_scores_are_all_there_change_nothing_and_do_not_depend_on_batches(worlds
     body = encoder(folder)
     neck = catalog.build_neck("none", body.width, 2, options={})
     head = catalog.build("heads", "vocabulary" if task == "masked" else "dense", 32, dataset.classes, body, options={})
-    optimizer = partial(Descent, Recipe(lr=3e-3))
+    optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
     method = catalog.build(
         "methods", "erm", Model(body, neck, head), options={}, task=bound, optimizer=optimizer
     ).train()
@@ -148,10 +148,12 @@ def test_scores_are_all_there_change_nothing_and_do_not_depend_on_batches(worlds
     part = Part("all", np.arange(len(dataset)))
     found = score(method, examples, [part], bound, bound.metrics)["all"]
     assert list(found) == list(bound.metrics)
-    kept, y = keep(method, examples, part, bound)
+    kept, y = validation_outputs(method, examples, part, bound)
     assert len(kept) == len(y) == len(examples)
     assert float(bound.loss_from_stats(kept, y)) == pytest.approx(found["nll"], rel=1e-5)
-    single = [keep(method, examples, Part("one", np.array([i])), bound)[0] for i in range(0, len(dataset), 7)]
+    single = [
+        validation_outputs(method, examples, Part("one", np.array([i])), bound)[0] for i in range(0, len(dataset), 7)
+    ]
     rows = torch.cat([examples.rows_of(Part("one", np.array([i]))) for i in range(0, len(dataset), 7)])
     torch.testing.assert_close(torch.cat(single)[:, 0], kept[rows, 0], rtol=1e-3, atol=1e-3)
     assert method.training

@@ -16,7 +16,7 @@ from holdfast.core.seeds import generator, seeded
 from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.splits import Part
 from holdfast.methods.base import StageInfo
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import NoHead
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -56,7 +56,7 @@ def make(request, dataset):
     def made():
         with seeded(0, "init"):
             model = Model(encoder(dataset), NoNeck(2), NoHead(2))
-            optimizer = partial(Descent, Recipe(lr=3e-3))
+            optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
             method = catalog.build("methods", request.param, model, options={}, task=Respond(), optimizer=optimizer)
             method.begin_stage(StageInfo(0, dataset.domains))
             method.begin_phase(method.phases[0])

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from holdfast import catalog
 from holdfast.core import parallel
-from holdfast.core.seeds import generator, seeded, two_streams
+from holdfast.core.seeds import generator, process_rng_streams, seeded
 from holdfast.data.batches import Batches, Examples, prepare
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
-from holdfast.protocols.microbatch import step_in_memory
-from holdfast.protocols.resume import Interrupted, ask_to_stop, stop_at_signal
+from holdfast.protocols.microbatch import train_step
+from holdfast.protocols.resume import Interrupted, request_stop, stop_at_signal
 from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import checkpoint_path, episodes, launch_episode
@@ -68,13 +68,13 @@ class Place:
     def method(self, name: str) -> Method:
         needed = [neck for _, layer in catalog.unwrap("methods", name) for neck in layer.necks]
         neck = needed[0] if needed else "none"
-        recipe = Recipe(lr=0.05, optimizer="sgd", weight_decay=0.0)
+        recipe = OptimizerSettings(lr=0.05, optimizer="sgd", weight_decay=0.0)
         with seeded(0, "init"):
             backbone, count = self.backbone(), len(self.dataset.classes)
             middle = catalog.build_neck(neck, backbone.width, count, options=small(neck))
             model = Model(backbone, middle, Linear(middle.width, count))
             given = {**LIGHT.get(name, {}), **PLAIN.get(name, {})}
-            made = partial(Descent, recipe)
+            made = partial(Optimizer, recipe)
             return catalog.build("methods", name, model, options=given, task=Classify(), optimizer=made)
 
 
@@ -83,7 +83,7 @@ def trained(place: Place, name: str) -> Method:
     method = place.method(name)
     parts = [Part(d, place.dataset.rows_of(d)) for d in place.dataset.domains[:3]]
     chance, size = generator(0, "batches"), BATCH // parallel.world_size()
-    with seeded(0, "method"), two_streams(0):
+    with seeded(0, "method"), process_rng_streams(0):
         batches = Batches(place.examples, parts, size, generator=chance)
         for stage in range(2):
             method.begin_stage(StageInfo(stage, tuple(p.domain for p in parts)))
@@ -92,7 +92,7 @@ def trained(place: Place, name: str) -> Method:
                 method.restart_schedules()
                 method.train()
                 for step in range(STEPS):
-                    step_in_memory(method, next(batches))
+                    train_step(method, next(batches))
                     method.on_valid(step, {"d0": 0.5}, {"d0": 1.0 + step})
             method.end_stage(place.examples.once(parts, BATCH))
     return method
@@ -135,7 +135,7 @@ def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
         nonlocal count
         count += 1
         if count == stop_at and parallel.rank() == parallel.world_size() - 1:
-            ask_to_stop()
+            request_stop()
 
     if stop_at:
         try:
@@ -144,7 +144,7 @@ def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
         except Interrupted:
             stopped = True
         assert stopped, "all processes stop"
-        assert checkpoint_path(spec, episode, out).exists() == parallel.first()
+        assert checkpoint_path(spec, episode, out).exists() == parallel.is_first()
     record = launch_episode(spec, episode, Workspace(DATA, cache=None), out)
     return {"record": record.stages, "steps": count, "id": record.id}
 
@@ -153,7 +153,7 @@ def begin(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, i
     """One of two processes; what it found is left in a file, since tests look at it from outside."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank))
-    parallel.begin(dist.FileStore(f"{folder}/store", 2), rank, 2)
+    parallel.init_process_group(dist.FileStore(f"{folder}/store", 2), rank, 2)
     found = {"methods": every_method(names), "runs": {}}
     for method, plan, at in runs:
         # each has a folder of its own, so that it shows who writes
@@ -161,13 +161,13 @@ def begin(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, i
         found["runs"][method, plan] = (straight, whole_run(method, plan, Path(folder) / f"pieces{rank}", stop_at=at))
     spec, workspace = spec_of("erm", "leave-one-out", 3), Workspace(DATA, cache=None)
     with_checkpoint(spec, workspace, Path(folder) / f"left{rank}")
-    found["spoke"] = parallel.may_speak()
+    found["spoke"] = parallel.may_report()
     torch.save(found, f"{folder}/found{rank}")
-    parallel.any_of(0)
+    parallel.all_max(0)
     if rank == 1:
         os._exit(0)  # gone without a word
     try:
-        parallel.any_of(0)
+        parallel.all_max(0)
     except parallel.Lost as error:
         Path(folder, "lost").write_text(str(error))
     os._exit(0)
@@ -177,7 +177,7 @@ def with_checkpoint(spec, workspace: Workspace, out: Path) -> None:
     """A run that is stopped and stays so."""
     try:
         with stop_at_signal():
-            launch_episode(spec, next(episodes(spec, workspace)), workspace, out, tick=lambda _: ask_to_stop())
+            launch_episode(spec, next(episodes(spec, workspace)), workspace, out, tick=lambda _: request_stop())
     except Interrupted:
         return
     raise AssertionError("it was asked to stop")

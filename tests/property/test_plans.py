@@ -49,7 +49,7 @@ def test_no_plan_leaks(plan, oracle, sizes, seed, marked):
             assert valid
             assert not train & valid
             assert not (train | valid) & test
-            for part in (*stage.train, *stage.valid, *stage.test, *stage.peek):
+            for part in (*stage.train, *stage.valid, *stage.test, *stage.oracle):
                 assert set(part.rows.tolist()) <= set(shares[part.domain].rows.tolist())
                 assert len(part)
             if marked is not None:
@@ -66,7 +66,7 @@ def test_a_target_is_in_no_training_and_no_selection(plan, sizes, seed):
         targets = {p.domain for p in stage.test}
         assert targets
         assert not targets & {p.domain for p in (*stage.train, *stage.valid)}
-        assert not stage.peek
+        assert not stage.oracle
 
 
 @given(sizes=sizes, seed=st.integers(0, 99))

@@ -20,7 +20,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.experts.layer import Options, SparseMoE
@@ -187,7 +187,9 @@ def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBa
 def _steps(top: int, device: torch.device, mode: str) -> Callable[[], None]:
     """Training steps, the balance loss and Adam included."""
     model, batch = _network(top, device, mode)
-    method = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(optimizer="adam", lr=5e-5))).train()
+    method = ERM(
+        model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
+    ).train()
     count = 2 if device.type == "cuda" else 1
 
     def go() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from holdfast.core.tape import Held
+from holdfast.core.tape import ScopedValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Result:
         return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
 
 
-heard = Held[Callable[[Result], None]]()  # who is told of each case as soon as it is measured
+heard = ScopedValue[Callable[[Result], None]]()  # who is told of each case as soon as it is measured
 
 
 @contextmanager

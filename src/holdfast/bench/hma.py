@@ -18,7 +18,7 @@ from holdfast.core.seeds import seeded
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
 from holdfast.methods.hma import HMA
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import module_from_config
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.heads import Linear
@@ -100,8 +100,8 @@ def _steps(rule: type[HMA] | type[ERM], mode: str, device: torch.device) -> Call
         made = partial(HeterogeneousMemory, classes=CLASSES, real=4 * size, slots=16 if gpu else 4)
         neck = made(backbone.width) if rule is HMA else NoNeck(backbone.width)
         model = Model(backbone, neck, Linear(neck.width, CLASSES)).to(device)
-    recipe = Recipe(optimizer="sgd", lr=0.003, weight_decay=0.0)
-    method: Method = rule(model, task=Classify(), optimizer=partial(Descent, recipe)).to(device).train()
+    recipe = OptimizerSettings(optimizer="sgd", lr=0.003, weight_decay=0.0)
+    method: Method = rule(model, task=Classify(), optimizer=partial(Optimizer, recipe)).to(device).train()
     chance = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=chance).to(torch.uint8)
     y = torch.randint(0, CLASSES, (size,), generator=chance)

@@ -15,7 +15,7 @@ from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
 from holdfast.data.splits import Part
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.fit import fit
@@ -44,7 +44,7 @@ def _mlp() -> nn.Sequential:
 def _fit(examples: Examples, parts: list[Part]) -> None:
     torch.manual_seed(0)
     model = Model(_mlp(), NoNeck(HIDDEN), nn.Linear(HIDDEN, CLASSES)).to(examples.device)
-    method = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe()))
+    method = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
     batches = Batches(examples, parts, BATCH, generator=generator(0, "batches"))
     fit(method, batches, lambda: ({"d0": 0.0}, {"d0": 0.0}), steps=STEPS, every=STEPS, choose=newest)
 

@@ -14,7 +14,7 @@ from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model, tune
@@ -71,7 +71,7 @@ def method_on(name: str, encoder: Backbone, device: torch.device) -> Method:
         tune(backbone, "full")
         head = Linear(backbone.width, CLASSES)
         model = Model(backbone, NoNeck(backbone.width), head, precision="fp32").to(device)
-        make = partial(Descent, Recipe(lr=1e-5))
+        make = partial(Optimizer, OptimizerSettings(lr=1e-5))
         method: Method = catalog.build("methods", name, model, options={}, task=Classify(), optimizer=make)
         method.to(device).begin_stage(StageInfo(0, tuple(f"d{i}" for i in range(DOMAINS))))
     return method.train()

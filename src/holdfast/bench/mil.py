@@ -22,7 +22,7 @@ from holdfast.data.batches import Examples
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import module_from_config
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
@@ -81,11 +81,11 @@ def _model(neck: Callable[[int], nn.Module], device: torch.device) -> Model:
 
 
 def _erm(device: torch.device) -> Method:
-    return ERM(_model(NoNeck, device), task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-5)))
+    return ERM(_model(NoNeck, device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-5)))
 
 
 def _mil(device: torch.device) -> Method:
-    method = MIL(_model(key_value, device), task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-5)))
+    method = MIL(_model(key_value, device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-5)))
     method.begin_stage(StageInfo(0, ("a", "b", "c")))
     method.begin_phase("meta")
     method.turn, method.left = HELD, 1 << 30  # the same domain is held out for as long as this is measured

@@ -17,14 +17,14 @@ PLANS = {
         "holdfast.protocols.plans:SingleSource", "train on one domain, score on every other, for each"
     ),
     "given": PlanEntry(
-        "holdfast.protocols.plans:Given", "the data's own split: rows marked train, valid and test in any domain"
+        "holdfast.protocols.plans:GivenSplit", "the data's own split: rows marked train, valid and test in any domain"
     ),
     "in-domain": PlanEntry("holdfast.protocols.plans:InDomain", "train and score inside each domain: the reference"),
     "stream": PlanEntry("holdfast.protocols.plans:Stream", "domain after domain; every domain is scored after each"),
     "joint": PlanEntry(
         "holdfast.protocols.plans:Joint", "all domains at once, with the test rows of a stream: its upper reference"
     ),
-    "all": PlanEntry("holdfast.protocols.plans:Everything", "train on all domains, hold none out: to use the model"),
+    "all": PlanEntry("holdfast.protocols.plans:AllDomains", "train on all domains, hold none out: to use the model"),
 }
 SELECTIONS = {
     "train-validation": SelectionEntry(

@@ -29,7 +29,7 @@ from holdfast.cli import (
     serve,
     sweep,
 )
-from holdfast.cli.console import fail, may_speak, say
+from holdfast.cli.console import fail, may_report, say
 from holdfast.cli.options import Once
 from holdfast.core import processes
 
@@ -82,7 +82,7 @@ def main() -> None:
     A run that was stopped ends with 128 plus the number of the signal: 130 for Ctrl-C, 143 for a scheduler's SIGTERM.
     """
     from holdfast.core.errors import BadInput
-    from holdfast.core.files import refused
+    from holdfast.core.files import path_error
 
     before = signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -110,12 +110,12 @@ def main() -> None:
     except OSError as error:
         if error.errno is None:  # not of the system, but of a library that says so
             raise
-        fail(str(refused(error)))
+        fail(str(path_error(error)))
     except Exception as error:
         if type(error).__name__ == "OutOfMemoryError":
             fail("the device has too little memory: use a smaller --batch, a smaller encoder or --device cpu")
         if type(error).__name__ != "Interrupted":
-            if not may_speak():
+            if not may_report():
                 sys.exit(1)
             raise
         say("stopped; everything so far is saved, and the same command goes on from there")
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def _at_once() -> None:
-    if may_speak():
+    if may_report():
         more = "; the same command goes on from the last checkpoint" if _verb() in KEEPS else ""
         say(f"stopped at once{more}", anyone=True)
 
@@ -140,8 +140,8 @@ def _check_verb() -> None:
     from holdfast.core.errors import BadInput
 
     asked = _verb()
-    if processes.started() > 1 and asked and asked not in TOGETHER:
+    if processes.world_size() > 1 and asked and asked not in TOGETHER:
         raise BadInput(
-            f"{processes.started()} processes were started, and holdfast {asked} runs in one: start it without "
+            f"{processes.world_size()} processes were started, and holdfast {asked} runs in one: start it without "
             f"torchrun, which is for {' and '.join(TOGETHER)}"
         )

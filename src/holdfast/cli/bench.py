@@ -33,7 +33,7 @@ def bench(
         raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")
     where = choose_device(device)
     measure = catalog.lookup("benches", name).load()
-    with heard.hold(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
+    with heard.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
         results = measure(where)
     if json:
         give_json({"bench": name, "device": str(where), "results": [r.json() for r in results]})

@@ -83,12 +83,12 @@ def compare(
     Run the same command again and it goes on where it was; finished runs are not run twice.
     """
     from holdfast.comparison import compare as run
-    from holdfast.core.parallel import joined
+    from holdfast.core.parallel import process_group
     from holdfast.run.progress import logged
 
     settings = options.with_task(settle(context, config, set_), task)
     where = engines.chosen(engine, jobs, address, cpus, gpus)
-    with joined(device), watching(json) as shown, logged(shown, log, out / "logs") as watch:
+    with process_group(device), watching(json) as shown, logged(shown, log, out / "logs") as watch:
         done = run(
             data,
             methods=options.words(settings.pop("method", methods)),

@@ -24,7 +24,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from holdfast.core import processes
-from holdfast.core.errors import one_line, visible
+from holdfast.core.errors import escape_control, one_line
 
 if TYPE_CHECKING:
     from holdfast.record import RunRecord
@@ -36,22 +36,22 @@ EVERY = 30.0  # seconds between two lines about runs that are done
 
 def say(sentence: str, *, anyone: bool = False) -> None:
     """A sentence for a person, on stderr; of several processes the first alone says it, unless `anyone` may."""
-    if not anyone and not processes.first():
+    if not anyone and not processes.is_first():
         return
-    text = visible(" ".join(sentence.split()))
+    text = escape_control(" ".join(sentence.split()))
     Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
 
 
 def show(thing: Any) -> None:
     """A result for a person, on stdout."""
-    if not processes.first():
+    if not processes.is_first():
         return
     width = None if sys.stdout.isatty() else 200  # a file or a pipe has no edge to wrap at
     console = Console(highlight=False, width=width)
     if isinstance(thing, str):  # a domain called [red] is a name, not markup
-        console.print(visible(thing), soft_wrap=True, markup=False, emoji=False)
+        console.print(escape_control(thing), soft_wrap=True, markup=False, emoji=False)
     else:
-        parts = [Segment(visible(part.text), part.style) for part in console.render(thing)]
+        parts = [Segment(escape_control(part.text), part.style) for part in console.render(thing)]
         console.print(Segments(parts), crop=False)
 
 
@@ -69,7 +69,7 @@ def show_records(records: Sequence[RunRecord], metric: str) -> None:
 
 def give_json(document: Any, *, anyone: bool = False) -> None:
     """The one document a machine reads, on stdout."""
-    if anyone or processes.first():
+    if anyone or processes.is_first():
         ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
         sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only) + "\n")
 
@@ -77,7 +77,7 @@ def give_json(document: Any, *, anyone: bool = False) -> None:
 def fail(sentence: str) -> NoReturn:
     """The sentence on stderr, or as JSON on stdout where --json was asked for; exit code 2."""
     sentence = one_line(sentence)
-    if not may_speak():
+    if not may_report():
         sys.exit(2)
     if "--json" in sys.argv:
         give_json({"error": sentence}, anyone=True)
@@ -86,13 +86,13 @@ def fail(sentence: str) -> NoReturn:
     sys.exit(2)
 
 
-def may_speak() -> bool:
+def may_report() -> bool:
     """Of several processes that end together, one says why."""
-    if processes.started() == 1:
+    if processes.world_size() == 1:
         return True
     from holdfast.core import parallel
 
-    return parallel.may_speak()
+    return parallel.may_report()
 
 
 def _lines() -> ProgressListener:
@@ -122,7 +122,7 @@ def watching(quiet: bool) -> Iterator[ProgressListener]:
     """Bars for runs, steps and encoding, with rates and the time left; plain lines where stderr is no terminal."""
     from holdfast.run.progress import ProgressListener
 
-    silent = quiet or not processes.first()
+    silent = quiet or not processes.is_first()
     if silent or not sys.stderr.isatty():
         yield ProgressListener() if silent else _lines()
         return
@@ -152,7 +152,7 @@ def watching(quiet: bool) -> Iterator[ProgressListener]:
 
             def begin(self, name: str, steps: int) -> None:
                 self.close()  # one that diverged has no end
-                self.run = bars.add_task(visible(name), total=steps)
+                self.run = bars.add_task(escape_control(name), total=steps)
 
             def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
                 if done >= steps:
@@ -161,7 +161,7 @@ def watching(quiet: bool) -> Iterator[ProgressListener]:
                 elif id in self.others:
                     bars.update(self.others[id], completed=done)
                 elif len(self.others) < SHOWN:
-                    self.others[id] = bars.add_task(visible(name), total=steps, completed=done)
+                    self.others[id] = bars.add_task(escape_control(name), total=steps, completed=done)
 
             def step(self, metrics: Any) -> None:
                 if self.run is not None:

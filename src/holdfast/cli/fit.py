@@ -64,7 +64,7 @@ def fit(
     Stopped, it goes on where it was when the same command runs again.
     """
     from holdfast.comparison import training_data
-    from holdfast.core.parallel import joined
+    from holdfast.core.parallel import process_group
     from holdfast.estimator import DomainClassifier
     from holdfast.models.card import to_predict
     from holdfast.models.saved import check_folder
@@ -72,7 +72,7 @@ def fit(
 
     settings = options.with_task(settle(context, config, set_), task)
     metric = settings.pop("metric", metric)
-    with joined(device):
+    with process_group(device):
         check_folder(out)
         dataset = training_data(data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir)
         if examples is not None:

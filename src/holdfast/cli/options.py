@@ -172,7 +172,7 @@ def settle(context: typer.Context, config: Path | None, set_: list[str] | None) 
 def read_config(path: Path) -> dict[str, Any]:
     """The settings of a file; one sentence where it holds none."""
     try:
-        found = read_json(path, most=1 << 20)
+        found = read_json(path, max_bytes=1 << 20)
     except Damaged as error:
         if not path.is_file():
             told = "name one that `holdfast sweep` wrote, or a JSON object of settings"
@@ -239,7 +239,7 @@ def chosen(engine: str, jobs: str | None, address: str | None, cpus: float | Non
     """The engine that these options name; an option of the other one is a mistake."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    if processes.started() > 1 and (engine != "local" or jobs not in (None, "1")):
+    if processes.world_size() > 1 and (engine != "local" or jobs not in (None, "1")):
         raise BadInput(
             "processes of torchrun share each run, one run after another: leave out --engine and --jobs, or start "
             "holdfast without torchrun to have many runs at once"

@@ -46,12 +46,12 @@ class DomainBatch:
         """Cut anything of b examples into one piece per domain."""
         return inputs.split(t, self.sizes)
 
-    def parts(self) -> tuple[DomainBatch, ...]:
+    def by_domain(self) -> tuple[DomainBatch, ...]:
         """The same batch, one domain at a time."""
         rows = zip(self.split(self.x), self.split(self.y), self.domains, self.sizes, strict=True)
         return tuple(DomainBatch(x, y, (d,), (n,)) for x, y, d, n in rows)
 
-    def pieces(self, count: int) -> Iterator[DomainBatch]:
+    def microbatches(self, count: int) -> Iterator[DomainBatch]:
         """The batch in so many pieces of about the same size, each with its share of every domain."""
         cuts = [[n * (i + 1) // count - n * i // count for i in range(count)] for n in self.sizes]
         flat = [n for domain in cuts for n in domain]
@@ -63,7 +63,7 @@ class DomainBatch:
 
     def hold_out(self, i: int) -> tuple[DomainBatch, DomainBatch]:
         """(all domains but the i-th, the i-th): meta-train and meta-test."""
-        parts = self.parts()
+        parts = self.by_domain()
         return DomainBatch.cat(parts[:i] + parts[i + 1 :]), parts[i]
 
     def positions(self) -> Tensor:

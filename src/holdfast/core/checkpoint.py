@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import write_whole
+from holdfast.core.files import write_atomic
 
 
 def _pack(node: Any, tensors: dict[str, Tensor]) -> Any:
@@ -68,7 +68,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], **metadata: str) -> Pat
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
             raise
 
-    return write_whole(path, write)
+    return write_atomic(path, write)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -123,7 +123,7 @@ _NAMES = ("empty", "zeros", "ones", "full", "rand", "randn", "empty_strided")
 _MAKES = {getattr(torch.ops.aten, name) for name in _NAMES}
 
 
-class Bounded(TorchDispatchMode):
+class AllocationLimit(TorchDispatchMode):
     """Inside, a tensor of more than `most` numbers is refused before it is made, and so are too many of them."""
 
     def __init__(self, most: int, *, where: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from holdfast.core import processes
 
-LONGEST = 800  # characters of a sentence, beside the mark of what was left out
+MAX_LENGTH = 800  # characters of a sentence, beside the mark of what was left out
 _TURNED = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # they change the order of what follows
 
 
@@ -25,19 +25,19 @@ class Damaged(BadInput):
     """A file that was written whole is no longer what was written: cut short, or with other bits."""
 
 
-def tell(sentence: str) -> None:
+def warn(sentence: str) -> None:
     """One sentence about a fault that was mended on the way: on stderr, unless the program listens to its logger."""
-    if processes.first():
+    if processes.is_first():
         logging.getLogger("holdfast").warning(sentence)
 
 
 def one_line(sentence: str) -> str:
     """A sentence fit to be shown, whatever was quoted in it: one line, its beginning and its end never lost."""
-    text = visible(" ".join(sentence.split()))
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} [...] {text[-LONGEST // 2 :]}"
+    text = escape_control(" ".join(sentence.split()))
+    return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH // 2]} [...] {text[-MAX_LENGTH // 2 :]}"
 
 
-def visible(text: str) -> str:
+def escape_control(text: str) -> str:
     """Characters that steer a terminal or change the order of others by their numbers; all else, and lines, stay."""
     return "".join(_escaped(each) for each in text)
 

@@ -19,7 +19,7 @@ from holdfast.core.errors import BadInput, Damaged
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
+def write_atomic(path: Path, write: Callable[[Path], None]) -> Path:
     """Let `write` fill a draft beside `path`, then move it there in one step."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
@@ -29,14 +29,14 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
             os.fsync(file.fileno())
         os.replace(draft, path)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise write_error(path, error) from error
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
     return path
 
 
-def cannot_write(path: Path, error: OSError) -> BadInput:
+def write_error(path: Path, error: OSError) -> BadInput:
     """What to tell where a file cannot be written."""
     if error.errno in _FULL:
         return BadInput(
@@ -46,11 +46,11 @@ def cannot_write(path: Path, error: OSError) -> BadInput:
     return BadInput(f"cannot write {path} ({error.strerror or error}): choose another place")
 
 
-def refused(error: OSError) -> BadInput:
+def path_error(error: OSError) -> BadInput:
     """What to tell where the system refuses a path, whatever was to be done with it."""
     where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else "a file"
     if error.errno in _FULL:
-        return cannot_write(Path(where), error)
+        return write_error(Path(where), error)
     if error.errno in (errno.EACCES, errno.EPERM):
         return BadInput(
             f"{where} may not be used ({error.strerror}): change its permissions or those of the folders above it, or "
@@ -67,14 +67,16 @@ def write_text(path: Path, text: str) -> Path:
     def write(draft: Path) -> None:
         draft.write_text(text, encoding="utf-8")
 
-    return write_whole(path, write)
+    return write_atomic(path, write)
 
 
-def read_json(path: Path, *, most: int = 1 << 26) -> Any:
+def read_json(path: Path, *, max_bytes: int = 1 << 26) -> Any:
     """The content of a JSON file of at most so many bytes; a file that is none is Damaged."""
     try:
-        if (size := path.stat().st_size) > most:
-            raise Damaged(f"{path} is {size / 2**20:.0f} MiB large, and such a file has at most {most / 2**20:.0f}")
+        if (size := path.stat().st_size) > max_bytes:
+            raise Damaged(
+                f"{path} is {size / 2**20:.0f} MiB large, and such a file has at most {max_bytes / 2**20:.0f}"
+            )
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, BadInput):
@@ -135,7 +137,7 @@ def _take(path: Path, folder: Path) -> None:
     except FileExistsError:
         raise _taken(path, folder) from None
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise write_error(path, error) from error
 
 
 @contextmanager

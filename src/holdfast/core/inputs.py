@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.core.ragged import padded
+from holdfast.core.ragged import pad_rows
 
 Rows = Any  # a slice, a list of ints or a tensor of ints
 
@@ -147,7 +147,7 @@ def _(first: Tokens, rest: Sequence[Tokens]) -> Tokens:
         types = torch.cat([_wide(p.types, width) for p in parts if p.types is not None])
     places = [p.at for p in parts if p.at is not None]
     most = max((at.shape[1] for at in places), default=0)
-    at = torch.cat([padded(each, most) for each in places]) if places else None
+    at = torch.cat([pad_rows(each, most) for each in places]) if places else None
     ids = torch.cat([_wide(p.ids, width) for p in parts])
     return Tokens(ids, torch.cat([_wide(p.mask, width) for p in parts]), types, at)
 
@@ -205,7 +205,7 @@ def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
     )
 
 
-def best_share(scores: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:
+def top_fraction(scores: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:
     """(k,) the nodes or edges with the best scores, this share of each graph's, rounded up, graph after graph."""
     order = scores.argsort(descending=True, stable=True)
     order = order[owner[order].argsort(stable=True)]
@@ -214,7 +214,7 @@ def best_share(scores: Tensor, owner: Tensor, count: int, ratio: float) -> Tenso
     return order[place < (sizes * ratio).ceil()[owner[order]]]
 
 
-def keep_nodes(x: Graphs, kept: Tensor) -> Graphs:
+def select_nodes(x: Graphs, kept: Tensor) -> Graphs:
     """The graphs with these nodes (v,) alone and the edges between them."""
     place = torch.cumsum(kept, 0) - 1
     stays = kept[x.edges[0]] & kept[x.edges[1]]

@@ -29,28 +29,28 @@ class Lost(BadInput):
 
 
 @contextmanager
-def joined(device: str) -> Iterator[None]:
+def process_group(device: str) -> Iterator[None]:
     """Train together with the processes that a launcher started, each on its own GPU where there are any."""
-    if processes.started() == 1 or dist.is_initialized():
+    if processes.world_size() == 1 or dist.is_initialized():
         yield
         return
     on_gpus = device != "cpu" and torch.cuda.is_available()
     if on_gpus:
-        if processes.started_here() > torch.cuda.device_count():
+        if processes.local_world_size() > torch.cuda.device_count():
             raise BadInput(
-                f"{processes.started_here()} processes were started for {torch.cuda.device_count()} GPUs: start one a "
+                f"{processes.local_world_size()} processes were started for {torch.cuda.device_count()} GPUs: start one a "
                 "GPU, or use --device cpu"
             )
-        torch.cuda.set_device(processes.number_here())
+        torch.cuda.set_device(processes.local_rank())
     # what decides, such as whether to stop, goes over the CPU, so that nothing waits for a GPU
     with _gone():
         store, number, count = next(dist.rendezvous("env://", timeout=MEETING))
-        begin(store, number, count, backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo")
+        init_process_group(store, number, count, backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo")
     yield  # where something failed, the others learn it from this process's end, and not from a goodbye
     dist.destroy_process_group()
 
 
-def begin(store: dist.Store, number: int, count: int, *, backend: str = "gloo") -> None:
+def init_process_group(store: dist.Store, number: int, count: int, *, backend: str = "gloo") -> None:
     """Become the process of this number among so many that meet at a store."""
     dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=PATIENCE)
     _met["store"] = store
@@ -69,15 +69,15 @@ def world_size() -> int:
     return dist.get_world_size() if active() else 1
 
 
-def first() -> bool:
+def is_first() -> bool:
     """Whether this is the process that writes files."""
     return rank() == 0
 
 
-def may_speak() -> bool:
+def may_report() -> bool:
     """Of the processes that fail together, one tells why: the first that asks."""
     if not active():
-        return processes.first()
+        return processes.is_first()
     try:
         return _met["store"].add(FAILED, 1) == 1
     except RuntimeError:
@@ -95,7 +95,7 @@ def _gone() -> Iterator[None]:
         ) from error
 
 
-def any_of(*flags: int) -> list[int]:
+def all_max(*flags: int) -> list[int]:
     """The largest of each of these numbers over the processes."""
     if not active():
         return list(flags)
@@ -105,17 +105,17 @@ def any_of(*flags: int) -> list[int]:
     return told.tolist()
 
 
-def by_first(make: Callable[[], T]) -> T:
+def from_first(make: Callable[[], T]) -> T:
     """What the first process makes, for all; the others make nothing."""
     if not active():
         return make()
-    box: list[Any] = [make() if first() else None]
+    box: list[Any] = [make() if is_first() else None]
     with _gone():
         dist.broadcast_object_list(box, device=torch.device("cpu"))
     return box[0]
 
 
-def gathered(thing: T) -> list[T]:
+def all_gather(thing: T) -> list[T]:
     """What each process has, in their order, for all."""
     if not active():
         return [thing]
@@ -126,14 +126,14 @@ def gathered(thing: T) -> list[T]:
 
 
 @contextmanager
-def first_here() -> Iterator[None]:
+def local_first() -> Iterator[None]:
     """The first process of each machine goes ahead, so that the others find the file that it wrote."""
-    ahead = processes.number_here() == 0
+    ahead = processes.local_rank() == 0
     if active() and not ahead:
-        any_of(0)
+        all_max(0)
     yield
     if active() and ahead:
-        any_of(0)
+        all_max(0)
 
 
 def mean(value: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def total(value: Tensor) -> Tensor:
     return value if not active() else mean(value) * world_size()
 
 
-def rows_of_all(value: Tensor, sizes: Sequence[int]) -> Tensor:
+def gather_rows(value: Tensor, sizes: Sequence[int]) -> Tensor:
     """The rows of all processes as one batch lies, domain after domain; of each domain they have `sizes` rows."""
     if not active():
         return value
@@ -159,14 +159,14 @@ def rows_of_all(value: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.cat([piece for domain in zip(*each, strict=True) for piece in domain])
 
 
-def averaged(grads: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor | None]:
+def mean_gradients(grads: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor | None]:
     """Gradients of these parameters as their means over the processes; None where no process has one.
 
     Where a gradient has a graph, only its value is the mean: it is differentiated as this process made it.
     """
     if not active():
         return list(grads)
-    there = any_of(*(int(g is not None) for g in grads))
+    there = all_max(*(int(g is not None) for g in grads))
     trio = zip(grads, parameters, there, strict=True)
     mine = [(torch.zeros_like(p) if g is None else g) if wanted else None for g, p, wanted in trio]
     means = iter(_reduced([g.detach() for g in mine if g is not None]))
@@ -181,7 +181,7 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Replace each gradient by its mean over the processes; what no process has a gradient for stays without."""
     if not active():
         return
-    there = any_of(*(int(p.grad is not None) for p in parameters))
+    there = all_max(*(int(p.grad is not None) for p in parameters))
     grads = []
     for p, wanted in zip(parameters, there, strict=True):
         if wanted and p.grad is None:
@@ -193,7 +193,7 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
 
 @torch.no_grad()
-def average_statistics(network: nn.Module) -> None:
+def average_batch_statistics(network: nn.Module) -> None:
     """Running statistics of batches as their means over the processes, so that all predict alike."""
     if not active():
         return

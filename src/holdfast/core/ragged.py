@@ -46,12 +46,12 @@ class Ragged:
         return torch.where(inside, self.values[at], NONE)
 
 
-def padded(rows: Tensor, width: int) -> Tensor:
+def pad_rows(rows: Tensor, width: int) -> Tensor:
     """(b, width) rows of the same numbers, filled up with -1."""
     return pad(rows, (0, width - rows.shape[1]), value=NONE)
 
 
-def unpadded(row: Tensor) -> Tensor:
+def strip_padding(row: Tensor) -> Tensor:
     """(1, w) one row of a batch without what filled it up; a target that is one number as it is."""
     if row.ndim == 1:
         return row
@@ -63,4 +63,4 @@ def cat_targets(parts: Sequence[Tensor]) -> Tensor:
     if parts[0].ndim == 1:
         return torch.cat(list(parts))
     width = max(part.shape[1] for part in parts)
-    return torch.cat([padded(part, width) for part in parts])
+    return torch.cat([pad_rows(part, width) for part in parts])

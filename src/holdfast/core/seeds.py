@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from holdfast.core import parallel
-from holdfast.core.tape import Held
+from holdfast.core.tape import ScopedValue
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -33,7 +33,7 @@ def seeded(seed: int, *names: str | int) -> Iterator[None]:
         yield
 
 
-def chance_state() -> dict[str, torch.Tensor]:
+def rng_state() -> dict[str, torch.Tensor]:
     """The state of torch's global generators: what dropout will draw next."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -41,7 +41,7 @@ def chance_state() -> dict[str, torch.Tensor]:
     return state
 
 
-def set_chance_state(state: dict[str, torch.Tensor]) -> None:
+def set_rng_state(state: dict[str, torch.Tensor]) -> None:
     """Put back what `chance_state` gave."""
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_available():
@@ -56,41 +56,41 @@ class _Streams:
     own: bool = False  # whether the process's own is drawn from
 
 
-_open = Held[_Streams]()
+_open = ScopedValue[_Streams]()
 
 
 @contextmanager
-def two_streams(seed: int) -> Iterator[None]:
+def process_rng_streams(seed: int) -> Iterator[None]:
     """Torch's global generators are the shared stream inside; alone there is one stream for everything."""
     if not parallel.active():
         yield
         return
     with seeded(seed, "process", parallel.rank()):
-        own = chance_state()
-    with _open.hold(_Streams(own)):
+        own = rng_state()
+    with _open.bind(_Streams(own)):
         yield
 
 
 @contextmanager
-def own_chance() -> Iterator[None]:
+def use_process_rng() -> Iterator[None]:
     """This process draws by itself inside."""
     with _drawing(own=True):
         yield
 
 
 @contextmanager
-def shared_chance() -> Iterator[None]:
+def use_shared_rng() -> Iterator[None]:
     """All processes draw the same inside, though each draws its own around it."""
     with _drawing(own=False):
         yield
 
 
-def own_state() -> dict[str, torch.Tensor]:
+def process_rng_state() -> dict[str, torch.Tensor]:
     """Where this process's own stream is, outside of steps; nothing when alone."""
     return {} if _open.value is None else _open.value.resting
 
 
-def set_own_state(state: dict[str, torch.Tensor]) -> None:
+def set_process_rng_state(state: dict[str, torch.Tensor]) -> None:
     if _open.value is not None:
         _open.value.resting = state
 
@@ -109,6 +109,6 @@ def _drawing(*, own: bool) -> Iterator[None]:
 
 
 def _swap(streams: _Streams) -> None:
-    now = chance_state()
-    set_chance_state(streams.resting)
+    now = rng_state()
+    set_rng_state(streams.resting)
     streams.resting, streams.own = now, not streams.own

@@ -14,7 +14,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-class Held(threading.local, Generic[T]):
+class ScopedValue(threading.local, Generic[T]):
     """None, or what the innermost `hold` of this thread gave.
 
     It is a plain object and no context variable, because torch.compile looks through the one and breaks at the other.
@@ -24,7 +24,7 @@ class Held(threading.local, Generic[T]):
         self.value: T | None = None
 
     @contextmanager
-    def hold(self, value: T) -> Iterator[None]:
+    def bind(self, value: T) -> Iterator[None]:
         before, self.value = self.value, value
         try:
             yield
@@ -52,12 +52,12 @@ class Tape(Mapping[str, list[Tensor]]):
         self._heard: defaultdict[str, list[Tensor]] = defaultdict(list)
 
     def _lists(self) -> defaultdict[str, list[Tensor]]:
-        told, at = [], self.last
+        mean_shares, at = [], self.last
         while at is not None:
-            told.append(at)
+            mean_shares.append(at)
             at = at[2]
         self.last = None
-        for name, value, _ in reversed(told):
+        for name, value, _ in reversed(mean_shares):
             self._heard[name].append(value)
         return self._heard
 
@@ -77,8 +77,8 @@ class Tape(Mapping[str, list[Tensor]]):
         return self._lists().get(name, default)
 
 
-_open = Held[Tape]()
-_passes = Held[list[Shares]]()
+_open = ScopedValue[Tape]()
+_passes = ScopedValue[list[Shares]]()
 
 
 def record(name: str, value: Tensor) -> None:
@@ -88,7 +88,7 @@ def record(name: str, value: Tensor) -> None:
         opened.last = (name, value, opened.last)
 
 
-def listening() -> bool:
+def is_recording() -> bool:
     """Whether someone listens, for values that cost something to make."""
     return _open.value is not None
 
@@ -97,21 +97,21 @@ def listening() -> bool:
 def tape() -> Iterator[Tape]:
     """Listen to the forward passes inside; an inner tape hides an outer one."""
     opened = Tape()
-    with _open.hold(opened):
+    with _open.bind(opened):
         yield opened
     if _passes.value is not None:  # shares alone: the rest would keep a pass in memory
         _passes.value.append({name: opened[name] for name in opened if name.startswith("share/")})
 
 
 @contextmanager
-def passes() -> Iterator[list[Shares]]:
+def collect_shares() -> Iterator[list[Shares]]:
     """The shares of each tape that is opened and closed inside, by whomever."""
     found: list[Shares] = []
-    with _passes.hold(found):
+    with _passes.bind(found):
         yield found
 
 
-def told(heard: Sequence[Shares]) -> dict[str, Tensor]:
+def mean_shares(heard: Sequence[Shares]) -> dict[str, Tensor]:
     """The mean over passes of what each module told, a vector number by number: name/module or name/module/place."""
     alike: dict[str, list[Tensor]] = defaultdict(list)
     for each in heard:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from holdfast.core import inputs
-from holdfast.core.inputs import Graphs, keep_nodes
+from holdfast.core.inputs import Graphs, select_nodes
 
 _GREY = (0.299, 0.587, 0.114)
 _TRIES = 10
@@ -201,7 +201,7 @@ def drop_node(x: Graphs, generator: torch.Generator, *, share: float = SHARE) ->
     """Every node is left out with this chance, its edges with it; each graph keeps at least one."""
     draw = torch.rand(len(x.nodes), generator=generator).to(x.owner.device)
     best = torch.zeros(x.count, device=draw.device).scatter_reduce(0, x.owner, draw, "amax")
-    return keep_nodes(x, (draw >= share) | (draw == best[x.owner]))
+    return select_nodes(x, (draw >= share) | (draw == best[x.owner]))
 
 
 def subgraph(x: Graphs, generator: torch.Generator, *, share: float = SHARE) -> Graphs:
@@ -220,7 +220,7 @@ def subgraph(x: Graphs, generator: torch.Generator, *, share: float = SHARE) -> 
         room = wanted - torch.bincount(x.owner[kept], minlength=x.count)
         added = near & ~kept & (_rank(draw, x.owner, near & ~kept) < room[x.owner])
         if not bool(added.any()):
-            return keep_nodes(x, kept)
+            return select_nodes(x, kept)
         kept = kept | added
 
 

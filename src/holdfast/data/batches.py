@@ -206,7 +206,7 @@ class Examples:
             if tick is not None:
                 tick(len(at))
         found = [(at, value.cpu()) for at, value in found]
-        every = [each for one in parallel.gathered(found) for each in one] if shared else found
+        every = [each for one in parallel.all_gather(found) for each in one] if shared else found
         order = torch.cat([at for at, _ in every])
         return torch.cat([value for _, value in every])[order.argsort()]
 

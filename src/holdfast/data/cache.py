@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree, state_digest
 from holdfast.core.errors import BadInput
-from holdfast.core.files import write_whole
+from holdfast.core.files import write_atomic
 from holdfast.data.raw import Raw
 from holdfast.data.readers.images import decode
 
@@ -44,9 +44,9 @@ def cached_features(
         name = hashlib.sha256(f"{key}/{raw.digest(rows)}".encode()).hexdigest()[:32]
         path = folder / "features" / f"{name}.safetensors"
         features = _read(path, len(rows))
-        if parallel.any_of(int(features is None))[0]:  # in some process, and then they share the work
+        if parallel.all_max(int(features is None))[0]:  # in some process, and then they share the work
             missing, features = features is None, compute(rows)
-            if missing and parallel.first():
+            if missing and parallel.is_first():
                 _write(path, features)
         assert features is not None
         found.append(features)
@@ -90,9 +90,9 @@ def decoded(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | 
     key = hashlib.sha256(f"{raw.digest(np.arange(len(raw)))}/{size}".encode()).hexdigest()[:32]
     path = folder / "pictures" / f"{key}-{size}.uint8"
     count = len(files) * 3 * size * size
-    with parallel.first_here():
+    with parallel.local_first():
         if not path.is_file() or path.stat().st_size != count:
-            write_whole(path, partial(_write_decoded, files=files, size=size, tick=tick))
+            write_atomic(path, partial(_write_decoded, files=files, size=size, tick=tick))
     # private, so that whoever writes into it changes no file
     return torch.from_file(str(path), shared=False, size=count, dtype=torch.uint8).view(shape)
 

@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from holdfast.core.errors import BadInput
-from holdfast.core.files import write_whole
+from holdfast.core.files import write_atomic
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 FORMULA = ("=", "+", "-", "@")
@@ -37,7 +37,7 @@ def write_pieces(out: Path, pieces: Iterator[pa.Table], *, harmless: bool = Fals
     if harmless and out.suffix == ".csv":
         pieces = map(_harmless, map(_flat, pieces))
     writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
-    return write_whole(out, lambda draft: writers[out.suffix](draft, pieces))
+    return write_atomic(out, lambda draft: writers[out.suffix](draft, pieces))
 
 
 def _write_csv(draft: Path, pieces: Iterator[pa.Table]) -> None:

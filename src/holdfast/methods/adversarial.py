@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
@@ -33,7 +33,7 @@ class DANN(Method):
     One forward pass serves both players.
     """
 
-    kept = ("optimizer", "critic")
+    saved_attributes = ("optimizer", "critic")
     min_domains = 2
 
     def __init__(
@@ -41,7 +41,7 @@ class DANN(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         weight: float = 1.0,
         hidden: int = 256,
         critic_steps: int = 1,
@@ -66,11 +66,11 @@ class DANN(Method):
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         for _ in range(self.critic_steps):
-            self.critic.descend(self._domain_loss(z.detach(), batch, target))
+            self.critic.minimize(self._domain_loss(z.detach(), batch, target))
         risk = self.task.loss(self.model.head(z), batch.y)
         confusion = self._domain_loss(z, batch, target)
         loss, extra = risk - self.weight * confusion, auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         return {"risk": risk.detach(), "confusion": confusion.detach()}
 
     def _domain_loss(self, z: Tensor, batch: DomainBatch, target: Tensor) -> Tensor:

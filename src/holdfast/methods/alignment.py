@@ -17,7 +17,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.adversarial import discriminator
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.heads import WordHead
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
@@ -30,7 +30,7 @@ class PDA(Method):
     words of a head that says words, as published: the label words, or with head.full=true the vocabulary.
     """
 
-    kept = ("optimizer", "critic")
+    saved_attributes = ("optimizer", "critic")
     min_domains = 2
 
     def __init__(
@@ -38,7 +38,7 @@ class PDA(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         feature_weight: float = 0.1,
         prediction_weight: float = 0.1,
         hidden: int = 256,
@@ -65,14 +65,14 @@ class PDA(Method):
         risk = self.task.loss(output, batch.y)
         judged = self._told_apart(z.detach(), batch, flipped=False)
         if judged.requires_grad:  # a class that one domain alone shows has nothing to align
-            self.critic.gather(judged)
-        if parallel.any_of(int(judged.requires_grad))[0]:  # in some process, so that all take the step or none
-            self.critic.gathered()
+            self.critic.accumulate(judged)
+        if parallel.all_max(int(judged.requires_grad))[0]:  # in some process, so that all take the step or none
+            self.critic.step()
         confusion = self._told_apart(z, batch, flipped=True)
         gap = self._prediction_gap(self._said(z) if self.words else output, batch)
         loss = risk + self.feature_weight * confusion + self.prediction_weight * gap
         extra = auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         return {"risk": risk.detach(), "confusion": confusion.detach(), "gap": gap.detach()}
 
     def _said(self, z: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ class Wrapper(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         return self.method.step(batch)
 
-    def why_whole(self, batch: DomainBatch) -> str:
-        return self.method.why_whole(batch)
+    def why_not_split(self, batch: DomainBatch) -> str:
+        return self.method.why_not_split(batch)
 
     def begin_stage(self, info: StageInfo) -> None:
         self.method.begin_stage(info)
@@ -52,7 +52,7 @@ class Wrapper(Method):
 class MovingAverage(Wrapper):
     """Predict with the mean of the weights from step `start` on (Arpit et al., 2022)."""
 
-    kept = ("seen",)
+    saved_attributes = ("seen",)
 
     def __init__(self, method: Method, *, start: int = 100) -> None:
         super().__init__(method)
@@ -84,7 +84,7 @@ class MovingAverage(Wrapper):
 class SWAD(Wrapper):
     """Average densely between the start and the end of the flat valley of the validation loss (Cha et al., 2021)."""
 
-    kept = ("losses", "start", "threshold", "ended", "segments", "count", "inside", "finished")
+    saved_attributes = ("losses", "start", "threshold", "ended", "segments", "count", "inside", "finished")
 
     def __init__(self, method: Method, *, converge: int = 3, tolerate: int = 6, ratio: float = 1.3) -> None:
         super().__init__(method)

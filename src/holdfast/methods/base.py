@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
-from holdfast.methods.optim import Descent
+from holdfast.methods.optim import Optimizer
 from holdfast.nn.model import Model
 
 Metrics = dict[str, Tensor]  # detached scalars; whoever shows them waits for the device, not the step
-MakeOptimizer = Callable[[Sequence[nn.Parameter]], Descent]
+OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class Stateful(Protocol):
 class Method(nn.Module, ABC):
     """A model and the rule that trains it. Concrete methods are final: wrap, do not subclass."""
 
-    kept: tuple[str, ...] = ("optimizer",)  # state besides parameters and buffers
+    saved_attributes: tuple[str, ...] = ("optimizer",)  # state besides parameters and buffers
     min_domains: int = 1
     phases: tuple[str, ...] = ("train",)
-    follows_growth: str = ""  # `added` if its state bears parameters that are added, `any` if also some in their place
-    looks_back: str = ""  # what it needs of earlier stages: their `examples`, or the `path` that training took
+    supports_growth: str = ""  # `added` if its state bears parameters that are added, `any` if also some in their place
+    needs_past: str = ""  # what it needs of earlier stages: their `examples`, or the `path` that training took
     selects_itself: bool = False  # it decides from the validations itself what to keep, so the last step is taken
 
     model: Model
-    pieces: int = 1  # in how many a batch is taken, so that it fits into the device's memory
+    microbatches: int = 1  # in how many a batch is taken, so that it fits into the device's memory
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:
@@ -62,7 +62,7 @@ class Method(nn.Module, ABC):
         """Outputs (b, c); changes nothing."""
         return self.deployed(x)
 
-    def why_whole(self, batch: DomainBatch) -> str:
+    def why_not_split(self, batch: DomainBatch) -> str:
         """Why a batch has to be taken at once; empty where pieces of it give the same update."""
         return "this rule looks at all examples of a batch together, so that it cannot be taken in pieces"
 
@@ -82,13 +82,13 @@ class Method(nn.Module, ABC):
         """Learning rates begin their course anew; the loop calls it where a stage or a phase begins."""
         for part in self.modules():
             if isinstance(part, Method):
-                for value in (getattr(part, name) for name in part.kept):
-                    if isinstance(value, Descent):
+                for value in (getattr(part, name) for name in part.saved_attributes):
+                    if isinstance(value, Optimizer):
                         value.restart()
 
     def get_extra_state(self) -> dict[str, Any]:
         found = {}
-        for name in self.kept:
+        for name in self.saved_attributes:
             value = getattr(self, name)
             found[name] = value.state_dict() if isinstance(value, Stateful) else value
         return found

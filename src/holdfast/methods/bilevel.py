@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from holdfast.core import parallel
-from holdfast.core.seeds import chance_state, set_chance_state
+from holdfast.core.seeds import rng_state, set_rng_state
 
 ORDERS = ("first", "exact", "finite")  # without the second term, with it, or with it by finite differences
 
@@ -31,7 +31,7 @@ def look_ahead(
     for _ in range(steps):
         loss = inner(ahead)
         grads = torch.autograd.grad(loss, ahead, create_graph=exact, allow_unused=True)
-        grads = parallel.averaged(grads, ahead)
+        grads = parallel.mean_gradients(grads, ahead)
         ahead = [p if g is None else p - lr * g for p, g in zip(ahead, grads, strict=True)]
         if not exact:
             ahead = [p.detach().requires_grad_() for p in ahead]
@@ -47,15 +47,15 @@ def outer_gradient(
     if order != "finite":
         return list(torch.autograd.grad(outer, wanted, allow_unused=True))
     found = torch.autograd.grad(outer, [*wanted, *ahead], allow_unused=True)
-    direct, v = list(found[: len(wanted)]), parallel.averaged(found[len(wanted) :], ahead)
+    direct, v = list(found[: len(wanted)]), parallel.mean_gradients(found[len(wanted) :], ahead)
     if all(g is None for g in v):
         return direct  # the outer loss does not see what the inner step moved
     length = torch.stack([g.norm() for g in v if g is not None]).norm()
     reach = 0.01 / length.clamp(min=1e-12)
-    drawn = chance_state()
+    drawn = rng_state()
     sides = []
     for sign in (1.0, -1.0):
-        set_chance_state(drawn)  # the same dropout on both sides, or their difference is noise
+        set_rng_state(drawn)  # the same dropout on both sides, or their difference is noise
         moved = [p.detach() if g is None else p.detach() + sign * reach * g for p, g in zip(now, v, strict=True)]
         sides.append(torch.autograd.grad(inner(moved), wanted, allow_unused=True))
     return [

@@ -12,7 +12,7 @@ from torch import Tensor
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -23,14 +23,14 @@ class MemoryContrastive(Method):
     keys: Tensor  # (m, d)
     labels: Tensor  # (m,) -1 where the queue is not yet filled
 
-    kept = ("optimizer", "cursor")
+    saved_attributes = ("optimizer", "cursor")
 
     def __init__(
         self,
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         weight: float = 0.1,
         temperature: float = 0.1,
         slots: int = 1024,
@@ -51,8 +51,8 @@ class MemoryContrastive(Method):
         near = F.normalize(z, dim=-1)
         contrast = supervised_contrast(near, batch.y, self.keys, self.labels, self.temperature)
         loss, extra = risk + self.weight * contrast, auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
-        self._write(*(parallel.rows_of_all(t, batch.sizes) for t in (near.detach(), batch.y)))
+        self.optimizer.minimize(loss if extra is None else loss + extra)
+        self._write(*(parallel.gather_rows(t, batch.sizes) for t in (near.detach(), batch.y)))
         return {"risk": risk.detach(), "contrast": contrast.detach()}
 
     def _write(self, keys: Tensor, labels: Tensor) -> None:

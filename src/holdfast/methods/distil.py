@@ -15,7 +15,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -33,7 +33,7 @@ class Distillation(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         weight: float = 1.0,
         temperature: float = 2.0,
     ) -> None:
@@ -64,7 +64,7 @@ class Distillation(Method):
         apart = self._apart(output, batch.x)
         extra = auxiliary(side)
         loss = risk if extra is None else risk + extra
-        self.optimizer.descend(loss if apart is None else loss + self.weight * apart)
+        self.optimizer.minimize(loss if apart is None else loss + self.weight * apart)
         return {"risk": risk.detach(), "distillation": torch.zeros_like(risk) if apart is None else apart.detach()}
 
     def _apart(self, output: Tensor, x: Inputs) -> Tensor | None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
@@ -18,39 +18,39 @@ from holdfast.tasks.base import Task
 class ERM(Method):
     """Minimise the mean risk over all domains, plus the losses that modules left on the tape (Vapnik, 1998)."""
 
-    follows_growth = "any"
+    supports_growth = "any"
 
-    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer) -> None:
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory) -> None:
         super().__init__()
         self.model, self.task = model, task
         self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
-        if self.pieces > 1:
+        if self.microbatches > 1:
             return self._in_pieces(batch)
         with tape() as side:
             risk = self.task.loss(self.model(batch.x), batch.y)
         extra = auxiliary(side)
         if extra is None:
-            self.optimizer.descend(risk)
+            self.optimizer.minimize(risk)
             return {"risk": risk.detach()}
-        self.optimizer.descend(risk + extra)
+        self.optimizer.minimize(risk + extra)
         return {"risk": risk.detach(), "auxiliary": extra.detach()}
 
     def _in_pieces(self, batch: DomainBatch) -> Metrics:
         """The mean over the batch is the sum of the means over its pieces, each by its share of what is counted."""
         risks, whole = [], self.task.loss_count(batch.y)
-        for piece in batch.pieces(self.pieces):
+        for piece in batch.microbatches(self.microbatches):
             part = self.task.loss_count(piece.y)
             assert part is not None, "why_whole was not asked"
             assert whole is not None
             risk = self.task.loss(self.model(piece.x), piece.y) * (part / whole)
-            self.optimizer.gather(risk)
+            self.optimizer.accumulate(risk)
             risks.append(risk.detach())
-        self.optimizer.gathered()
+        self.optimizer.step()
         return {"risk": torch.stack(risks).sum()}
 
-    def why_whole(self, batch: DomainBatch) -> str:
+    def why_not_split(self, batch: DomainBatch) -> str:
         if self.task.loss_count(batch.y) is None:
             return "the loss of this task is no mean over examples, so that a batch cannot be taken in pieces"
         for part in self.model.modules():
@@ -65,7 +65,7 @@ class GroupDRO(Method):
     q: Tensor  # (n,) one weight per training domain
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, eta: float = 0.01) -> None:
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, eta: float = 0.01) -> None:
         super().__init__()
         self.model, self.task, self.eta = model, task, eta
         self.optimizer = optimizer(model.trainable_parameters())
@@ -84,5 +84,5 @@ class GroupDRO(Method):
             self.q.mul_((self.eta * parallel.mean(risks)).exp())
             self.q.div_(self.q.sum())
         loss, extra = risks @ self.q, auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         return {"risk": risks.mean().detach(), "worst": risks.max().detach()}

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.methods.replay import Reservoir
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
@@ -46,16 +46,16 @@ class EWC(Method):
     F <- decay * F + F_new (Schwarz et al., 2018; their factor before the penalty is left to `weight`).
     """
 
-    kept = ("optimizer", "learned")
-    follows_growth = "added"
-    looks_back = "examples"
+    saved_attributes = ("optimizer", "learned")
+    supports_growth = "added"
+    needs_past = "examples"
 
     def __init__(
         self,
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         weight: float = 400.0,
         samples: int = 200,
         empirical: bool = False,
@@ -91,7 +91,7 @@ class EWC(Method):
         extra = auxiliary(side)
         loss = risk if extra is None else risk + extra
         penalty = self.penalty()
-        self.optimizer.descend(loss if penalty is None else loss + penalty)
+        self.optimizer.minimize(loss if penalty is None else loss + penalty)
         return {"risk": risk.detach(), "penalty": torch.zeros_like(risk) if penalty is None else penalty.detach()}
 
     def penalty(self) -> Tensor | None:

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
@@ -27,7 +27,7 @@ class Fishr(Method):
     smoothed over steps with `ema`; the weight is 0 up to `anneal`, a step or a share of them (Rame et al., 2022).
     """
 
-    kept = ("optimizer", "steps")
+    saved_attributes = ("optimizer", "steps")
     min_domains = 2
     average: Tensor  # (n, p) smoothed variances
 
@@ -36,7 +36,7 @@ class Fishr(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         weight: float = 1000.0,
         anneal: float = 0.3,
         ema: float = 0.95,
@@ -45,7 +45,7 @@ class Fishr(Method):
         self.model, self.task, self.make_optimizer = model, task, optimizer
         self.weight, self.ema = weight, ema
         self.optimizer = optimizer(model.trainable_parameters())
-        self.anneal = self.optimizer.recipe.step_at(anneal)
+        self.anneal = self.optimizer.settings.step_at(anneal)
         self.steps = 0
         self.register_buffer("average", torch.zeros(0))
 
@@ -77,7 +77,7 @@ class Fishr(Method):
         penalty = (scaled - scaled.mean(dim=0)).pow(2).mean(dim=1).mean()
         weight = self.weight if self.steps >= self.anneal else 0.0
         loss, extra = risk + weight * penalty, auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         self.steps += 1
         return {"risk": risk.detach(), "penalty": penalty.detach()}
 

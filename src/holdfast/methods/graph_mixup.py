@@ -13,7 +13,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.backbones.graph_inputs import HasGraphForm
 from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
@@ -27,14 +27,14 @@ class GMixup(Method):
     classes and one l are drawn a step.
     """
 
-    kept = ("optimizer", "graphons", "steps")
+    saved_attributes = ("optimizer", "graphons", "steps")
 
     def __init__(
         self,
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         share: float = 0.15,
         mix: Sequence[float] = (0.005, 0.01),
         threshold: float = 0.2,
@@ -72,7 +72,7 @@ class GMixup(Method):
                 soft = soft + (1 - part) * self.task.loss(mixed, batch.y.new_full((new,), second))
                 loss = (b * risk + new * soft) / (b + new)
         extra = auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         return {"risk": risk.detach(), "mixed": loss.detach()}
 
     def _draw(self, count: int, known: Tensor) -> tuple[Graphs, tuple[int, int], float]:
@@ -113,7 +113,7 @@ class Graphons:
         classes, sizes = len(self.count), torch.bincount(x.owner, minlength=x.count)
         numbers = x.nodes if x.nodes.is_floating_point() else x.nodes.new_zeros(len(x.nodes), 0, dtype=torch.float32)
         if not self.places:
-            r = max(2, *parallel.any_of(int(sizes.median())))
+            r = max(2, *parallel.all_max(int(sizes.median())))
             self.links, self.nodes = torch.zeros(classes, r, r), torch.zeros(classes, r, numbers.shape[1])
         r = self.places
         rank = by_degree(x)

@@ -17,7 +17,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods.averaging import blend, copy_buffers
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.memory.queue import Queue, balanced_sample
@@ -47,7 +47,7 @@ class HMA(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         momentum: float = 0.999,
         statistics: str = "copied",
     ) -> None:
@@ -87,7 +87,7 @@ class HMA(Method):
             z = self.model.encode(batch.x)  # (b, d)
             risk = self.task.loss(self.model.head(self.model.apply_neck(z)), batch.y)
         extra = auxiliary(side)
-        self.optimizer.descend(risk if extra is None else risk + extra)
+        self.optimizer.minimize(risk if extra is None else risk + extra)
         self._follow()
         self._write(z.detach(), batch)
         self._stand_in(side["heterogeneous/recalled"], batch)
@@ -108,11 +108,11 @@ class HMA(Method):
     @torch.no_grad()
     def _follow(self) -> None:
         """The momentum encoder takes its share of the encoder as the step left it."""
-        if self.follower is None or self.optimizer.calls % self.optimizer.recipe.accumulate:
+        if self.follower is None or self.optimizer.calls % self.optimizer.settings.accumulate:
             return
         weights = zip(self.follower.parameters(), self.model.backbone.parameters(), strict=True)
         pairs: list[tuple[Tensor, Tensor]] = [pair for pair in weights if pair[1].requires_grad]
-        parallel.average_statistics(self.model.backbone)
+        parallel.average_batch_statistics(self.model.backbone)
         if self.statistics == "copied":
             copy_buffers(self.follower, self.model.backbone)
         elif self.statistics == "averaged":
@@ -127,12 +127,12 @@ class HMA(Method):
     def _write(self, z: Tensor, batch: DomainBatch) -> None:
         if self.memory is not None and self.queue is not None:
             z = z if self.follower is None else self.model.encode(batch.x, backbone=self.follower)
-            self.memory.write(*(parallel.rows_of_all(t, batch.sizes) for t in (z, batch.y)))
+            self.memory.write(*(parallel.gather_rows(t, batch.sizes) for t in (z, batch.y)))
 
     def _stand_in(self, recalled: list[Tensor], batch: DomainBatch) -> None:
         """Until the stage ends the support set is the newest batch, so that validations have a context of its kind."""
         if self.memory is not None and self.memory.support is not None:
-            rows = parallel.rows_of_all(recalled[-1], batch.sizes)
+            rows = parallel.gather_rows(recalled[-1], batch.sizes)
             every = -(-len(rows) // len(self.memory.support))  # a batch lies domain after domain
             self.memory.set_support(rows[::every])
 

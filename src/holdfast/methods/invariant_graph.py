@@ -14,7 +14,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.methods.contrastive import supervised_contrast
 from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
 from holdfast.nn.heads import Head
@@ -34,7 +34,7 @@ class CIGA(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         contrast: float = 1.0,
         temperature: float = 1.0,
         hinge: float = 1.0,
@@ -63,7 +63,7 @@ class CIGA(Method):
             knows_less = hinged(self.rest(rest), output, batch.y)
             loss, told["rest"] = loss + self.hinge * knows_less, knows_less.detach()
         extra = auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         return told
 
 
@@ -74,9 +74,9 @@ class DIR(Method):
     of a deciding part are scaled by the sigmoid of what that rest says. The weight grows from 0 over all steps.
     """
 
-    kept = ("optimizer", "steps")
+    saved_attributes = ("optimizer", "steps")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, weight: float = 1.0) -> None:
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, weight: float = 1.0) -> None:
         super().__init__()
         splitting(model, "dir")
         self.model, self.task, self.weight, self.steps = model, task, weight, 0
@@ -91,9 +91,9 @@ class DIR(Method):
         output, misled = self.model.head(z), self.rest(rest.detach())
         risk, own = self.task.loss(output, batch.y), self.task.loss(misled, batch.y)
         swapped = interventions(output, misled.detach(), batch.y)  # (b,)
-        grown = self.weight * min(1.0, self.steps / max(1, self.optimizer.recipe.steps)) ** 1.6
+        grown = self.weight * min(1.0, self.steps / max(1, self.optimizer.settings.steps)) ** 1.6
         loss, extra = risk + own + grown * (swapped.mean() + swapped.var(unbiased=False)), auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         self.steps += 1
         return {"risk": risk.detach(), "swapped": swapped.mean().detach()}
 

@@ -8,9 +8,9 @@ from torch.func import functional_call
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.seeds import shared_chance
+from holdfast.core.seeds import use_shared_rng
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -28,7 +28,7 @@ class MLDG(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         beta: float = 1.0,
         inner_lr: float = 0.01,
         second_order: bool = False,
@@ -40,21 +40,21 @@ class MLDG(Method):
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
 
     def step(self, batch: DomainBatch) -> Metrics:
-        with shared_chance():
+        with use_shared_rng():
             seen, held = batch.hold_out(int(torch.randint(len(batch.sizes), ())))
         now = self.optimizer.parameters
         inner = self._risk(dict(zip(self.names, now, strict=True)), seen)
         first = torch.autograd.grad(inner, now, create_graph=self.second_order, allow_unused=True)
-        first = parallel.averaged(first, now)
+        first = parallel.mean_gradients(first, now)
         ahead = [p if g is None else p - self.inner_lr * g for p, g in zip(now, first, strict=True)]
         if not self.second_order:
             ahead = [p.detach().requires_grad_() for p in ahead]
         outer = self._risk(dict(zip(self.names, ahead, strict=True)), held)
         if self.second_order:
-            self.optimizer.descend(inner + self.beta * outer)
+            self.optimizer.minimize(inner + self.beta * outer)
         else:
             second = torch.autograd.grad(outer, ahead, allow_unused=True)
-            self.optimizer.apply([self._sum(a, b) for a, b in zip(first, second, strict=True)])
+            self.optimizer.apply_gradients([self._sum(a, b) for a, b in zip(first, second, strict=True)])
         return {"risk": inner.detach(), "held": outer.detach()}
 
     def _sum(self, first: Tensor | None, second: Tensor | None) -> Tensor | None:
@@ -77,7 +77,7 @@ class Fish(Method):
 
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, meta_lr: float = 0.5) -> None:
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, meta_lr: float = 0.5) -> None:
         super().__init__()
         self.model, self.task, self.meta_lr = model, task, meta_lr
         self.optimizer = optimizer(model.trainable_parameters())
@@ -85,14 +85,14 @@ class Fish(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         moving = self.optimizer.parameters
         start = [p.detach().clone() for p in moving]
-        parts, risks = batch.parts(), []
-        with shared_chance():
+        parts, risks = batch.by_domain(), []
+        with use_shared_rng():
             order = torch.randperm(len(parts)).tolist()
         for i in order:
             with tape() as side:
                 risk = self.task.loss(self.model(parts[i].x), parts[i].y)
             extra = auxiliary(side)
-            self.optimizer.descend(risk if extra is None else risk + extra)
+            self.optimizer.minimize(risk if extra is None else risk + extra)
             risks.append(risk.detach())
         with torch.no_grad():
             for p, old in zip(moving, start, strict=True):

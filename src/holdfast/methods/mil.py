@@ -15,11 +15,11 @@ from torch.func import functional_call
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.seeds import shared_chance
+from holdfast.core.seeds import use_shared_rng
 from holdfast.core.tape import Tape, auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.methods.bilevel import ORDERS, look_ahead, outer_gradient, twice_differentiable
-from holdfast.methods.optim import Descent
+from holdfast.methods.optim import Optimizer
 from holdfast.nn.memory.neck import MemoryBlend, effective_slots
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
@@ -36,7 +36,7 @@ class MIL(Method):
     anew, the memory is frozen, and all source domains train them.
     """
 
-    kept = ("optimizer", "critic", "ascent", "turn", "left")
+    saved_attributes = ("optimizer", "critic", "ascent", "turn", "left")
     min_domains = 2
     phases = ("meta", "final")
 
@@ -45,7 +45,7 @@ class MIL(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         memory_lr: float = 1e-3,
         memory_optimizer: str = "adam",
         memory_clip: float = 1.0,
@@ -90,11 +90,11 @@ class MIL(Method):
         self.names, self.own = list(own), list(own.values())
         self.fresh = {name: t.clone() for name, t in model.state_dict().items()}
         self.optimizer = optimizer(self.own)
-        recipe = replace(self.optimizer.recipe, weight_decay=0.0, schedule="constant", warmup=0, clip=memory_clip)
+        recipe = replace(self.optimizer.settings, weight_decay=0.0, schedule="constant", warmup=0, clip=memory_clip)
         recipe = replace(recipe, optimizer=memory_optimizer, lr=memory_lr or 1.0)
         moved = [p for part in fused for p in _learning(part, learns)]
-        self.ascent = Descent(recipe, moved)
-        self.inner_lr = inner_lr or self.optimizer.recipe.lr
+        self.ascent = Optimizer(recipe, moved)
+        self.inner_lr = inner_lr or self.optimizer.settings.lr
         self.turn, self.left = 0, 0
         if memory_lr == 0:
             self.phases = ("final",)  # of the first phase nothing would be left
@@ -102,8 +102,8 @@ class MIL(Method):
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
         self.judges = nn.ModuleList(judge(width, self.hidden or width) for _ in info.train_domains).to(device)
-        recipe = replace(self.optimizer.recipe, lr=self.critic_lr or self.optimizer.recipe.lr)
-        self.critic = Descent(recipe, list(self.judges.parameters()))
+        recipe = replace(self.optimizer.settings, lr=self.critic_lr or self.optimizer.settings.lr)
+        self.critic = Optimizer(recipe, list(self.judges.parameters()))
 
     def begin_phase(self, name: str) -> None:
         self.turn, self.left = 0, 0
@@ -120,15 +120,15 @@ class MIL(Method):
         if self.learning_memory:
             return self._meta(batch, self._next_domain(batch))
         if self.blocks:
-            batch = batch.parts()[self._next_domain(batch)]
+            batch = batch.by_domain()[self._next_domain(batch)]
         risk = self._risk(self.own, batch)
-        self.optimizer.descend(risk)
+        self.optimizer.minimize(risk)
         return {"risk": risk.detach()}
 
     def _next_domain(self, batch: DomainBatch) -> int:
         """One domain for `iterations` steps, then another drawn."""
         if self.left == 0:
-            with shared_chance():
+            with use_shared_rng():
                 self.turn, self.left = int(torch.randint(len(batch.sizes), ())), self.iterations
         self.left -= 1
         return self.turn
@@ -149,15 +149,15 @@ class MIL(Method):
             with tape() as side:
                 fused = self._features(ahead, batch)
             for _ in range(self.critic_steps - 1):
-                self.critic.descend(self.domain_loss(fused.detach(), batch, held)[0])
+                self.critic.minimize(self.domain_loss(fused.detach(), batch, held)[0])
             loss, accuracy = self.domain_loss(fused, batch, held)
             memory, order = self.ascent.parameters, self.order
             wanted = [*memory, *self.critic.parameters]
             found = outer_gradient(loss, wanted, inner=inner, now=at, ahead=ahead, lr=lr, order=order)
-        self.ascent.apply([None if g is None else -g for g in found[: len(memory)]])
-        self.critic.apply(found[len(memory) :])
+        self.ascent.apply_gradients([None if g is None else -g for g in found[: len(memory)]])
+        self.critic.apply_gradients(found[len(memory) :])
         if aside and self.inner != "undone":
-            self.optimizer.apply(first)
+            self.optimizer.apply_gradients(first)
         seen_loss = {"risk": risk.detach(), "domain": loss.detach(), "critic": accuracy}
         return {**seen_loss, **_usage(side)}
 
@@ -165,7 +165,7 @@ class MIL(Method):
         losses = []
         for _ in range(self.inner_steps):
             losses.append(self._risk(self.own, seen))
-            self.optimizer.descend(losses[-1])
+            self.optimizer.minimize(losses[-1])
         return losses[0]
 
     def _features(self, parameters: Sequence[Tensor], batch: DomainBatch) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -30,7 +30,7 @@ class MIRO(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         weight: float = 0.1,
         start: float = 0.1,
     ) -> None:
@@ -58,5 +58,5 @@ class MIRO(Method):
         variance = F.softplus(self.spread) + 1e-5
         penalty = (variance.log() + (z - anchor).pow(2) / variance).mean()
         loss, extra = risk + self.weight * penalty, auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         return {"risk": risk.detach(), "penalty": penalty.detach()}

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.seeds import shared_chance
+from holdfast.core.seeds import use_shared_rng
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -21,14 +21,14 @@ class Mixup(Method):
 
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, alpha: float = 0.2) -> None:
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, alpha: float = 0.2) -> None:
         super().__init__()
         self.model, self.task, self.alpha = model, task, alpha
         self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
         n = len(batch.sizes)
-        with shared_chance():
+        with use_shared_rng():
             ring = torch.randperm(n).tolist()  # each domain is blended with the next of a random ring
             share = torch.distributions.Beta(self.alpha, self.alpha).sample((n,)).tolist()
         partner = {ring[i]: ring[(i + 1) % n] for i in range(n)}
@@ -49,20 +49,20 @@ class Mixup(Method):
             own, other = ys[i][: least[i]], ys[partner[i]][: least[i]]
             risks.append(share[i] * self.task.loss(o, own) + (1 - share[i]) * self.task.loss(o, other))
         risk, extra = torch.stack(risks).mean(), auxiliary(side)
-        self.optimizer.descend(risk if extra is None else risk + extra)
+        self.optimizer.minimize(risk if extra is None else risk + extra)
         return {"risk": risk.detach()}
 
 
 class ManifoldMixup(Method):
     """Train on l*z_i + (1-l)*z_j of the features of any two examples, l ~ Beta(a, a) (Verma et al., 2019)."""
 
-    def __init__(self, model: Model, *, task: Task, optimizer: MakeOptimizer, alpha: float = 1.0) -> None:
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, alpha: float = 1.0) -> None:
         super().__init__()
         self.model, self.task, self.alpha = model, task, alpha
         self.optimizer = optimizer(model.trainable_parameters())
 
     def step(self, batch: DomainBatch) -> Metrics:
-        with shared_chance():
+        with use_shared_rng():
             share = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
@@ -70,5 +70,5 @@ class ManifoldMixup(Method):
         output = self.model.head(share * z + (1 - share) * z[other])
         risk = share * self.task.loss(output, batch.y) + (1 - share) * self.task.loss(output, batch.y[other])
         extra = auxiliary(side)
-        self.optimizer.descend(risk if extra is None else risk + extra)
+        self.optimizer.minimize(risk if extra is None else risk + extra)
         return {"risk": risk.detach()}

@@ -18,7 +18,7 @@ SCHEDULES = ("constant", "linear", "cosine", "halving")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class OptimizerSettings:
     """How to descend; `warmup` and the end of the schedule are counted in optimizer updates."""
 
     optimizer: str = "adamw"
@@ -62,53 +62,53 @@ class Recipe:
         return 1.0
 
 
-class Descent:
+class Optimizer:
     """Takes gradients of a loss for its own parameters alone, so that two of them never mix; none is left behind."""
 
-    def __init__(self, recipe: Recipe, parameters: Sequence[nn.Parameter]) -> None:
-        self.recipe, self.calls, self.began = recipe, 0, 0
-        self.optimizer = _optimizer(recipe, list(parameters))
+    def __init__(self, settings: OptimizerSettings, parameters: Sequence[nn.Parameter]) -> None:
+        self.settings, self.calls, self.start = settings, 0, 0
+        self.optimizer = _optimizer(settings, list(parameters))
         self.parameters = list(parameters)
 
-    def add(self, parameters: Sequence[nn.Parameter]) -> None:
+    def add_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         """Adopt parameters that were grown after the start."""
-        self.optimizer.add_param_group({"params": list(parameters), "lr": self.recipe.lr})
+        self.optimizer.add_param_group({"params": list(parameters), "lr": self.settings.lr})
         self.parameters += list(parameters)
 
-    def descend(self, loss: Tensor) -> None:
+    def minimize(self, loss: Tensor) -> None:
         """Go down the gradient of this loss; move when `accumulate` of them are in."""
-        self.gather(loss)
-        self.gathered()
+        self.accumulate(loss)
+        self.step()
 
-    def gather(self, loss: Tensor) -> None:
+    def accumulate(self, loss: Tensor) -> None:
         """Add the gradient of a part of a loss to what is gathered; `gathered` comes when all parts are in."""
-        share = loss if self.recipe.accumulate == 1 else loss / self.recipe.accumulate
+        share = loss if self.settings.accumulate == 1 else loss / self.settings.accumulate
         share.backward(inputs=self.parameters)
 
-    def apply(self, grads: Sequence[Tensor | None]) -> None:
+    def apply_gradients(self, grads: Sequence[Tensor | None]) -> None:
         """The same for a gradient that was made elsewhere."""
         for parameter, grad in zip(self.parameters, grads, strict=True):
             if grad is not None:
                 # a copy that lies as the parameter does: autograd may return expanded or shared gradients, which
                 # fused optimizers would read, and clipping would scale, wrongly
-                own = torch.empty_like(parameter).copy_(grad).div_(self.recipe.accumulate)
+                own = torch.empty_like(parameter).copy_(grad).div_(self.settings.accumulate)
                 parameter.grad = own if parameter.grad is None else parameter.grad + own
-        self.gathered()
+        self.step()
 
-    def gathered(self) -> None:
+    def step(self) -> None:
         """One loss is in; move when `accumulate` of them are."""
-        recipe = self.recipe
+        settings = self.settings
         calls = self.calls + 1  # counted at the end, so that a step which fails has not been
-        if calls % recipe.accumulate:
+        if calls % settings.accumulate:
             self.calls = calls
             return
         average_gradients(self.parameters)
-        if recipe.clip > 0:
-            nn.utils.clip_grad_norm_(self.parameters, recipe.clip)
-        if recipe.warmup or recipe.schedule != "constant":
-            factor = recipe.factor((calls - self.began) // recipe.accumulate - 1)
+        if settings.clip > 0:
+            nn.utils.clip_grad_norm_(self.parameters, settings.clip)
+        if settings.warmup or settings.schedule != "constant":
+            factor = settings.factor((calls - self.start) // settings.accumulate - 1)
             for group in self.optimizer.param_groups:
-                group["lr"] = recipe.lr * factor
+                group["lr"] = settings.lr * factor
         self._even_momentum()
         self.optimizer.step()
         self._clear()
@@ -116,7 +116,7 @@ class Descent:
 
     def _even_momentum(self) -> None:
         """A fused SGD takes parameters with a past or without, not both: a past of zeros is the same as none."""
-        if not isinstance(self.optimizer, torch.optim.SGD) or not self.recipe.momentum:
+        if not isinstance(self.optimizer, torch.optim.SGD) or not self.settings.momentum:
             return
         state, moving = self.optimizer.state, [p for p in self.parameters if p.grad is not None]
         fresh = [p for p in moving if state[p].get("momentum_buffer") is None]
@@ -128,9 +128,9 @@ class Descent:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def undo(self) -> None:
+    def discard_gradients(self) -> None:
         """Be as before a step that failed half-way."""
-        if self.calls % self.recipe.accumulate:
+        if self.calls % self.settings.accumulate:
             raise BadInput(
                 "the device ran out of memory between two of the batches that make one update: use a smaller --batch "
                 "and a larger accumulate"
@@ -139,18 +139,18 @@ class Descent:
 
     def restart(self) -> None:
         """Begin the schedule anew, as for a new stage or phase; gradients gathered by half are dropped."""
-        self.calls -= self.calls % self.recipe.accumulate
-        self.began = self.calls
+        self.calls -= self.calls % self.settings.accumulate
+        self.start = self.calls
         self._clear()
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "began": self.began}
-        return {**state, "grads": self.waiting()}
+        state = {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "began": self.start}
+        return {**state, "grads": self.pending_gradients()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(self._regrouped(state["optimizer"]))
-        self.calls, self.began = state["calls"], state["began"]
-        self.wait_with(state["grads"])
+        self.calls, self.start = state["calls"], state["began"]
+        self.set_pending_gradients(state["grads"])
 
     def _regrouped(self, state: dict[str, Any]) -> dict[str, Any]:
         """A state from before lone numbers had a group of their own, as the two groups that they are now."""
@@ -165,30 +165,30 @@ class Descent:
         each = {moved.get(at, at): held for at, held in state["state"].items()}
         return {**state, "state": each, "param_groups": [rest, lone, *more]}
 
-    def waiting(self) -> list[Tensor | None]:
+    def pending_gradients(self) -> list[Tensor | None]:
         """Gradients gathered since the last update, part of the state; each of several processes has its own."""
-        return [p.grad for p in self.parameters] if self.calls % self.recipe.accumulate else []
+        return [p.grad for p in self.parameters] if self.calls % self.settings.accumulate else []
 
-    def wait_with(self, grads: Sequence[Tensor | None]) -> None:
+    def set_pending_gradients(self, grads: Sequence[Tensor | None]) -> None:
         self._clear()
         for parameter, grad in zip(self.parameters, grads, strict=False):
             parameter.grad = None if grad is None else grad.to(parameter.device)
 
 
-def _optimizer(recipe: Recipe, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def _optimizer(settings: OptimizerSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     if not parameters:
         raise BadInput("nothing is left to train: the whole network is frozen")
-    common: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": True}
+    common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": True}
     groups: list[dict[str, Any]] = [{"params": parameters}]
     lone = [p for p in parameters if _lone(p)]
-    if recipe.weight_decay and 0 < len(lone) < len(parameters):
+    if settings.weight_decay and 0 < len(lone) < len(parameters):
         groups = [{"params": [p for p in parameters if not _lone(p)]}, {"params": lone, "weight_decay": 0.0}]
-    match recipe.optimizer:
+    match settings.optimizer:
         case "adamw":
             return torch.optim.AdamW(groups, **common)
         case "adam":
             return torch.optim.Adam(groups, **common)
-    return torch.optim.SGD(groups, momentum=recipe.momentum, **common)
+    return torch.optim.SGD(groups, momentum=settings.momentum, **common)
 
 
 def _lone(parameter: nn.Parameter) -> bool:

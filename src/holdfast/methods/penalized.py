@@ -6,7 +6,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import unknown
 from holdfast.core.tape import auxiliary, tape
 from holdfast.methods import penalties
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -17,7 +17,7 @@ class Penalized(Method):
     The weight is `before` up to `anneal`, a step or a share of all steps.
     """
 
-    kept = ("optimizer", "steps")
+    saved_attributes = ("optimizer", "steps")
     min_domains = 2
 
     def __init__(
@@ -25,7 +25,7 @@ class Penalized(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         penalty: str,
         weight: float = 1.0,
         bottleneck: float = 0.0,
@@ -39,7 +39,7 @@ class Penalized(Method):
         self.weight, self.bottleneck, self.before = weight, bottleneck, before
         self.make_optimizer = optimizer
         self.optimizer = optimizer(model.trainable_parameters())
-        self.anneal = self.optimizer.recipe.step_at(anneal)
+        self.anneal = self.optimizer.settings.step_at(anneal)
         self.steps = 0
 
     def step(self, batch: DomainBatch) -> Metrics:
@@ -57,6 +57,6 @@ class Penalized(Method):
         if self.bottleneck and grown:
             loss = loss + self.bottleneck * penalties.bottleneck(z, output, batch, self.task.loss)
         extra = auxiliary(side)
-        self.optimizer.descend(loss if extra is None else loss + extra)
+        self.optimizer.minimize(loss if extra is None else loss + extra)
         self.steps += 1
         return {"risk": risk.detach(), "penalty": penalty.detach()}

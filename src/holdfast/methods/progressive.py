@@ -12,7 +12,7 @@ from torch import nn
 from holdfast.core.errors import BadInput
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.optim import Descent
+from holdfast.methods.optim import Optimizer
 from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
 from holdfast.nn.model import Model
 
@@ -28,7 +28,7 @@ class Progressive(Wrapper):
     optimizer begins every stage without a past, or with `carry` keeps what it knows of the parameters of before.
     """
 
-    kept = ()
+    saved_attributes = ()
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Progressive(Wrapper):
             raise BadInput(f"freeze is one of {', '.join(FREEZE)}, not '{freeze}'")
         if slots < 1 or units < 0:
             raise BadInput(f"slots must be at least 1 and units not negative, not {slots} and {units}")
-        if self.expand and not method.follows_growth:
+        if self.expand and not method.supports_growth:
             raise BadInput(
                 f"progressive(...) cannot grow a network under {type(method).__name__}, whose state does not follow: "
                 "use erm, ewc, replay or agem inside"
@@ -57,7 +57,7 @@ class Progressive(Wrapper):
         replacing = set("HC") & set(self.expand)
         if replacing and (freeze != "none" or carry):
             raise BadInput("hidden units and columns (H, C) replace parameters: they go without freeze and carry")
-        if (replacing or freeze == "old") and method.follows_growth != "any":
+        if (replacing or freeze == "old") and method.supports_growth != "any":
             raise BadInput(
                 f"{type(method).__name__} follows parameters that are added, not those that are replaced or frozen: "
                 "leave out H, C and freeze=old, or use erm inside"
@@ -97,9 +97,9 @@ class Progressive(Wrapper):
         return found
 
     @property
-    def _optimizer(self) -> Descent:
+    def _optimizer(self) -> Optimizer:
         found: Any = self.method.optimizer
-        assert isinstance(found, Descent)
+        assert isinstance(found, Optimizer)
         return found
 
     def _train(self, new: list[nn.Parameter]) -> None:
@@ -115,7 +115,7 @@ class Progressive(Wrapper):
         fresh = [p for p in new if p.requires_grad]
         if self.carry and self.freeze != "old":
             if fresh:
-                optimizer.add(fresh)
+                optimizer.add_parameters(fresh)
         else:
-            made: Any = Descent(optimizer.recipe, [*old, *fresh])
+            made: Any = Optimizer(optimizer.settings, [*old, *fresh])
             self.method.optimizer = made

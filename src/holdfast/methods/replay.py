@@ -13,10 +13,10 @@ from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Inputs, Tokens
-from holdfast.core.ragged import cat_targets, unpadded
-from holdfast.core.seeds import shared_chance
+from holdfast.core.ragged import cat_targets, strip_padding
+from holdfast.core.seeds import use_shared_rng
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics
+from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -27,16 +27,16 @@ class Rehearsal(Method):
     While a domain is learned, the buffer holds earlier ones only.
     """
 
-    kept = ("optimizer", "memory")
-    follows_growth = "any"
-    looks_back = "examples"
+    saved_attributes = ("optimizer", "memory")
+    supports_growth = "any"
+    needs_past = "examples"
 
     def __init__(
         self,
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         capacity: int = 200,
         batch: int | None = None,  # examples drawn a step; as many as there are new ones unless given
     ) -> None:
@@ -65,7 +65,7 @@ class Replay(Rehearsal):
         with tape() as side:
             risk = self.task.loss(self.model(batch.x), batch.y)
         extra = auxiliary(side)
-        self.optimizer.descend(risk if extra is None else risk + extra)
+        self.optimizer.minimize(risk if extra is None else risk + extra)
         return {"risk": risk.detach(), "buffer": torch.tensor(float(held))}
 
 
@@ -84,7 +84,7 @@ class AGEM(Rehearsal):
         if held:
             _, reference = self._gradient(self.draw(batch))
             grads, turned = project(grads, reference)
-        self.optimizer.apply(grads)
+        self.optimizer.apply_gradients(grads)
         return {"risk": risk, "projected": turned, "buffer": torch.tensor(float(held))}
 
     def _gradient(self, batch: DomainBatch) -> tuple[Tensor, Grads]:
@@ -93,7 +93,7 @@ class AGEM(Rehearsal):
         extra = auxiliary(side)
         loss = risk if extra is None else risk + extra
         moving = self.optimizer.parameters
-        return risk.detach(), parallel.averaged(torch.autograd.grad(loss, moving, allow_unused=True), moving)
+        return risk.detach(), parallel.mean_gradients(torch.autograd.grad(loss, moving, allow_unused=True), moving)
 
 
 def project(grads: Grads, reference: Grads) -> tuple[list[Tensor | None], Tensor]:
@@ -135,14 +135,14 @@ class Reservoir:
     def fill(self, batches: Iterable[DomainBatch]) -> None:
         """Offer every example of these batches once; who stays depends on their order, not on how they are cut."""
         for batch in batches:
-            for part in batch.parts():
+            for part in batch.by_domain():
                 self._offer(part)
 
     def draw(self, k: int, device: torch.device | str) -> DomainBatch:
         """Up to k distinct examples, domain after domain; other processes draw others, as long as there are some."""
         assert len(self), "nothing is held yet"
         processes = parallel.world_size()
-        with shared_chance():
+        with use_shared_rng():
             chosen = torch.randperm(len(self))[: k * processes].tolist()
         chosen = chosen[parallel.rank() :: processes] or chosen
         return self._batch(sorted(chosen, key=lambda i: self.domain[i]), device)
@@ -165,7 +165,7 @@ class Reservoir:
         x = inputs.to(inputs.take(part.x, list(kept.values())), "cpu")
         y = part.y[list(kept.values())].cpu()  # waits for the device, so that x has arrived too
         for i, place in enumerate(kept):
-            new = (_trimmed(inputs.take(x, [i])), unpadded(y[[i]]), domain)
+            new = (_trimmed(inputs.take(x, [i])), strip_padding(y[[i]]), domain)
             if place < len(self):
                 self.x[place], self.y[place], self.domain[place] = new
             else:
@@ -193,7 +193,7 @@ class Reservoir:
         if self.domain:
             x = _unpacked(state["x"])
             self.x = [_trimmed(inputs.take(x, [i])) for i in range(len(self.domain))]
-            self.y = [unpadded(state["y"][[i]]) for i in range(len(self.domain))]
+            self.y = [strip_padding(state["y"][[i]]) for i in range(len(self.domain))]
 
 
 def _trimmed(x: Inputs) -> Inputs:
@@ -202,7 +202,7 @@ def _trimmed(x: Inputs) -> Inputs:
         return x
     length = int(x.mask[0].nonzero().max()) + 1 if bool(x.mask.any()) else 1
     types = None if x.types is None else x.types[:, :length].clone()
-    at = None if x.at is None else unpadded(x.at)
+    at = None if x.at is None else strip_padding(x.at)
     return Tokens(x.ids[:, :length].clone(), x.mask[:, :length].clone(), types, at)
 
 

@@ -15,7 +15,7 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import auxiliary, tape
-from holdfast.methods.base import MakeOptimizer, Method, Metrics, StageInfo
+from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
@@ -28,7 +28,7 @@ class SynapticIntelligence(Method):
     xi are theirs for permuted MNIST, which is a stream of domains too.
     """
 
-    looks_back = "path"
+    needs_past = "path"
 
     omega: Tensor  # (p,) importance for the stages before
     start: Tensor  # (p,) the parameters when the stage began
@@ -40,7 +40,7 @@ class SynapticIntelligence(Method):
         model: Model,
         *,
         task: Task,
-        optimizer: MakeOptimizer,
+        optimizer: OptimizerFactory,
         strength: float = 0.1,
         xi: float = 0.1,
     ) -> None:
@@ -66,11 +66,13 @@ class SynapticIntelligence(Method):
         extra = auxiliary(side)
         parameters, before = self.optimizer.parameters, self._theta()
         grads = torch.autograd.grad(risk if extra is None else risk + extra, parameters, allow_unused=True)
-        grads = parallel.averaged(grads, parameters)
+        grads = parallel.mean_gradients(grads, parameters)
         away = before - self.start
         pull = 2 * self.strength * self.omega * away  # the penalty's gradient
         pieces = pull.split([p.numel() for p in parameters])
-        self.optimizer.apply([None if g is None else g + d.view_as(g) for g, d in zip(grads, pieces, strict=True)])
+        self.optimizer.apply_gradients(
+            [None if g is None else g + d.view_as(g) for g, d in zip(grads, pieces, strict=True)]
+        )
         self._follow(grads, before)
         return {"risk": risk.detach(), "penalty": 0.5 * pull @ away}
 
@@ -82,8 +84,8 @@ class SynapticIntelligence(Method):
         """Add this step to the path; gradients that wait for an update are counted with the update they make."""
         pairs = zip(grads, self.optimizer.parameters, strict=True)
         flat = torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in pairs])
-        self.pending += flat / self.optimizer.recipe.accumulate
-        if self.optimizer.calls % self.optimizer.recipe.accumulate == 0:
+        self.pending += flat / self.optimizer.settings.accumulate
+        if self.optimizer.calls % self.optimizer.settings.accumulate == 0:
             self.path -= self.pending * (self._theta() - before)
             self.pending.zero_()
 

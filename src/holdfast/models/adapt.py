@@ -25,7 +25,7 @@ from holdfast.models.saved import SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
 from holdfast.nn.growth import GrowsWords, growable_memories
 from holdfast.nn.model import Model
-from holdfast.protocols.plan import Episode, Past, Stage
+from holdfast.protocols.plan import Episode, PastStages, Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read, run_id
 from holdfast.run.assemble import Assembly, Workspace
@@ -151,11 +151,11 @@ def adapt_model(
     with stop_at_signal():
         record, built = train(
             spec, episode, workspace, saver=saver, tick=watch.step,
-            trained=saved.model, past=Past(len(saved.record.stages), trained),
+            trained=saved.model, past=PastStages(len(saved.record.stages), trained),
         )  # fmt: skip
     watch.end(record)
     saver.finish()
-    made = _model(saved, built, record, new, episode.stages[0], Past(start, () if unmeasured else trained), spec)
+    made = _model(saved, built, record, new, episode.stages[0], PastStages(start, () if unmeasured else trained), spec)
     if made.gauge is None and saved.gauge is not None:
         notes.append("without examples of the earlier domains, calibration and foreignness are not known any more")
     return _told(made, spec, terms.max_forgetting, unmeasured, tuple(notes))
@@ -186,16 +186,16 @@ def _nothing_to_measure(domains: Sequence[str], *, given: bool) -> BadInput:
 
 
 def _model(
-    saved: SavedModel, built: Assembly, record: RunRecord, new: Dataset, stage: Stage, past: Past, spec: Spec
+    saved: SavedModel, built: Assembly, record: RunRecord, new: Dataset, stage: Stage, past: PastStages, spec: Spec
 ) -> SavedModel:
-    """The new model with all that its folder holds; the rows of `past.stages` examples come before the new ones."""
+    """The new model with all that its folder holds; the rows of `past.count` examples come before the new ones."""
     gauge, held = None, saved.held_out or HeldOut({}, {})
-    if spec.task == "classify" and past.parts and built.method is not None:
+    if spec.task == "classify" and past.data and built.method is not None:
         gauge = measure(
-            built.method.deployed, built.examples, (*past.parts, *stage.train), (*stage.test, *stage.valid),
+            built.method.deployed, built.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
             classes=len(saved.classes), seed=spec.seed,
         )  # fmt: skip
-    learned, chosen = (shifted(parts, -past.stages) for parts in (stage.train, stage.valid))
+    learned, chosen = (shifted(parts, -past.count) for parts in (stage.train, stage.valid))
     kept = saved.kept
     if kept is not None:
         kept = kept.joined(sample(new, learned, chosen, most=kept.most, seed=spec.seed))
@@ -254,7 +254,7 @@ def go_on(saved: SavedModel, dataset: Dataset, *, device: torch.device, cache: P
     workspace = Workspace(dataset, device=device, cache=cache)
     (episode,) = episodes(spec, workspace)
     with stop_at_signal():
-        past = Past(len(saved.record.stages))
+        past = PastStages(len(saved.record.stages))
         record, built = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held = (saved.held_out or HeldOut({}, {})).joined(HeldOut.of(dataset, episode.stages[0].valid))
@@ -289,7 +289,7 @@ def choose_rule(asked: str, model: Model, task: str, *, examples: bool) -> tuple
         asked = "progressive(erm)"
     own = {"method.expand": letters} if asked.startswith("progressive(") and letters else {}
     for name, layer in catalog.unwrap("methods", asked):
-        match layer.load().looks_back:
+        match layer.load().needs_past:
             case "examples" if not examples:
                 raise BadInput(
                     f"method {name} looks at training examples of the earlier domains: give them with --earlier FILE, "

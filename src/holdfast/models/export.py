@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.files import write_text, write_whole
+from holdfast.core.files import write_atomic, write_text
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.data.raw import Pixels, Raw, Texts, Vectors
 from holdfast.models.saved import SavedModel, load_model
@@ -52,7 +52,7 @@ def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: b
         if format == "onnx":
             found = _onnx(program, sample, out)
         else:
-            write_whole(out, lambda draft: _saved(program, draft))
+            write_atomic(out, lambda draft: _saved(program, draft))
             found = torch.export.load(out).module()(**_fewer(sample)).detach().numpy()
     difference = float(np.abs(found - saved.probabilities(sample.raw)[: len(found)]).max())
     if not difference <= CLOSE:
@@ -104,7 +104,7 @@ def _onnx(program: Any, sample: Sample, out: Path) -> np.ndarray:
     proto = made.model_proto
     if proto.ByteSize() >= 1 << 31:
         raise BadInput("this model has more than 2 GB of weights, which one ONNX file cannot hold: use --format torch")
-    write_whole(out, lambda draft: onnx.save(proto, str(draft), format="protobuf"))
+    write_atomic(out, lambda draft: onnx.save(proto, str(draft), format="protobuf"))
     onnx.checker.check_model(str(out))
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     fed = {name: value.numpy() for name, value in _fewer(sample).items()}

@@ -34,7 +34,7 @@ def refit(
     if reason is not None or done.decision is None:
         raise BadInput(reason or "nothing was chosen")
     dataset = to_train_on(done.dataset)
-    if parallel.by_first(partial(_holds, folder, {**done.decision.spec, "fingerprint": dataset.fingerprint})):
+    if parallel.from_first(partial(_holds, folder, {**done.decision.spec, "fingerprint": dataset.fingerprint})):
         return folder
     check_folder(folder)
     spec = done.decision.spec

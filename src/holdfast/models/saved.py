@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from holdfast import catalog
-from holdfast.core.checkpoint import Bounded, load_tensors, save_tensors
+from holdfast.core.checkpoint import AllocationLimit, load_tensors, save_tensors
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import NAME as LOCK
-from holdfast.core.files import cannot_write, read_json, write_text
+from holdfast.core.files import read_json, write_error, write_text
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Raw, Rows
 from holdfast.data.sample import Kept, load_sample, save_sample
@@ -165,7 +165,7 @@ class SavedModel:
             preparation_key.mkdir(parents=True, exist_ok=True)
             settings = self.encoder.save(preparation_key)
         except OSError as error:
-            raise cannot_write(preparation_key, error) from error
+            raise write_error(preparation_key, error) from error
         encoder = {"name": spec["encoder"], "settings": settings}
         head = {"name": spec["head"], "settings": self.model.head.settings}
         config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder, "head": head}
@@ -221,7 +221,7 @@ def load_model(folder: Path) -> SavedModel:
         record = read(folder / "record.json")
         spec, classes = config["spec"], tuple(config["classes"])
         family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
-        with Bounded(_size(folder), where=str(folder)):
+        with AllocationLimit(_size(folder), where=str(folder)):
             encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
             neck = catalog.build_neck(spec["neck"], encoder.width, len(classes), options=spec["neck_args"])
             head = catalog.lookup("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import cannot_write, file_digest, read_json, write_text
+from holdfast.core.files import file_digest, read_json, write_error, write_text
 
 FOLDER = "versions"
 LEDGER = "ledger.json"
@@ -96,7 +96,7 @@ def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[P
         )
         os.replace(draft, home / str(number))
     except OSError as error:
-        raise cannot_write(home / str(number), error) from error
+        raise write_error(home / str(number), error) from error
     _write(folder, Ledger(number, (*ledger.versions, made)))
     return made
 

@@ -15,7 +15,7 @@ from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
 from holdfast.nn.memory.read import HasMemory
-from holdfast.protocols.resume import stop_if_asked, stop_together
+from holdfast.protocols.resume import stop_all_if_requested, stop_if_requested
 from holdfast.record import Scores
 from holdfast.tasks.base import Task
 
@@ -27,7 +27,7 @@ def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
     return _over(method, examples, rows, lambda x, y: method.predict(x))
 
 
-def keep(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
+def validation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
     """What the task keeps of plain predictions of a part's examples, batch by batch, and their targets."""
     return _both(method, examples, part, lambda x, y: task.stats(method.predict(x), y))
 
@@ -36,10 +36,10 @@ def score(
     method: Method, examples: Examples, parts: Sequence[Part], task: Task, names: Sequence[str]
 ) -> dict[str, Scores]:
     """The named metrics of each part, by domain."""
-    return {part.domain: task.scores(*look(method, examples, part, task), names) for part in parts}
+    return {part.domain: task.scores(*evaluation_outputs(method, examples, part, task), names) for part in parts}
 
 
-def look(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
+def evaluation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
     """What the task keeps of a part's examples, and their targets; it looks itself, so as to do more than predict."""
     return _both(method, examples, part, lambda x, y: task.evaluate(method.deployed, x, y))
 
@@ -50,11 +50,16 @@ def _both(method: Method, examples: Examples, part: Part, function: Function) ->
 
 
 def _over(method: Method, examples: Examples, rows: np.ndarray, function: Function) -> Tensor:
-    stop_together()
+    stop_all_if_requested()
     training = method.training
     method.eval()
     found = examples.map(
-        function, rows, lambda _: stop_if_asked(), together=method.deployed.prediction_batch, targets=True, shared=True
+        function,
+        rows,
+        lambda _: stop_if_requested(),
+        together=method.deployed.prediction_batch,
+        targets=True,
+        shared=True,
     )
     method.train(training)
     return found

@@ -13,31 +13,31 @@ from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import chance_state, own_state, set_chance_state, set_own_state
+from holdfast.core.seeds import process_rng_state, rng_state, set_process_rng_state, set_rng_state
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
-from holdfast.protocols.microbatch import descents, set_pieces, step_in_memory
+from holdfast.protocols.microbatch import optimizers_of, set_microbatches, train_step
 from holdfast.protocols.resume import Interrupted, Saver
-from holdfast.protocols.select import Check, Choose, should_stop
+from holdfast.protocols.select import Choose, Validation, should_stop
 
 Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # by domain: score (higher is better), risk
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FitResult:
     """What a training left: the step that was kept and all that was seen on the way."""
 
     step: int
-    checks: list[Check]
+    checks: list[Validation]
     history: list[dict[str, Any]]  # per check: phase, step, metrics of that step, valid scores and risks
-    pieces: int = 1  # in how many a batch was taken at last, so that it fitted into the device's memory
+    microbatches: int = 1  # in how many a batch was taken at last, so that it fitted into the device's memory
 
 
 @dataclass(slots=True)
 class _State:
     phase: int = 0
     step: int = 0
-    checks: list[Check] = field(default_factory=list)
+    checks: list[Validation] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
     snapshot: dict[str, Any] | None = None
     unchecked: dict[str, float] | None = None  # what the newest step said, while it waits to be validated
@@ -55,7 +55,7 @@ def fit(
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
-) -> Fit:
+) -> FitResult:
     """Train `steps` in each phase, validate every `every`, and end each phase as it was at its chosen step."""
     state = _State()
     if saved is not None:
@@ -71,7 +71,7 @@ def fit(
         recent = Recent()
         while state.step < steps or state.unchecked is not None:
             if state.unchecked is None:
-                metrics = step_in_memory(method, next(batches))
+                metrics = train_step(method, next(batches))
                 state.step += 1
                 recent.add(state.step, metrics, batches)
                 if tick is not None:
@@ -98,7 +98,7 @@ def fit(
             saver.save(_pack(state, method, batches))
         assert state.snapshot is not None, "no step was validated"
         method.load_state_dict(state.snapshot)
-    return Fit(state.checks[choose(state.checks)].step, state.checks, state.history, method.pieces)
+    return FitResult(state.checks[choose(state.checks)].step, state.checks, state.history, method.microbatches)
 
 
 def _told(metrics: Metrics) -> dict[str, float]:
@@ -114,7 +114,7 @@ def _check(state: _State, method: Method, validate: Validate) -> None:
     scores, losses = validate()
     must_be_finite(losses, state.step)
     method.on_valid(state.step, scores, losses)
-    state.checks.append(Check(state.step, scores))
+    state.checks.append(Validation(state.step, scores))
     phase, seen = method.phases[state.phase], state.unchecked or {}
     state.history.append({"phase": phase, "step": state.step, **seen, "valid": scores, "loss": losses})
     state.unchecked = None
@@ -128,11 +128,11 @@ def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:
         "history": state.history,
         "snapshot": state.snapshot,
         "unchecked": state.unchecked,
-        "pieces": method.pieces,
+        "pieces": method.microbatches,
         "method": method.state_dict(),
         "batches": batches.state_dict(),
-        "chance": chance_state(),
-        "own": parallel.gathered(_own(method, batches)),
+        "chance": rng_state(),
+        "own": parallel.all_gather(_own(method, batches)),
     }
 
 
@@ -140,24 +140,24 @@ def _own(method: Method, batches: Batches) -> dict[str, Any]:
     """What differs between the processes of a run; nothing when alone."""
     if not parallel.active():
         return {}
-    waiting = [[None if g is None else g.cpu() for g in each.waiting()] for each in descents(method)]
-    return {"chance": own_state(), "changes": batches.own.get_state(), "grads": waiting}
+    waiting = [[None if g is None else g.cpu() for g in each.pending_gradients()] for each in optimizers_of(method)]
+    return {"chance": process_rng_state(), "changes": batches.own.get_state(), "grads": waiting}
 
 
 def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batches) -> None:
     state.phase, state.step = saved["phase"], saved["step"]
-    state.checks = [Check(step, scores) for step, scores in saved["checks"]]
+    state.checks = [Validation(step, scores) for step, scores in saved["checks"]]
     state.history, state.snapshot, state.unchecked = saved["history"], saved["snapshot"], saved["unchecked"]
-    set_pieces(method, saved["pieces"])
+    set_microbatches(method, saved["pieces"])
     method.load_state_dict(saved["method"])
     batches.load_state_dict(saved["batches"])
-    set_chance_state(saved["chance"])
+    set_rng_state(saved["chance"])
     own = saved["own"][parallel.rank()] if parallel.active() else {}
     if own:
-        set_own_state(own["chance"])
+        set_process_rng_state(own["chance"])
         batches.own.set_state(own["changes"])
-        for each, grads in zip(descents(method), own["grads"], strict=True):
-            each.wait_with(grads)
+        for each, grads in zip(optimizers_of(method), own["grads"], strict=True):
+            each.set_pending_gradients(grads)
 
 
 NAMED = 20  # rows of a batch that a sentence names

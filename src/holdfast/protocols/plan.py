@@ -14,15 +14,15 @@ from holdfast.data.splits import Part, Shares
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Train on some parts, choose by others, be scored on the rest; `peek` is target data for the oracle alone."""
+    """Train on some parts, choose by others, be scored on the rest; `oracle` is target data for the oracle alone."""
 
     train: tuple[Part, ...]
     valid: tuple[Part, ...]
     test: tuple[Part, ...]
-    peek: tuple[Part, ...] = ()
+    oracle: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
-        train, valid, test, peek = map(rows_of, (self.train, self.valid, self.test, self.peek))
+        train, valid, test, peek = map(rows_of, (self.train, self.valid, self.test, self.oracle))
         for name, a, b in (
             ("training and validation", train, valid),
             ("training and test", train, test),
@@ -44,15 +44,15 @@ class Episode:
 
 
 @dataclass(frozen=True, eq=False)
-class Past:
+class PastStages:
     """What a network learned before a run: how many stages, and what is there of their training rows."""
 
-    stages: int
-    parts: tuple[Part, ...] = ()
+    count: int
+    data: tuple[Part, ...] = ()
 
 
 class Plan(Protocol):
-    """Constructor keywords are its settings; `oracle` asks for target rows in `Stage.peek`."""
+    """Constructor keywords are its settings; `oracle` asks for target rows in `Stage.oracle`."""
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]: ...
 
@@ -62,7 +62,7 @@ def rows_of(parts: Sequence[Part]) -> np.ndarray:
     return np.concatenate([p.rows for p in parts]) if parts else np.zeros(0, dtype=np.int64)
 
 
-def need_domains(shares: Shares, least: int, plan: str) -> None:
+def require_domains(shares: Shares, least: int, plan: str) -> None:
     """One sentence when the data has fewer domains than the plan needs."""
     if len(shares) < least:
         mend = next((each.more for each in shares.values()), "bring more domains")
@@ -72,7 +72,7 @@ def need_domains(shares: Shares, least: int, plan: str) -> None:
         )
 
 
-def known_domains(names: Sequence[str], shares: Shares) -> None:
+def check_domain_names(names: Sequence[str], shares: Shares) -> None:
     """One sentence when a setting names a domain that is not in the data, or one twice."""
     missing = [name for name in names if name not in shares]
     if missing:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Part, Share, Shares
-from holdfast.protocols.plan import Episode, Stage, known_domains, need_domains
+from holdfast.protocols.plan import Episode, Stage, check_domain_names, require_domains
 
 
 def unseen_stage(
@@ -39,8 +39,8 @@ class LeaveOneOut:
     scored: str = "test"  # which rows of the target, where it names splits: valid scores on its validation rows
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        need_domains(shares, 2, "leave-one-out")
-        known_domains(self.targets, shares)
+        require_domains(shares, 2, "leave-one-out")
+        check_domain_names(self.targets, shares)
         for target in self.targets or tuple(shares):
             sources = [share for name, share in shares.items() if name != target]
             stage = unseen_stage(
@@ -59,11 +59,11 @@ class CrossDataset:
     valid: float = 0.2
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        need_domains(shares, 2, "cross-dataset")
+        require_domains(shares, 2, "cross-dataset")
         if not self.targets:
             raise BadInput("the protocol cross-dataset needs its targets: --set plan.targets=NAME,NAME")
         for names in (self.targets, self.sources):
-            known_domains(names, shares)
+            check_domain_names(names, shares)
         sources = self.sources or tuple(name for name in shares if name not in self.targets)
         both = sorted(set(sources) & set(self.targets))
         if both or not sources:
@@ -79,7 +79,7 @@ class CrossDataset:
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenSplit:
     """One episode; where nothing is marked valid, a share of the training rows is taken by the seed.
 
     A domain may have rows of one split alone: a domain of test rows was never seen, one of valid rows is chosen by.
@@ -139,7 +139,7 @@ class InDomain:
 
 
 @dataclass(frozen=True)
-class Everything:
+class AllDomains:
     """One episode on all domains, which holds nothing out for a test unless asked: how a model to be used is fitted."""
 
     valid: float = 0.2
@@ -167,8 +167,8 @@ class Joint:
     domains: tuple[str, ...] = ()  # all unless named
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        need_domains(shares, 2, "joint")
-        known_domains(self.domains, shares)
+        require_domains(shares, 2, "joint")
+        check_domain_names(self.domains, shares)
         parts = [shares[name].three(self.valid, self.test, seed) for name in self.domains or tuple(shares)]
         train, valid, test = (tuple(kind) for kind in zip(*parts, strict=True))
         # every target is trained on, so its validation rows are its own: the oracle sees nothing new
@@ -184,15 +184,15 @@ class SingleSource:
     outside: bool = False  # score on the others' out split, as DomainBed calls it: the rows that would choose there
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        need_domains(shares, 2, "single-source")
-        known_domains(self.sources, shares)
+        require_domains(shares, 2, "single-source")
+        check_domain_names(self.sources, shares)
         for source in self.sources or tuple(shares):
             others = [share for name, share in shares.items() if name != source]
             stage = unseen_stage([shares[source]], others, valid=self.valid, seed=seed, oracle=oracle)
             if self.outside:
                 halves = [share.two(self.valid, seed) for share in others]
                 peek = tuple(kept for kept, _ in halves) if oracle else ()
-                stage = replace(stage, test=tuple(out for _, out in halves), peek=peek)
+                stage = replace(stage, test=tuple(out for _, out in halves), oracle=peek)
             yield Episode(f"from-{source}", (stage,))
 
 
@@ -205,8 +205,8 @@ class Stream:
     order: tuple[str, ...] = ()  # as the data has them (by time, where it says) unless named
 
     def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        need_domains(shares, 2, "stream")
-        known_domains(self.order, shares)
+        require_domains(shares, 2, "stream")
+        check_domain_names(self.order, shares)
         names = self.order or tuple(shares)
         parts = {name: shares[name].three(self.valid, self.test, seed) for name in names}
         tests = tuple(test for _, _, test in parts.values())

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree
-from holdfast.core.errors import BadInput, tell
+from holdfast.core.errors import BadInput, warn
 
 
 class _Asked(threading.Event):
@@ -56,12 +56,12 @@ def stop_at_signal() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN if leaving else handler)
 
 
-def ask_to_stop() -> None:
+def request_stop() -> None:
     """What a signal does, for a process that is told in another way; it is not taken back."""
     _asked_to_stop.set()
 
 
-def stop_if_asked() -> None:
+def stop_if_requested() -> None:
     """Raise Interrupted if a signal came while nothing was running that could be saved; of several processes none
 
     stops by itself.
@@ -70,9 +70,9 @@ def stop_if_asked() -> None:
         raise Interrupted(_asked_to_stop.by)
 
 
-def stop_together() -> None:
+def stop_all_if_requested() -> None:
     """The same where all processes of a run come by: all stop where one was asked."""
-    by = parallel.any_of(_asked_by())[0]
+    by = parallel.all_max(_asked_by())[0]
     if by:
         raise Interrupted(by)
 
@@ -99,7 +99,7 @@ class Saver:
         self.steps, self.training = 0, 0.0  # steps taken and the seconds they took, over all attempts
 
     def due(self) -> bool:
-        by, late = parallel.any_of(_asked_by(), int(self._waited(self.seconds)))
+        by, late = parallel.all_max(_asked_by(), int(self._waited(self.seconds)))
         if by and not _asked_to_stop.is_set():
             _asked_to_stop.by = by
             _asked_to_stop.set()
@@ -107,26 +107,26 @@ class Saver:
 
     def worth(self) -> bool:
         """Whether so much was done since the last time that it should not be lost in the scoring that follows."""
-        return bool(parallel.any_of(int(self._waited(min(self.seconds, 5.0))))[0])
+        return bool(parallel.all_max(int(self._waited(min(self.seconds, 5.0))))[0])
 
     def _waited(self, seconds: float) -> bool:
-        return self.path is not None and parallel.first() and time.monotonic() - self.written >= seconds
+        return self.path is not None and parallel.is_first() and time.monotonic() - self.written >= seconds
 
     def save(self, state: dict[str, Any]) -> None:
         """Write the state; where the run was asked to stop, stop."""
-        if self.path is not None and self.previous is not None and parallel.first():
+        if self.path is not None and self.previous is not None and parallel.is_first():
             with suppress(OSError):  # the first has none before it
                 os.replace(self.path, self.previous)
             run = {"done": self.done, "seconds": self.elapsed(), "steps": self.steps, "training": self.training}
             save_tree(self.path, {"run": {**run, "processes": parallel.world_size()}, "fit": state})
             self.written = time.monotonic()
         if _asked_to_stop.is_set():
-            parallel.any_of(0)  # none leaves before it is written
+            parallel.all_max(0)  # none leaves before it is written
             raise Interrupted(_asked_to_stop.by)
 
     def load(self) -> dict[str, Any] | None:
         """What was saved last, or before that where the last is damaged; None for a fresh start."""
-        saved = parallel.by_first(self._read)
+        saved = parallel.from_first(self._read)
         if saved is not None:
             run = saved["run"]
             self.spent, self.steps, self.training = (run[name] for name in ("seconds", "steps", "training"))
@@ -148,7 +148,7 @@ class Saver:
                 return saved
             except (BadInput, KeyError, TypeError) as error:
                 after = "the one before it is used" if number < len(there) else "the run begins anew"
-                tell(f"the checkpoint {path} is damaged, so {after} ({error})")
+                warn(f"the checkpoint {path} is damaged, so {after} ({error})")
                 path.unlink(missing_ok=True)  # else the next save would put it in the place of a good one
         return None
 
@@ -162,7 +162,7 @@ class Saver:
         return Saver(path, seconds=self.seconds)
 
     def finish(self) -> None:
-        if self.path is not None and self.previous is not None and parallel.first():
+        if self.path is not None and self.previous is not None and parallel.is_first():
             for path in (self.path, self.previous, *self.path.parent.glob(f"{self.path.stem}.fold-*")):
                 path.unlink(missing_ok=True)
 

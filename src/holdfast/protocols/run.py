@@ -15,9 +15,9 @@ from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches, Examples, Transform
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.protocols.evaluate import check_memory, keep, look, score
-from holdfast.protocols.fit import Fit, fit
-from holdfast.protocols.plan import Episode, Past, Stage, rows_of
+from holdfast.protocols.evaluate import check_memory, evaluation_outputs, score, validation_outputs
+from holdfast.protocols.fit import FitResult, fit
+from holdfast.protocols.plan import Episode, PastStages, Stage, rows_of
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
@@ -47,7 +47,7 @@ def run(
     selection: Selection,
     transform: Transform | None = None,
     following: Following | None = None,
-    past: Past | None = None,
+    past: PastStages | None = None,
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
@@ -58,7 +58,7 @@ def run(
     """
     saver = saver or Saver(None)
     done: list[dict[str, Any]] = saved["run"]["done"] if saved else []
-    method, behind = make(), 0 if past is None else past.stages
+    method, behind = make(), 0 if past is None else past.count
     begun, before = behind + len(done), {}
     if past is not None:
         first = episode.stages[0]
@@ -74,7 +74,7 @@ def run(
         saver.done = done
         going_on = saved["fit"] if saved and index == begun else None
         steps, choose = spec.steps, selection.choose
-        if selection.looks_at == "folds":
+        if selection.scored_on == "folds":
             new = going_on is None
             steps = _steps_by_folds(make, stage, index, examples, task, spec, selection, transform, saver, new=new)
             choose = newest
@@ -90,25 +90,25 @@ def run(
     return method, done
 
 
-def _recall(method: Method, past: Past, examples: Examples | None, batch: int) -> None:
+def _recall(method: Method, past: PastStages, examples: Examples | None, batch: int) -> None:
     """Begin and end the past as one stage; what it left is in the saved state where a run is taken up again."""
-    method.begin_stage(StageInfo(0, tuple(p.domain for p in past.parts)))
-    if examples is not None and past.parts:
-        method.end_stage(examples.once(past.parts, batch))
+    method.begin_stage(StageInfo(0, tuple(p.domain for p in past.data)))
+    if examples is not None and past.data:
+        method.end_stage(examples.once(past.data, batch))
 
 
 def _train(
     method: Method, stage: Stage, index: int, examples: Examples, task: Task, spec: Spec, selection: Selection,
     transform: Transform | None, **loop: Any,
-) -> Fit:  # fmt: skip
-    looks_at = selection.looks_at
-    parts = stage.peek if looks_at == "peek" else stage.valid
-    if looks_at == "trained":
+) -> FitResult:  # fmt: skip
+    scored_on = selection.scored_on
+    parts = stage.oracle if scored_on == "oracle" else stage.valid
+    if scored_on == "current":
         trained = {p.domain for p in stage.train}
         parts = tuple(p for p in stage.valid if p.domain in trained)
     if not parts:
         raise BadInput(
-            f"nothing to select on: this protocol gives no rows for looking at '{looks_at}': use another --select, "
+            f"nothing to select on: this protocol gives no rows for looking at '{scored_on}': use another --select, "
             "such as train-validation, or another --plan"
         )
 
@@ -117,7 +117,7 @@ def _train(
     def validate() -> tuple[dict[str, float], dict[str, float]]:
         scores, losses = {}, {}
         for part in parts:
-            kept, y = keep(method, examples, part, task)
+            kept, y = validation_outputs(method, examples, part, task)
             losses[part.domain] = float(task.loss_from_stats(kept, y))
             if not math.isfinite(losses[part.domain]):
                 return scores, losses  # the loop says that training diverged
@@ -163,10 +163,10 @@ def _steps_by_folds(
     return merged[selection.choose(merged)].step
 
 
-def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task: Task) -> dict[str, Any]:
+def _result(method: Method, stage: Stage, fitted: FitResult, examples: Examples, task: Task) -> dict[str, Any]:
     test, right = {}, {}
     for part in stage.test:
-        seen, y = look(method, examples, part, task)
+        seen, y = evaluation_outputs(method, examples, part, task)
         test[part.domain] = task.scores(seen, y, task.metrics)
         judged = task.correct(seen, y)
         if judged is not None:
@@ -174,7 +174,7 @@ def _result(method: Method, stage: Stage, fitted: Fit, examples: Examples, task:
     return {
         "train": [p.domain for p in stage.train],
         "step": fitted.step,
-        **({"pieces": fitted.pieces} if fitted.pieces > 1 else {}),
+        **({"pieces": fitted.microbatches} if fitted.microbatches > 1 else {}),
         "valid": score(method, examples, stage.valid, task, task.metrics),
         "test": test,
         "right": right,

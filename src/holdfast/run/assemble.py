@@ -28,13 +28,13 @@ from holdfast.data.cache import cached_features, weights_digest
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.growth import GrowsWords
 from holdfast.nn.model import Model, tune
 from holdfast.protocols.plan import Episode, rows_of
-from holdfast.protocols.resume import stop_if_asked
+from holdfast.protocols.resume import stop_if_requested
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
 
@@ -60,7 +60,11 @@ class Workspace:
         key = encoder.preparation_key()
         if key not in self.stores:
             self.stores[key] = prepare(
-                self.dataset.raw, encoder.prepare, size=encoder.size, tick=lambda _: stop_if_asked(), cache=self.cache
+                self.dataset.raw,
+                encoder.prepare,
+                size=encoder.size,
+                tick=lambda _: stop_if_requested(),
+                cache=self.cache,
             )
         return self.stores[key]
 
@@ -98,7 +102,7 @@ class Workspace:
         def count(rows: int) -> None:
             nonlocal done
             done = min(len(self.dataset), done + rows * parallel.world_size())  # the others are about as far
-            stop_if_asked()
+            stop_if_requested()
             if self.watch is not None:
                 self.watch(done, len(self.dataset))
 
@@ -250,7 +254,7 @@ class Blueprint:
                 model,
                 options=spec.method_args,
                 task=task,
-                optimizer=partial(Descent, _recipe(spec)),
+                optimizer=partial(Optimizer, _recipe(spec)),
             )
         return method.to(device)
 
@@ -263,10 +267,10 @@ class Blueprint:
         return made
 
 
-def _recipe(spec: Spec) -> Recipe:
+def _recipe(spec: Spec) -> OptimizerSettings:
     updates = spec.steps / spec.accumulate
     warmup: Any = spec.warmup * updates if spec.warmup < 1 else spec.warmup
-    return Recipe(
+    return OptimizerSettings(
         optimizer=spec.optimizer,
         lr=spec.lr,
         weight_decay=spec.weight_decay,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.protocols.resume import stop_at_signal, stop_if_asked, stop_together
+from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
 from holdfast.run.assemble import Workspace
 from holdfast.run.jobs import TRIES, Job, Kit, Outcomes, do, share_features
@@ -40,7 +40,7 @@ class Local:
             return
         with stop_at_signal():
             for job in jobs:
-                stop_together()
+                stop_all_if_requested()
                 watch.begin(job.name, job.steps)
                 yield job, do(job, workspace, out, tick=watch.step, analyse=analyse)
 
@@ -86,7 +86,7 @@ def at_once(
         crew = [_Worker(kit, at) for at in range(count)]
         try:
             while waiting or any(worker.job for worker in crew):
-                stop_if_asked()
+                stop_if_requested()
                 for worker in crew:
                     if worker.job is None and waiting:
                         worker.begin(waiting.popleft())

@@ -47,7 +47,7 @@ def run_all(
         jobs[job.id] = job
         first.setdefault(str(replace(spec, seed=0)), (job, episode))
     paths = {id: out / "records" / f"{id}.json" for id in jobs}
-    there = parallel.by_first(lambda: {id: read_whole(path) for id, path in paths.items()})
+    there = parallel.from_first(lambda: {id: read_whole(path) for id, path in paths.items()})
     found = {id: done for id, done in there.items() if done is not None}
     for job, episode in first.values():
         if job.id not in found:
@@ -56,11 +56,13 @@ def run_all(
     failed: dict[str, Spec] = {}
     todo = [job for id, job in jobs.items() if id not in found]
     runs = (engine or Local()).run(todo, workspace, out, watch=watch, analyse=analyse)
-    with locked(out) if parallel.first() else nullcontext(), closing(runs):
+    with locked(out) if parallel.is_first() else nullcontext(), closing(runs):
         for job, outcome in runs:
             if isinstance(outcome, RunRecord):
                 found[job.id] = outcome
-                if parallel.first() and not paths[job.id].exists():  # a worker on another machine may have other disks
+                if (
+                    parallel.is_first() and not paths[job.id].exists()
+                ):  # a worker on another machine may have other disks
                     outcome.save(paths[job.id].parent)
                 watch.end(outcome)
             elif diverged is not None and isinstance(outcome, Diverged):

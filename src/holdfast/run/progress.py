@@ -43,7 +43,7 @@ class ProgressListener:
 @contextmanager
 def logged(watch: ProgressListener, log: str | None, folder: Path) -> Iterator[ProgressListener]:
     """The watch itself, or one that writes to what `log` names as well; a run that is stopped keeps what it wrote."""
-    if log is None or not processes.first():
+    if log is None or not processes.is_first():
         yield watch
         return
     made = Logged(watch, open_sink(log, folder))

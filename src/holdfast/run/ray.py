@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import BadInput
-from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_asked
+from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
 from holdfast.run.assemble import Workspace
 from holdfast.run.jobs import TRIES, Counted, Job, Kit, Outcome, Outcomes, do, share_features
@@ -82,7 +82,7 @@ class _Driver:
         waiting = iter(jobs)
         try:
             while self._submit(waiting) or self.under_way:
-                stop_if_asked()
+                stop_if_requested()
                 few = min(TOGETHER, len(self.under_way))
                 ready, _ = self.ray.wait(list(self.under_way), num_returns=few, timeout=LOOK)
                 for each in ready:

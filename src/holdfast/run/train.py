@@ -21,7 +21,7 @@ import torch
 from holdfast import catalog
 from holdfast.core import inputs, parallel
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import seeded, two_streams
+from holdfast.core.seeds import process_rng_streams, seeded
 from holdfast.data.dataset import Dataset
 from holdfast.data.parts import Points, read_parts
 from holdfast.data.splits import Part, shares
@@ -29,7 +29,7 @@ from holdfast.methods.base import Metrics
 from holdfast.nn.macs import try_count_macs
 from holdfast.nn.model import Model
 from holdfast.protocols.fit import Diverged
-from holdfast.protocols.plan import Episode, Past
+from holdfast.protocols.plan import Episode, PastStages
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import check_labels, run
 from holdfast.record import RunRecord, read_whole, run_id
@@ -78,7 +78,7 @@ def needs_of(spec: Spec) -> tuple[str, ...]:
 def training_domains(found: Iterable[Episode], select: str) -> int:
     """The fewest domains that any training of these episodes sees, the folds of the selection included."""
     fewest = min(len(stage.train) for episode in found for stage in episode.stages)
-    return fewest - (catalog.lookup("selections", select).load().looks_at == "folds")
+    return fewest - (catalog.lookup("selections", select).load().scored_on == "folds")
 
 
 def training_steps(spec: Spec) -> int:
@@ -114,14 +114,14 @@ def launch_episode(
 ) -> RunRecord:
     """Run one episode to its record, unless the record is there, with or without what is to be analysed."""
     path = record_path(spec, episode, out)
-    if (done := parallel.by_first(partial(read_whole, path))) is not None:
+    if (done := parallel.from_first(partial(read_whole, path))) is not None:
         return done
     saver = Saver(checkpoint_path(spec, episode, out))
     record, _ = train(spec, episode, workspace, saver=saver, tick=tick, analyse=analyse)
-    if parallel.first():
+    if parallel.is_first():
         record.save(path.parent)
         saver.finish()
-    return parallel.by_first(lambda: record)  # what it cost is told by the first
+    return parallel.from_first(lambda: record)  # what it cost is told by the first
 
 
 def train(
@@ -133,7 +133,7 @@ def train(
     tick: Tick | None = None,
     analyse: Sequence[str] = (),
     trained: Model | None = None,
-    past: Past | None = None,
+    past: PastStages | None = None,
 ) -> tuple[RunRecord, Assembly]:
     """Assemble and run one episode; the record, and the trained parts. Analyses come last and change no number.
 
@@ -147,7 +147,7 @@ def train(
         torch.cuda.reset_peak_memory_stats()
     built = assemble(spec, episode, workspace, trained=trained)
     selection = catalog.lookup("selections", spec.select).load()
-    with seeded(spec.seed, "method"), two_streams(spec.seed), _kernels():
+    with seeded(spec.seed, "method"), process_rng_streams(spec.seed), _kernels():
         seen = _Counter(tick, saver)
         try:
             method, stages = run(
@@ -160,7 +160,7 @@ def train(
     spent = cost_of(spec, episode, workspace, built, saver)
     record = RunRecord(
         spec.json(), episode.name, stages, dict(_code()), _machine(workspace.device), spent,
-        analysis=_analyses(analyse if parallel.first() else (), built, episode, spec, workspace.dataset, points),
+        analysis=_analyses(analyse if parallel.is_first() else (), built, episode, spec, workspace.dataset, points),
     )  # fmt: skip
     return record, built
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from holdfast.protocols.resume import Interrupted, ask_to_stop
+from holdfast.protocols.resume import Interrupted, request_stop
 from holdfast.run.jobs import Counted, Job, do
 
 TELL = 0.5  # seconds between two words about the steps of a run
@@ -46,7 +46,7 @@ def _listen(line: Connection, given: queue.SimpleQueue[Job | None]) -> None:
             job = line.recv()
         given.put(job)
         if job is None:
-            ask_to_stop()
+            request_stop()
             return
         job = None
 

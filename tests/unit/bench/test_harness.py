@@ -32,7 +32,7 @@ def test_bars():
 
 def test_each_case_is_told_as_it_is_measured():
     told: list[str] = []
-    with heard.hold(lambda result: told.append(result.case)):
+    with heard.bind(lambda result: told.append(result.case)):
         attempt("first", lambda: 1.0, bar=None)
         assert told == ["first"]
         Result("second", 1.0, bar=None)

@@ -1,16 +1,16 @@
 import torch
 
-from holdfast.core.seeds import own_chance, own_state, seeded, shared_chance, two_streams
+from holdfast.core.seeds import process_rng_state, process_rng_streams, seeded, use_process_rng, use_shared_rng
 
 
 def test_alone_there_is_one_stream():
     with seeded(0):
         expected = torch.rand(3)
-    with seeded(0), two_streams(0):
-        with own_chance():
+    with seeded(0), process_rng_streams(0):
+        with use_process_rng():
             first = torch.rand(1)
-            with shared_chance():
+            with use_shared_rng():
                 second = torch.rand(1)
         found = torch.cat([first, second, torch.rand(1)])
-        assert own_state() == {}
+        assert process_rng_state() == {}
     assert torch.equal(found, expected)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.errors import LONGEST, one_line, unknown, visible
+from holdfast.core.errors import MAX_LENGTH, escape_control, one_line, unknown
 
 PLAIN = [
     "data.csv has no label column: it has 'text', 'domain'; name it with --column label=NAME",
@@ -16,12 +16,12 @@ PLAIN = [
 
 @pytest.mark.parametrize("sentence", PLAIN)
 def test_a_plain_sentence_in_any_script_stays_as_it_is(sentence):
-    assert one_line(sentence) == visible(sentence) == sentence
+    assert one_line(sentence) == escape_control(sentence) == sentence
 
 
 def test_a_sentence_is_one_line():
     assert one_line("  a\r\nb\t c\u2028d\x85e\n") == "a b c d e"
-    assert visible("a\nb") == "a\nb"
+    assert escape_control("a\nb") == "a\nb"
 
 
 def test_what_steers_a_terminal_or_cannot_be_written_is_told_by_its_number():
@@ -31,11 +31,11 @@ def test_what_steers_a_terminal_or_cannot_be_written_is_told_by_its_number():
 
 
 def test_of_a_long_sentence_the_beginning_and_the_end_stay():
-    assert one_line("x" * LONGEST) == "x" * LONGEST
+    assert one_line("x" * MAX_LENGTH) == "x" * MAX_LENGTH
     told = one_line(f"data.csv: row 7 has '{'a' * 200_000}': mend it")
     assert told.startswith("data.csv: row 7 has 'aaa")
     assert told.endswith("aaa': mend it")
-    assert len(told) == LONGEST + len(" [...] ")
+    assert len(told) == MAX_LENGTH + len(" [...] ")
 
 
 def test_unknown_names_suggest_the_nearest():

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from holdfast.core.checkpoint import Bounded, load_tensors, load_tree, save_tree
+from holdfast.core.checkpoint import AllocationLimit, load_tensors, load_tree, save_tree
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import read_json, write_text, write_whole
+from holdfast.core.files import read_json, write_atomic, write_text
 
 
 def test_a_tree_comes_back_with_its_kinds(tmp_path):
@@ -51,7 +51,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(BadInput, match=r"no space left to write .*a\.txt"):
-        write_whole(path, full)
+        write_atomic(path, full)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
@@ -79,14 +79,14 @@ def test_what_is_no_json_is_damaged(tmp_path, content):
         read_json(tmp_path / "x.json")
     (tmp_path / "x.json").write_text("[1, 2, 3]")
     with pytest.raises(Damaged, match="at most"):
-        read_json(tmp_path / "x.json", most=4)
+        read_json(tmp_path / "x.json", max_bytes=4)
     assert read_json(tmp_path / "x.json") == [1, 2, 3]
 
 
 def test_a_tensor_larger_than_its_file_is_refused_before_it_is_made():
-    with Bounded(1000, where="model"):
+    with AllocationLimit(1000, where="model"):
         assert torch.nn.Linear(30, 30).weight.shape == (30, 30)
         with pytest.raises(BadInput, match="1,000,000,000,000 numbers at once"):
             torch.nn.Linear(10**6, 10**6)
-    with Bounded(1000, where="model"), pytest.raises(BadInput, match="numbers at once"):
+    with AllocationLimit(1000, where="model"), pytest.raises(BadInput, match="numbers at once"):
         torch.nn.Sequential(*(torch.nn.Linear(20, 20) for _ in range(1000)))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
-from holdfast.core.inputs import Graphs, Tokens, best_share
+from holdfast.core.inputs import Graphs, Tokens, top_fraction
 from holdfast.core.store import GraphStore, TensorStore, TokenStore, join
 
 
@@ -77,7 +77,7 @@ def batch():
 
 def test_a_batch_splits_by_domain(batch):
     assert [p.tolist() for p in batch.split(batch.y)] == [[0], [1, 2], [3, 4, 5]]
-    assert [p.domains for p in batch.parts()] == [(4,), (2,), (7,)]
+    assert [p.domains for p in batch.by_domain()] == [(4,), (2,), (7,)]
     assert batch.positions().tolist() == [0, 1, 1, 2, 2, 2]
 
 
@@ -103,5 +103,5 @@ def test_sizes_that_do_not_add_up_say_so():
 
 def test_the_best_share_of_each_graph_is_kept_and_at_least_one():
     scores, owner = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.7, 0.3]), torch.tensor([0, 0, 0, 1, 1, 2])
-    assert best_share(scores, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
-    assert best_share(scores, owner, 3, 0.1).tolist() == [1, 4, 5]
+    assert top_fraction(scores, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
+    assert top_fraction(scores, owner, 3, 0.1).tolist() == [1, 4, 5]

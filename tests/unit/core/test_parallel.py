@@ -7,24 +7,24 @@ import torch.multiprocessing as mp
 from torch import nn
 
 from holdfast.core import parallel, processes
-from holdfast.core.seeds import own_chance, seeded, shared_chance, two_streams
+from holdfast.core.seeds import process_rng_streams, seeded, use_process_rng, use_shared_rng
 
 
 def worker(rank: int, store: str) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), MASTER_ADDR="here", MASTER_PORT="1")
-    parallel.begin(dist.FileStore(store, 2), rank, 2)
-    assert (parallel.rank(), parallel.world_size(), parallel.first()) == (rank, 2, rank == 0)
-    assert processes.first() == parallel.first()
+    parallel.init_process_group(dist.FileStore(store, 2), rank, 2)
+    assert (parallel.rank(), parallel.world_size(), parallel.is_first()) == (rank, 2, rank == 0)
+    assert processes.is_first() == parallel.is_first()
     gradients(rank)
     statistics(rank)
-    assert parallel.any_of(rank, 1 - rank, 0) == [1, 1, 0]
-    assert parallel.by_first(lambda: f"of {rank}") == "of 0"
-    assert parallel.gathered(rank) == [0, 1]
+    assert parallel.all_max(rank, 1 - rank, 0) == [1, 1, 0]
+    assert parallel.from_first(lambda: f"of {rank}") == "of 0"
+    assert parallel.all_gather(rank) == [0, 1]
     rows = torch.tensor([[0], [1], [2]]) + 10 * rank  # two of one domain, one of another
-    assert parallel.rows_of_all(rows, (2, 1)).flatten().tolist() == [0, 1, 10, 11, 2, 12]
+    assert parallel.gather_rows(rows, (2, 1)).flatten().tolist() == [0, 1, 10, 11, 2, 12]
     assert parallel.mean(torch.tensor([float(rank)])).tolist() == [0.5]
     assert parallel.total(torch.tensor([float(rank)])).tolist() == [1.0]
-    with parallel.first_here():
+    with parallel.local_first():
         assert os.path.exists(f"{store}.made") == (rank == 1)
         open(f"{store}.made", "w").close()
     streams(rank)
@@ -42,7 +42,7 @@ def gradients(rank: int) -> None:
     assert c.grad is None  # as alone: what nothing used is not decayed
     w = nn.Parameter(torch.tensor([1.0 + rank]))
     (slope,) = torch.autograd.grad(w**2, [w], create_graph=True)  # 2w: 2 here, 4 there
-    found, none = parallel.averaged([slope, None], [w, c])
+    found, none = parallel.mean_gradients([slope, None], [w, c])
     assert found.tolist() == [3.0]
     assert none is None
     assert torch.autograd.grad(found, [w])[0].tolist() == [2.0]
@@ -53,20 +53,20 @@ def statistics(rank: int) -> None:
     layers[1].eval()
     for layer in layers:
         layer.running_mean.fill_(float(rank))
-    parallel.average_statistics(layers)
+    parallel.average_batch_statistics(layers)
     assert [float(layer.running_mean) for layer in layers] == [0.5, float(rank)]  # one that rests stays
 
 
 def streams(rank: int) -> None:
-    with seeded(0), two_streams(0):
+    with seeded(0), process_rng_streams(0):
         before = torch.rand(1)
-        with own_chance():
+        with use_process_rng():
             own = torch.rand(1)
-            with shared_chance():
+            with use_shared_rng():
                 shared = torch.rand(1)
             again = torch.rand(1)
         after = torch.rand(1)
-    first, second = parallel.gathered([before, own, shared, again, after])
+    first, second = parallel.all_gather([before, own, shared, again, after])
     assert [torch.equal(a, b) for a, b in zip(first, second, strict=True)] == [True, False, True, False, True]
     with seeded(0):
         assert torch.equal(torch.cat([before, shared, after]), torch.rand(3))  # the shared one is that of a run alone
@@ -81,16 +81,16 @@ def test_alone_nothing_happens():
     parallel.average_gradients([p])
     assert p.grad is None
     assert (parallel.rank(), parallel.world_size()) == (0, 1)
-    assert parallel.any_of(1, 0) == [1, 0]
-    assert parallel.averaged([None, p], [p, p]) == [None, p]
-    with parallel.joined("auto"):
+    assert parallel.all_max(1, 0) == [1, 0]
+    assert parallel.mean_gradients([None, p], [p, p]) == [None, p]
+    with parallel.process_group("auto"):
         assert not parallel.active()
 
 
 @pytest.mark.gpu
 def test_what_processes_on_gpus_tell_each_other_goes_over_nccl(tmp_path, monkeypatch):
     """NCCL takes one process a GPU: with one GPU it is a group of one that is made to speak."""
-    parallel.begin(dist.FileStore(str(tmp_path / "store"), 1), 0, 1, backend="cpu:gloo,cuda:nccl")
+    parallel.init_process_group(dist.FileStore(str(tmp_path / "store"), 1), 0, 1, backend="cpu:gloo,cuda:nccl")
     try:
         monkeypatch.setattr(parallel, "active", lambda: True)
         weight = nn.Parameter(torch.zeros(3, device="cuda"))
@@ -98,9 +98,9 @@ def test_what_processes_on_gpus_tell_each_other_goes_over_nccl(tmp_path, monkeyp
         parallel.average_gradients([weight])
         assert weight.grad.tolist() == [1.0, 2.0, 3.0]
         assert parallel.mean(weight.grad).device.type == "cuda"
-        assert parallel.rows_of_all(torch.arange(3, device="cuda"), (2, 1)).tolist() == [0, 1, 2]
-        assert parallel.any_of(0, 1) == [0, 1]
-        assert parallel.gathered("here") == ["here"]
+        assert parallel.gather_rows(torch.arange(3, device="cuda"), (2, 1)).tolist() == [0, 1, 2]
+        assert parallel.all_max(0, 1) == [0, 1]
+        assert parallel.all_gather("here") == ["here"]
         assert dist.get_backend_config() == "cpu:gloo,cuda:nccl"
     finally:
         dist.destroy_process_group()

@@ -5,7 +5,7 @@ FOUR |= {"MASTER_ADDR": "a", "MASTER_PORT": "1"}
 
 
 def told():
-    names = (processes.started, processes.number, processes.started_here, processes.number_here, processes.first)
+    names = (processes.world_size, processes.rank, processes.local_world_size, processes.local_rank, processes.is_first)
     return tuple(each() for each in names)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Tokens
-from holdfast.core.ragged import NONE, Ragged, cat_targets, unpadded
+from holdfast.core.ragged import NONE, Ragged, cat_targets, strip_padding
 from holdfast.core.store import TokenStore, join
 
 ROWS = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=6)
@@ -23,7 +23,7 @@ def test_rows_come_back_in_the_order_asked(rows, data):
     assert found.tolist() == [rows[i] + [NONE] * (width - len(rows[i])) for i in order]
     for row, i in zip(found, order, strict=True):
         if rows[i]:
-            assert unpadded(row[None])[0].tolist() == rows[i]
+            assert strip_padding(row[None])[0].tolist() == rows[i]
 
 
 @given(first=ROWS, second=ROWS)
@@ -52,4 +52,4 @@ def test_places_travel_with_tokens():
     assert inputs.cat([taken, long]).at.tolist() == [[1, NONE, NONE], [0, NONE, NONE], [1, 1, 0]]
     narrow = DomainBatch(taken, torch.tensor([[3], [4]]), (0,), (2,))
     wide = DomainBatch(long, torch.tensor([[5, 6, 7]]), (1,), (1,))
-    assert [part.y.shape for part in DomainBatch.cat([narrow, wide]).parts()] == [(2, 3), (1, 3)]
+    assert [part.y.shape for part in DomainBatch.cat([narrow, wide]).by_domain()] == [(2, 3), (1, 3)]

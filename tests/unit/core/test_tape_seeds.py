@@ -1,14 +1,14 @@
 import torch
 
-from holdfast.core.seeds import chance_state, derive, generator, seeded, set_chance_state
-from holdfast.core.tape import auxiliary, listening, passes, record, tape, told
+from holdfast.core.seeds import derive, generator, rng_state, seeded, set_rng_state
+from holdfast.core.tape import auxiliary, collect_shares, is_recording, mean_shares, record, tape
 
 
 def test_nothing_is_kept_without_a_tape_and_an_inner_tape_hides_the_outer():
     record("loss/a", torch.tensor(1.0))
-    assert not listening()
+    assert not is_recording()
     with tape() as outer:
-        assert listening()
+        assert is_recording()
         record("loss/a", torch.tensor(2.0))
         with tape() as inner:
             record("loss/a", torch.tensor(3.0))
@@ -27,7 +27,7 @@ def test_auxiliary_sums_losses_alone():
 
 
 def test_shares_of_all_tapes_are_told_as_their_mean_by_module_and_place():
-    with passes() as heard:
+    with collect_shares() as heard:
         for first in (0.0, 0.5):
             with tape():
                 record("share/load", torch.tensor([first, 1 - first]))
@@ -36,9 +36,9 @@ def test_shares_of_all_tapes_are_told_as_their_mean_by_module_and_place():
                 record("loss/a", torch.tensor(1.0))
     with tape():
         record("share/load", torch.tensor([0.0, 1.0]))
-    found = {name: float(value) for name, value in told(heard).items()}
+    found = {name: float(value) for name, value in mean_shares(heard).items()}
     assert found == {"load/0/0": 0.25, "load/0/1": 0.75, "load/1/0": 1.0, "load/1/1": 0.0, "dropped/0": 0.25}
-    assert told([]) == {}
+    assert mean_shares([]) == {}
 
 
 def test_named_generators_are_apart_and_repeatable():
@@ -59,7 +59,7 @@ def test_seeded_puts_chance_back():
 
 
 def test_chance_state_round_trips():
-    state = chance_state()
+    state = rng_state()
     first = torch.rand(3)
-    set_chance_state(state)
+    set_rng_state(state)
     assert torch.equal(torch.rand(3), first)

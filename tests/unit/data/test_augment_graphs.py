@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.core import inputs
-from holdfast.core.inputs import Graphs, keep_nodes
+from holdfast.core.inputs import Graphs, select_nodes
 from holdfast.data.augment import drop_edge, drop_node, subgraph
 
 CHANGES = [drop_edge, drop_node, subgraph]
@@ -80,6 +80,6 @@ def test_a_graph_in_pieces_keeps_the_piece_it_began_in():
 
 
 def test_kept_nodes_by_hand():
-    found = keep_nodes(ring(4, 1), torch.tensor([True, False, True, True]))
+    found = select_nodes(ring(4, 1), torch.tensor([True, False, True, True]))
     assert found.nodes[:, 1].tolist() == [0, 2, 3]
     assert sorted(map(tuple, found.edges.T.tolist())) == [(0, 2), (1, 2), (2, 0), (2, 1)]

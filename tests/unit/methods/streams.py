@@ -16,7 +16,7 @@ from holdfast.data.splits import shares
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -44,7 +44,7 @@ def perceptron(dropout=0.0):
 
 
 def descent(**recipe):
-    return partial(Descent, Recipe(**{"lr": 1e-2, **recipe}))
+    return partial(Optimizer, OptimizerSettings(**{"lr": 1e-2, **recipe}))
 
 
 def build(cls: type[Method], model: Model | None = None, recipe: dict | None = None, **settings) -> Method:

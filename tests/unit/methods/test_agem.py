@@ -67,8 +67,8 @@ def test_every_applied_gradient_agrees_with_the_memory():
         assert float(method.step(batch_of(0))["projected"]) == 0.0
     method.end_stage([batch_of(0)])
     begin(method, 1)
-    applied, inner = [], method.optimizer.apply
-    method.optimizer.apply = lambda grads: applied.append(grads) or inner(grads)
+    applied, inner = [], method.optimizer.apply_gradients
+    method.optimizer.apply_gradients = lambda grads: applied.append(grads) or inner(grads)
     turned = []
     for _ in range(20):
         # the whole memory is drawn, so the reference can be computed here

@@ -15,7 +15,7 @@ from holdfast.nn.necks import NoNeck
 class Counting(Method):
     """Its one weight is the number of steps taken."""
 
-    kept = ()
+    saved_attributes = ()
 
     def __init__(self):
         super().__init__()

@@ -67,7 +67,7 @@ def test_the_loss_is_the_risk_and_the_weighted_divergence():
     loss = nn.functional.cross_entropy(output, batch.y) + 3 * divergence(method.teacher(batch.x), output, 2.0)
     wanted = torch.autograd.grad(loss, method.optimizer.parameters)
     given = []
-    method.optimizer.descend = lambda total: given.extend(torch.autograd.grad(total, method.optimizer.parameters))
+    method.optimizer.minimize = lambda total: given.extend(torch.autograd.grad(total, method.optimizer.parameters))
     method.step(batch)
     for a, b in zip(given, wanted, strict=True):
         torch.testing.assert_close(a, b)
@@ -121,7 +121,7 @@ def test_what_the_teacher_leaves_on_the_tape_is_not_trained():
     begin(method, 0)
     begin(method, 1)
     given = []
-    method.optimizer.descend = given.append
+    method.optimizer.minimize = given.append
     risk = method.step(batch_of(0))["risk"]
     assert float(given[0].detach()) == pytest.approx(float(risk) + 1.0)
 

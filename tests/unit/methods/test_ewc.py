@@ -148,7 +148,7 @@ def test_grown_parameters_cost_nothing(online):
     method = learned(online=online)
     before = method.penalty().item()
     new = nn.Parameter(torch.ones(3))
-    method.optimizer.add([new])
+    method.optimizer.add_parameters([new])
     begin(method, 2)
     penalty = method.penalty()
     assert penalty.item() == before

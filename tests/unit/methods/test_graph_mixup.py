@@ -12,7 +12,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.methods.graph_mixup import GMixup, Graphons, by_degree, drawn
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.graph import GraphNetwork
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
@@ -81,7 +81,7 @@ def method(graphs, **settings) -> tuple[GMixup, DomainBatch]:
     network = GraphNetwork.build(lambda: graphs, layers=2, hidden=8, dropout=0.0)
     model = Model(network, NoNeck(8), Linear(8, 2))
     x = network.prepare(graphs).take(torch.arange(len(graphs)))
-    made = GMixup(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)), **settings)
+    made = GMixup(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)), **settings)
     return made, DomainBatch(x, torch.arange(len(graphs)) % 2, (0,), (len(graphs),))
 
 
@@ -106,7 +106,7 @@ def test_the_target_lies_between_the_two_classes(monkeypatch):
     logits = torch.zeros(24, 2, requires_grad=True)
     monkeypatch.setattr(rule.model, "forward", lambda x: logits)
     losses = []
-    monkeypatch.setattr(rule.optimizer, "descend", losses.append)
+    monkeypatch.setattr(rule.optimizer, "minimize", losses.append)
     rule.step(batch)
     (grad,) = torch.autograd.grad(losses[0], logits)
     drawn_part = grad[16:] * 24  # softmax less target, for each drawn graph
@@ -124,4 +124,4 @@ def test_what_it_does_not_take():
         method([PATH, CLIQUE], mix=(0.5, 0.1))
     model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
     with pytest.raises(BadInput, match="g-mixup draws graphs"):
-        GMixup(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)))
+        GMixup(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)))

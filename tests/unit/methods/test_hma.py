@@ -17,7 +17,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.hma import HMA
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.vit import VisionTransformer
@@ -43,7 +43,9 @@ def hma(backbone=None, *, neck=None, recipe=None, **options) -> HMA:
     body = backbone or MLP(inputs=5, hidden=(8,), dropout=0.3)
     made = HeterogeneousMemory(body.width, CLASSES, **{**SMALL, **(neck or {})})
     model = Model(body, made, nn.Linear(made.width, CLASSES))
-    return HMA(model, task=Classify(), optimizer=partial(Descent, recipe or Recipe(lr=0.01)), **options).train()
+    return HMA(
+        model, task=Classify(), optimizer=partial(Optimizer, recipe or OptimizerSettings(lr=0.01)), **options
+    ).train()
 
 
 def parameters(module):
@@ -73,7 +75,7 @@ def test_labels_of_the_batch_do_not_reach_its_own_outputs():
 
 
 def test_a_step_reads_then_steps_then_moves_the_momentum_encoder_then_writes():
-    method = hma(momentum=0.5, recipe=Recipe(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
+    method = hma(momentum=0.5, recipe=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
     before = copy.deepcopy(method)
     torch.manual_seed(1)
     risk = method.step(batch())["risk"]
@@ -107,7 +109,7 @@ def test_the_momentum_is_exact_over_steps():
 
 
 def test_the_momentum_encoder_moves_when_the_encoder_does():
-    method = hma(recipe=Recipe(lr=0.01, accumulate=2), momentum=0.5)
+    method = hma(recipe=OptimizerSettings(lr=0.01, accumulate=2), momentum=0.5)
     before = parameters(method.follower)
     method.step(batch())
     assert all(torch.equal(p, before[name]) for name, p in method.follower.named_parameters())
@@ -207,7 +209,7 @@ def test_predicting_writes_nothing():
 
 
 def test_the_support_set_is_balanced_and_as_the_network_recalls():
-    method = hma(recipe=Recipe(lr=1e-9))
+    method = hma(recipe=OptimizerSettings(lr=1e-9))
     method.step(batch())
     support = method.model.neck.support
     assert int(support.seen.sum()) == 4  # every second row of the batch, until the stage has ended
@@ -225,7 +227,7 @@ def test_the_support_set_is_balanced_and_as_the_network_recalls():
 def test_the_parameters_alone_are_trained_as_by_the_risk():
     torch.manual_seed(0)
     model = Model(MLP(inputs=5, hidden=(8,)), ParameterControl(8, heads=2), nn.Linear(8, CLASSES))
-    method = HMA(model, task=Classify(), optimizer=partial(Descent, Recipe())).train()
+    method = HMA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings())).train()
     assert method.follower is None
     assert set(method.step(batch())) == {"risk"}
     method.end_stage([batch()])
@@ -294,4 +296,4 @@ def test_wrong_options_get_one_sentence(options, told):
 def test_another_neck_gets_one_sentence():
     model = Model(MLP(inputs=5), NoNeck(256), nn.Linear(256, CLASSES))
     with pytest.raises(BadInput, match="neck=heterogeneous"):
-        HMA(model, task=Classify(), optimizer=partial(Descent, Recipe()))
+        HMA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))

@@ -12,7 +12,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.methods.invariant_graph import CIGA, DIR, hinged, interventions
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
@@ -50,7 +50,7 @@ def rule(make, **settings):
         graphs.append(Graphs(torch.randn(4 + i, 3), edges, torch.zeros(4 + i, dtype=torch.long), 1))
     network = SubgraphNetwork.build(lambda: graphs, layers=2, hidden=8, dropout=0.0)
     model = Model(network, NoNeck(8), Linear(8, 2))
-    made = make(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-2, steps=10)), **settings)
+    made = make(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-2, steps=10)), **settings)
     return made, DomainBatch(network.prepare(graphs).take(torch.arange(6)), torch.arange(6) % 2, (0,), (6,))
 
 
@@ -59,7 +59,7 @@ def test_without_contrast_and_hinge_ciga_is_the_risk_of_the_deciding_part():
     made, batch = rule(CIGA, contrast=0.0, hinge=0.0)
     assert made.rest is None
     seen = []
-    made.optimizer.descend = seen.append
+    made.optimizer.minimize = seen.append
     told = made.step(batch)
     torch.testing.assert_close(seen[0].detach(), told["risk"])
     assert "rest" not in told
@@ -80,7 +80,7 @@ def test_dirs_weight_grows_and_its_rest_teaches_the_network_nothing():
     made, batch = rule(DIR, weight=1.0)
     made.model.train()
     seen = []
-    made.optimizer.descend = seen.append
+    made.optimizer.minimize = seen.append
     told = made.step(batch)
     score = made.model.backbone.score[0].weight
     alone = torch.autograd.grad(F.cross_entropy(made.model(batch.x), batch.y), score)
@@ -99,4 +99,4 @@ def test_dirs_weight_grows_and_its_rest_teaches_the_network_nothing():
 def test_another_encoder_is_refused(make):
     model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
     with pytest.raises(BadInput, match="use it with --encoder gin-subgraph or gcn-subgraph"):
-        make(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)))
+        make(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)))

@@ -17,7 +17,7 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.base import StageInfo
 from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
@@ -47,7 +47,7 @@ def network(backbone: nn.Module | None = None, **neck) -> Model:
 
 def mil(model: Model | None = None, recipe: dict | None = None, task: Classify | None = None, **settings) -> MIL:
     settings = {"memory_optimizer": "sgd", "memory_lr": 0.1, "memory_clip": 0.0, **settings}
-    make = partial(Descent, Recipe(**{**PLAIN, **(recipe or {})}))
+    make = partial(Optimizer, OptimizerSettings(**{**PLAIN, **(recipe or {})}))
     method = MIL(model or network(), task=task or Classify(), optimizer=make, **settings)
     torch.manual_seed(1)
     method.begin_stage(INFO)
@@ -131,7 +131,7 @@ def test_without_a_domain_loss_memory_and_critics_stay(monkeypatch):
 def test_the_network_steps_as_erm_does_on_the_seen_domains_with_a_fixed_memory(recipe):
     method, model = mil(recipe=recipe), network()
     model.neck.requires_grad_(False)
-    erm = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(**{**PLAIN, **recipe})))
+    erm = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**{**PLAIN, **recipe})))
     for turn in (1, 0):
         step(method, held=turn)
         erm.step(batch().hold_out(turn)[0])
@@ -144,7 +144,9 @@ def test_the_memory_climbs_and_one_critic_descends_the_domain_loss_after_the_inn
     method = mil(critic_lr=0.3)
     model, judges = copy.deepcopy(method.model), copy.deepcopy(method.judges)
     model.neck.requires_grad_(False)
-    ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(**PLAIN))).step(batch().hold_out(held)[0])
+    ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**PLAIN))).step(
+        batch().hold_out(held)[0]
+    )
     model.neck.requires_grad_(True)
     memory, critic = list(model.neck.parameters()), list(judges[held].parameters())
     loss = domain_loss(model, judges[held], batch(), held)
@@ -176,7 +178,7 @@ def test_a_small_step_of_the_memory_raises_the_domain_loss_and_one_of_the_critic
 def ascent_of(monkeypatch, held: int = 1, model: Model | None = None, **settings) -> torch.Tensor:
     """The gradient that the memory climbs in one step, as one vector."""
     method, found = mil(model, **settings), []
-    monkeypatch.setattr(method.ascent, "apply", found.extend)
+    monkeypatch.setattr(method.ascent, "apply_gradients", found.extend)
     step(method, held)
     return -torch.cat([g.flatten() for g in found])
 
@@ -252,10 +254,10 @@ def test_inner_persistent_virtual_and_undone():
     start = own(mil(recipe=recipe))
     seen = batch().hold_out(1)[0]
     reference = mil(recipe=recipe)
-    reference.optimizer.descend(reference._risk(reference.own, seen))
+    reference.optimizer.minimize(reference._risk(reference.own, seen))
     stepped = own(reference)
     ahead = mil(recipe={"lr": 0.5})
-    ahead.optimizer.descend(ahead._risk(ahead.own, seen))
+    ahead.optimizer.minimize(ahead._risk(ahead.own, seen))
     losses = {}
     for inner, left in (("persistent", stepped), ("virtual", stepped), ("undone", start)):
         method = mil(recipe=recipe, inner=inner, inner_lr=0.5)
@@ -276,7 +278,7 @@ def test_several_inner_steps(settings):
     assert not torch.equal(a["domain"], b["domain"])
     walked = mil()
     for _ in range(3):
-        walked.optimizer.descend(walked._risk(walked.own, batch().hold_out(1)[0]))
+        walked.optimizer.minimize(walked._risk(walked.own, batch().hold_out(1)[0]))
     with torch.no_grad():
         assert_close(b["domain"], domain_loss(walked.model, mil().judges[1], batch(), 1))
 
@@ -336,7 +338,9 @@ def test_final_is_erm_on_all_domains():
     step(method)
     method.begin_phase("final")
     model = copy.deepcopy(method.model)
-    erm = ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(**{**PLAIN, "optimizer": "adamw"})))
+    erm = ERM(
+        model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**{**PLAIN, "optimizer": "adamw"}))
+    )
     for seed in range(3):
         method.step(batch(seed)), erm.step(batch(seed))
     assert same(list(method.model.parameters()), list(model.parameters()))
@@ -378,7 +382,7 @@ def test_critic_steps_come_before_the_memory_climbs():
     a, b = step(one), step(four)
     assert float(b["domain"]) < float(a["domain"])  # the memory meets a better critic
     judge, walked = mil().judges[1], mil()
-    walked.optimizer.descend(walked._risk(walked.own, batch().hold_out(1)[0]))
+    walked.optimizer.minimize(walked._risk(walked.own, batch().hold_out(1)[0]))
     for _ in range(4):
         loss = domain_loss(walked.model, judge, batch(), 1)
         grads = torch.autograd.grad(loss, list(judge.parameters()))
@@ -434,7 +438,7 @@ def test_inside_a_transformer_too(place, order, tmp_path):
     net, x = transformer("bert", tmp_path)
     torch.manual_seed(0)
     model = Model(net, key_value(32, slots=6, heads=2, key_width=3, place=place), Linear(32, 2))
-    method = MIL(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=1e-3)), order=order)
+    method = MIL(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)), order=order)
     method.begin_stage(INFO)
     method.begin_phase("meta")
     data = DomainBatch(x, LABELS, (0, 1, 2), (2, 2, 2))
@@ -473,6 +477,6 @@ def test_bad_settings(settings, said):
 def test_networks_without_a_memory_to_learn():
     plain = Model(Features(inputs=4), NoNeck(4), Linear(4, 2))
     with pytest.raises(BadInput, match="this network has none: use --set neck=memory"):
-        MIL(plain, task=Classify(), optimizer=partial(Descent, Recipe()))
+        MIL(plain, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
     with pytest.raises(BadInput, match=r"which neck\.frozen holds"):
         mil(network(frozen=True))

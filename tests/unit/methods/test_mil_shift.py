@@ -20,7 +20,7 @@ from holdfast.core.seeds import generator, seeded
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.erm import ERM
 from holdfast.methods.mil import MIL
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import MLP
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
@@ -56,7 +56,7 @@ def train(method: Method, seed: int, **steps: int) -> Method:
 
 def pretrained(seed: int) -> MLP:
     body = MLP(inputs=6, hidden=(WIDTH,))
-    make = partial(Descent, Recipe(lr=1e-3, weight_decay=0.0))
+    make = partial(Optimizer, OptimizerSettings(lr=1e-3, weight_decay=0.0))
     train(ERM(Model(body, NoNeck(WIDTH), Linear(WIDTH, 2)), task=TASK, optimizer=make), seed, train=300)
     return body
 
@@ -65,7 +65,7 @@ def tuned(name: str, seed: int) -> Method:
     """The pretrained encoder, tuned by ERM, or with a memory that is as drawn, or that MIL learned."""
     with seeded(seed, "toy"):
         body = pretrained(seed)
-        make = partial(Descent, Recipe(lr=1e-3, weight_decay=0.0))
+        make = partial(Optimizer, OptimizerSettings(lr=1e-3, weight_decay=0.0))
         if name == "erm":
             method: Method = ERM(Model(body, NoNeck(WIDTH), Linear(WIDTH, 2)), task=TASK, optimizer=make)
             return train(method, seed, train=300)

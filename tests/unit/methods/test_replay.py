@@ -98,7 +98,7 @@ def test_never_more_than_its_capacity_never_a_foreign_row_never_one_twice(capaci
     rows = drawn.y.tolist()
     assert len(rows) == len(set(rows)) == min(k, len(memory))
     assert drawn.domains == tuple(sorted(set(drawn.domains)))
-    for part in drawn.parts():
+    for part in drawn.by_domain():
         assert all(owner[row] == part.domains[0] for row in part.y.tolist())
         assert torch.equal(part.x[:, 0].long(), part.y)
 

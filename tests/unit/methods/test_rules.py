@@ -18,13 +18,13 @@ from holdfast.methods.erm import GroupDRO
 from holdfast.methods.fishr import Fishr
 from holdfast.methods.meta import MLDG, Fish
 from holdfast.methods.mixup import Mixup
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 
-SGD = partial(Descent, Recipe(optimizer="sgd", lr=0.1, weight_decay=0.0, momentum=0.0))
+SGD = partial(Optimizer, OptimizerSettings(optimizer="sgd", lr=0.1, weight_decay=0.0, momentum=0.0))
 INFO = StageInfo(0, ("a", "b", "c"))
 
 
@@ -133,9 +133,9 @@ def test_fishr_variance_of_a_linear_head_is_its_closed_form():
 
 
 def test_a_penalty_begins_at_a_share_of_the_run_or_at_a_step():
-    recipe = Recipe(steps=40)
+    recipe = OptimizerSettings(steps=40)
     assert (recipe.step_at(0.25), recipe.step_at(7), recipe.step_at(0.0)) == (10, 7, 0)
-    method = Fishr(linear(), task=Classify(), optimizer=partial(Descent, recipe), anneal=0.25)
+    method = Fishr(linear(), task=Classify(), optimizer=partial(Optimizer, recipe), anneal=0.25)
     assert method.anneal == 10
 
 
@@ -168,7 +168,7 @@ def test_dann_discriminator_learns_while_features_confuse_it():
     torch.manual_seed(0)
     model = Model(nn.Linear(4, 4), NoNeck(4), nn.Linear(4, 2))
     model.backbone.width = 4
-    method = DANN(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), weight=1.0)
+    method = DANN(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)), weight=1.0)
     method.begin_stage(INFO)
     n = 40
     x = torch.randn(3 * n, 4)
@@ -179,7 +179,7 @@ def test_dann_discriminator_learns_while_features_confuse_it():
     assert float(seen[-1]["risk"]) < 0.2
     plain = DANN(
         Model(nn.Linear(4, 4), NoNeck(4), nn.Linear(4, 2)),
-        task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), weight=0.0,
+        task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)), weight=0.0,
     )  # fmt: skip
     plain.begin_stage(INFO)
     unconfused = [plain.step(batch) for _ in range(200)]

@@ -97,7 +97,7 @@ def test_grown_parameters_have_no_importance_yet():
     method.step(at(1.0))
     method.end_stage([])
     old = method.omega.clone()
-    method.optimizer.add([nn.Parameter(torch.ones(2))])
+    method.optimizer.add_parameters([nn.Parameter(torch.ones(2))])
     begin(method, 1)
     assert torch.equal(method.omega, torch.cat([old, torch.zeros(2)]))
     method.step(at(0.0))

@@ -18,7 +18,7 @@ from holdfast.methods.adversarial import DANN
 from holdfast.methods.alignment import PDA
 from holdfast.methods.base import StageInfo
 from holdfast.methods.fishr import Fishr
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.fusion import Fusion
@@ -107,7 +107,7 @@ def test_rules_that_look_into_the_head(encoder, name):
     batch = DomainBatch(torch.randn(12, 32), torch.arange(12) % 3, (0, 1), (6, 6))
     for rule in (partial(DANN, conditional=True), Fishr):
         model = Model(Features(inputs=32), NoNeck(32), make(name, encoder))
-        method = rule(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)))
+        method = rule(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)))
         method.begin_stage(INFO)
         before = [p.detach().clone() for p in model.head.parameters()]
         seen = [method.step(batch) for _ in range(3)]
@@ -123,7 +123,9 @@ def test_fishr_takes_the_gradients_of_the_last_layer(encoder, name):
     z, y = torch.randn(6, 32), torch.tensor([0, 1, 2, 0, 1, 2])
     head = make(name, encoder, **({"dropout": 0.0} if name == "dense" else {}))
     method = Fishr(
-        Model(Features(inputs=32), NoNeck(32), head), task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01))
+        Model(Features(inputs=32), NoNeck(32), head),
+        task=Classify(),
+        optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)),
     )
     single = []
     for i in range(6):
@@ -138,7 +140,7 @@ def test_fishr_takes_the_gradients_of_the_last_layer(encoder, name):
 
 def test_fishr_says_that_a_whole_vocabulary_is_too_much(encoder):
     model = Model(Features(inputs=32), NoNeck(32), make("words", encoder, full=True))
-    method = Fishr(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)))
+    method = Fishr(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)))
     with pytest.raises(BadInput, match=r"head\.full=true"):
         method.begin_stage(INFO)
 
@@ -149,7 +151,7 @@ def test_pda_aligns_words_where_it_is_asked_to(encoder):
     batch = DomainBatch(z, y, (0, 1), (6, 6))
     for full in (False, True):
         model = Model(Features(inputs=32), NoNeck(32), make("words", encoder, full=full))
-        method = PDA(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), words=True)
+        method = PDA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)), words=True)
         method.begin_stage(INFO)
         said = model.head.words(z).exp().detach().double().numpy()
         means = {(d, c): said[6 * d : 6 * d + 6][y[:6].numpy() == c].mean(axis=0) for d in (0, 1) for c in (0, 1)}
@@ -158,7 +160,7 @@ def test_pda_aligns_words_where_it_is_asked_to(encoder):
         assert said.shape[1] == (len(VOCABULARY) if full else 4)
     plain = Model(Features(inputs=32), NoNeck(32), make("linear", encoder))
     with pytest.raises(BadInput, match="use --set head=words"):
-        PDA(plain, task=Classify(), optimizer=partial(Descent, Recipe(lr=0.01)), words=True)
+        PDA(plain, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)), words=True)
 
 
 def test_a_linear_head_may_begin_as_those_of_vision_transformers(encoder):

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
@@ -24,7 +24,7 @@ def method(**options) -> ERM:
     torch.manual_seed(0)
     neck = HeterogeneousMemory(6, 2, real=0, slots=2, label_width=2, heads=2, support=8, **options)
     model = Model(Features(inputs=6), neck, Linear(neck.width, 2))
-    return ERM(model, task=Classify(), optimizer=partial(Descent, Recipe()))
+    return ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
 
 
 def test_examples_of_a_batch_context_meet_in_a_shuffle_of_the_support_sets_size():

@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Share
-from holdfast.protocols.plans import Everything
+from holdfast.protocols.plans import AllDomains
 
 
 def share(name, first, **marked):
@@ -15,7 +15,7 @@ def share(name, first, **marked):
 
 
 def stage(*shares):
-    (episode,) = Everything().episodes({each.domain: each for each in shares}, seed=0)
+    (episode,) = AllDomains().episodes({each.domain: each for each in shares}, seed=0)
     (found,) = episode.stages
     return found
 

@@ -20,7 +20,7 @@ from holdfast.protocols.select import best_mean, newest
 class Counting(Method):
     """Counts steps in a buffer, and notes the count at which each phase begins; the second phase freezes the neck."""
 
-    kept = ("noted",)
+    saved_attributes = ("noted",)
     phases = ("first", "second")
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.splits import Share
-from holdfast.protocols.plans import Given
+from holdfast.protocols.plans import GivenSplit
 
 
 def share(name, first, **marked):
@@ -19,7 +19,7 @@ def share(name, first, **marked):
 
 
 def stage(*shares, seed=0, oracle=False, **settings):
-    (episode,) = Given(**settings).episodes({s.domain: s for s in shares}, seed, oracle=oracle)
+    (episode,) = GivenSplit(**settings).episodes({s.domain: s for s in shares}, seed, oracle=oracle)
     assert episode.name == "given"
     return episode.stages[0]
 
@@ -54,7 +54,7 @@ def test_without_marks_it_is_70_10_20():
 def test_the_oracle_takes_from_what_is_scored():
     shares = share("a", 0, train=10, valid=5), share("b", 15, test=20)
     found = stage(*shares, oracle=True)
-    assert len(found.peek[0]) == 2
+    assert len(found.oracle[0]) == 2
     assert len(found.test[0]) == 18
 
 

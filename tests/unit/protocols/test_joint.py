@@ -48,7 +48,7 @@ def test_another_seed_cuts_differently():
 
 def test_the_oracle_sees_nothing_new():
     (joint,) = Joint().episodes(shares(DATA), 0, oracle=True)
-    assert rows(joint.stages[0].peek) == rows(joint.stages[0].valid)
+    assert rows(joint.stages[0].oracle) == rows(joint.stages[0].valid)
 
 
 def test_bad_settings_are_refused():

@@ -10,9 +10,9 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
-from holdfast.protocols.microbatch import step_in_memory
+from holdfast.protocols.microbatch import train_step
 from holdfast.protocols.resume import Saver
 from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
@@ -51,13 +51,13 @@ def small(monkeypatch):
 def test_pieces_hold_every_example_once_and_their_share_of_each_domain():
     batch = DomainBatch(torch.arange(7.0)[:, None], torch.arange(7), (4, 9), (5, 2))
     for count in (1, 2, 3, 5):
-        pieces = list(batch.pieces(count))
+        pieces = list(batch.microbatches(count))
         assert sorted(torch.cat([p.y for p in pieces]).tolist()) == list(range(7))
         for piece in pieces:
             assert torch.equal(piece.x[:, 0].long(), piece.y)
-            for part in piece.parts():
+            for part in piece.by_domain():
                 assert all((4 if y < 5 else 9) == part.domains[0] for y in part.y.tolist())
-    assert [len(p.y) for p in batch.pieces(2)] == [3, 4]
+    assert [len(p.y) for p in batch.microbatches(2)] == [3, 4]
 
 
 @pytest.mark.parametrize("method", ["erm", "moving-average(erm)"])
@@ -119,13 +119,13 @@ def test_memory_that_runs_out_between_the_batches_of_one_update_is_told(monkeypa
 def test_a_device_that_is_full_is_survived():
     network = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(40)])
     model = Model(network, nn.Identity(), nn.Linear(1024, 2)).to("cuda")
-    method = ERM(model, task=Classify(), optimizer=lambda p: Descent(Recipe(optimizer="sgd"), p))
+    method = ERM(model, task=Classify(), optimizer=lambda p: Optimizer(OptimizerSettings(optimizer="sgd"), p))
     x, y = torch.randn(16384, 1024, device="cuda"), torch.zeros(16384, dtype=torch.long, device="cuda")
     room = torch.cuda.memory_allocated() + 2**30  # the states of all layers would take five
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
     try:
-        assert step_in_memory(method, DomainBatch(x, y, (0,), (len(y),)))["risk"].isfinite()
-        assert method.pieces >= 4
+        assert train_step(method, DomainBatch(x, y, (0,), (len(y),)))["risk"].isfinite()
+        assert method.microbatches >= 4
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

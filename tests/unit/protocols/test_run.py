@@ -15,7 +15,7 @@ from holdfast.data.splits import Part, shares
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols import select
@@ -38,13 +38,13 @@ def model():
 
 
 def erm():
-    return ERM(model(), task=TASK, optimizer=partial(Descent, Recipe(lr=0.05)))
+    return ERM(model(), task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.05)))
 
 
 class Diary(Method):
     """Writes down what happens to it; counts its steps in a buffer."""
 
-    kept = ("seen",)
+    saved_attributes = ("seen",)
     phases = ("first", "second")
 
     def __init__(self):
@@ -134,7 +134,9 @@ def test_a_schedule_begins_anew_with_every_stage():
     made = []
 
     def scheduled():
-        made.append(ERM(model(), task=TASK, optimizer=partial(Descent, Recipe(lr=0.1, schedule="linear", steps=4))))
+        made.append(
+            ERM(model(), task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.1, schedule="linear", steps=4)))
+        )
         return made[-1]
 
     (episode,) = Stream().episodes(shares(DATA), 0)
@@ -168,7 +170,7 @@ def test_target_labels_change_nothing_before_the_test():
 def test_the_oracle_looks_at_the_target_and_at_nothing_it_is_scored_on():
     episode = next(LeaveOneOut().episodes(shares(DATA), 0, oracle=True))
     (stage,) = episode.stages
-    assert len(stage.peek[0]) == 8
+    assert len(stage.oracle[0]) == 8
     assert len(stage.test[0]) == 32
     _, done = run(episode, erm, EXAMPLES, TASK, **options(selection=select.oracle))
     assert set(done[0]["history"][0]["valid"]) == {stage.test[0].domain}
@@ -180,7 +182,7 @@ def test_the_in_split_is_what_the_oracle_leaves():
     whole = next(LeaveOneOut().episodes(shares(DATA), 0)).stages[0]
     np.testing.assert_array_equal(inside.test[0].rows, with_oracle.test[0].rows)
     assert len(whole.test[0]) == 40
-    assert not inside.peek
+    assert not inside.oracle
 
 
 def test_leave_one_domain_out_trains_as_long_as_the_left_out_sources_ask_for(monkeypatch):
@@ -219,7 +221,7 @@ def test_auxiliary_losses_on_the_tape_are_trained():
             return z
 
     net = Model(nn.Linear(X.shape[1], 6), Leaning(6), nn.Linear(6, 2))
-    method = ERM(net, task=TASK, optimizer=partial(Descent, Recipe(lr=0.05)))
+    method = ERM(net, task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.05)))
     parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
     batches = Batches(EXAMPLES, parts, 8, generator=generator(0, "b"))
     metrics = [method.step(next(batches)) for _ in range(10)]

@@ -1,13 +1,13 @@
-from holdfast.protocols.select import Check, across_folds, best_mean, newest, should_stop
+from holdfast.protocols.select import Validation, across_folds, best_mean, newest, should_stop
 
 
 def checks(*values):
-    return [Check(i + 1, {"a": v, "b": 0.0}) for i, v in enumerate(values)]
+    return [Validation(i + 1, {"a": v, "b": 0.0}) for i, v in enumerate(values)]
 
 
 def test_best_mean_keeps_the_first_of_equals():
     assert best_mean(checks(0.1, 0.5, 0.5, 0.2)) == 1
-    assert best_mean([Check(1, {"a": 0.9, "b": 0.1}), Check(2, {"a": 0.6, "b": 0.6})]) == 1
+    assert best_mean([Validation(1, {"a": 0.9, "b": 0.1}), Validation(2, {"a": 0.6, "b": 0.6})]) == 1
 
 
 def test_newest_is_the_last():
@@ -21,8 +21,8 @@ def test_patience_counts_checks_since_the_kept_one():
 
 
 def test_folds_are_compared_at_the_steps_they_share():
-    one = [Check(5, {"a": 0.2}), Check(10, {"a": 0.9})]
-    two = [Check(5, {"b": 0.8}), Check(10, {"b": 0.3}), Check(15, {"b": 1.0})]
+    one = [Validation(5, {"a": 0.2}), Validation(10, {"a": 0.9})]
+    two = [Validation(5, {"b": 0.8}), Validation(10, {"b": 0.3}), Validation(15, {"b": 1.0})]
     merged = across_folds([one, two])
     assert [(c.step, c.scores) for c in merged] == [(5, {"a": 0.2, "b": 0.8}), (10, {"a": 0.9, "b": 0.3})]
     assert merged[best_mean(merged)].step == 10

@@ -39,7 +39,7 @@ def test_outside_takes_the_rows_that_the_data_marks_and_leaves_the_oracle_the_re
     (episode,) = plan.episodes({"a": SHARES["a"], "b": marked}, 0, oracle=True)
     (stage,) = episode.stages
     assert rows_of(stage.test).tolist() == [16, 17]
-    assert rows_of(stage.peek).tolist() == list(range(10, 16))
+    assert rows_of(stage.oracle).tolist() == list(range(10, 16))
     (plain,) = SingleSource(sources=("a",)).episodes({"a": SHARES["a"], "b": marked}, 0)
     assert rows_of(plain.stages[0].test).tolist() == [18, 19]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.data.known.image_sets import CUB_DG, DOMAIN_NET, OFFICE_HOME, PACS, SVIRO, TERRA_INCOGNITA, VLCS
-from holdfast.methods.optim import Recipe as Descending
+from holdfast.methods.optim import OptimizerSettings as Descending
 from holdfast.recipes.base import Cell, Column, Row, mismatches
 from holdfast.recipes.gmoe_parts import DOMAINS
 from holdfast.recipes.measure import jobs_for, measure, remarks

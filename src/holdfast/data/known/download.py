@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.core.errors import BadInput
-from holdfast.core.files import cache_folder, file_digest, write_whole
+from holdfast.core.files import cache_folder, file_digest, write_atomic
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 
@@ -92,7 +92,7 @@ def _fetch() -> Path:
         def copy(draft: Path) -> None:
             draft.write_bytes(got.read_bytes())
 
-        return write_whole(path, copy)
+        return write_atomic(path, copy)
 
 
 def _checked(path: Path) -> Path:

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
-from holdfast.core.files import refused
+from holdfast.core.files import path_error
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.parts import FILE, annotates
 from holdfast.data.raw import Pictures
@@ -98,7 +98,7 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> NoReturn:
-    raise refused(error) from error
+    raise path_error(error) from error
 
 
 def _levels(folder: Path, parts: list[tuple[str, ...]], need: Collection[str]) -> tuple[int | None, int | None]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, leaky_relu
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Graphs, Inputs, best_share, keep_nodes
+from holdfast.core.inputs import Graphs, Inputs, select_nodes, top_fraction
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.graph import GraphNetwork, geometric
@@ -105,7 +105,7 @@ class Clusters(nn.Module):
         share = dropout(_shares(score, centre, v), self.dropout, self.training)  # (e,)
         nodes = torch.zeros_like(x.nodes).index_add(0, centre, near * share.unsqueeze(-1))
         fitness = self.fitness(nodes, edges).sigmoid().squeeze(-1)  # (v,)
-        kept = best_share(fitness, x.owner, x.count, self.ratio)
+        kept = top_fraction(fitness, x.owner, x.count, self.ratio)
         joined = _joined(edges, share, kept, v)
         ends, weights = joined.indices(), joined.values()
         apart = ends[0] != ends[1]
@@ -204,7 +204,7 @@ class SubgraphNetwork(Backbone):
         touched[x.edges[:, kept].flatten()] = True
         bare = torch.bincount(x.owner[touched], minlength=x.count) == 0  # a graph without edges keeps its nodes
         weights = None if x.weights is None else x.weights[kept]
-        part = keep_nodes(Graphs(x.nodes, x.edges[:, kept], x.owner, x.count, weights), touched | bare[x.owner])
+        part = select_nodes(Graphs(x.nodes, x.edges[:, kept], x.owner, x.count, weights), touched | bare[x.owner])
         return self.body.pooled(part, scores[kept].sigmoid())
 
     def blocks(self) -> list[nn.Module]:
@@ -217,5 +217,5 @@ class SubgraphNetwork(Backbone):
 def best_edges(x: Graphs, scores: Tensor, ratio: float) -> Tensor:
     """(e,) whether an edge is among that share of its graph's edges, rounded up, with the best scores."""
     kept = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-    kept[best_share(scores, x.owner[x.edges[0]], x.count, ratio)] = True
+    kept[top_fraction(scores, x.owner[x.edges[0]], x.count, ratio)] = True
     return kept

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.tape import Held, exporting, listening, record
+from holdfast.core.tape import ScopedValue, exporting, is_recording, record
 from holdfast.nn.experts.balance import FORMS, importance, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
 from holdfast.nn.experts.operator import in_a_graph
@@ -23,13 +23,13 @@ from holdfast.nn.experts.replayed import forget, replayed
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
 
-_real = Held[Tensor]()
+_real = ScopedValue[Tensor]()
 
 
 @contextmanager
 def only_these_count(mask: Tensor) -> Iterator[None]:
     """Tokens that are padding (b, t) go through experts as others do, but no loss and no statistic sees them."""
-    with _real.hold(mask.bool()):
+    with _real.bind(mask.bool()):
         yield
 
 
@@ -154,14 +154,14 @@ class SparseMoE(nn.Module):
             room = room_for(len(u), options.count, top=options.top, factor=factor)
         at = place_pairs(routing.chosen, options.count, first=first, room=room)
         out = through_experts(x, routing.gates, at, parts, F.gelu if plain_gelu else self._between)
-        if listening():
+        if is_recording():
             self._tell(routing, at, states.shape[:-1], real)
         return out.view_as(states)
 
     def _at_once(self, states: Tensor, router: CosineRouter, real: Tensor | None) -> Tensor | None:
         """All of it by kernels in one piece, where that can be."""
         u, dtype = states.reshape(-1, states.shape[-1]), _dtype(states, self.up_proj)
-        how, project = _how(self.options, self.training, listening()), router.project
+        how, project = _how(self.options, self.training, is_recording()), router.project
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
         if not able(u, dtype, how, parts):
             return None
@@ -172,13 +172,13 @@ class SparseMoE(nn.Module):
             found = replayed(u, dtype, how, parts) if again else None
             found = found or in_one_piece(u, dtype, how, parts, real)
         out, loss, said = found
-        if listening() and self.training:
+        if is_recording() and self.training:
             tell_load(said.load, said.chosen, real)
             if loss is None or said.losses is None:
                 tell_importance(said.scores, real)
             else:
                 tell_balance(loss, *said.losses)
-        if listening():
+        if is_recording():
             tell_choices(said.chosen, said.scores, states.shape[:-1], real)
         return out.view_as(states)
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.tape import listening, record
+from holdfast.core.tape import is_recording, record
 
 ATTENTIONS = ("memory", "cross", "gate")
 PADDED = -1e4  # what the released code adds to the scores of padding
@@ -113,7 +113,7 @@ class MemoryAttention(nn.Module):
         options = {"dropout_p": drop.p if self.training else 0.0, "scale": self.scale}
         if self.attention == "memory":
             both = None if seen is None or recalled is None else torch.cat([seen.expand_as(recalled), recalled], dim=-1)
-            if listening() and not self.training:
+            if is_recording() and not self.training:
                 record("general/mass", _mass(query, keys, both, self.scale))
             found = F.scaled_dot_product_attention(query, keys, values, attn_mask=both, **options)  # (b, h, t, q)
         else:
@@ -127,7 +127,7 @@ class MemoryAttention(nn.Module):
             if self.attention == "gate":
                 share = recall.share[self.place].sigmoid().to(own.dtype)[:, None, None]
                 found = torch.lerp(own, found, share)
-            if listening() and not self.training:
+            if is_recording() and not self.training:
                 record("general/mass", share[..., 0].detach().expand(query.shape[:3]))
         joined = found.transpose(1, 2).flatten(2)  # (b, t, d)
         for name in self.family.out:

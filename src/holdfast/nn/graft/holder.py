@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.core.tape import Held
+from holdfast.core.tape import ScopedValue
 from holdfast.nn.experts.layer import only_these_count
 from holdfast.nn.graft.attention import attend_to
 from holdfast.nn.memory.general import GeneralMemory
@@ -23,7 +23,9 @@ from holdfast.nn.memory.neck import MemoryBlend
 
 NAME = "holdfast_graft"
 Entry = dict[str, Any]  # JSON: the kind of a part, its place, its settings
-_running = Held[tuple[ExitStack, ...]]()  # of networks that are in the middle of a forward pass, the innermost last
+_running = ScopedValue[
+    tuple[ExitStack, ...]
+]()  # of networks that are in the middle of a forward pass, the innermost last
 
 
 class Grafted(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
-from holdfast.core.tape import listening, record
+from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.graft.attention import MemoryStates, attend_to, graft, is_causal
@@ -119,7 +119,7 @@ class Gate(nn.Module):
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:
         shares = self.shares(states)
-        if listening() and not self.training:
+        if is_recording() and not self.training:
             record("general/gate", shares.detach())
         mixed = torch.zeros_like(states[0])
         for m, share in zip(states, shares.to(mixed.dtype).unbind(-1), strict=True):

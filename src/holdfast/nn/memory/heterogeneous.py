@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.tape import exporting, listening, record
+from holdfast.core.tape import exporting, is_recording, record
 from holdfast.nn.memory.block import Keys, MemoryBlock, joined
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 
@@ -101,7 +101,7 @@ class HeterogeneousMemory(nn.Module):
         return "heterogeneous/recalled"
 
     def forward(self, z: Tensor) -> Tensor:
-        looks_at, tell = self._looks_at(self.training), listening() and not self.training
+        looks_at, tell = self._looks_at(self.training), is_recording() and not self.training
         real, rest = self._real(), self._rest(looks_at)
         # a program that is being recorded must take any number of rows, and pieces would be counted once for all
         whole = self.training or looks_at == "batch" or exporting()

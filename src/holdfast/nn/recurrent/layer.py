@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.tape import listening, record
+from holdfast.core.tape import is_recording, record
 from holdfast.nn.growth import check_units, expand_units
 from holdfast.nn.memory.bank import MemoryBank
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
@@ -114,7 +114,7 @@ class RecurrentLayer(nn.Module):
                 parts = (None if part is None else part.to(self.bias.dtype).index_select(1, order) for part in start)
                 start = InitialState(*parts)  # pyright: ignore[reportArgumentType]
             states, read = unroll(taken, weights, CELLS[self.cell], schedule, start)
-        if self.bank is not None and listening():
+        if self.bank is not None and is_recording():
             self._tell(read, layout, self.bank.sizes[:segments])
         return States(states, layout)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.core.tape import listening
+from holdfast.core.tape import is_recording
 from holdfast.nn.cuda_graphs import ALONE, Passes, Shelf, around, can_record, own
 from holdfast.nn.recurrent.cells import BLOCKS, Cell
 from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, plain
@@ -34,7 +34,7 @@ def unroll(
     parts = (x, hidden, inner, *weights)
     # inside the function gradients are off, and what an input needs says nothing of whether they were on outside
     learns = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts)
-    return _Unrolled.apply(cell, schedule, learns, listening(), *parts)  # pyright: ignore[reportReturnType]
+    return _Unrolled.apply(cell, schedule, learns, is_recording(), *parts)  # pyright: ignore[reportReturnType]
 
 
 class Trace(NamedTuple):

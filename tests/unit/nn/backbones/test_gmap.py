@@ -18,7 +18,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.erm import ERM
-from holdfast.methods.optim import Descent, Recipe
+from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.pretrained import load_module
 from holdfast.nn.backbones.text import TextEncoder
@@ -57,7 +57,7 @@ def batch(encoder: TextEncoder, texts=TEXTS) -> inputs.Tokens:
 def method(encoder: TextEncoder) -> ERM:
     torch.manual_seed(0)
     model = Model(encoder, NoNeck(encoder.width), Linear(encoder.width, 2))
-    return ERM(model, task=Classify(), optimizer=partial(Descent, Recipe(lr=3e-3)))
+    return ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=3e-3)))
 
 
 def trained(encoder: TextEncoder, steps: int = 3) -> ERM:
