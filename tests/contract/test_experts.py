@@ -11,7 +11,7 @@ from holdfast import catalog
 from holdfast.core.seeds import seeded
 from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
-from holdfast.nn.experts.graft import experts_in
+from holdfast.nn.experts.graft import expert_layers
 from holdfast.protocols.microbatch import train_step
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT
@@ -40,7 +40,7 @@ def rule(request, benches):
 
 
 def routers(model) -> torch.Tensor:
-    return torch.cat([layer.router.directions.detach().flatten() for layer in experts_in(model)])
+    return torch.cat([layer.router.directions.detach().flatten() for layer in expert_layers(model)])
 
 
 def test_the_balance_loss_moves_the_routers_under_every_rule(rule, benches):
@@ -80,6 +80,6 @@ def test_averaged_weights_hold_experts_and_routers(name, benches):
     method.end_stage([batch])
     deployed = method.deployed
     assert deployed is not method.model
-    assert len(experts_in(deployed)) == len(experts_in(method.model)) == 2
+    assert len(expert_layers(deployed)) == len(expert_layers(method.model)) == 2
     fresh = bench.method(name).model
     assert not torch.allclose(routers(deployed), routers(fresh))

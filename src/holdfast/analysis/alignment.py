@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.seeds import derive, generator
 from holdfast.core.tape import auxiliary, tape
-from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.layer import SparseMoE
 
 PATCHES, PIXELS = 10, 4  # P, and K
 NETWORKS = ("mlp", "fcn")
@@ -143,8 +143,8 @@ def cases_error(
     (x, y), (a, b) = draw(examples), draw(4_000)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derive(seed, "init"))
-        options = Options(count=1 if wide else count, top=1, inner=width, balance=0.01)
-        net = SparseMoE(width, hidden * (count if wide else 1), nn.GELU(), options=options).train()
+        settings = {"count": 1 if wide else count, "top": 1, "inner": width, "balance": 0.01}
+        net = SparseMoE(width, hidden * (count if wide else 1), nn.GELU(), **settings).train()
         optimizer = torch.optim.Adam(net.parameters(), lr=3e-3, fused=True)
         for _ in range(steps):
             rows = torch.randint(examples, (256,), generator=chance)

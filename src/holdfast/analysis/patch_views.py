@@ -19,7 +19,7 @@ from holdfast.data.batches import Examples
 from holdfast.data.parts import Points, shared_name
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.experts.graft import experts_in
+from holdfast.nn.experts.graft import expert_layers
 from holdfast.nn.model import Model
 
 MOST = 200  # images that are in several domains, and images with parts
@@ -61,7 +61,7 @@ def view_patches(
     net = model.backbone
     if not isinstance(net, VisionTransformer):
         return None
-    layers = experts_in(net)
+    layers = expert_layers(net)
     chance = np.random.default_rng(derive(seed, "patches"))
     domains: dict[str, np.ndarray] = {}
     for part in (*sources, *targets):
@@ -73,7 +73,7 @@ def view_patches(
         found = zip(drawn, _pixels(images), class_attention(net, images).cpu().numpy(), strict=True)
         looks += [(Seen(_named(names, row), domain, pixels), heads) for row, pixels, heads in found]
     if not layers or names is None:
-        return PatchView(layers[0].options.count if layers else 0, {}, (), (), tuple(looks))
+        return PatchView(layers[0].settings.count if layers else 0, {}, (), (), tuple(looks))
     groups = _groups(domains, names)
     kept = [groups[i] for i in sorted(chance.permutation(len(groups))[:MOST])]
     flat = np.array([row for _, group in kept for row in group.values()], dtype=np.int64)
@@ -87,7 +87,7 @@ def view_patches(
     marked = np.sort(chance.permutation(marked)[:MOST])
     told = [(points or {})[shared_name(names[int(row)])] for row in marked]
     parts = tuple(zip(_expert_maps(model, examples, marked), told, strict=True))
-    return PatchView(layers[0].options.count, same, shown, parts, tuple(looks))
+    return PatchView(layers[0].settings.count, same, shown, parts, tuple(looks))
 
 
 def class_attention(net: VisionTransformer, images: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.core.tape import Tape, tape
 from holdfast.data.batches import Examples
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.experts.graft import experts_in
+from holdfast.nn.experts.graft import expert_layers
 from holdfast.nn.model import Model
 
 MAPS = 2  # images of a domain whose patches are mapped
@@ -45,10 +45,10 @@ class Routed:
 @torch.no_grad()
 def view_routing(model: Model, examples: Examples, rows: np.ndarray) -> Routed | None:
     """What the routers say of these rows, in evaluation; None where the network has no experts."""
-    layers = experts_in(model)
+    layers = expert_layers(model)
     if not layers or not isinstance(model.backbone, Backbone):
         return None
-    count = layers[0].options.count
+    count = layers[0].settings.count
 
     def listen(x: Inputs) -> Tensor:
         with tape() as side:
@@ -61,8 +61,8 @@ def view_routing(model: Model, examples: Examples, rows: np.ndarray) -> Routed |
         .reshape(len(rows), len(layers), 3 * count + 2)
     )
     first, load, importance, (entropy, dropped) = (*np.split(found[..., :-2], 3, axis=2), np.moveaxis(found, 2, 0)[-2:])
-    blocks = tuple(i for i, layer in enumerate(model.backbone.stack()) if experts_in(layer))
-    room = any(layer.options.eval_capacity for layer in layers)
+    blocks = tuple(i for i, layer in enumerate(model.backbone.stack()) if expert_layers(layer))
+    room = any(layer.settings.eval_capacity for layer in layers)
     maps = _maps(model, examples, rows[:MAPS])
     return Routed(blocks, first, load, importance, entropy, dropped if room else None, maps)
 

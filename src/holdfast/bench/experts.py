@@ -23,7 +23,7 @@ from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.experts.router import route
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
@@ -52,7 +52,7 @@ def run(device: torch.device) -> list[Result]:
     plain_bar, loop_bar, step_bar = (None, None, None) if gpu else CPU_BARS
     torch.manual_seed(0)
     with device:
-        layer = SparseMoE(WIDTH, 4 * WIDTH, nn.GELU(), options=Options()).train()
+        layer = SparseMoE(WIDTH, 4 * WIDTH, nn.GELU()).train()
         ffn = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
         u = torch.randn(12_608 if gpu else 788, WIDTH, requires_grad=True)  # (t, d)
         grad = torch.randn(u.shape)
@@ -75,7 +75,7 @@ def run(device: torch.device) -> list[Result]:
 
 def masked_loop(layer: SparseMoE, u: Tensor) -> Tensor:
     """The same layer (t, d) as it is often written: expert after expert, on the tokens that a mask finds."""
-    options = layer.options
+    options = layer.settings
     noise = options.noise / options.count
     found = route(layer.router, u, top=options.top, renormalise=True, noise=noise)
     out = torch.zeros_like(u)

@@ -41,7 +41,7 @@ NECKS = {
     "abd-syn": NeckEntry(_HMA, "HMA without a queue: its batch and its slots", fixed={"real": 0}, space={"slots": _SLOTS}),
     "param": NeckEntry("holdfast.nn.necks:ParameterControl", "control: HMA's attention blocks without a memory, parameters alone"),
     "experts": NeckEntry(
-        "holdfast.nn.experts.graft:experts", "experts in late layers of a transformer, first copies (Li et al., 2023)",
+        "holdfast.nn.experts.graft:ExpertsNeck", "experts in late layers of a transformer, first copies (Li et al., 2023)",
         space={"count": choice(2, 4, 6, 8), "balance": choice(0.001, 0.01, 0.1)},
     ),
     "wide": NeckEntry(

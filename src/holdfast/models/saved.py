@@ -29,7 +29,7 @@ from holdfast.models.card import card
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Responder
-from holdfast.nn.experts.graft import told_of
+from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
@@ -77,7 +77,7 @@ class SavedModel:
     @property
     def parts(self) -> dict[str, Any]:
         """The neck, and the experts if there are any, for whoever runs the model elsewhere."""
-        return {"neck": self.record.spec["neck"], "experts": told_of(self.model.backbone)}
+        return {"neck": self.record.spec["neck"], "experts": describe_experts(self.model.backbone)}
 
     @property
     def answers(self) -> bool:

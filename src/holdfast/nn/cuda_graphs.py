@@ -25,23 +25,23 @@ OFTEN = 16  # the same of predictions, which may soon be over
 TURNS = 2**40  # more than there ever are of one recording
 # whoever records or replays holds it until the results are copied: recordings share memory among threads, and a GPU
 # takes one recording at a time
-ALONE = threading.RLock()
+GRAPH_LOCK = threading.RLock()
 
 
 class Way(NamedTuple):
     """A recorded pass: the memory that it reads, the memory that it leaves its results in, and the recording."""
 
-    takes: list[Tensor]
-    leaves: tuple[Any, ...]
+    inputs: list[Tensor]
+    outputs: tuple[Any, ...]
     graph: torch.cuda.CUDAGraph
 
     def replay(self, given: Sequence[Tensor]) -> tuple[Any, ...]:
-        torch._foreach_copy_(self.takes, [each.detach() for each in given])
+        torch._foreach_copy_(self.inputs, [each.detach() for each in given])
         self.graph.replay()
-        return self.leaves
+        return self.outputs
 
 
-class Passes:
+class CapturedPasses:
     """There and back at one shape. `turn` counts the passes there: each overwrites what the one before left.
 
     The graphs of one shape share a pool of memory and no others do: what a graph needs only while it runs may lie where
@@ -51,17 +51,17 @@ class Passes:
     def __init__(self, there: Callable[..., Made], given: Sequence[Tensor], reads: Hashable = None) -> None:
         self.reads = reads  # where that lies which is not given: a recording goes there whatever became of it
         self.room = _room(given[0].device)
-        self.way = record(there, given, self.room)
+        self.captured = record(there, given, self.room)
         self.back: dict[Hashable, Way] = {}
-        self.turn = 0
+        self.replays = 0
         self._number = next(_numbers)
         self._user: Callable[[], Tensor | None] = lambda: None
         _all[self._number] = self
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Any, ...]:
         """What the pass leaves, in memory that the next one overwrites."""
-        self.turn += 1
-        return self.way.replay(given)
+        self.replays += 1
+        return self.captured.replay(given)
 
     def backward(self, key: Hashable, back: Callable[..., Made], grads: Sequence[Tensor]) -> tuple[Any, ...]:
         """What the way back gives for gradients, in such memory too; it follows the last pass there."""
@@ -74,38 +74,38 @@ class Passes:
 
     def use(self) -> Tensor:
         """Whoever holds this needs what the last pass left; saved for the way back, it is let go when others are."""
-        user = torch.full((), self._number * TURNS + self.turn, device="cpu")
+        user = torch.full((), self._number * TURNS + self.replays, device="cpu")
         self._user = weakref.ref(user)
         return user
 
     @staticmethod
-    def of(user: Tensor) -> tuple[Passes | None, bool]:
+    def of(user: Tensor) -> tuple[CapturedPasses | None, bool]:
         """Whose last pass someone needs, if they are still there, and whether it is still the last."""
-        number, turn = divmod(int(user), TURNS)
+        number, replays = divmod(int(user), TURNS)
         passes = _all.get(number)
-        return passes, passes is not None and passes.turn == turn
+        return passes, passes is not None and passes.replays == replays
 
     @property
     def in_use(self) -> bool:
         return self._user() is not None
 
 
-def nobody() -> Tensor:
+def no_token() -> Tensor:
     """What a user would hold, of a pass that was not recorded."""
     return torch.full((), -1, device="cpu")
 
 
 _numbers = itertools.count()
-_all = weakref.WeakValueDictionary[int, Passes]()
+_all = weakref.WeakValueDictionary[int, CapturedPasses]()
 
 
-class Shelf:
+class GraphCache:
     """The shapes used last."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self.kept, self.passes = kept, OrderedDict[Hashable, Passes]()
+        self.kept, self.passes = kept, OrderedDict[Hashable, CapturedPasses]()
 
-    def find(self, key: Hashable, make: Callable[[], Passes]) -> Passes:
+    def find(self, key: Hashable, make: Callable[[], CapturedPasses]) -> CapturedPasses:
         if key not in self.passes:
             self.passes[key] = make()
             if len(self.passes) > self.kept:
@@ -121,9 +121,9 @@ class Repeated:
         self.alike = alike
         self.key: Hashable = None
         self.times: float = 0
-        self.passes: Passes | None = None
+        self.passes: CapturedPasses | None = None
 
-    def find(self, key: Hashable, make: Callable[[], Passes]) -> Passes | None:
+    def find(self, key: Hashable, make: Callable[[], CapturedPasses]) -> CapturedPasses | None:
         """None for the first passes of a kind, and while what the last one left is still needed."""
         if key != self.key:
             self.key, self.times, self.passes = key, 0, None
@@ -140,7 +140,7 @@ class Repeated:
         return None if passes.in_use else passes
 
 
-def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:
+def copy_out(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:
     """What a pass left, in memory that no pass overwrites, and in the types of `like`."""
     made: list[Any] = []
     copies = defaultdict[Any, list[tuple[Tensor, Tensor]]](list)  # by types: at once only those alike are copied
@@ -153,7 +153,7 @@ def own(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = No
     return made
 
 
-def around(tensor: Tensor) -> tuple[Hashable, ...]:
+def capture_key(tensor: Tensor) -> tuple[Hashable, ...]:
     """What a recording is for, besides shapes: a device, a stream, in whose order it is replayed, and its precision."""
     stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
     return tensor.device, stream, products()
@@ -164,7 +164,7 @@ def products() -> str:
     return getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
 
 
-def can_record(tensor: Tensor) -> bool:
+def can_capture(tensor: Tensor) -> bool:
     """Not while someone else records, or counts what is done: a replay shows none of it."""
     watched = torch._C._len_torch_dispatch_stack() > 0
     return tensor.is_cuda and not watched and not torch.cuda.is_current_stream_capturing()
@@ -173,20 +173,20 @@ def can_record(tensor: Tensor) -> bool:
 @torch.no_grad()
 def record(function: Callable[..., Made], given: Sequence[Tensor], room: Any) -> Way:
     """Run once for libraries to set themselves up, which cannot be recorded, and once more for the record."""
-    takes = [each.detach().clone() for each in given]
-    device = takes[0].device
+    inputs = [each.detach().clone() for each in given]
+    device = inputs[0].device
     side, now = _aside(device), torch.cuda.current_stream(device)
     side.wait_stream(now)
     with torch.cuda.stream(side):
-        function(*takes)
+        function(*inputs)
     now.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with (
         torch.cuda.device(device),
         torch.cuda.graph(graph, pool=room, stream=_recording(device), capture_error_mode="thread_local"),
     ):
-        leaves = function(*takes)
-    return Way(takes, tuple(leaves), graph)
+        outputs = function(*inputs)
+    return Way(inputs, tuple(outputs), graph)
 
 
 @cache

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.experts.graft import ExpertsNeck, experts_in
+from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
 from holdfast.nn.graft.insert import Attachable, prompt_parameters
 
 
@@ -53,7 +53,7 @@ class Model(nn.Module):
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
         """Where others change a prediction: how many to predict at once and the seed to shuffle by; else None."""
-        parts = (self.neck, *experts_in(self.backbone))
+        parts = (self.neck, *expert_layers(self.backbone))
         return next(
             (part.prediction_batch for part in parts if isinstance(part, BatchDependent) and part.prediction_batch),
             None,
@@ -107,7 +107,7 @@ def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
     """Set requires_grad throughout the backbone; necks and heads outside it always learn, and experts of the neck."""
     check_mode(mode)
     _set(backbone, mode)
-    experts = [p for layer in experts_in(backbone) for p in layer.parameters()]
+    experts = [p for layer in expert_layers(backbone) for p in layer.parameters()]
     if isinstance(neck, ExpertsNeck):
         for parameter in experts:
             parameter.requires_grad_(True)

@@ -8,7 +8,7 @@ from torch import nn
 
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.macs import count_macs
 
 
@@ -24,8 +24,7 @@ def test_by_hand():
 @pytest.mark.parametrize("width", [8, 7])  # with and without the grouped product
 def test_experts_count_as_often_as_they_are_chosen(width):
     found = [
-        count_macs(SparseMoE(width, 16, nn.GELU(), options=Options(count=4, top=k, inner=4)), torch.randn(10, width))
-        for k in (1, 2, 3)
+        count_macs(SparseMoE(width, 16, nn.GELU(), count=4, top=k, inner=4), torch.randn(10, width)) for k in (1, 2, 3)
     ]
     each = 2 * width * 16  # two maps; biases are added, whatever way it is done
     assert found[1] - found[0] == found[2] - found[1] == each

@@ -36,8 +36,8 @@ from holdfast.nn.backbones.pretrained import (
 )
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.backbones.words import PAD
-from holdfast.nn.experts.graft import put_settled
-from holdfast.nn.experts.layer import only_these_count
+from holdfast.nn.experts.graft import configure_experts
+from holdfast.nn.experts.layer import exclude_padding
 from holdfast.nn.growth import expand_inputs
 
 POOLINGS = ("mean", "cls", "mask")
@@ -87,7 +87,7 @@ class TextEncoder(Backbone):
         self.pooling, self.length = pooling, length
         self.module = module.train()
         self.companion: Companion | None = None
-        self.settings["experts"] = None if experts is None else put_settled(self.stack(), experts)
+        self.settings["experts"] = None if experts is None else configure_experts(self.stack(), experts)
         self.tokenizer = tokenizer
         segments = int(module.config.to_dict().get("type_vocab_size", 0))
         takes = inspect.signature(module.forward).parameters
@@ -200,7 +200,7 @@ class TextEncoder(Backbone):
         given = {"input_ids": ids} if self.soft is None else {"inputs_embeds": self._vectors(ids, self.soft)}
 
         def run() -> Tensor:
-            with only_these_count(x.mask):
+            with exclude_padding(x.mask):
                 return self.module(**given, attention_mask=x.mask.long(), **types).last_hidden_state
 
         return run() if self.companion is None else self.companion(run, Tokens(self.words(ids), x.mask, x.types))

@@ -30,7 +30,7 @@ from holdfast.nn.backbones.small import (
     image_preparation,
     image_store,
 )
-from holdfast.nn.experts.graft import put_settled
+from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.graft.insert import add_drop_path, insert_prompts, prompt_parameters
 
 PRESETS = {
@@ -75,7 +75,7 @@ class VisionTransformer(Backbone):
         self.module = module.train()
         can = "interpolate_pos_encoding" in inspect.signature(module.forward).parameters
         add_drop_path(self.stack(), drop_path)
-        self.settings["experts"] = put_settled(self.stack(), experts)
+        self.settings["experts"] = configure_experts(self.stack(), experts)
         insert_prompts(self.stack(), self.width, place=prompt, prompts=prompts)
         self._stretch = {"interpolate_pos_encoding": True} if can and size != module.config.image_size else {}
 

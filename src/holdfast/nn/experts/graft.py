@@ -1,13 +1,10 @@
-"""Experts in the place of the feed-forward networks of a transformer's layers, and back while they are still copies.
-
-L layers
-"""
+"""Replace feed-forward networks inside transformers: by expert layers, or by wider networks of the same size."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,193 +12,164 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.settings import type_error
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 
-# the linear map up, the activation and the linear map down, as the layers of transformers call them
-FEEDS = (
+# submodule names of the up projection, the activation and the down projection in layers of `transformers`
+FEED_FORWARD_NAMES = (
     ("mlp.fc1", "mlp.activation_fn", "mlp.fc2"),
     ("mlp.fc1", "mlp.activation", "mlp.fc2"),
     ("intermediate.dense", "intermediate.intermediate_act_fn", "output.dense"),
     ("ffn.lin1", "ffn.activation", "ffn.lin2"),
 )
-NAMED = ("last-two", "every-two")
-KEYS = ("at", *(field.name for field in fields(Options)))
+LAYER_CHOICES = ("last-two", "every-two")
 
 
-def settled(given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """All settings of experts from their number or from some settings, `at` included; None for none."""
-    if given is not None and not isinstance(given, int | Mapping):
-        raise BadInput(f"experts are a number of them or settings, not {given!r}")
-    told: dict[str, Any] = {"count": given} if isinstance(given, int) else dict(given or {})
-    if not told or told.get("count") == 0:
+def expert_settings(value: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return all expert settings and `at`, given a number of experts or some of the settings; None without experts."""
+    if value is not None and not isinstance(value, int | Mapping):
+        raise BadInput(f"`experts` must be a number of experts or a mapping of settings; got {value!r}")
+    settings: dict[str, Any] = {"count": value} if isinstance(value, int) else dict(value or {})
+    if not settings or settings.get("count") == 0:
         return None
-    for key in told:
-        if key not in KEYS:
-            raise unknown("setting of experts", key, KEYS)
-    at = told.pop("at", NAMED[0])
-    if wrong := type_error(Options, told):
+    names = ("at", *(field.name for field in fields(ExpertSettings)))
+    for key in settings:
+        if key not in names:
+            raise unknown("setting of experts", key, names)
+    at = settings.pop("at", LAYER_CHOICES[0])
+    if wrong := type_error(ExpertSettings, settings):
         raise BadInput(f"experts: {wrong}")
-    return {"at": at, **asdict(Options(**told))}
+    return {"at": at, **asdict(ExpertSettings(**settings))}
 
 
-def put_experts(layers: nn.ModuleList, options: Options, *, at: str | int | Sequence[int] = NAMED[0]) -> None:
-    """Let experts stand where the feed-forward networks of these layers stood, each a copy of the one before it.
+def insert_experts(
+    layers: nn.ModuleList, settings: ExpertSettings, *, at: str | int | Sequence[int] = LAYER_CHOICES[0]
+) -> None:
+    """Replace the feed-forward networks of the layers `at` by experts that start as copies of them.
 
-    With gates that add up to one the network is what it was, noise apart.
+    With gates that sum to one the network computes the same function as before, up to router noise.
     """
-    for place in places(at, len(layers)):
-        layer = layers[place]
-        up, activation, down = feed_of(layer)
-        found = [layer.get_submodule(name) for name in (up, activation, down)]
-        assert isinstance(found[0], nn.Linear)
-        assert isinstance(found[2], nn.Linear)
-        layer.set_submodule(up, SparseMoE.of(found[0], found[2], found[1], options))
-        layer.set_submodule(activation, nn.Identity())
-        layer.set_submodule(down, nn.Identity())
+    for index in layer_indices(at, len(layers)):
+        layer = layers[index]
+        names = feed_forward_names(layer)
+        up, activation, down = (layer.get_submodule(name) for name in names)
+        assert isinstance(up, nn.Linear)
+        assert isinstance(down, nn.Linear)
+        experts = SparseMoE.from_feed_forward(up, down, activation, settings)
+        for name, module in zip(names, (experts, nn.Identity(), nn.Identity()), strict=True):
+            layer.set_submodule(name, module)
 
 
-def put_settled(layers: nn.ModuleList, given: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The same from what a user said; all settings come back, for a model folder."""
-    found = settled(given)
-    if found is not None:
-        put_experts(layers, Options(**{k: v for k, v in found.items() if k != "at"}), at=found["at"])
-    return found
+def configure_experts(layers: nn.ModuleList, value: int | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Insert the experts that a user configured and return all settings, as a model folder stores them."""
+    resolved = expert_settings(value)
+    if resolved is not None:
+        settings = {name: setting for name, setting in resolved.items() if name != "at"}
+        insert_experts(layers, ExpertSettings(**settings), at=resolved["at"])
+    return resolved
 
 
-def take_out(layers: nn.ModuleList) -> None:
-    """The plain networks again: only while the experts of each layer are alike, for then it is the same function."""
+def remove_experts(layers: nn.ModuleList) -> None:
+    """Restore plain feed-forward networks; raises if the experts of a layer already differ."""
     for layer in layers:
-        feed = next((f for f in _feeds(layer) if isinstance(layer.get_submodule(f[0]), SparseMoE)), None)
-        if feed is not None:
-            experts = layer.get_submodule(feed[0])
-            assert isinstance(experts, SparseMoE)
-            up, down = experts.single()
-            for name, part in zip(feed, (up, experts.act_fn, down), strict=True):
-                layer.set_submodule(name, part)
+        for names in _feed_forward_candidates(layer):
+            experts = layer.get_submodule(names[0])
+            if isinstance(experts, SparseMoE):
+                up, down = experts.to_feed_forward()
+                for name, module in zip(names, (up, experts.act_fn, down), strict=True):
+                    layer.set_submodule(name, module)
+                break
 
 
-def experts_in(module: nn.Module) -> list[SparseMoE]:
-    """The layers of experts of a network, from input to output."""
+def expert_layers(module: nn.Module) -> list[SparseMoE]:
+    """Return the expert layers of a network, from input to output."""
     return [part for part in module.modules() if isinstance(part, SparseMoE)]
 
 
-def told_of(module: nn.Module) -> dict[str, int] | None:
-    """What somebody who runs a network should know of its experts: how many, how many a token goes to, in how many
-    layers; None where it has none."""
-    found = experts_in(module)
-    return {"count": found[0].options.count, "top": found[0].options.top, "layers": len(found)} if found else None
+def describe_experts(module: nn.Module) -> dict[str, int] | None:
+    """Return the number of experts, of experts per token and of expert layers; None for a network without experts."""
+    layers = expert_layers(module)
+    if not layers:
+        return None
+    return {"count": layers[0].settings.count, "top": layers[0].settings.top, "layers": len(layers)}
 
 
-def places(at: str | int | Sequence[int], layers: int) -> list[int]:
-    """`last-two`: every second of the last four, 8 and 10 of 12; `every-two`: 0, 2, 4 and so on; else as listed."""
+def layer_indices(at: str | int | Sequence[int], layers: int) -> list[int]:
+    """Return sorted indices below `layers`.
+
+    `last-two` selects every second of the last four layers (8 and 10 of 12), `every-two` selects 0, 2, 4 and so on.
+    """
     if at == "last-two":
         return [i for i in (layers - 4, layers - 2) if i >= 0] or [0]
     if at == "every-two":
         return list(range(0, layers, 2))
     if isinstance(at, str):
-        raise unknown("place of experts", at, NAMED)
-    found = [at] if isinstance(at, int) else list(at)
-    if not found or any(type(i) is not int or not -layers <= i < layers for i in found):
-        raise BadInput(f"experts.at names layers from 0 to {layers - 1}, or {' or '.join(NAMED)}, not {found}")
-    return sorted({i % layers for i in found})
+        raise unknown("value of experts.at", at, LAYER_CHOICES)
+    indices = [at] if isinstance(at, int) else list(at)
+    if not indices or any(type(i) is not int or not -layers <= i < layers for i in indices):
+        choices = " or ".join(LAYER_CHOICES)
+        raise BadInput(f"`experts.at` must list layers from 0 to {layers - 1}, or be {choices}; got {indices}")
+    return sorted({i % layers for i in indices})
 
 
-def _feeds(layer: nn.Module) -> list[tuple[str, str, str]]:
-    """The feed-forward networks that the layer, or one that it wraps, has by the names of transformers."""
-    names = [name for name, _ in layer.named_modules()]
-    found = []
-    for feed in FEEDS:
-        for name in names:
-            inner = name.removesuffix(feed[0])
-            if name.endswith(feed[0]) and inner in ("", *(f"{n}." for n in names)):
-                all_three = (inner + feed[0], inner + feed[1], inner + feed[2])
-                if all(each in names for each in all_three):
-                    found.append(all_three)
-    return found
+def _feed_forward_candidates(layer: nn.Module) -> list[tuple[str, str, str]]:
+    """Return names of (up, activation, down) that exist in the layer or in a layer that it wraps."""
+    modules = [name for name, _ in layer.named_modules()]
+    candidates = []
+    for names in FEED_FORWARD_NAMES:
+        for module in modules:
+            prefix = module.removesuffix(names[0])
+            if module.endswith(names[0]) and prefix in ("", *(f"{name}." for name in modules)):
+                prefixed = (prefix + names[0], prefix + names[1], prefix + names[2])
+                if all(name in modules for name in prefixed):
+                    candidates.append(prefixed)
+    return candidates
 
 
-def feed_of(layer: nn.Module) -> tuple[str, str, str]:
-    """What a layer calls its linear map up, its activation and its linear map down."""
-    for up, activation, down in _feeds(layer):
-        pair = layer.get_submodule(up), layer.get_submodule(down)
-        if all(isinstance(part, nn.Linear) for part in pair):
-            return up, activation, down
-    if experts_in(layer):
+def feed_forward_names(layer: nn.Module) -> tuple[str, str, str]:
+    """Return the submodule names of a layer's up projection, activation and down projection."""
+    for names in _feed_forward_candidates(layer):
+        if all(isinstance(layer.get_submodule(name), nn.Linear) for name in (names[0], names[2])):
+            return names
+    if expert_layers(layer):
         raise BadInput(
-            "the encoder already has experts in this layer: put them in once, by neck=experts or by its own setting"
+            "the encoder already has experts in this layer: insert them once, with neck=experts or encoder.experts"
         )
     raise BadInput(
-        f"{type(layer).__name__} has no feed-forward network of two linear maps that experts could take the place of: "
-        "use a ViT, a DeiT, a DINOv2 or a text encoder such as BERT"
+        f"{type(layer).__name__} has no feed-forward network of two linear layers that experts can replace: use a "
+        "ViT, DeiT or DINOv2, or a text encoder such as BERT"
     )
 
 
 class ExpertsNeck(nn.Module):
-    """Puts experts into the layers of the transformer below it, and does nothing itself."""
+    """Insert GMoE's experts into the transformer below; the neck itself is the identity (Li et al., 2023)."""
 
-    def __init__(self, width: int, *, at: str | Sequence[int], options: Options) -> None:
+    Settings: ClassVar[type] = ExpertSettings
+
+    def __init__(self, width: int, *, at: str | Sequence[int] = "last-two", **settings: Any) -> None:
         super().__init__()
-        self.width, self.at, self.options, self.attached = width, at, options, False
+        self.width, self.at, self.settings, self.attached = width, at, ExpertSettings(**settings), False
 
     def attach(self, backbone: Backbone) -> None:
         if not self.attached:
-            put_experts(backbone.stack(), self.options, at=self.at)
+            insert_experts(backbone.stack(), self.settings, at=self.at)
             self.attached = True
 
     def forward(self, z: Tensor) -> Tensor:
         return z
 
 
-def experts(
-    width: int,
-    *,
-    count: int = 6,
-    at: str | Sequence[int] = "last-two",
-    top: int = 2,
-    renormalise: bool | None = None,
-    router: str = "cosine",
-    inner: int = 256,
-    temperature: float = 0.5,
-    temperature_learned: bool = True,
-    noise: float = 1.0,
-    balance: float = 0.01,
-    form: str = "logit",
-    threshold_learns: bool = True,
-    capacity: float = 0.0,
-    eval_capacity: float = 0.0,
-    dropout: float = 0.0,
-) -> ExpertsNeck:
-    """GMoE's layers: what each setting means is said in `Options`."""
-    options = Options(
-        count=count,
-        top=top,
-        renormalise=renormalise,
-        router=router,
-        inner=inner,
-        temperature=temperature,
-        temperature_learned=temperature_learned,
-        noise=noise,
-        balance=balance,
-        form=form,
-        threshold_learns=threshold_learns,
-        capacity=capacity,
-        eval_capacity=eval_capacity,
-        dropout=dropout,
-    )
-    return ExpertsNeck(width, at=at, options=options)
+def widen(up: nn.Linear, down: nn.Linear, *, times: int) -> tuple[nn.Linear, nn.Linear]:
+    """Return a network of `times` the hidden units that computes the same function.
 
-
-def widened(up: nn.Linear, down: nn.Linear, *, times: int) -> tuple[nn.Linear, nn.Linear]:
-    """The same function with w h hidden units: copies of each unit, between which its way down is dealt by chance.
-
-    Copies with equal ways down would get equal gradients for ever; shares that differ let them part.
+    Every hidden unit is copied and its outgoing weights are divided at random among the copies. Equal shares would give
+    the copies equal gradients forever.
     """
     if times < 1:
-        raise BadInput(f"a feed-forward network is at least once as wide as it was, not {times} times")
+        raise BadInput(f"`times` must be at least 1 to widen a feed-forward network; got {times}")
     hidden, width = up.weight.shape
     wide, narrow = nn.Linear(width, times * hidden, bias=up.bias is not None), nn.Linear(times * hidden, width)
     shares = torch.rand(times, hidden) + 0.1
-    shares = (shares / shares.sum(dim=0)).flatten().to(down.weight.device)  # (w h,) a unit's add up to one
+    shares = (shares / shares.sum(dim=0)).flatten().to(down.weight.device)  # (times hidden,), sums to one per unit
     with torch.no_grad():
         wide.weight.copy_(up.weight.repeat(times, 1))
         narrow.weight.copy_(down.weight.repeat(1, times) * shares)
@@ -214,22 +182,10 @@ def widened(up: nn.Linear, down: nn.Linear, *, times: int) -> tuple[nn.Linear, n
     return wide.to(up.weight.device), narrow.to(up.weight.device)
 
 
-def put_wide(layers: nn.ModuleList, *, times: int, at: str | int | Sequence[int]) -> None:
-    """Let the feed-forward networks of these layers be wider; the whole stays the function that it was."""
-    for place in places(at, len(layers)):
-        layer = layers[place]
-        names = feed_of(layer)
-        up, down = layer.get_submodule(names[0]), layer.get_submodule(names[2])
-        assert isinstance(up, nn.Linear)
-        assert isinstance(down, nn.Linear)
-        for name, part in zip((names[0], names[2]), widened(up, down, times=times), strict=True):
-            layer.set_submodule(name, part)
-
-
 class WideNeck(nn.Module):
-    """Widens the feed-forward networks of the transformer below it, and does nothing itself.
+    """Widen feed-forward networks of the transformer below; the neck itself is the identity.
 
-    `times=2` computes what two experts a token compute; `times=6` has as many parameters as six experts.
+    `times=2` costs the compute of two experts per token; `times=6` has the number of parameters of six experts.
     """
 
     def __init__(self, width: int, *, times: int = 2, at: str | Sequence[int] = "last-two") -> None:
@@ -237,9 +193,19 @@ class WideNeck(nn.Module):
         self.width, self.times, self.at, self.attached = width, times, at, False
 
     def attach(self, backbone: Backbone) -> None:
-        if not self.attached:
-            put_wide(backbone.stack(), times=self.times, at=self.at)
-            self.attached = True
+        if self.attached:
+            return
+        layers = backbone.stack()
+        for index in layer_indices(self.at, len(layers)):
+            layer = layers[index]
+            up_name, _, down_name = feed_forward_names(layer)
+            up, down = layer.get_submodule(up_name), layer.get_submodule(down_name)
+            assert isinstance(up, nn.Linear)
+            assert isinstance(down, nn.Linear)
+            wide, narrow = widen(up, down, times=self.times)
+            layer.set_submodule(up_name, wide)
+            layer.set_submodule(down_name, narrow)
+        self.attached = True
 
     def forward(self, z: Tensor) -> Tensor:
         return z

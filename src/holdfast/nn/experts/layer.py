@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -27,14 +27,14 @@ _real = ScopedValue[Tensor]()
 
 
 @contextmanager
-def only_these_count(mask: Tensor) -> Iterator[None]:
+def exclude_padding(mask: Tensor) -> Iterator[None]:
     """Tokens that are padding (b, t) go through experts as others do, but no loss and no statistic sees them."""
     with _real.bind(mask.bool()):
         yield
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ExpertSettings:
     """How experts are chosen and kept in balance; the defaults make a copied layer what it was (Li et al., 2023)."""
 
     count: int = 6
@@ -73,11 +73,11 @@ class SparseMoE(nn.Module):
     The experts' weights are named and laid out as transformers does it, (e, out, in).
     """
 
-    def __init__(
-        self, width: int, hidden: int, activation: nn.Module, *, options: Options | None = None, bias: bool = True
-    ) -> None:
+    Settings: ClassVar[type] = ExpertSettings
+
+    def __init__(self, width: int, hidden: int, activation: nn.Module, *, bias: bool = True, **settings: Any) -> None:
         super().__init__()
-        self.options = options = options or Options()
+        self.settings = options = ExpertSettings(**settings)
         self.up_proj = nn.Parameter(torch.empty(options.count, hidden, width).normal_(std=0.02))
         self.up_proj_bias = nn.Parameter(torch.zeros(options.count, hidden)) if bias else None
         self.down_proj = nn.Parameter(torch.empty(options.count, width, hidden).normal_(std=0.02))
@@ -91,14 +91,14 @@ class SparseMoE(nn.Module):
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
         """With a capacity in evaluation others change a prediction: 64 at once, as published, and a seed."""
-        return (64, 0) if self.options.eval_capacity else None
+        return (64, 0) if self.settings.eval_capacity else None
 
     @classmethod
-    def of(cls, up: nn.Linear, down: nn.Linear, activation: nn.Module, options: Options) -> Self:
+    def from_feed_forward(cls, up: nn.Linear, down: nn.Linear, activation: nn.Module, options: ExpertSettings) -> Self:
         """All experts copies of one feed-forward network, and a random router; of two biases a missing one is zero."""
         given: tuple[Tensor | None, ...] = up.weight, up.bias, down.weight, down.bias
         bias = given[1] is not None or given[3] is not None
-        made = cls(up.in_features, up.out_features, activation, options=options, bias=bias)
+        made = cls(up.in_features, up.out_features, activation, bias=bias, **asdict(options))
         with torch.no_grad():
             for mine, theirs in zip(made._parts(), given, strict=True):
                 if mine is not None and theirs is not None:
@@ -106,10 +106,10 @@ class SparseMoE(nn.Module):
         return made.to(up.weight.device)
 
     @torch.no_grad()
-    def single(self) -> tuple[nn.Linear, nn.Linear]:
+    def to_feed_forward(self) -> tuple[nn.Linear, nn.Linear]:
         """The network that all experts are, while they are still alike."""
         parts = [p for p in self._parts() if p is not None]
-        if not self.options.sums_to_one or not all(torch.equal(p, p[:1].expand_as(p)) for p in parts):
+        if not self.settings.sums_to_one or not all(torch.equal(p, p[:1].expand_as(p)) for p in parts):
             raise BadInput("these experts differ or their gates do not add up to one: no single network is all of them")
         _, hidden, width = self.up_proj.shape
         up = nn.Linear(width, hidden, bias=self.up_proj_bias is not None)
@@ -123,7 +123,7 @@ class SparseMoE(nn.Module):
         return self.up_proj, self.up_proj_bias, self.down_proj, self.down_proj_bias
 
     def forward(self, states: Tensor) -> Tensor:
-        options = self.options
+        options = self.settings
         mask = _real.value
         real = mask.reshape(-1).contiguous() if mask is not None and mask.shape == states.shape[:-1] else None
         factor = options.capacity if self.training else options.eval_capacity
@@ -161,7 +161,7 @@ class SparseMoE(nn.Module):
     def _at_once(self, states: Tensor, router: CosineRouter, real: Tensor | None) -> Tensor | None:
         """All of it by kernels in one piece, where that can be."""
         u, dtype = states.reshape(-1, states.shape[-1]), _dtype(states, self.up_proj)
-        how, project = _how(self.options, self.training, is_recording()), router.project
+        how, project = _how(self.settings, self.training, is_recording()), router.project
         parts = Parts(*self._parts(), project.weight, project.bias, router.directions, router.log_scale)
         if not able(u, dtype, how, parts):
             return None
@@ -194,10 +194,10 @@ class SparseMoE(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
     def _between(self, hidden: Tensor) -> Tensor:
-        return F.dropout(self.act_fn(hidden), self.options.dropout, self.training)
+        return F.dropout(self.act_fn(hidden), self.settings.dropout, self.training)
 
     def _tell(self, routing: Routing, at: Places, shape: torch.Size, real: Tensor | None) -> None:
-        options = self.options
+        options = self.settings
         if self.training:
             tell_load(at.load(), routing.chosen, real)
         if self.training and options.balance:
@@ -214,16 +214,16 @@ class SparseMoE(nn.Module):
         tell_choices(routing.chosen, routing.clean.detach(), shape, real)
 
 
-def _noise(options: Options, training: bool) -> float:
+def _noise(options: ExpertSettings, training: bool) -> float:
     return options.noise / options.count if training else 0.0
 
 
-def _sigma(options: Options) -> float:
+def _sigma(options: ExpertSettings) -> float:
     """Of the step in the load loss, which is smoothed without noise too."""
     return (options.noise or 1.0) / options.count
 
 
-def _how(options: Options, training: bool, told: bool) -> How:
+def _how(options: ExpertSettings, training: bool, told: bool) -> How:
     return How(
         options.top, options.sums_to_one, _noise(options, training), options.balance / 2 if training and told else 0.0,
         _sigma(options), options.form, not options.threshold_learns,

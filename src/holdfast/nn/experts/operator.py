@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.nn.cuda_graphs import nobody
+from holdfast.nn.cuda_graphs import no_token
 from holdfast.nn.experts.replayed import back_again, there_again
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, drawn, narrowed, there, widened
 
@@ -88,7 +88,7 @@ def _plain_there(u: Tensor, real: Tensor | None, rows: Tensor, keep: bool, again
     how, parts = How(*rest[8:]), Parts(*rest[:8])
     _, narrow = narrowed(rows, rows.dtype, parts)
     out, loss, told, kept = there(u, how, real, drawn(u, how, parts), rows, narrow)
-    user = (nobody(),) if again else ()
+    user = (no_token(),) if again else ()
     return _listed(how, out, loss, told, (kept, narrow.up, narrow.down, *user) if keep else None)
 
 

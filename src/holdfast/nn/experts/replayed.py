@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from holdfast.nn.cuda_graphs import ALONE, OFTEN, Passes, Repeated, around, can_record, own
+from holdfast.nn.cuda_graphs import GRAPH_LOCK, OFTEN, CapturedPasses, Repeated, can_capture, capture_key, copy_out
 from holdfast.nn.experts.dispatch import without_waiting
 from holdfast.nn.experts.whole import How, Kept, Parts, Told, back, narrowed, plainly, there
-from holdfast.nn.kernels import through_plain
+from holdfast.nn.kernels import differentiable_gradients
 
 # pairs of a token and an expert: with more of them the GPU is the one to wait for, and much would be held
 MOST = 65_536
@@ -43,14 +43,14 @@ def done_with(up: Tensor) -> Done:
 
 def forget(up: Tensor) -> None:
     """Its recordings would hold a GPU's memory."""
-    with ALONE:
+    with GRAPH_LOCK:
         _layers.pop(up, None)
 
 
 def replayed(u: Tensor, dtype: torch.dtype, how: How, parts: Parts) -> tuple[Tensor, Tensor | None, Told] | None:
     """What `in_one_piece` gives without a mask, where this layer did the same before; None: it has to go that way."""
     learns = torch.is_grad_enabled()
-    with ALONE:
+    with GRAPH_LOCK:
         passes = _find((u,), dtype, how, parts, keep=learns)
         if passes is None:
             return None
@@ -66,14 +66,14 @@ def there_again(u: Tensor, rows: Tensor, how: How, parts: Parts, keep: bool) -> 
 
     What is kept stays where the recording left it: pairs, rows and weights, and last who needs them.
     """
-    with ALONE:
+    with GRAPH_LOCK:
         passes = _find((u, rows), rows.dtype, how, parts, keep=keep)
         if passes is None:
             return None
         told = _replay(passes, (u, rows))
         if not keep:
             return *told, None
-        kept, _, narrow, _ = passes.way.leaves[3:]
+        kept, _, narrow, _ = passes.captured.outputs[3:]
         return *told, (kept, narrow.up, narrow.down, passes.use())
 
 
@@ -81,18 +81,20 @@ def back_again(
     user: Tensor, how: How, parts: Parts, kept: Kept, learned: Sequence[bool], grads: Sequence[Tensor | None]
 ) -> list[Tensor | None] | None:
     """Gradients as `back` gives them, of the pass that this user needs; None: what was kept is all that there is."""
-    with ALONE:
-        passes, last = Passes.of(user)
+    with GRAPH_LOCK:
+        passes, last = CapturedPasses.of(user)
         if passes is None:
             return None
-        if not last and kept.x.data_ptr() == passes.way.leaves[3].x.data_ptr():
+        if not last and kept.x.data_ptr() == passes.captured.outputs[3].x.data_ptr():
             raise RuntimeError("experts: another pass has overwritten what the way back of this one needs")
         if not last or _where(parts) != passes.reads:  # it was copied, or parameters have other memory
             return None
-        return own(_back(passes, how, tuple(learned), grads))
+        return copy_out(_back(passes, how, tuple(learned), grads))
 
 
-def _find(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes | None:
+def _find(
+    given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool
+) -> CapturedPasses | None:
     """What was recorded for this, tokens and perhaps the same narrow; training may need the memory of predictions."""
     u = given[0]
     if len(u) * how.top > MOST or not _recordable(u):
@@ -101,14 +103,14 @@ def _find(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts,
     if keep and done.predicted.passes is not None:
         done.predicted = Repeated(OFTEN)
     how_many, inference = len(given), torch.is_inference_mode_enabled()
-    key = keep, inference, how_many, u.shape, u.dtype, dtype, how, *around(u), *_where(parts)
+    key = keep, inference, how_many, u.shape, u.dtype, dtype, how, *capture_key(u), *_where(parts)
     return (done.learned if keep else done.predicted).find(key, partial(_passes, given, dtype, how, parts, keep=keep))
 
 
 def _recordable(u: Tensor) -> bool:
     """Not where someone else keeps what is saved: who does checkpoints goes there twice, the same way both times."""
     watched = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # pyright: ignore[reportAttributeAccessIssue]
-    return can_record(u) and without_waiting(u.device) and not watched
+    return can_capture(u) and without_waiting(u.device) and not watched
 
 
 def _where(parts: Iterable[Tensor | None]) -> tuple[Any, ...]:
@@ -116,46 +118,50 @@ def _where(parts: Iterable[Tensor | None]) -> tuple[Any, ...]:
     return tuple(None if part is None else (part.data_ptr(), part.dtype, part.shape, part.stride()) for part in parts)
 
 
-def _passes(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> Passes:
+def _passes(given: tuple[Tensor, ...], dtype: torch.dtype, how: How, parts: Parts, *, keep: bool) -> CapturedPasses:
     """Parameters are read where they lie; noise is drawn before each pass, as without a recording, and none for it."""
     u, reads = given[0], _where(parts)
     parts = Parts(*(None if part is None else part.detach() for part in parts))  # pyright: ignore[reportArgumentType]
     chance = torch.zeros(len(u), len(parts.directions), device=u.device) if how.noise else None
 
-    def way(*given: Tensor) -> tuple[Any, ...]:
+    def captured(*given: Tensor) -> tuple[Any, ...]:
         rows, narrow = narrowed(given[-1], dtype, parts)
         *told, kept = there(given[0], how, None, chance, rows, narrow)
         return (*told, kept, rows, narrow, chance) if keep else (*told, chance)
 
-    return Passes(way, given, reads)
+    return CapturedPasses(captured, given, reads)
 
 
-def _replay(passes: Passes, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None, Told]:
+def _replay(passes: CapturedPasses, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor | None, Told]:
     """What a pass gives, in memory that no other overwrites."""
-    chance = passes.way.leaves[-1]
+    chance = passes.captured.outputs[-1]
     if chance is not None:
         chance.normal_()
     out, loss, told, *_ = passes.forward(given)
-    out, loss, scores, chosen, load, *losses = own((out, loss, *told[:3], *(told.losses or ())))
+    out, loss, scores, chosen, load, *losses = copy_out((out, loss, *told[:3], *(told.losses or ())))
     return out, loss, Told(scores, chosen, load, tuple(losses) or None)
 
 
 def _back(
-    passes: Passes, how: How, learned: tuple[bool, ...], grads: Sequence[Tensor | None], moved: Parts | None = None
+    passes: CapturedPasses,
+    how: How,
+    learned: tuple[bool, ...],
+    grads: Sequence[Tensor | None],
+    moved: Parts | None = None,
 ) -> tuple[Any, ...]:
     """What the way back gives, perhaps in memory that the next one overwrites; parameters may have moved."""
-    kept, rows, narrow, _ = passes.way.leaves[3:]
+    kept, rows, narrow, _ = passes.captured.outputs[3:]
     there_is = tuple(grad is not None for grad in grads)
     if moved is not None:
         narrow = moved._replace(up=narrow.up, down=narrow.down)
 
-    def way(*given: Tensor) -> tuple[Any, ...]:
+    def captured(*given: Tensor) -> tuple[Any, ...]:
         more = iter(given)
         return back(how, None, rows, narrow, kept, learned, *(next(more) if each else None for each in there_is))
 
     given = [grad.contiguous() for grad in grads if grad is not None]
-    replays = moved is None and can_record(rows)
-    return passes.backward((learned, there_is), way, given) if replays else way(*given)
+    replays = moved is None and can_capture(rows)
+    return passes.backward((learned, there_is), captured, given) if replays else captured(*given)
 
 
 class _Replayed(torch.autograd.Function):
@@ -163,7 +169,7 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, passes: Passes, how: How, said: list[Told], *parts: Any
+        ctx: Any, u: Tensor, passes: CapturedPasses, how: How, said: list[Told], *parts: Any
     ) -> tuple[Tensor, Tensor | None]:
         out, loss, told = _replay(passes, (u,))
         said.append(told)
@@ -179,11 +185,11 @@ class _Replayed(torch.autograd.Function):
         if all(grad is None for grad in grads) or (grads[0] is None and not learned[0] and not any(learned[5:])):
             return (None,) * len(learns)
         if torch.is_grad_enabled():  # someone will differentiate this once more, and may do so after this node is gone
-            kept, rows, *_ = ctx.passes.way.leaves[3:]
-            plain = partial(plainly, how, None, rows.dtype, Kept(*own(kept)))
-            by_u, *found = through_plain(plain, (u, *parts), learned, grads)
+            kept, rows, *_ = ctx.passes.captured.outputs[3:]
+            plain = partial(plainly, how, None, rows.dtype, Kept(*copy_out(kept)))
+            by_u, *found = differentiable_gradients(plain, (u, *parts), learned, grads)
             return by_u, None, None, None, *found
-        with ALONE:
+        with GRAPH_LOCK:
             moved = None if _where(parts) == ctx.passes.reads else Parts(*parts)
-            by_u, *found = own(_back(ctx.passes, how, learned, grads, moved), like=(u, *parts))
+            by_u, *found = copy_out(_back(ctx.passes, how, learned, grads, moved), like=(u, *parts))
         return by_u, None, None, None, *found

@@ -18,7 +18,7 @@ from torch import Tensor
 from holdfast.nn.experts.balance import balance
 from holdfast.nn.experts.dispatch import Places, fits, grouped_back, grouped_there, through_experts, weight_back
 from holdfast.nn.experts.router import FEW, LARGEST, Routing, gates_of, narrow_scores
-from holdfast.nn.kernels import through_plain, usable
+from holdfast.nn.kernels import differentiable_gradients, usable
 
 MOST = 32  # experts that kernels take: products of tiles hold them all
 
@@ -132,7 +132,7 @@ class _Whole(torch.autograd.Function):
         learned = learns[0], *learns[5:]
         if torch.is_grad_enabled():  # someone will differentiate this once more
             plain = functools.partial(plainly, how, real, rows.dtype, kept)
-            by_u, *found = through_plain(plain, (u, *parts), learned, grads)
+            by_u, *found = differentiable_gradients(plain, (u, *parts), learned, grads)
         else:
             narrow = parts._replace(up=up, down=down)
             by_u, *found = widened(u, parts, back(how, real, rows, narrow, kept, learned, *grads))

@@ -16,7 +16,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
 from holdfast.nn.backbones.pretrained import layer_stack
-from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.graft import attention as attention_graft
 from holdfast.nn.graft.holder import NAME, Around, Entry, Follows, Grafted, StandIn, holder_of, need_holder
 from holdfast.nn.graft.targets import experts as experts_for
@@ -94,7 +94,8 @@ def _put_experts(module: nn.Module, entry: Entry, holder: Grafted, network: nn.M
     up, activation, down = (block.get_submodule(name) for name in entry["feed"])
     assert isinstance(up, nn.Linear)
     assert isinstance(down, nn.Linear)
-    part = SparseMoE.of(up, down, copy.deepcopy(activation), Options(**entry["settings"])).to(up.weight.dtype)
+    part = SparseMoE.from_feed_forward(up, down, copy.deepcopy(activation), ExpertSettings(**entry["settings"]))
+    part = part.to(up.weight.dtype)
     for name, plain in zip(entry["feed"], (up, activation, down), strict=True):
         plain.requires_grad_(False)  # what stands aside gets no gradient
         block.set_submodule(name, StandIn(plain, part if plain is up else nn.Identity()))

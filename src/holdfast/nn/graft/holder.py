@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import ScopedValue
-from holdfast.nn.experts.layer import only_these_count
+from holdfast.nn.experts.layer import exclude_padding
 from holdfast.nn.graft.attention import attend_to
 from holdfast.nn.memory.general import GeneralMemory
 from holdfast.nn.memory.neck import MemoryBlend
@@ -104,7 +104,7 @@ class Around:
             given = {}  # the network says itself what is wrong with its arguments
         mask, held = given.get("attention_mask"), ExitStack()
         if isinstance(mask, Tensor) and mask.dim() == 2:
-            held.enter_context(only_these_count(mask.bool()))
+            held.enter_context(exclude_padding(mask.bool()))
         if self.general is not None:
             held.enter_context(attend_to(self.general.memory_states(_tokens(given, mask))))
         _running.value = (*(_running.value or ()), held)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.nn.experts.graft import NAMED, feed_of, places, settled
+from holdfast.nn.experts.graft import LAYER_CHOICES, expert_settings, feed_forward_names, layer_indices
 from holdfast.nn.graft.holder import Entry
 from holdfast.nn.memory.general import plan_reads
 from holdfast.nn.memory.key_value import KeyValueMemory
@@ -42,20 +42,20 @@ def memories(module: nn.Module, given: int | Mapping[str, Any]) -> list[Entry]:
 def experts(module: nn.Module, given: int | Mapping[str, Any]) -> list[Entry]:
     """Experts in each of some layers, or in blocks by their names; a number is how many there are."""
     told: dict[str, Any] = {"count": given} if isinstance(given, int) else dict(given)
-    feed, at = told.pop("feed", None), told.pop("at", NAMED[0])
-    options = settled({"count": 6} | told)
+    feed, at = told.pop("feed", None), told.pop("at", LAYER_CHOICES[0])
+    options = expert_settings({"count": 6} | told)
     if options is None:
         raise BadInput("experts are at least one: leave them out to have none")
     del options["at"]
     names = [at] if isinstance(at, str) else at
-    if isinstance(names, Sequence) and names and all(isinstance(n, str) and n not in NAMED for n in names):
+    if isinstance(names, Sequence) and names and all(isinstance(n, str) and n not in LAYER_CHOICES for n in names):
         blocks = [_known(module, name) for name in names]
     else:
         stack = _stack(module)
-        blocks = [stack[i] for i in places(at, len(stack))]
+        blocks = [stack[i] for i in layer_indices(at, len(stack))]
     found = []
     for block in blocks:
-        names = feed_of(module.get_submodule(block)) if feed is None else _feed(module, block, feed)
+        names = feed_forward_names(module.get_submodule(block)) if feed is None else _feed(module, block, feed)
         found.append({"kind": "experts", "at": block, "feed": list(names), "settings": options})
     return found
 

@@ -9,10 +9,9 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel
-from holdfast.nn.kernels.launch import launch, pieces
+from holdfast.nn.kernels import ceil_div, kernel, launch
 
-TYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ROWS, COLS = 32, 128
 SLOTS, NARROW = 32, 32  # a tile of the sums of blocks
 
@@ -21,7 +20,7 @@ def gelu(x: Tensor, bias: Tensor | None, expert: Tensor) -> Tensor:
     """(s, d) GELU of x plus the bias (e, d) of each row's expert."""
     s, d = x.shape
     out = torch.empty_like(x)
-    grid = (pieces(s, ROWS), pieces(d, COLS))
+    grid = (ceil_div(s, ROWS), ceil_div(d, COLS))
     launch(_gelu, grid, (x, _or(bias, x), expert, out), s, d, BIASED=bias is not None, ROWS=ROWS, COLS=COLS)
     return out
 
@@ -35,7 +34,7 @@ def gelu_back(
     """
     s, d = x.shape
     sums, hidden = _sums(bias, s), torch.empty_like(x) if again else None
-    launch(_gelu_back, (pieces(s, ROWS), pieces(d, COLS)),
+    launch(_gelu_back, (ceil_div(s, ROWS), ceil_div(d, COLS)),
         (x, _or(bias, x), expert, grad, _or(sums, x), _or(hidden, x)), s, d,
         BIASED=bias is not None, AGAIN=again, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
@@ -46,7 +45,7 @@ def combine(y: Tensor, bias: Tensor | None, gates: Tensor | None, expert: Tensor
     """(t, d) sum_j gate_j (y_j + bias_j) over the pairs of each token, with y (s, d) by place; no gates: all one."""
     s, d = y.shape
     out = y.new_empty(tokens, d)
-    grid = (pieces(tokens, ROWS), pieces(d, COLS))
+    grid = (ceil_div(tokens, ROWS), ceil_div(d, COLS))
     launch(_combine, grid,
         (y, _or(bias, y), _or(gates, y), expert, place, out), tokens, d,
         K=s // tokens, BIASED=bias is not None, GATED=gates is not None, ROWS=ROWS, COLS=COLS,
@@ -60,7 +59,7 @@ def combine_back(
     """Gradients of y and the gates (t, k), and between them for `by_expert` sums of that of the bias."""
     (s, d), (t, k) = y.shape, gates.shape
     out, sums, by_gates = torch.empty_like(y), _sums(bias, s), torch.empty_like(gates)
-    launch(_combine_back, (pieces(s, ROWS),),
+    launch(_combine_back, (ceil_div(s, ROWS),),
         (y, _or(bias, y), gates, expert, order, grad, out, _or(sums, y), by_gates), s, t, d,
         K=k, BIASED=bias is not None, ROWS=ROWS, COLS=COLS,
     )  # fmt: skip
@@ -72,7 +71,7 @@ def by_expert(sums: Tensor, bias: Tensor, more: Tensor, other: Tensor, ends: Ten
     out, second = torch.empty_like(bias), torch.empty_like(other)
     (e, d), wide = bias.shape, other.shape[1]
     launch(
-        _expert_sums, (e, pieces(d, NARROW) + pieces(wide, NARROW)), (sums, out, more, second, ends), d, wide,
+        _expert_sums, (e, ceil_div(d, NARROW) + ceil_div(wide, NARROW)), (sums, out, more, second, ends), d, wide,
         ROWS=ROWS, SLOTS=SLOTS, COLS=NARROW,
     )  # fmt: skip
     return out, second
@@ -90,7 +89,7 @@ def _sums(bias: Tensor | None, s: int) -> Tensor | None:
     """
     if bias is None:
         return None
-    return torch.empty(pieces(s, ROWS) + len(bias), bias.shape[1], dtype=torch.float32, device=bias.device)
+    return torch.empty(ceil_div(s, ROWS) + len(bias), bias.shape[1], dtype=torch.float32, device=bias.device)
 
 
 @kernel

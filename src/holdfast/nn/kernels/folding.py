@@ -9,8 +9,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel
-from holdfast.nn.kernels.launch import launch, pieces, power_of_two
+from holdfast.nn.kernels import ceil_div, kernel, launch, power_of_two
 
 COLS, DEEP = 32, 32  # a tile of the weight on the way there
 BAND, NARROW = 16, 64  # and on the way back: a program has a band of its rows
@@ -18,7 +17,7 @@ BLOCKS = 128  # sums at once
 
 
 def whole(q: int, e: int) -> int:
-    return 8 * pieces(q + e, 8)
+    return 8 * ceil_div(q + e, 8)
 
 
 def fold(weight: Tensor, bias: Tensor, directions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -30,7 +29,7 @@ def fold(weight: Tensor, bias: Tensor, directions: Tensor, dtype: torch.dtype) -
     both, narrow_bias = (torch.empty(size, dtype=dtype, device=device) for size in ((whole(q, e), d), (q,)))
     folded, folded_bias = (torch.empty(size, dtype=torch.float32, device=device) for size in ((e, d), (e,)))
     launch(
-        _fold, (pieces(d, COLS),), (weight, bias, directions, both, narrow_bias, folded, folded_bias),
+        _fold, (ceil_div(d, COLS),), (weight, bias, directions, both, narrow_bias, folded, folded_bias),
         q, d, e, len(both) - q, SIZE=size_of(e), COLS=COLS, DEEP=DEEP,
     )  # fmt: skip
     return folded, folded_bias, both, narrow_bias
@@ -48,7 +47,7 @@ def unfold(
     (q, d), e = weight.shape, len(directions)
     outs = tuple(torch.empty_like(x) for x in (weight, bias, directions, log_scale))
     launch(
-        _unfold, (pieces(q, BAND),), (weight, bias, directions, log_scale, sizes, sums, by_both, *outs),
+        _unfold, (ceil_div(q, BAND),), (weight, bias, directions, log_scale, sizes, sums, by_both, *outs),
         sums.shape[0], q, d, e, largest, SIZE=size_of(e), BAND=BAND, COLS=NARROW, BLOCKS=BLOCKS,
     )  # fmt: skip
     return outs  # pyright: ignore[reportReturnType]

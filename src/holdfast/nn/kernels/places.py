@@ -11,8 +11,7 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel
-from holdfast.nn.kernels.launch import launch, pieces, power_of_two
+from holdfast.nn.kernels import ceil_div, kernel, launch, power_of_two
 from holdfast.nn.kernels.routes import ROWS
 
 FEW = 4096  # so many counts each program adds up itself, which is sooner than a running sum of all
@@ -29,7 +28,7 @@ def places(
     slopes of both losses go to the notes.
     """
     (t, k), device = chosen.shape, chosen.device
-    blocks, size = pieces(t, ROWS), max(2, power_of_two(experts))
+    blocks, size = ceil_div(t, ROWS), max(2, power_of_two(experts))
     few = counts.shape[0] <= FEW
     if not few:
         counts = counts.cumsum(0, dtype=torch.int32)

@@ -9,9 +9,8 @@ import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel
+from holdfast.nn.kernels import ceil_div, kernel, launch, power_of_two
 from holdfast.nn.kernels.folding import size_of, whole
-from holdfast.nn.kernels.launch import launch, pieces, power_of_two
 
 ROWS = 128  # tokens of one program; what it adds up for all of them, it leaves as its block's
 BACK = 32  # of one program on the way back
@@ -29,7 +28,7 @@ def route(
     expert, and room for two slopes (2, e).
     """
     (t, e), q = dots.shape, query.shape[1]
-    blocks, size = pieces(t, ROWS), max(2, power_of_two(e))
+    blocks, size = ceil_div(t, ROWS), max(2, power_of_two(e))
     scores = torch.empty_like(dots)
     noisy = scores if drawn is None else torch.empty_like(dots)
     chosen = torch.empty(t, top, dtype=torch.int64, device=dots.device)
@@ -56,13 +55,13 @@ def route_back(
     They come of the gates (t, k), and of `weight` times the balance losses whose slopes the notes hold.
     """
     (t, e), q, top = scores.shape, query.shape[1], chosen.shape[1]
-    wide, blocks, size = whole(q, e), pieces(t, BACK), size_of(e)
+    wide, blocks, size = whole(q, e), ceil_div(t, BACK), size_of(e)
     joined, sums = query.new_empty(t, wide), scores.new_empty(blocks, 2 * e + q)
     launch(
         _route_back, (blocks,),
         (scores, noisy, chosen, chosen if real is None else real, notes, query, log_scale, by_gates,
          scores if by_loss is None else by_loss, joined, sums),
-        t, e, q, wide, pieces(t, ROWS), largest, steep, weight,
+        t, e, q, wide, ceil_div(t, ROWS), largest, steep, weight,
         K=top, WHOLE=renormalise, WEIGHED=by_loss is not None, TUTEL=tutel, SOME=real is not None, MOVES=not detach,
         ROWS=BACK, SIZE=size, COLS=TILE // max(BACK, 2 * size),
     )  # fmt: skip

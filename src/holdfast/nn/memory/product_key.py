@@ -77,9 +77,9 @@ def best_pairs(scores: Tensor, k: int) -> Tensor:
     with the same second one. And once both lists are sorted, the pair of the i-th and the j-th best, counted from 1,
     has i j pairs that are no worse, itself among them, so that pairs with i j > k can be left out.
     """
-    fast = kernels("best", scores)
-    if fast is not None and max(scores.shape[-1], k * k) <= fast.LONGEST:
-        return fast.best_sums(*fast.best(scores, k), k)
+    fast = kernels("memory", scores)
+    if fast is not None and max(scores.shape[-1], k * k) <= fast.MAX_CANDIDATES:
+        return fast.top_sums(*fast.top_scores(scores, k), k)
     values, places = scores.topk(k, dim=-1)  # (2, r, k), sorted
     i, j = (torch.tensor(each, device=scores.device) for each in _worth_a_look(k))  # (p,) both
     wide = torch.promote_types(scores.dtype, torch.float32)

@@ -136,8 +136,8 @@ class _WeightedRows(torch.autograd.Function):
 
     @staticmethod
     def forward(table: Tensor, rows: Tensor, weights: Tensor, sparse: bool) -> Tensor:
-        fast = kernels("rows", table)
-        if fast is not None and table.shape[1] <= fast.WIDEST:
+        fast = kernels("memory", table)
+        if fast is not None and table.shape[1] <= fast.MAX_WIDTH:
             return fast.gather(table.contiguous(), rows.contiguous(), weights.contiguous())
         return F.embedding_bag(rows, table, mode="sum", per_sample_weights=weights.to(table.dtype))
 
@@ -150,15 +150,15 @@ class _WeightedRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         table, rows, weights = ctx.saved_tensors
         (grad,), (learns, _, weighed, _) = grads, ctx.needs_input_grad
-        fast = kernels("rows", table)
+        fast = kernels("memory", table)
         if torch.is_grad_enabled():  # someone will differentiate this once more
             by_table, by_weights = _plain_gradients(table, rows, weights, grad)
-        elif fast is not None and table.shape[1] <= fast.WIDEST:
+        elif fast is not None and table.shape[1] <= fast.MAX_WIDTH:
             grad, table, rows, weights = grad.contiguous(), table.contiguous(), rows.contiguous(), weights.contiguous()
             if learns:
                 by_table, by_weights = fast.gradients(table, rows, weights, grad, sparse=ctx.sparse)
             else:
-                by_table, by_weights = None, fast.dots(table, rows, grad)
+                by_table, by_weights = None, fast.weight_gradient(table, rows, grad)
         else:
             by_table, by_weights = _bag_gradients(table, rows, weights, grad, learns=learns, sparse=ctx.sparse)
         return by_table if learns else None, None, by_weights.to(weights.dtype) if weighed else None, None
@@ -189,8 +189,8 @@ LEAST = 1 << 20  # scores; fewer are done sooner than a kernel of our own is cal
 def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     """(b, m) sum_h softmax_m(scores), and the weights (h, b, m); both can be differentiated."""
     many = not exporting() and scores.numel() >= LEAST  # a program is for any number of examples: it must not ask
-    fast = kernels("heads", scores) if many else None
-    if fast is not None and scores.shape[-1] <= fast.WIDEST:
+    fast = kernels("memory", scores) if many else None
+    if fast is not None and scores.shape[-1] <= fast.MAX_SLOTS:
         return _SoftmaxSum.apply(scores)  # pyright: ignore[reportReturnType]
     weights = scores.softmax(dim=-1)
     return weights.sum(dim=0), weights
@@ -201,7 +201,7 @@ class _SoftmaxSum(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor) -> tuple[Tensor, Tensor]:
-        fast = kernels("heads", scores)
+        fast = kernels("memory", scores)
         assert fast is not None
         return fast.softmax_sum(scores.contiguous())
 
@@ -215,7 +215,7 @@ class _SoftmaxSum(torch.autograd.Function):
         (weights,) = ctx.saved_tensors
         by_total, by_weights = grads
         if by_weights is None and by_total is not None and not torch.is_grad_enabled():
-            return kernels("heads", weights).gradient(weights, by_total.contiguous())
+            return kernels("memory", weights).softmax_sum_gradient(weights, by_total.contiguous())
         if by_total is None and by_weights is None:
             return None
         if by_total is None:

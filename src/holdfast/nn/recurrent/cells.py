@@ -59,7 +59,7 @@ class LSTM:
 
     @staticmethod
     def forward(sums: Tensor, h: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor) -> None:
-        fast = kernels("cells", sums)
+        fast = kernels("recurrent", sums)
         if fast is not None:
             fast.lstm(sums, h, keep, kept_before)
             return
@@ -76,9 +76,9 @@ class LSTM:
     def back(
         gates: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor, grad: Tensor, inner: Tensor, out: Tensor
     ) -> Tensor | None:
-        fast = kernels("cells", gates)
+        fast = kernels("recurrent", gates)
         if fast is not None:
-            return fast.lstm_back(gates, keep, kept_before, grad, inner, out)
+            return fast.lstm_backward(gates, keep, kept_before, grad, inner, out)
         width = grad.shape[-1]
         g, i, f, o = gates.chunk(BLOCKS, -1)
         squashed, c_before = keep.chunk(2, -1)[1], kept_before.chunk(2, -1)[0]
@@ -108,7 +108,7 @@ class GRU:
 
     @staticmethod
     def forward(sums: Tensor, h: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor) -> None:
-        fast = kernels("cells", sums)
+        fast = kernels("recurrent", sums)
         if fast is not None:
             fast.gru(sums, h, h_before)
             return
@@ -122,9 +122,9 @@ class GRU:
     def back(
         gates: Tensor, keep: Tensor, h_before: Tensor, kept_before: Tensor, grad: Tensor, inner: Tensor, out: Tensor
     ) -> Tensor | None:
-        fast = kernels("cells", gates)
+        fast = kernels("recurrent", gates)
         if fast is not None:
-            return fast.gru_back(gates, h_before, grad, out)
+            return fast.gru_backward(gates, h_before, grad, out)
         u, r, z, n = gates.chunk(BLOCKS, -1)
         out_u, out_r, out_z, out_n = out.chunk(BLOCKS, -1)
         straight = grad * z

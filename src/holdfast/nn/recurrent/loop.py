@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.tape import is_recording
-from holdfast.nn.cuda_graphs import ALONE, Passes, Shelf, around, can_record, own
+from holdfast.nn.cuda_graphs import GRAPH_LOCK, CapturedPasses, GraphCache, can_capture, capture_key, copy_out
 from holdfast.nn.recurrent.cells import BLOCKS, Cell
 from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, plain
 
@@ -58,12 +58,12 @@ class _Unrolled(torch.autograd.Function):
     def forward(ctx: Any, cell: type[Cell], schedule: Schedule, learns: bool, told: bool, *parts: Tensor | None) -> Any:
         ctx.cell, ctx.schedule, ctx.passes = cell, schedule, None
         given = [part for part in parts if part is not None]
-        if can_record(given[0]) and learns:
-            with ALONE:
+        if can_capture(given[0]) and learns:
+            with GRAPH_LOCK:
                 ctx.passes = _passes(parts, cell, schedule)
                 states, _, read, *_ = ctx.passes.forward(given)
                 states, read = states.clone(), read.clone() if told else read[:, :0].clone()
-                ctx.turn, trace = ctx.passes.turn, []
+                ctx.replays, trace = ctx.passes.replays, []
         else:
             states, kept, read, contents, gates = run_forward(parts, cell, schedule, keep=learns or told)
             trace = [states, kept, read, contents, *gates]
@@ -82,7 +82,7 @@ class _Unrolled(torch.autograd.Function):
             more = iter(torch.autograd.grad(states, wanted, grads[0], create_graph=True, materialize_grads=True))
             found = [next(more) if need else None for need in needs]
         elif ctx.passes is not None:
-            with ALONE:
+            with GRAPH_LOCK:
                 found = _replayed(ctx, parts, needs, grads[0])
         else:
             states, kept, read, contents, *gates = saved
@@ -91,10 +91,10 @@ class _Unrolled(torch.autograd.Function):
         return None, None, None, None, *found
 
 
-_shelf = Shelf()
+_shelf = GraphCache()
 
 
-def _passes(parts: Parts, cell: type[Cell], schedule: Schedule) -> Passes:
+def _passes(parts: Parts, cell: type[Cell], schedule: Schedule) -> CapturedPasses:
     """The recorded loop for these shapes."""
     shapes = tuple(None if part is None else (part.dtype, *part.shape) for part in parts)
     given = [part for part in parts if part is not None]
@@ -102,16 +102,18 @@ def _passes(parts: Parts, cell: type[Cell], schedule: Schedule) -> Passes:
     def there(*given: Tensor) -> tuple[Any, ...]:
         return run_forward(_placed(parts, given), cell, schedule)
 
-    return _shelf.find((*around(given[0]), cell, schedule, shapes), lambda: Passes(there, given))
+    return _shelf.find((*capture_key(given[0]), cell, schedule, shapes), lambda: CapturedPasses(there, given))
 
 
 def _replayed(ctx: Any, parts: Parts, needs: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
     passes, cell, schedule = ctx.passes, ctx.cell, ctx.schedule
-    if passes.turn != ctx.turn:
+    if passes.replays != ctx.replays:
         passes.forward([part for part in parts if part is not None])
-        ctx.turn = passes.turn
-    held, trace = _placed(parts, passes.way.takes), Trace(*passes.way.leaves)
-    return own(passes.backward(needs, lambda grad: run_backward(grad, held, trace, cell, schedule, needs), (grad,)))
+        ctx.replays = passes.replays
+    held, trace = _placed(parts, passes.captured.inputs), Trace(*passes.captured.outputs)
+    return copy_out(
+        passes.backward(needs, lambda grad: run_backward(grad, held, trace, cell, schedule, needs), (grad,))
+    )
 
 
 def _placed(parts: Parts, given: Sequence[Tensor]) -> Parts:

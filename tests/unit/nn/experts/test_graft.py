@@ -14,8 +14,16 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.backbones.resnet import ResNet
-from holdfast.nn.experts.graft import WideNeck, experts, experts_in, places, put_experts, settled, take_out
-from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.graft import (
+    ExpertsNeck,
+    WideNeck,
+    expert_layers,
+    expert_settings,
+    insert_experts,
+    layer_indices,
+    remove_experts,
+)
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
@@ -33,12 +41,12 @@ def folder(tmp_path_factory):
 def test_at_the_start_it_is_the_plain_network_and_comes_out_again(family, folder):
     plain, x = transformer(family, folder)
     net, _ = transformer(family, folder, experts=ALL)
-    assert len(experts_in(net)) == 3
+    assert len(expert_layers(net)) == 3
     assert_close(net(x), plain(x), rtol=1e-4, atol=1e-5)
     raw, _ = transformer(family, folder, experts={**ALL, "top": 1})
     assert float((raw(x) - plain(x)).detach().abs().max()) > 1e-3
-    take_out(net.stack())
-    assert not experts_in(net)
+    remove_experts(net.stack())
+    assert not expert_layers(net)
     assert list(net.state_dict()) == list(plain.state_dict())
     assert torch.equal(net(x), plain(x))
 
@@ -52,33 +60,33 @@ def test_every_expert_layer_is_used_and_learns(family, folder):
         loss = net(x).square().sum()
     assert len(side["loss/experts"]) == 3
     (loss + sum(side["loss/experts"])).backward()
-    for layer in experts_in(net):
+    for layer in expert_layers(net):
         assert bool(layer.up_proj.grad.any())
         assert bool(layer.router.directions.grad.any())
     with torch.no_grad():
-        experts_in(net)[1].down_proj[2] += 1
+        expert_layers(net)[1].down_proj[2] += 1
     with pytest.raises(BadInput, match="no single network is all of them"):
-        take_out(net.stack())
+        remove_experts(net.stack())
 
 
 def test_places():
-    assert places("last-two", 12) == [8, 10]
-    assert places("every-two", 12) == [0, 2, 4, 6, 8, 10]
-    assert places("last-two", 3) == [1]
-    assert places([-1, 2, 11], 12) == [2, 11]
+    assert layer_indices("last-two", 12) == [8, 10]
+    assert layer_indices("every-two", 12) == [0, 2, 4, 6, 8, 10]
+    assert layer_indices("last-two", 3) == [1]
+    assert layer_indices([-1, 2, 11], 12) == [2, 11]
     for wrong in ([12], [], ["1"]):
-        with pytest.raises(BadInput, match="layers from 0 to 11"):
-            places(wrong, 12)
+        with pytest.raises(BadInput, match=r"experts\.at.*0 to 11"):
+            layer_indices(wrong, 12)
     with pytest.raises(BadInput, match="did you mean 'last-two'"):
-        places("last-too", 12)
+        layer_indices("last-too", 12)
 
 
 def test_settings_are_a_number_or_names():
-    assert settled(None) is settled(0) is settled({"count": 0}) is None
-    assert settled(4) == settled({"count": 4, "at": "last-two"})
-    assert settled(settled({"count": 4, "top": 1})) == settled({"count": 4, "top": 1})
+    assert expert_settings(None) is expert_settings(0) is expert_settings({"count": 0}) is None
+    assert expert_settings(4) == expert_settings({"count": 4, "at": "last-two"})
+    assert expert_settings(expert_settings({"count": 4, "top": 1})) == expert_settings({"count": 4, "top": 1})
     with pytest.raises(BadInput, match="did you mean 'temperature'"):
-        settled({"temprature": 1})
+        expert_settings({"temprature": 1})
 
 
 def test_padding_changes_no_loss(folder):
@@ -87,8 +95,8 @@ def test_padding_changes_no_loss(folder):
     for layer in net.modules():
         if isinstance(layer, torch.nn.Dropout):
             layer.p = 0.0
-    for layer in experts_in(net):
-        layer.options = Options(count=4, inner=8, noise=0.0)
+    for layer in expert_layers(net):
+        layer.settings = ExpertSettings(count=4, inner=8, noise=0.0)
     losses = []
     for extra in (0, 5):
         ids = torch.nn.functional.pad(x.ids, (0, extra), value=1)
@@ -106,8 +114,8 @@ def test_they_go_with_prompts_and_with_what_follows_a_layer(family, folder):
     plain.load_state_dict({k: v for k, v in net.state_dict().items() if k in plain.state_dict()}, strict=False)
     assert_close(net(x), plain(x), rtol=1e-4, atol=1e-5)
     late, _ = transformer(family, folder, prompt="deep", prompts=2)
-    made = Model(late, experts(32, count=4, at=[0, 1, 2], inner=8), Linear(32, 2))
-    assert len(experts_in(made)) == 3
+    made = Model(late, ExpertsNeck(32, count=4, at=[0, 1, 2], inner=8), Linear(32, 2))
+    assert len(expert_layers(made)) == 3
 
 
 def test_tuning_that_freezes_all_of_them_is_refused(folder):
@@ -116,23 +124,23 @@ def test_tuning_that_freezes_all_of_them_is_refused(folder):
         with pytest.raises(BadInput, match=f"tuning {mode.replace('+', '.')} freezes them"):
             tune(net, mode)
     tune(net, "last:2")
-    assert all(p.requires_grad for p in experts_in(net)[0].parameters())
+    assert all(p.requires_grad for p in expert_layers(net)[0].parameters())
 
 
 def test_those_of_a_neck_learn_whatever_the_tuning_leaves_frozen(folder):
     for mode in ("head+cls", "last:1"):
         net, _ = transformer("vit", folder)
         tune(net, mode)
-        made = Model(net, experts(32, count=3, inner=4), Linear(32, 2))
+        made = Model(net, ExpertsNeck(32, count=3, inner=4), Linear(32, 2))
         learning = {id(p) for p in made.trainable_parameters()}
-        assert all(id(p) in learning for layer in experts_in(net) for p in layer.parameters())
+        assert all(id(p) in learning for layer in expert_layers(net) for p in layer.parameters())
         tune(net, mode, made.neck)  # as when a trained network goes on learning
         assert {id(p) for p in made.trainable_parameters()} == learning
 
 
 def test_experts_by_both_doors_get_a_sentence_that_says_so(folder):
     net, _ = transformer("vit", folder, experts={"count": 3, "inner": 4})
-    for neck in (experts(32, count=3, inner=4), WideNeck(32)):
+    for neck in (ExpertsNeck(32, count=3, inner=4), WideNeck(32)):
         with pytest.raises(BadInput, match="the encoder already has experts"):
             Model(net, neck, Linear(32, 2))
 
@@ -151,10 +159,10 @@ def test_a_model_folder_gives_the_same_predictions(family, settings, tmp_path):
 
 def test_as_a_neck_it_is_put_once_and_a_copy_shares_nothing(folder):
     net, x = transformer("vit", folder)
-    made = Model(net, experts(32, count=3, inner=4), Linear(32, 2)).eval()
-    assert len(experts_in(made)) == 1
+    made = Model(net, ExpertsNeck(32, count=3, inner=4), Linear(32, 2)).eval()
+    assert len(expert_layers(made)) == 1
     assert made.prediction_batch is None
-    assert Model(net, experts(32, eval_capacity=1.5, at=[0]), Linear(32, 2)).prediction_batch == (64, 0)
+    assert Model(net, ExpertsNeck(32, eval_capacity=1.5, at=[0]), Linear(32, 2)).prediction_batch == (64, 0)
     tight, _ = transformer("vit", folder, experts={"count": 3, "eval_capacity": 1.5})
     assert Model(tight, NoNeck(32), Linear(32, 2)).prediction_batch == (64, 0)
     again = Model(made.backbone, made.neck, made.head).eval()
@@ -168,22 +176,22 @@ def test_as_a_neck_it_is_put_once_and_a_copy_shares_nothing(folder):
 
 def test_networks_without_such_layers_say_so(folder):
     with pytest.raises(BadInput, match="ResNet has no stack of layers"):
-        Model(ResNet(size=16), experts(512), Linear(512, 2))
+        Model(ResNet(size=16), ExpertsNeck(512), Linear(512, 2))
     with pytest.raises(BadInput, match=r"Identity has no feed-forward network .* use a ViT"):
-        put_experts(torch.nn.ModuleList([torch.nn.Identity()]), Options())
+        insert_experts(torch.nn.ModuleList([torch.nn.Identity()]), ExpertSettings())
 
 
 def test_a_layer_with_experts_is_copied_and_sent_as_others_are(folder):
     net, x = transformer("vit", folder, experts=ALL)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert len(experts_in(other)) == len(experts_in(net)) > 0
+        assert len(expert_layers(other)) == len(expert_layers(net)) > 0
         assert torch.equal(other(x), net(x))
 
 
 def test_defaults_are_the_published_ones_wherever_they_are_given():
     wanted = {"count": 6, "top": 2, "router": "cosine", "inner": 256, "temperature": 0.5, "noise": 1.0, "balance": 0.01}
-    options = asdict(Options())
+    options = asdict(ExpertSettings())
     assert {name: options[name] for name in wanted} == wanted
-    assert experts(32).options == Options()
-    assert (experts(32).at, settled(6)["at"]) == ("last-two", "last-two")
+    assert ExpertsNeck(32).settings == ExpertSettings()
+    assert (ExpertsNeck(32).at, expert_settings(6)["at"]) == ("last-two", "last-two")
     assert sum(p.numel() for p in SparseMoE(384, 1536, nn.GELU()).parameters()) == 6 * 1_181_568 + 100_096 + 1

@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.experts.balance import weighed
-from holdfast.nn.experts.layer import Options, SparseMoE, _is_gelu, only_these_count
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, _is_gelu, exclude_padding
 from holdfast.nn.experts.router import route
 
 U = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
@@ -25,7 +25,7 @@ def feed(bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
 
 def copied(bias: bool = True, **options) -> SparseMoE:
     up, down = feed(bias)
-    return SparseMoE.of(up, down, nn.GELU(), Options(**{"count": 4, "inner": 5, **options}))
+    return SparseMoE.from_feed_forward(up, down, nn.GELU(), ExpertSettings(**{"count": 4, "inner": 5, **options}))
 
 
 def plain(bias: bool = True) -> torch.Tensor:
@@ -52,10 +52,10 @@ def test_copies_with_renormalised_gates_are_the_network_they_were_copied_from(to
 def test_of_two_biases_a_missing_one_is_zero(lacking):
     pair = feed()
     pair[lacking].bias = None
-    made = SparseMoE.of(*pair, nn.GELU(), Options(count=4, inner=5)).train()
+    made = SparseMoE.from_feed_forward(*pair, nn.GELU(), ExpertSettings(count=4, inner=5)).train()
     wanted = pair[1](F.gelu(pair[0](U)))
     assert_close(made(U), wanted, rtol=1e-5, atol=1e-5)
-    up, down = made.single()
+    up, down = made.to_feed_forward()
     assert_close(down(F.gelu(up(U))), wanted)
     assert not torch.stack([part.bias.sum() for part in (up, down)])[lacking]
 
@@ -172,8 +172,8 @@ def test_capacity_drops_the_least_sure_and_says_how_many():
 
 @pytest.mark.parametrize(("count", "noise", "sigma"), [(3, 0.0, 1 / 3), (5, 0.0, 1 / 5), (6, 0.3, 0.3 / 6)])
 def test_the_load_loss_is_smoothed_by_the_noise_of_the_scores(count, noise, sigma):
-    options = Options(count=count, inner=5, noise=noise)
-    made = SparseMoE.of(nn.Linear(8, 16), nn.Linear(16, 8), nn.GELU(), options).train()
+    options = ExpertSettings(count=count, inner=5, noise=noise)
+    made = SparseMoE.from_feed_forward(nn.Linear(8, 16), nn.Linear(16, 8), nn.GELU(), options).train()
     torch.manual_seed(0)
     with tape() as side:
         made(U)
@@ -187,17 +187,17 @@ def test_padding_is_computed_but_not_counted():
     made, mask = differing().train(), torch.ones(3, 7, dtype=torch.bool)
     mask[:, 4:] = False
     torch.manual_seed(0)
-    with tape() as side, only_these_count(mask):
+    with tape() as side, exclude_padding(mask):
         out = made(U)
     garbage = U.clone()
     garbage[:, 4:] = 50.0
     torch.manual_seed(0)
-    with tape() as other, only_these_count(mask):
+    with tape() as other, exclude_padding(mask):
         same = made(garbage)
     assert torch.equal(side["experts/real"][0], mask)
     assert_close(side["loss/experts"][0], other["loss/experts"][0])
     assert_close(out[:, :4], same[:, :4])
-    counts = torch.bincount(side["experts/chosen"][0][:, :4].flatten(), minlength=made.options.count)
+    counts = torch.bincount(side["experts/chosen"][0][:, :4].flatten(), minlength=made.settings.count)
     assert_close(side["share/experts/load"][0], counts / counts.sum())
     with tape() as all_count:
         made(garbage)
@@ -246,7 +246,7 @@ def test_wrong_settings_get_one_sentence(options, told):
 )  # fmt: skip
 def test_any_activation_is_what_lies_between(activation, exact):
     up, down = feed()
-    made = SparseMoE.of(up, down, activation, Options(count=3, inner=5)).eval()
+    made = SparseMoE.from_feed_forward(up, down, activation, ExpertSettings(count=3, inner=5)).eval()
     assert_close(made(U), down(activation(up(U))), rtol=1e-5, atol=1e-5)
     assert _is_gelu(activation) == exact
 
@@ -287,7 +287,7 @@ def test_a_whole_layer_is_the_one_written_out(top):
 @pytest.mark.parametrize("top", [1, 2])
 def test_under_autocast_on_a_gpu_it_is_the_wide_layer_but_for_rounding(top):
     torch.manual_seed(0)
-    made = SparseMoE(64, 128, nn.GELU(), options=Options(inner=32, top=top, noise=0.0)).train().cuda()
+    made = SparseMoE(64, 128, nn.GELU(), inner=32, top=top, noise=0.0).train().cuda()
     u = torch.randn(4, 100, 64, generator=torch.Generator().manual_seed(0)).cuda()
     heard = []
     for narrow in (True, False):
@@ -303,7 +303,9 @@ def test_under_autocast_on_a_gpu_it_is_the_wide_layer_but_for_rounding(top):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of its compiler
 def test_compiled_it_is_one_graph_and_tells_a_tape_the_same():
-    made = SparseMoE.of(nn.Linear(8, 16), nn.Linear(16, 8), nn.GELU(), Options(count=4, inner=5, noise=0.0)).train()
+    made = SparseMoE.from_feed_forward(
+        nn.Linear(8, 16), nn.Linear(16, 8), nn.GELU(), ExpertSettings(count=4, inner=5, noise=0.0)
+    ).train()
     whole = torch.compile(made, backend="aot_eager", fullgraph=True)
     heard = []
     for layer in (made, whole):

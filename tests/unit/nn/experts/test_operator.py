@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from holdfast.core.inputs import to
 from holdfast.core.tape import tape
 from holdfast.nn.experts import compiling, dispatch, whole
-from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.experts.layer import SparseMoE, exclude_padding
 from holdfast.nn.experts.operator import in_a_graph
 from holdfast.nn.experts.whole import How, Parts
 from tests.unit.nn.transformers import transformer
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
     def __init__(self, *, bias: bool = True, **options) -> None:
         super().__init__()
-        self.feed = SparseMoE(WIDTH, HIDDEN, nn.GELU(), options=Options(inner=INNER, **options), bias=bias)
+        self.feed = SparseMoE(WIDTH, HIDDEN, nn.GELU(), inner=INNER, **options, bias=bias)
 
     def forward(self, x):
         return 0.5 * x + self.feed(x).float() * 2
@@ -144,7 +144,7 @@ def test_padding_counts_in_no_loss_compiled_too(by_narrow_kernels):
     made, graphs, x = block(by_narrow_kernels), fresh(), tokens(4, by_narrow_kernels)
     mask = torch.arange(40, device=by_narrow_kernels).view(4, 10) % 3 != 0
     compiled, learned = torch.compile(made, backend=graphs, fullgraph=True), (x, *made.parameters())
-    with only_these_count(mask):
+    with exclude_padding(mask):
         ways = [passed(layer, x, learned) for layer in (compiled, made)]
     alike(*ways)
     assert torch.equal(ways[0][1]["experts/real"][0], mask)

@@ -22,7 +22,7 @@ from holdfast.nn import cuda_graphs as recorded
 from holdfast.nn.cuda_graphs import ALIKE, OFTEN, Repeated, Way
 from holdfast.nn.experts import compiling, replayed
 from holdfast.nn.experts import layer as layer_module
-from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.experts.layer import SparseMoE, exclude_padding
 from holdfast.nn.experts.replayed import done_with
 from holdfast.nn.experts.whole import Kept, Parts
 
@@ -42,12 +42,12 @@ def flat(made):
 class Called:
     """In the place of a graph: the function on the same memory, its results over those of the first time."""
 
-    def __init__(self, function, takes, leaves) -> None:
-        self.function, self.takes, self.leaves = function, takes, leaves
+    def __init__(self, function, inputs, outputs) -> None:
+        self.function, self.inputs, self.outputs = function, inputs, outputs
 
     @torch.no_grad()
     def replay(self) -> None:
-        for old, new in zip(flat(self.leaves), flat(self.function(*self.takes)), strict=True):
+        for old, new in zip(flat(self.outputs), flat(self.function(*self.inputs)), strict=True):
             if old.data_ptr() != new.data_ptr():
                 old.copy_(new)
 
@@ -58,9 +58,9 @@ def device(by_narrow_kernels, monkeypatch) -> torch.device:
 
         @torch.no_grad()
         def record(function, given, _):
-            takes = [each.detach().clone() for each in given]
-            leaves = tuple(function(*takes))
-            return Way(takes, leaves, Called(function, takes, leaves))
+            inputs = [each.detach().clone() for each in given]
+            outputs = tuple(function(*inputs))
+            return Way(inputs, outputs, Called(function, inputs, outputs))
 
         monkeypatch.setattr(recorded, "record", record)
         monkeypatch.setattr(recorded, "_room", lambda _: None)
@@ -86,7 +86,7 @@ def plain(monkeypatch):
 
 def layer_on(device, **options) -> SparseMoE:
     torch.manual_seed(0)
-    return SparseMoE(WIDTH, HIDDEN, nn.GELU(), options=Options(inner=32, **options)).to(device).train()
+    return SparseMoE(WIDTH, HIDDEN, nn.GELU(), inner=32, **options).to(device).train()
 
 
 def tokens(device, seed=0, count=TOKENS):
@@ -152,7 +152,7 @@ def test_step_after_step_it_learns_what_a_layer_without_recordings_learns(device
             descent.step()
             results.append(everything(found, grads))
         alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.turn == 4
+    assert done_with(layer.up_proj).learned.passes.replays == 4
     assert done_with(other.up_proj).learned.passes is None
 
 
@@ -164,24 +164,24 @@ def test_what_was_told_and_given_stays_when_the_layer_goes_on(device):
     before = [each.clone() for each in flat(kept)]
     del found
     pass_by(layer, tokens(device, 8), 8)
-    assert done_with(layer.up_proj).learned.passes.turn == 3
+    assert done_with(layer.up_proj).learned.passes.replays == 3
     assert all(torch.equal(a, b) for a, b in zip(flat(kept), before, strict=True))
 
 
 def test_two_passes_before_either_goes_back(device, plain):
     layer = layer_on(device)
     settle(layer, device)
-    other, turn = plain(layer), done_with(layer.up_proj).learned.passes.turn
+    other, replays = plain(layer), done_with(layer.up_proj).learned.passes.replays
     results = []
     for each in (layer, other):
         xs = [tokens(device, seed) for seed in (7, 8)]
         founds = [there(each, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
         results.append(tuple(everything(f, back(each, x, f)) for f, x in zip(founds, xs, strict=True)))
     alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.turn == turn + 1  # the second went another way
+    assert done_with(layer.up_proj).learned.passes.replays == replays + 1  # the second went another way
     del founds
     pass_by(layer, tokens(device))
-    assert done_with(layer.up_proj).learned.passes.turn == turn + 2
+    assert done_with(layer.up_proj).learned.passes.replays == replays + 2
 
 
 def test_it_goes_back_twice(device):
@@ -198,7 +198,7 @@ def test_a_loop_that_holds_its_last_loss_is_replayed_too(device):
         found = there(layer, tokens(device, seed), seed)
         loss = loss_of(*found)
         loss.backward()
-    assert done_with(layer.up_proj).learned.passes.turn == 5
+    assert done_with(layer.up_proj).learned.passes.replays == 5
 
 
 def test_where_others_keep_what_is_saved_two_passes_go_back(device, plain):
@@ -248,7 +248,7 @@ def test_a_loss_that_reaches_nothing_that_learns(device):
         there(layer, x, seed)[0].float().sum().backward()
     layer.zero_grad()
     _, side = there(layer, x)
-    assert done_with(layer.up_proj).learned.passes.turn == 3
+    assert done_with(layer.up_proj).learned.passes.replays == 3
     side["loss/experts"][0].backward()
     assert all(p.grad is None for p in layer.parameters())
 
@@ -300,7 +300,7 @@ def test_a_second_derivative_even_after_another_pass(device, plain, linear):
         again = sum(grad.float().square().sum() for grad in first)
         results.append(torch.autograd.grad(again, learned, allow_unused=True))
     alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.turn == (3 if linear else 2)
+    assert done_with(layer.up_proj).learned.passes.replays == (3 if linear else 2)
 
 
 def test_only_one_of_the_two_that_it_gives_goes_back(device, plain):
@@ -331,7 +331,7 @@ def test_parts_that_do_not_learn_get_nothing(device, plain):
         }  # fmt: skip
         results.append(tuple(p.grad for p in each.parameters() if p.grad is not None))
     alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.turn == 2
+    assert done_with(layer.up_proj).learned.passes.replays == 2
 
 
 def test_weights_that_moved_are_recorded_anew(device, plain):
@@ -350,9 +350,9 @@ def test_lengths_that_differ_and_masks_and_many_tokens_are_not_recorded(device, 
     for count in (5, 6, 7, 5, 6, 7):
         pass_by(layer, tokens(device, count=count))
     for _ in range(2 * ALIKE):
-        with only_these_count(torch.ones(2, TOKENS, device=device)):
+        with exclude_padding(torch.ones(2, TOKENS, device=device)):
             pass_by(layer, tokens(device))
-    monkeypatch.setattr(replayed, "MOST", 2 * TOKENS * layer.options.top - 1)
+    monkeypatch.setattr(replayed, "MOST", 2 * TOKENS * layer.settings.top - 1)
     for _ in range(2 * ALIKE):
         pass_by(layer, tokens(device))
     assert done_with(layer.up_proj).learned.passes is None
@@ -361,43 +361,43 @@ def test_lengths_that_differ_and_masks_and_many_tokens_are_not_recorded(device, 
 def test_evaluation_leaves_the_recording_of_training_alone(device):
     layer, x = layer_on(device), tokens(device)
     settle(layer, device)
-    passes, turn = done_with(layer.up_proj).learned.passes, done_with(layer.up_proj).learned.passes.turn
+    passes, replays = done_with(layer.up_proj).learned.passes, done_with(layer.up_proj).learned.passes.replays
     layer.eval()
     there(layer, x)
     with torch.no_grad():
         for _ in range(OFTEN + 1):
             there(layer, x)
-        assert done_with(layer.up_proj).predicted.passes.turn == 1
+        assert done_with(layer.up_proj).predicted.passes.replays == 1
         there(layer.train(), x)
-    assert (done_with(layer.up_proj).learned.passes, passes.turn) == (passes, turn)
+    assert (done_with(layer.up_proj).learned.passes, passes.replays) == (passes, replays)
 
 
-@pytest.mark.parametrize("way", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("captured", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("top", [1, 2])
-def test_predictions_that_come_again_and_again_are_recorded_too(device, plain, way, top):
+def test_predictions_that_come_again_and_again_are_recorded_too(device, plain, captured, top):
     layer = layer_on(device, top=top).eval()
     other, results = plain(layer), []
-    with way():
+    with captured():
         for seed in range(OFTEN + 3):
             x = tokens(device, seed)
             results.append(tuple(everything(there(each, x)) for each in (layer, other)))
-    assert done_with(layer.up_proj).predicted.passes.turn == 3
+    assert done_with(layer.up_proj).predicted.passes.replays == 3
     assert done_with(other.up_proj).predicted.passes is None
     for found, wanted in results:  # those of the first replay too, after the others
         alike(found, wanted, device)
-    assert len(done_with(layer.up_proj).predicted.passes.way.leaves) == 4  # nothing for a way back
+    assert len(done_with(layer.up_proj).predicted.passes.captured.outputs) == 4  # nothing for a way back
 
 
 def test_predictions_in_both_ways_that_torch_has_go_on_one_after_the_other(device, plain):
     """Memory that was made in inference mode may be written nowhere else."""
     layer = layer_on(device).eval()
     other = plain(layer)
-    for way in (torch.inference_mode, torch.no_grad):
-        with way():
+    for captured in (torch.inference_mode, torch.no_grad):
+        with captured():
             for seed in range(OFTEN + 2):
                 x = tokens(device, seed)
                 alike(everything(there(layer, x)), everything(there(other, x)), device)
-        assert done_with(layer.up_proj).predicted.passes.turn == 2
+        assert done_with(layer.up_proj).predicted.passes.replays == 2
 
 
 def predicting(layer, device):
@@ -434,7 +434,7 @@ def test_threads_get_their_own_predictions(device, plain, monkeypatch):
         each.join()
     for seed, told in zip((7, 8), wanted, strict=True):
         alike(found[seed], told, device)
-    assert done_with(layer.up_proj).predicted.passes.turn == 3
+    assert done_with(layer.up_proj).predicted.passes.replays == 3
 
 
 @torch.no_grad()
@@ -475,7 +475,7 @@ def test_a_compiled_program_replays_its_layer(device, plain, backend, training):
     for found, wanted in results:  # those of the first replay too, after the others
         alike(found, wanted, device)
     done = done_with(layer.up_proj)
-    assert (done.learned if training else done.predicted).passes.turn == OFTEN + 2 - (ALIKE if training else OFTEN)
+    assert (done.learned if training else done.predicted).passes.replays == OFTEN + 2 - (ALIKE if training else OFTEN)
 
 
 @COMPILERS
@@ -487,13 +487,13 @@ def test_two_compiled_passes_before_either_goes_back(device, plain, backend):
         x = tokens(device, seed)
         back(layer, x, there(program, x, seed))
     other, results, passes = plain(layer), [], done_with(layer.up_proj).learned.passes
-    turn = passes.turn
+    replays = passes.replays
     for each, called in ((layer, program), (other, other)):
         xs = [tokens(device, seed) for seed in (7, 8)]
         founds = [there(called, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
         results.append(tuple(everything(f, back(each, x, f)) for f, x in zip(founds, xs, strict=True)))
     alike(*results, device)
-    assert passes.turn == turn + 1  # the second went another way
+    assert passes.replays == replays + 1  # the second went another way
 
 
 @COMPILERS
@@ -503,11 +503,11 @@ def test_a_compiled_pass_goes_back_whatever_happened_meanwhile(device, plain, mo
     layer, taken = layer_on(device), []
     program, other = compiled(layer, backend), plain(layer)
 
-    def backward(self, *given, real=recorded.Passes.backward):
+    def backward(self, *given, real=recorded.CapturedPasses.backward):
         taken.append(len(given))
         return real(self, *given)
 
-    monkeypatch.setattr(recorded.Passes, "backward", backward)
+    monkeypatch.setattr(recorded.CapturedPasses, "backward", backward)
     for seed in range(ALIKE + 2):
         x, given = tokens(device, seed), tokens(device, seed)
         found, wanted = there(program, x, seed), there(other, given, seed)
@@ -541,7 +541,7 @@ def test_a_way_back_is_not_taken_with_the_memory_of_another_pass(device):
     settle(layer, device)
     passes, given = done_with(layer.up_proj).learned.passes, (tokens(device).detach().flatten(0, 1),)
     kept, _, narrow, _ = passes.forward(given)[3:]
-    user, how, parts = passes.use(), layer_module._how(layer.options, True, True), Parts(*layer._parts(), *narrow[4:])
+    user, how, parts = passes.use(), layer_module._how(layer.settings, True, True), Parts(*layer._parts(), *narrow[4:])
     learned, grads = (True,) * 9, (torch.ones_like(given[0]).bfloat16(), None)
     found = replayed.back_again(user, how, parts, kept, learned, grads)
     assert all(grad.shape == part.shape for grad, part in zip(found, (*given, *parts), strict=True))
@@ -550,7 +550,7 @@ def test_a_way_back_is_not_taken_with_the_memory_of_another_pass(device):
         replayed.back_again(user, how, parts, kept, learned, grads)
     copied = Kept(*(each.clone() for each in kept))
     assert replayed.back_again(user, how, parts, copied, learned, grads) is None
-    assert replayed.back_again(recorded.nobody(), how, parts, kept, learned, grads) is None
+    assert replayed.back_again(recorded.no_token(), how, parts, kept, learned, grads) is None
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -587,7 +587,7 @@ def test_gradients_of_compiled_checkpoints_stay_when_the_layer_goes_on(device, b
             loss = (program(*given).float() - 1).square().mean()
         found += torch.autograd.grad(loss, given)
         before += [each.clone() for each in found[-2:]]
-    assert done_with(layer.up_proj).learned.passes.turn > 2
+    assert done_with(layer.up_proj).learned.passes.replays > 2
     assert all(torch.equal(a, b) for a, b in zip(found, before, strict=True))
 
 

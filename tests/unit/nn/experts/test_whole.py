@@ -12,7 +12,7 @@ from torch import nn
 
 from holdfast.core.tape import tape
 from holdfast.nn.experts import whole
-from holdfast.nn.experts.layer import Options, SparseMoE, only_these_count
+from holdfast.nn.experts.layer import SparseMoE, exclude_padding
 from holdfast.nn.experts.router import LARGEST
 from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
 
@@ -230,7 +230,7 @@ def test_a_layer_tells_and_learns_the_same_by_kernels_and_plainly(
     by_kernels, monkeypatch, training, balance, padded, heard
 ):
     torch.manual_seed(0)
-    made = SparseMoE(24, 40, nn.GELU(), options=Options(inner=32, balance=balance)).to(by_kernels).train(training)
+    made = SparseMoE(24, 40, nn.GELU(), inner=32, balance=balance).to(by_kernels).train(training)
     u = torch.randn(6, 7, 24, device=by_kernels, requires_grad=True)
     mask = (torch.arange(42, device=by_kernels).view(7, 6) % 4 != 0).T if padded else None  # with gaps
     told, ways = [], []
@@ -238,7 +238,7 @@ def test_a_layer_tells_and_learns_the_same_by_kernels_and_plainly(
         if not fast:
             monkeypatch.setattr(whole, "_on", lambda *_: False)
         torch.manual_seed(1)
-        with only_these_count(mask) if padded else nullcontext(), tape() if heard else nullcontext({}) as side:
+        with exclude_padding(mask) if padded else nullcontext(), tape() if heard else nullcontext({}) as side:
             out = made(u)
         ways.append("_Whole" in str(out.grad_fn.next_functions[0][0]))
         grads = torch.autograd.grad(out.square().sum() + sum(side.get("loss/experts", [])), (u, *made.parameters()))

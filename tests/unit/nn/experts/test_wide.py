@@ -8,8 +8,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.experts.graft import WideNeck, widened
-from holdfast.nn.experts.layer import Options, SparseMoE
+from holdfast.nn.experts.graft import WideNeck, widen
+from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from tests.unit.nn.transformers import FAMILIES, transformer
@@ -31,7 +31,7 @@ def test_at_the_start_it_is_the_plain_network(family, tmp_path):
 def test_copies_of_a_unit_get_gradients_of_their_own(bias):
     torch.manual_seed(0)
     up, down = nn.Linear(4, 6, bias=bias), nn.Linear(6, 4, bias=bias)
-    wide, narrow = widened(up, down, times=2)
+    wide, narrow = widen(up, down, times=2)
     x = torch.randn(9, 4)
     assert_close(narrow(wide(x).relu()), down(up(x).relu()))
     narrow(wide(x).relu()).square().sum().backward()
@@ -41,11 +41,9 @@ def test_copies_of_a_unit_get_gradients_of_their_own(bias):
 
 
 def test_six_times_as_wide_has_the_parameters_of_six_experts():
-    experts = SparseMoE(32, 128, nn.GELU(), options=Options(count=6))
+    experts = SparseMoE(32, 128, nn.GELU(), count=6)
     theirs = sum(p.numel() for name, p in experts.named_parameters() if not name.startswith("router"))
-    mine = sum(
-        p.numel() for part in widened(nn.Linear(32, 128), nn.Linear(128, 32), times=6) for p in part.parameters()
-    )
+    mine = sum(p.numel() for part in widen(nn.Linear(32, 128), nn.Linear(128, 32), times=6) for p in part.parameters())
     assert mine == theirs - 5 * 32  # one bias down instead of six
 
 
@@ -56,5 +54,5 @@ def test_a_model_folder_gives_the_same_predictions(tmp_path):
 
 
 def test_no_width_at_all_is_refused():
-    with pytest.raises(BadInput, match="at least once as wide"):
-        widened(nn.Linear(2, 2), nn.Linear(2, 2), times=0)
+    with pytest.raises(BadInput, match=r"times.*0"):
+        widen(nn.Linear(2, 2), nn.Linear(2, 2), times=0)

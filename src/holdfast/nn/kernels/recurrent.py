@@ -1,51 +1,52 @@
-"""One step of an LSTM or a GRU on a GPU after its products: a single pass forward, a single pass back.
+"""Kernels of one LSTM or GRU step after its matrix products: one pass forward, one pass backward.
 
-a rows of a step, g directions, h hidden units. Every tensor is (g, a, ..) with rows that lie without gaps, as a slice
-of a longer one may.
+a rows of a step, g directions, h hidden units. Every tensor is (g, a, ..) with contiguous rows; it may be a slice of a
+longer tensor.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from holdfast.nn.kernels import kernel
-from holdfast.nn.kernels.launch import launch, pieces
+from holdfast.nn.kernels import ceil_div, kernel, launch
 
-TYPES = (torch.float32,)
+DTYPES = (torch.float32,)
 SIZE = 128
 
 
-def lstm(sums: Tensor, h: Tensor, keep: Tensor, kept_before: Tensor) -> None:
-    """The sums (blocks g, i, f, o) become the gates; the next state goes to `h` and to `keep`, c' and tanh c'."""
-    parts = (sums, h, keep, kept_before)
-    launch(_lstm, _grid(h), parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+def lstm(sums: Tensor, h: Tensor, inner: Tensor, inner_before: Tensor) -> None:
+    """Turn the sums (blocks g, i, f, o) into gates in place; write h' to `h`, and c' and tanh c' to `inner`."""
+    _launch(_lstm, h, sums, h, inner, inner_before)
 
 
-def lstm_back(gates: Tensor, keep: Tensor, kept_before: Tensor, grad: Tensor, inner: Tensor, out: Tensor) -> None:
-    """From the gradient of h' to that of the sums in `out`; `inner`, that of c', becomes that of c."""
-    parts = (gates, keep, kept_before, grad, inner, out)
-    launch(_lstm_back, _grid(grad), parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+def lstm_backward(
+    gates: Tensor, inner: Tensor, inner_before: Tensor, grad: Tensor, grad_inner: Tensor, out: Tensor
+) -> None:
+    """Write the gradient of the sums to `out`, given that of h'; `grad_inner`, that of c', becomes that of c."""
+    _launch(_lstm_backward, grad, gates, inner, inner_before, grad, grad_inner, out)
 
 
 def gru(sums: Tensor, h: Tensor, h_before: Tensor) -> None:
-    """The sums (blocks u, r, z, n) become the gates, u stays; the next state goes to `h`."""
-    parts = (sums, h, h_before)
-    launch(_gru, _grid(h), parts, *h.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
+    """Turn the sums (blocks u, r, z, n) into gates in place, u unchanged; write h' to `h`."""
+    _launch(_gru, h, sums, h, h_before)
 
 
-def gru_back(gates: Tensor, h_before: Tensor, grad: Tensor, out: Tensor) -> Tensor:
-    """From the gradient of h' to that of the sums in `out`; what goes to h straight is returned."""
-    straight = torch.empty_like(grad, memory_format=torch.contiguous_format)
-    parts = (gates, h_before, grad, out, straight)
-    launch(_gru_back, _grid(grad), parts, *grad.shape[1:], *(part.stride(0) for part in parts), SIZE=SIZE)
-    return straight
+def gru_backward(gates: Tensor, h_before: Tensor, grad: Tensor, out: Tensor) -> Tensor:
+    """Write the gradient of the sums to `out`, given that of h'; return the direct gradient of h."""
+    direct = torch.empty_like(grad, memory_format=torch.contiguous_format)
+    _launch(_gru_backward, grad, gates, h_before, grad, out, direct)
+    return direct
 
 
-def _grid(h: Tensor) -> tuple[int, int]:
+def _launch(function: Any, h: Tensor, *tensors: Tensor) -> None:
+    """One program per row of a direction and block of units; kernels take the stride of directions per tensor."""
     g, a, width = h.shape
-    return g * a, pieces(width, SIZE)
+    strides = (tensor.stride(0) for tensor in tensors)
+    launch(function, (g * a, ceil_div(width, SIZE)), tensors, a, width, *strides, SIZE=SIZE)
 
 
 @kernel
@@ -59,8 +60,7 @@ def _tanh(x):
 
 
 @kernel
-def _lstm(sums, h, keep, before, a, width, sums_g, h_g, keep_g, before_g, SIZE: tl.constexpr):
-    """One program a row of a direction and a block of units."""
+def _lstm(sums, h, inner, before, a, width, sums_g, h_g, inner_g, before_g, SIZE: tl.constexpr):
     g, row = (tl.program_id(0) // a).to(tl.int64), tl.program_id(0) % a
     i = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
     inside = i < width
@@ -75,15 +75,15 @@ def _lstm(sums, h, keep, before, a, width, sums_g, h_g, keep_g, before_g, SIZE: 
     tl.store(at + width, enter, mask=inside)
     tl.store(at + 2 * width, forget, mask=inside)
     tl.store(at + 3 * width, leave, mask=inside)
-    to = keep + g * keep_g + row * 2 * width + i
+    to = inner + g * inner_g + row * 2 * width + i
     tl.store(to, c, mask=inside)
     tl.store(to + width, squashed, mask=inside)
     tl.store(h + g * h_g + row * width + i, leave * squashed, mask=inside)
 
 
 @kernel
-def _lstm_back(
-    gates, keep, before, grad, inner, out, a, width, gates_g, keep_g, before_g, grad_g, inner_g, out_g,
+def _lstm_backward(
+    gates, inner, before, grad, grad_inner, out, a, width, gates_g, inner_g, before_g, grad_g, grad_inner_g, out_g,
     SIZE: tl.constexpr,
 ):  # fmt: skip
     g, row = (tl.program_id(0) // a).to(tl.int64), tl.program_id(0) % a
@@ -92,10 +92,10 @@ def _lstm_back(
     at = gates + g * gates_g + row * 4 * width + i
     new, enter = tl.load(at, mask=inside), tl.load(at + width, mask=inside)
     forget, leave = tl.load(at + 2 * width, mask=inside), tl.load(at + 3 * width, mask=inside)
-    squashed = tl.load(keep + g * keep_g + (row * 2 + 1) * width + i, mask=inside)
+    squashed = tl.load(inner + g * inner_g + (row * 2 + 1) * width + i, mask=inside)
     c = tl.load(before + g * before_g + row * 2 * width + i, mask=inside)
     by_h = tl.load(grad + g * grad_g + row * width + i, mask=inside)
-    carried = inner + g * inner_g + row * width + i
+    carried = grad_inner + g * grad_inner_g + row * width + i
     by_c = tl.load(carried, mask=inside) + by_h * leave * (1 - squashed * squashed)
     to = out + g * out_g + row * 4 * width + i
     tl.store(to, by_c * enter * (1 - new * new), mask=inside)
@@ -122,8 +122,8 @@ def _gru(sums, h, before, a, width, sums_g, h_g, before_g, SIZE: tl.constexpr):
 
 
 @kernel
-def _gru_back(
-    gates, before, grad, out, straight, a, width, gates_g, before_g, grad_g, out_g, straight_g, SIZE: tl.constexpr
+def _gru_backward(
+    gates, before, grad, out, direct, a, width, gates_g, before_g, grad_g, out_g, direct_g, SIZE: tl.constexpr
 ):
     g, row = (tl.program_id(0) // a).to(tl.int64), tl.program_id(0) % a
     i = tl.program_id(1) * SIZE + tl.arange(0, SIZE)
@@ -133,11 +133,11 @@ def _gru_back(
     stay, new = tl.load(at + 2 * width, mask=inside), tl.load(at + 3 * width, mask=inside)
     was = tl.load(before + g * before_g + row * width + i, mask=inside)
     by_h = tl.load(grad + g * grad_g + row * width + i, mask=inside)
-    kept = by_h * stay
-    by_new = (by_h - kept) * (1 - new * new)
+    by_was = by_h * stay
+    by_new = (by_h - by_was) * (1 - new * new)
     to = out + g * out_g + row * 4 * width + i
     tl.store(to, by_new * reset, mask=inside)
     tl.store(to + width, by_new * reset * (1 - reset) * share, mask=inside)
-    tl.store(to + 2 * width, kept * (1 - stay) * (was - new), mask=inside)
+    tl.store(to + 2 * width, by_was * (1 - stay) * (was - new), mask=inside)
     tl.store(to + 3 * width, by_new, mask=inside)
-    tl.store(straight + g * straight_g + row * width + i, kept, mask=inside)
+    tl.store(direct + g * direct_g + row * width + i, by_was, mask=inside)

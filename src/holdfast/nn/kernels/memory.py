@@ -1,0 +1,255 @@
+"""Kernels of memory reads: softmax summed over heads, top-k selection, and weighted sums of table rows.
+
+h heads, b batch, m slots or table rows, k chosen, d width, r rows of scores, n scores per row or choices b k,
+s segments (choices of the same table row)
+"""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl  # pyright: ignore[reportMissingImports]
+from torch import Tensor
+
+from holdfast.nn.kernels import ceil_div, kernel, launch, power_of_two
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# one program holds in registers: a row of scores, the scores or pair sums it selects from, a table row
+MAX_SLOTS, MAX_CANDIDATES, MAX_WIDTH = 16384, 4096, 2048
+SEGMENTS = 1  # per program; several segments wait for the longest (this and all tile sizes measured on an H200)
+
+
+def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the softmax weights of scores (h, b, m) summed over heads (b, m), and the weights (h, b, m)."""
+    heads, b, m = scores.shape
+    weights, total = torch.empty_like(scores), scores.new_empty(b, m)
+    launch(_softmax_sum, (b,), (scores, weights, total), heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
+    return total, weights
+
+
+def softmax_sum_gradient(weights: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of the scores (h, b, m) from that of the sum over heads (b, m)."""
+    heads, b, m = weights.shape
+    out = torch.empty_like(weights)
+    launch(_softmax_sum_gradient, (b,), (weights, grad, out), heads, b, m, SIZE=power_of_two(m), num_warps=_warps(m))
+    return out
+
+
+def _warps(m: int) -> int:
+    return min(8, max(1, power_of_two(m) // 256))
+
+
+@kernel
+def _softmax_sum(scores, weights, total, heads, b, m, SIZE: tl.constexpr):
+    """One program per query."""
+    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
+    inside = i < m
+    added = tl.zeros((SIZE,), tl.float32)
+    for head in range(heads):
+        at = (head * b + row) * m + i
+        x = tl.load(scores + at, mask=inside, other=-float("inf")).to(tl.float32)
+        e = tl.exp(x - tl.max(x, 0))
+        p = e / tl.sum(e, 0)
+        tl.store(weights + at, p, mask=inside)
+        added += p
+    tl.store(total + row * m + i, added, mask=inside)
+
+
+@kernel
+def _softmax_sum_gradient(weights, grad, out, heads, b, m, SIZE: tl.constexpr):
+    """One program per query: p (g - <p, g>) for every head, with the same g."""
+    row, i = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
+    inside = i < m
+    g = tl.load(grad + row * m + i, mask=inside, other=0).to(tl.float32)
+    for head in range(heads):
+        at = (head * b + row) * m + i
+        p = tl.load(weights + at, mask=inside, other=0).to(tl.float32)
+        tl.store(out + at, p * (g - tl.sum(p * g, 0)), mask=inside)
+
+
+def top_scores(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest scores per row (..., k) in fp32 and their indices, in the order of the row (..., n)."""
+    *rows, n = scores.shape
+    values = torch.empty(*rows, k, dtype=torch.float32, device=scores.device)
+    indices = torch.empty(*rows, k, dtype=torch.int32, device=scores.device)
+    size = power_of_two(n)
+    low = 16 if scores.dtype == torch.bfloat16 else 0  # bits that are zero after the conversion to fp32
+    constants = {"SIZE": size, "LOW": low, "num_warps": max(1, size // 1024)}
+    launch(_top_scores, (scores.numel() // n,), (scores.contiguous(), values, indices), n, k, **constants)
+    return values, indices
+
+
+def top_sums(values: Tensor, indices: Tensor, k: int) -> Tensor:
+    """Return the indices (2, r, k) of the k largest of all k x k sums of two lists (2, r, k) of values and indices."""
+    r = values.shape[1]
+    chosen = torch.empty(2, r, k, dtype=torch.int64, device=values.device)
+    side = power_of_two(k)
+    launch(_top_sums, (r,), (values, indices, chosen), k, SIDE=side, num_warps=max(1, side * side // 1024))
+    return chosen
+
+
+@kernel
+def _rank(x):
+    """Map fp32 numbers to unsigned integers of the same order; only NaN may map to 0."""
+    bits = x.to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.uint32, bitcast=True) ^ 0x80000000
+
+
+@kernel
+def _is_top(rank, k, BITS: tl.constexpr):
+    """Mark the k highest ranks: the k-th is determined bit by bit, among equals the first win."""
+    kth = tl.full((), 0, tl.uint32)
+    for i in tl.static_range(BITS):
+        higher = kth | (tl.full((), 1, tl.uint32) << (BITS - 1 - i))
+        kth = tl.where(tl.sum((rank >= higher).to(tl.int32), 0) >= k, higher, kth)
+    above, equal = rank > kth, (rank == kth).to(tl.int32)
+    room = k - tl.sum(above.to(tl.int32), 0)
+    return above | ((equal > 0) & (tl.cumsum(equal, 0) <= room))
+
+
+@kernel
+def _top_scores(scores, values, indices, n, k, SIZE: tl.constexpr, LOW: tl.constexpr):
+    r = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, SIZE)
+    score = tl.load(scores + r * n + i, mask=i < n, other=0).to(tl.float32)
+    selected = _is_top(tl.where(i < n, _rank(score) >> LOW, 0), k, 32 - LOW)
+    to = r * k + tl.cumsum(selected.to(tl.int32), 0) - 1
+    tl.store(values + to, score, mask=selected)
+    tl.store(indices + to, i, mask=selected)
+
+
+@kernel
+def _top_sums(values, indices, chosen, k, SIDE: tl.constexpr):
+    first = tl.program_id(0).to(tl.int64) * k
+    second = first + tl.num_programs(0).to(tl.int64) * k
+    pair = tl.arange(0, SIDE * SIDE)
+    i, j = pair // SIDE, pair % SIDE
+    real = (i < k) & (j < k)
+    total = tl.load(values + first + i, mask=real, other=0) + tl.load(values + second + j, mask=real, other=0)
+    selected = _is_top(tl.where(real, _rank(total), 0), k, 32)
+    to = tl.cumsum(selected.to(tl.int32), 0) - 1
+    tl.store(chosen + first + to, tl.load(indices + first + i, mask=selected, other=0).to(tl.int64), mask=selected)
+    tl.store(chosen + second + to, tl.load(indices + second + j, mask=selected, other=0).to(tl.int64), mask=selected)
+
+
+def gather(table: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Return sum_k weights_bk table[rows_bk] (b, d), summed in fp32."""
+    (b, k), d = rows.shape, table.shape[1]
+    out = table.new_empty(b, d)
+    cols = min(1024, power_of_two(d))
+    chunks = ceil_div(d, cols)
+    launch(_gather, (b * chunks,), (table, rows, weights, out), k, d, chunks, ROWS=4, COLS=cols, num_warps=4)
+    return out
+
+
+def weight_gradient(table: Tensor, rows: Tensor, grad: Tensor) -> Tensor:
+    """Return <grad_b, table[rows_bk]> (b, k): the gradient of the weights of a table that needs no gradient."""
+    (b, k), d = rows.shape, table.shape[1]
+    out = torch.empty(b, k, dtype=torch.float32, device=table.device)
+    cols = min(256, power_of_two(d))
+    launch(_weight_gradient, (b,), (table, rows, grad, out), k, d, ROWS=16, COLS=cols, num_warps=4)
+    return out
+
+
+def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, sparse: bool) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the table, dense or sparse and coalesced, and of the weights.
+
+    The choices are sorted by row, so every row is read and written once, its sum always has the same order, and no two
+    programs write to the same address.
+    """
+    (b, k), (m, d) = rows.shape, table.shape
+    row, order = rows.reshape(-1).to(torch.int32).sort(stable=True)  # (n,) both
+    grad_weights = torch.empty(b, k, dtype=torch.float32, device=table.device)
+    if sparse:
+        chosen, counts = row.unique_consecutive(return_counts=True)  # (s,) both
+        ends = counts.cumsum(0)
+        starts, segments = ends - counts, len(chosen)
+    else:
+        chosen, (starts, ends), segments = row, _edges_of(row, m), m  # a row without choices is an empty segment
+    grad_rows = table.new_empty(segments, d)
+    launch(_segments, (ceil_div(segments, SEGMENTS),),
+        (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, k, d,
+        SPARSE=sparse, SEGMENTS=SEGMENTS, COLS=power_of_two(d), num_warps=1,
+    )  # fmt: skip
+    if not sparse:
+        return grad_rows, grad_weights
+    # the rows are sorted and distinct: declaring it spares the optimizer the check
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        return torch.sparse_coo_tensor(chosen.long()[None], grad_rows, (m, d), is_coalesced=True), grad_weights
+
+
+def _edges_of(row: Tensor, m: int) -> Tensor:
+    """Return where the choices of each table row begin and end in the sorted list (2, m); 0 and 0 without choices."""
+    edges = torch.zeros(2, m, dtype=torch.int32, device=row.device)
+    launch(_edges, (ceil_div(len(row), 1024),), (row, edges[0], edges[1]), len(row), BLOCK=1024)
+    return edges
+
+
+@kernel
+def _gather(table, rows, weights, out, k, d, chunks, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """One program per query and chunk of columns."""
+    b = (tl.program_id(0) // chunks).to(tl.int64)
+    cols = (tl.program_id(0) % chunks) * COLS + tl.arange(0, COLS)
+    inside = cols < d
+    total = tl.zeros((ROWS, COLS), tl.float32)
+    for first in range(0, k, ROWS):
+        j = first + tl.arange(0, ROWS)
+        row = tl.load(rows + b * k + j, mask=j < k, other=0).to(tl.int64)
+        weight = tl.load(weights + b * k + j, mask=j < k, other=0).to(tl.float32)
+        real = (j < k)[:, None] & inside[None, :]
+        tile = tl.load(table + row[:, None] * d + cols[None, :], mask=real, other=0).to(tl.float32)
+        total += weight[:, None] * tile
+    tl.store(out + b * d + cols, tl.sum(total, 0), mask=inside)
+
+
+@kernel
+def _weight_gradient(table, rows, grad, out, k, d, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """One program per query."""
+    b = tl.program_id(0).to(tl.int64)
+    for first in range(0, k, ROWS):
+        j = first + tl.arange(0, ROWS)
+        row = tl.load(rows + b * k + j, mask=j < k, other=0).to(tl.int64)
+        total = tl.zeros((ROWS, COLS), tl.float32)
+        for left in range(0, d, COLS):
+            cols = left + tl.arange(0, COLS)
+            g = tl.load(grad + b * d + cols, mask=cols < d, other=0).to(tl.float32)
+            real = (j < k)[:, None] & (cols < d)[None, :]
+            total += g[None, :] * tl.load(table + row[:, None] * d + cols[None, :], mask=real, other=0).to(tl.float32)
+        tl.store(out + b * k + j, tl.sum(total, 1), mask=j < k)
+
+
+@kernel
+def _edges(row, starts, ends, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = tl.load(row + i, mask=i < n, other=-1)
+    before = tl.load(row + i - 1, mask=(i > 0) & (i < n), other=-1)
+    after = tl.load(row + i + 1, mask=i + 1 < n, other=-1)
+    tl.store(starts + here, i, mask=(i < n) & (here != before))
+    tl.store(ends + here, i + 1, mask=(i < n) & (here != after))
+
+
+@kernel
+def _segments(
+    table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights, segments, k, d,
+    SPARSE: tl.constexpr, SEGMENTS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """One program per SEGMENTS segments: reads their rows once, and all gradients that reach them."""
+    s = tl.program_id(0).to(tl.int64) * SEGMENTS + tl.arange(0, SEGMENTS)
+    start = tl.load(starts + s, mask=s < segments, other=0)
+    end = tl.load(ends + s, mask=s < segments, other=0)
+    row = s
+    if SPARSE:
+        row = tl.load(chosen + s, mask=s < segments, other=0).to(tl.int64)
+    cols = tl.arange(0, COLS)[None, :]
+    read = (end > start)[:, None] & (cols < d)
+    value = tl.load(table + row[:, None] * d + cols, mask=read, other=0).to(tl.float32)
+    total = tl.zeros((SEGMENTS, COLS), tl.float32)
+    longest = tl.max(end - start, 0)
+    for j in range(longest):
+        inside = start + j < end
+        choice = tl.load(order + start + j, mask=inside, other=0)
+        weight = tl.load(weights + choice, mask=inside, other=0).to(tl.float32)
+        at = (choice // k)[:, None] * d + cols
+        g = tl.load(grad + at, mask=inside[:, None] & (cols < d), other=0).to(tl.float32)
+        tl.store(grad_weights + choice, tl.sum(g * value, 1), mask=inside)
+        total += weight[:, None] * g
+    tl.store(grad_rows + s[:, None] * d + cols, total, mask=(s < segments)[:, None] & (cols < d))
