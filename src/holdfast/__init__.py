@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.audit.audit import Audit, audit
-    from holdfast.comparison import Comparison, compare, load_data
+    from holdfast.comparison import Comparison, compare
     from holdfast.core.errors import BadInput
     from holdfast.core.inputs import Graphs
     from holdfast.core.tape import auxiliary_loss, tape
     from holdfast.data.dataset import Dataset
+    from holdfast.data.load import load_data
     from holdfast.data.synthetic import world
     from holdfast.estimator import DomainClassifier
     from holdfast.models.adapt import Adaptation, Terms, adapt
@@ -45,7 +46,7 @@ _HOME = {
     "graft": "nn.graft.api",
     "grafted_parameters": "nn.graft.api",
     "launch": "run.train",
-    "load_data": "comparison",
+    "load_data": "data.load",
     "load_graft": "nn.graft.api",
     "plain_state": "nn.graft.api",
     "pretrain": "models.pretrain",

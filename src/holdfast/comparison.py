@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import read
-from holdfast.data.parts import unmatched
-from holdfast.data.readers.memory import Source, read_frame
+from holdfast.data.load import load_data
+from holdfast.data.part_locations import unmatched_note
+from holdfast.data.readers.memory import Source
 from holdfast.record import RunRecord
 from holdfast.report.decision import Decision, decide
 from holdfast.report.page import write_report
@@ -57,28 +55,6 @@ class Comparison:
                 "domain after domain"
             )
         return None
-
-
-def load_data(
-    data: Source,
-    *,
-    columns: Mapping[str, str] | None = None,
-    need: Sequence[str] = ("label", "domain"),
-    data_dir: Path | None = None,
-    form: str = "table",
-) -> Dataset:
-    """A data set from a path, a known name, a DataFrame, or as it is; `form` is what a task reads."""
-    if isinstance(data, Dataset):
-        return data
-    if isinstance(data, pd.DataFrame) and form == "table":
-        return read_frame(data, columns=columns, need=need)
-    if not isinstance(data, str | Path):
-        raise BadInput(
-            f"data is a path, the name of a data set, a Dataset or a DataFrame with a label and a domain column, not "
-            f"a {type(data).__name__}{'' if form == 'table' else ' for this task'}: write it to a file"
-        )
-    known = {name: entry.load() for name, entry in catalog.DATASETS.items()}
-    return read(data, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
 
 
 def training_data(
@@ -159,7 +135,7 @@ def compare(
         check_own_model(Path(model), base, settings=COMPARED)
     out = Path(out)
     records = run_all(specs, workspace, out, watch=watch, analyse=wanted, engine=engine)
-    parts = unmatched(dataset.raw, dataset.ids) if "expert-parts" in wanted else ""
+    parts = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in wanted else ""
     notes = (*dataset.notes, *left, *not_analysed(records, wanted), *([parts] if parts else []))
     told = specs[0].metric
     page = out / "report.html"

@@ -19,11 +19,11 @@ from sklearn.utils.validation import validate_data
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, locked
+from holdfast.data.align import with_classes
 from holdfast.data.dataset import Dataset, encode
-from holdfast.data.new_domain import with_classes
 from holdfast.data.raw import Raw
-from holdfast.data.readers.memory import as_dataset, as_given, as_labels, as_raw
-from holdfast.data.sample import check_sample, sample
+from holdfast.data.readers.memory import as_dataset, as_labels, as_raw, original_labels
+from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, go_on
 from holdfast.models.calibration import measure
@@ -76,7 +76,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         dataset = as_dataset(X, y, domains)
         self._features(X, dataset.raw, first=True)
         self._fit(dataset, *self._rule(domains))
-        self.classes_ = as_given(dataset.classes, as_labels(y))
+        self.classes_ = original_labels(dataset.classes, as_labels(y))
         return self
 
     def partial_fit(
@@ -97,7 +97,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         _, names = encode(known)
         self._features(X, dataset.raw, first=True)
         self._fit(with_classes(dataset, names), *self._rule(domains), measured=False)
-        self.classes_ = as_given(names, known)
+        self.classes_ = original_labels(names, known)
         return self
 
     def fit_dataset(
@@ -164,7 +164,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             )  # fmt: skip
         kept = None
         if self.keep_sample:
-            kept = sample(dataset, stage.train, held, most=self.keep_sample, seed=self.seed)
+            kept = draw_sample(dataset, stage.train, held, limit=self.keep_sample, seed=self.seed)
         columns = self.__dict__.get("feature_names_in_", dataset.columns)
         return SavedModel(
             built.deploy(), built.encoder, dataset.classes, self.record_, gauge, HeldOut.of(dataset, held), kept,

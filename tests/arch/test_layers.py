@@ -43,9 +43,16 @@ def layer(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+LIGHT = {("catalog", "registry"), ("catalog", "holdfast.data.registry")}  # a table of names, without torch
+
+
 def imported(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and any(
+            (layer(path), name) in LIGHT for name in (node.module, *(alias.name for alias in node.names))
+        ):
+            continue
         if isinstance(node, ast.ImportFrom) and node.module == "holdfast":
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast."):

@@ -168,7 +168,7 @@ def test_necks_that_serve_work_on_every_place(worlds, folder, neck):
     body = encoder(folder)
     made = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
     model = Model(body, made, catalog.build("heads", "linear", made.width, dataset.classes, body, options={})).eval()
-    x, y = examples.both(torch.arange(6))
+    x, y = examples.inputs_and_targets(torch.arange(6))
     output = model(x)
     assert output.shape == (6, x.at.shape[1], len(dataset.classes))
     bound.loss(output, y).backward()

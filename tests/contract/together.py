@@ -94,7 +94,7 @@ def trained(place: Place, name: str) -> Method:
                 for step in range(STEPS):
                     train_step(method, next(batches))
                     method.on_valid(step, {"d0": 0.5}, {"d0": 1.0 + step})
-            method.end_stage(place.examples.once(parts, BATCH))
+            method.end_stage(place.examples.one_pass(parts, BATCH))
     return method
 
 

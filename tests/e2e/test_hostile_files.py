@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from holdfast.core.checkpoint import save_tensors
 from holdfast.core.errors import BadInput
-from holdfast.data.load import read
+from holdfast.data.load import load_data
 from holdfast.data.readers import arrays as archives
 from holdfast.models.saved import load_model
 from tests.e2e.conftest import write_reviews
@@ -55,7 +55,7 @@ def test_no_file_is_unpickled_whatever_it_is_called(tmp_path):
             path.write_bytes(content)
             for form in ("table", "tags", "questions", "corpus"):
                 with pytest.raises(BadInput):
-                    read(path, known={}, form=form)
+                    load_data(path, known={}, form=form)
             path.unlink()
     assert not mark.exists()
 
@@ -148,7 +148,7 @@ def test_an_archive_that_would_fill_the_disk_is_refused_unopened(tmp_path, monke
     other = packed(tmp_path / "x.npz", {"x.npy": array.getvalue(), "y.npy": array.getvalue()})
     for path in (bomb, other):
         with pytest.raises(BadInput, match=r"would unpack from .* to .* GiB"):
-            read(path, known={})
+            load_data(path, known={})
 
 
 def test_an_array_that_claims_to_be_huge_is_one_sentence(tmp_path):
@@ -156,7 +156,7 @@ def test_an_array_that_claims_to_be_huge_is_one_sentence(tmp_path):
     np.lib.format.write_array_header_1_0(array, {"descr": "<f8", "fortran_order": False, "shape": (1 << 45, 8)})
     path = packed(tmp_path / "x.npz", {"x.npy": array.getvalue() + b"\0" * 64, "y.npy": array.getvalue()})
     with pytest.raises(BadInput, match=r"x\.npz"):
-        read(path, known={})
+        load_data(path, known={})
 
 
 def test_a_path_out_of_an_archive_is_written_nowhere(tmp_path):
@@ -167,7 +167,7 @@ def test_a_path_out_of_an_archive_is_written_nowhere(tmp_path):
     )
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(BadInput):
-        read(path, known={})
+        load_data(path, known={})
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.cli.options import read_config
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import read
+from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
 from holdfast.estimator import DomainClassifier
 from holdfast.models.saved import SavedModel, load_model
@@ -65,7 +65,7 @@ def checks(model, tmp_path):
             ("corpus", ()),
         ):
             with refused():
-                assert isinstance(read(path, known={}, need=need, form=form), Dataset)
+                assert isinstance(load_data(path, known={}, need=need, form=form), Dataset)
 
     def setting(drawn):
         path = tmp_path / "settings.json"

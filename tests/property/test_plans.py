@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import Share
+from holdfast.data.splits import DomainRows
 from holdfast.protocols.plan import Stage, rows_of
 
 PLANS = {
@@ -29,7 +29,7 @@ def shares_of(sizes, marked=None):
         if marked is not None:
             kind = np.asarray([marked[i % len(marked)] for i in range(size)])
             given = {k: rows[kind == i] for i, k in enumerate(("train", "valid", "test"))}
-        found[name] = Share(name, rows, given)
+        found[name] = DomainRows(name, rows, given)
         start += size
     return found
 
@@ -54,7 +54,7 @@ def test_no_plan_leaks(plan, oracle, sizes, seed, marked):
                 assert len(part)
             if marked is not None:
                 for part in stage.train:
-                    assert set(part.rows.tolist()) <= set(shares[part.domain].given["train"].tolist())
+                    assert set(part.rows.tolist()) <= set(shares[part.domain].splits["train"].tolist())
 
 
 @pytest.mark.parametrize("plan", ["leave-one-out", "cross-dataset", "single-source"])

@@ -16,7 +16,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
-from holdfast.data.parts import Points, shared_name
+from holdfast.data.part_locations import PartLocations, shared_name
 from holdfast.data.splits import Part
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.experts.graft import expert_layers
@@ -55,7 +55,7 @@ def view_patches(
     *,
     seed: int,
     names: Sequence[str] | None = None,
-    points: Points | None = None,
+    points: PartLocations | None = None,
 ) -> PatchView | None:
     """In evaluation; `names` are those of all rows, DOMAIN/CLASS/FILE. None where it is no vision transformer."""
     net = model.backbone

@@ -21,7 +21,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
 from holdfast.data.batches import Examples
-from holdfast.data.parts import Points
+from holdfast.data.part_locations import PartLocations
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
 
@@ -89,7 +89,7 @@ def collect_views(
     most: int = MOST,
     classes: Sequence[str] = (),
     names: Sequence[str] | None = None,
-    points: Points | None = None,
+    points: PartLocations | None = None,
     scored: Scored | None = None,
 ) -> Views:
     """At most `most` rows a side, shared evenly by its domains and drawn by seed; the model is left as it was.

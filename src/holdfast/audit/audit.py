@@ -35,7 +35,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers.memory import Source
-from holdfast.data.write import check_apart
+from holdfast.data.write import check_not_input
 from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid
 from holdfast.run.settings import make_spec
@@ -99,7 +99,7 @@ def audit(
     if not 0.7 <= near <= 1:
         raise BadInput(f"near is the likeness of two texts, from 0.7 to 1, not {near}")
     if out is not None:
-        check_apart("--out", Path(out), data)
+        check_not_input("--out", Path(out), data)
     if clean is not None:
         check_clean(Path(clean), data)
     say = tell or (lambda sentence: None)
@@ -135,7 +135,7 @@ def audit(
     given += [] if data_dir is None else ["--data-dir", str(data_dir)]
     given += [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]
     spec = make_spec(dataset, task=task)
-    advice = advise(shlex.join(given), spec, examples.kind, verdict, facts, leaked, dataset.more_domains)
+    advice = advise(shlex.join(given), spec, examples.kind, verdict, facts, leaked, dataset.more_domains_hint)
     told = headline(verdict, len(facts), labelled=bool(shifts))
     page = None if out is None else Path(out)
     if page is not None:

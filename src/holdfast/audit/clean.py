@@ -16,8 +16,8 @@ from holdfast.core.files import write_text
 from holdfast.core.inputs import Question, Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.readers import formats
-from holdfast.data.readers.table import each_row
-from holdfast.data.write import check_apart, check_suffix, write_pieces
+from holdfast.data.readers.table import iter_rows
+from holdfast.data.write import check_not_input, check_suffix, write_tables
 
 LINES = (".jsonl", ".ndjson")
 
@@ -25,7 +25,7 @@ LINES = (".jsonl", ".ndjson")
 def check_clean(out: Path, data: object) -> None:
     """Refuse, before any work is done, a file that cannot be written or that is the input itself."""
     check_suffix(out)
-    check_apart("--clean", out, data)
+    check_not_input("--clean", out, data)
 
 
 def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, kept: np.ndarray) -> Path:
@@ -40,7 +40,7 @@ def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, kept: n
     nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
     if nested and out.suffix == ".csv":
         raise BadInput(f"column '{nested[0]}' holds lists, which a csv file cannot: name a .jsonl or .parquet file")
-    return write_pieces(out, iter([table]))
+    return write_tables(out, iter([table]))
 
 
 def _own_table(path: Path) -> pa.Table | None:
@@ -49,11 +49,11 @@ def _own_table(path: Path) -> pa.Table | None:
         return None
     if path.suffix.lower() == ".parquet":
         return formats.parquet.read_table(path)
-    names = formats.peek(path).names
+    names = formats.read_schema(path).names
     if path.suffix.lower() in LINES:
-        return pa.Table.from_pylist(list(each_row(path, names)))
+        return pa.Table.from_pylist(list(iter_rows(path, names)))
     types = dict.fromkeys(names, pa.large_string())
-    return pa.Table.from_batches(list(formats.stream(path, types, formats.LONG_BLOCK)))
+    return pa.Table.from_batches(list(formats.iter_batches(path, types, formats.LONG_BLOCK)))
 
 
 def _made(dataset: Dataset, kept: np.ndarray) -> pa.Table:

@@ -18,8 +18,8 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from holdfast.audit.hashing import candidates, mixed
 from holdfast.core.seeds import derive
+from holdfast.data.decode import decode_image
 from holdfast.data.raw import Pixels, Raw
-from holdfast.data.readers.images import decode
 
 SIDE = 72  # pixels that a file is decoded to: 8 rows of 9 and 9 columns of 8 make the hash
 COLOURS, GREYS = 8, 24  # pixels a side of what is kept
@@ -85,7 +85,7 @@ def _decoded(raw: Raw) -> Iterator[Tensor]:
             if files is None:
                 yield raw.take(np.arange(start, stop), size=None if isinstance(raw, Pixels) else SIDE)
             else:
-                yield torch.stack(list(pool.map(partial(decode, size=SIDE), files[start:stop])))
+                yield torch.stack(list(pool.map(partial(decode_image, size=SIDE), files[start:stop])))
 
 
 def _difference_hash(grey: Tensor) -> np.ndarray:

@@ -21,6 +21,7 @@ from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.entry import BrokenEntry, DatasetEntry, EncoderEntry, Entry, MethodEntry, remember
 from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
+from holdfast.data import registry
 
 OPEN_SECTIONS: dict[str, dict[str, Any]] = {"methods": METHODS, "encoders": ENCODERS, "datasets": DATASETS}
 INPUT_KINDS = ("text", "image", "vector", "graph")
@@ -69,7 +70,9 @@ def register_dataset(read: Callable[..., Any], name: str | None = None, about: s
     """Add a function that returns a `Dataset` and return its name."""
     if not callable(read):
         raise BadInput(f"{read!r} is not a data set: pass a function that returns a Dataset")
-    return _register("datasets", DatasetEntry(_target(read), about or _first_line(read)), read, name)
+    name = _register("datasets", DatasetEntry(_target(read), about or _first_line(read)), read, name)
+    registry.register(name, read)
+    return name
 
 
 REGISTER: dict[str, Callable[..., str]] = {

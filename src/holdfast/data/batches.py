@@ -77,7 +77,7 @@ class Batches:
         return self._made(rows)
 
     def _made(self, rows: Tensor) -> DomainBatch:
-        x, y = self.examples.both(rows)
+        x, y = self.examples.inputs_and_targets(rows)
         if self.transform is not None:
             x = self.transform(x, self.own)
         if self.redraw is not None:
@@ -159,19 +159,19 @@ class Examples:
         """The raw examples that these rows were made of."""
         return rows if self.starts is None else torch.searchsorted(self.starts, rows, right=True) - 1
 
-    def both(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+    def inputs_and_targets(self, rows: Tensor) -> tuple[Inputs, Tensor]:
         """Inputs and targets; rows of a tensor travel to the device once for both."""
         if isinstance(self.store, TensorStore):
             rows = inputs.to(rows, self.device)
         return self.inputs(rows), self.targets(rows)
 
-    def once(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
+    def one_pass(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
         """One pass over the parts in order, each batch from one domain."""
         for part in parts:
             for rows in self.rows_of(part).split(size):
-                yield DomainBatch(*self.both(rows), (self.index[part.domain],), (len(rows),))
+                yield DomainBatch(*self.inputs_and_targets(rows), (self.index[part.domain],), (len(rows),))
 
-    def over(
+    def iter_batches(
         self, rows: np.ndarray, *, together: tuple[int, int] | None = None, shared: bool = False
     ) -> Iterator[tuple[Tensor, Inputs, Tensor]]:
         """Many rows in large even batches: places among the rows, inputs, targets.
@@ -183,7 +183,7 @@ class Examples:
         even = together is None
         cut = even_chunks(self.store, wanted, self.device) if even else shuffled_chunks(len(wanted), *together)
         for at in islice(cut, parallel.rank(), None, parallel.world_size()) if shared else cut:
-            yield at, *self.both(wanted[at])
+            yield at, *self.inputs_and_targets(wanted[at])
 
     @torch.no_grad()
     def map(
@@ -201,7 +201,7 @@ class Examples:
         Where it is shared, all processes of a run come here, each does some of the rows, and all get everything.
         """
         found = []
-        for at, x, y in self.over(rows, together=together, shared=shared):
+        for at, x, y in self.iter_batches(rows, together=together, shared=shared):
             found.append((at, (function(x, y) if targets else function(x)).float()))
             if tick is not None:
                 tick(len(at))

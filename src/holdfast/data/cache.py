@@ -21,8 +21,8 @@ from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree, state_digest
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_atomic
+from holdfast.data.decode import decode_image
 from holdfast.data.raw import Raw
-from holdfast.data.readers.images import decode
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -44,9 +44,9 @@ def cached_features(
         name = hashlib.sha256(f"{key}/{raw.digest(rows)}".encode()).hexdigest()[:32]
         path = folder / "features" / f"{name}.safetensors"
         features = _read(path, len(rows))
-        if parallel.all_max(int(features is None))[0]:  # in some process, and then they share the work
+        if parallel.any_of(int(features is None))[0]:  # in some process, and then they share the work
             missing, features = features is None, compute(rows)
-            if missing and parallel.is_first():
+            if missing and parallel.first():
                 _write(path, features)
         assert features is not None
         found.append(features)
@@ -90,7 +90,7 @@ def decoded(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | 
     key = hashlib.sha256(f"{raw.digest(np.arange(len(raw)))}/{size}".encode()).hexdigest()[:32]
     path = folder / "pictures" / f"{key}-{size}.uint8"
     count = len(files) * 3 * size * size
-    with parallel.local_first():
+    with parallel.first_here():
         if not path.is_file() or path.stat().st_size != count:
             write_atomic(path, partial(_write_decoded, files=files, size=size, tick=tick))
     # private, so that whoever writes into it changes no file
@@ -102,7 +102,7 @@ def _write_decoded(draft: Path, *, files: list[Path], size: int, tick: Callable[
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, draft.open("wb") as file:
         for start in range(0, len(files), CHUNK):
             chunk = files[start : start + CHUNK]
-            for image in pool.map(partial(decode, size=size), chunk):
+            for image in pool.map(partial(decode_image, size=size), chunk):
                 file.write(image.numpy().data)
             if tick is not None:
                 tick(len(chunk))

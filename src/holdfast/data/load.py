@@ -1,4 +1,4 @@
-"""One door to all data: a known name, a folder of images or graphs, a table or arrays, with settings after an @."""
+"""Load data from a published name, a file, a folder or a DataFrame; settings may follow the name after an @."""
 
 from __future__ import annotations
 
@@ -12,75 +12,91 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data.dataset import Dataset
-from holdfast.data.known.graph_sets import shifted
 from holdfast.data.readers import formats
 from holdfast.data.readers.arrays import read_arrays
 from holdfast.data.readers.corpus import read_corpus
-from holdfast.data.readers.graphs import SUFFIXES as GRAPHS
+from holdfast.data.readers.graphs import SUFFIXES as GRAPH_SUFFIXES
 from holdfast.data.readers.graphs import holds_graphs, read_graphs
 from holdfast.data.readers.images import read_images
+from holdfast.data.readers.memory import Source, read_frame
 from holdfast.data.readers.molecules import read_molecules, smiles_column
 from holdfast.data.readers.questions import read_questions
 from holdfast.data.readers.table import read_table, table_pieces
 from holdfast.data.readers.tags import read_tags
+from holdfast.data.registry import READERS, Reader
+from holdfast.data.shifts import apply_shift
 
-SHIFT = ("shift", "environments", "group")
-FORMS: dict[str, Callable[..., Dataset]] = {"tags": read_tags, "questions": read_questions, "corpus": read_corpus}
+SHIFT_SETTINGS = ("shift", "environments", "group")
+FORMS: dict[str, Reader] = {"tags": read_tags, "questions": read_questions, "corpus": read_corpus}
 
 
-def read(
-    data: str | Path,
+def load_data(
+    data: Source,
     *,
     columns: Mapping[str, str] | None = None,
     need: Collection[str] = ("label", "domain"),
     data_dir: Path | None = None,
-    known: Mapping[str, Callable[..., Dataset]],
     form: str = "table",
+    known: Mapping[str, Reader] = READERS,
 ) -> Dataset:
-    """The data set of this name in `known`, else the file or folder of this path, read in the form that a task takes.
+    """Load a data set.
 
-    `NAME@KEY=VALUE,KEY=VALUE` sets what the set has to set; `shift=size` cuts any graphs by that shift.
+    Args:
+        data: a path, the name of a published data set, a DataFrame, or a Dataset, which is returned as it is.
+            `NAME@KEY=VALUE,KEY=VALUE` passes settings to the reader; `shift=size` splits any graphs by that shift.
+        columns: role to column name, for example `{"label": "stars"}`.
+        need: roles that must be present.
+        data_dir: folder with the files of published data sets.
+        form: what the task reads: `table`, `tags`, `questions` or `corpus`.
+        known: readers of named data sets.
     """
-    data, text = _asked(data, known)
-    given = _settings(text)
-    if "shift" in given:  # which makes the domains
-        need = [each for each in need if each != "domain"]
-    make = _reader(data, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
-    free = _free(make)
-    for key in given:
-        if key not in (*free, *SHIFT):
-            raise unknown(f"setting of {data}", key, [*free, *SHIFT])
-    if given and "shift" not in given and set(given) & set(SHIFT):
-        raise BadInput(f"'{data}@{text}' says how to group a shift, but names none: add shift=size, degree or scaffold")
-    made = make(**{key: value for key, value in given.items() if key in free})
-    if "shift" in given:
-        chosen = {key: value for key, value in given.items() if key in SHIFT and key != "shift"}
-        made = shifted(made, str(given["shift"]), **chosen)
-    return replace(made, name=f"{made.name}@{text}") if text else made
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, pd.DataFrame) and form == "table":
+        return read_frame(data, columns=columns, need=need)
+    if not isinstance(data, str | Path):
+        raise BadInput(
+            f"data must be a path, the name of a data set, a Dataset or a DataFrame with a label and a domain column, "
+            f"got a {type(data).__name__}{'' if form == 'table' else ' for this task'}: write it to a file"
+        )
+    source, text = _split_settings(data, known)
+    settings = _parse_settings(text)
+    if "shift" in settings:  # the shift defines the domains
+        need = [role for role in need if role != "domain"]
+    reader = _reader(source, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
+    accepted = _free_keywords(reader)
+    for key in settings:
+        if key not in (*accepted, *SHIFT_SETTINGS):
+            raise unknown(f"setting of {source}", key, [*accepted, *SHIFT_SETTINGS])
+    if "shift" not in settings and set(settings) & set(SHIFT_SETTINGS):
+        raise BadInput(f"'{source}@{text}' configures a shift but names none: add shift=size, degree or scaffold")
+    dataset = reader(**{key: value for key, value in settings.items() if key in accepted})
+    if "shift" in settings:
+        options = {key: value for key, value in settings.items() if key in SHIFT_SETTINGS and key != "shift"}
+        dataset = apply_shift(dataset, str(settings["shift"]), **options)
+    return replace(dataset, name=f"{dataset.name}@{text}") if text else dataset
 
 
-def pieces(
-    data: str | Path,
+def load_chunks(
+    data: str | Path | Dataset,
     *,
     rows: int,
     columns: Mapping[str, str] | None = None,
-    known: Mapping[str, Callable[..., Dataset]],
     form: str = "table",
+    known: Mapping[str, Reader] = READERS,
 ) -> Iterator[Dataset]:
-    """Examples without a need for labels or domains, so many rows at a time; a table is never in memory as a whole."""
-    name, text = _asked(data, known)
-    make = _reader(name, columns=columns, need=(), data_dir=None, known=known, form=form)
-    if isinstance(make, partial) and make.func is read_table and not text:
-        yield from table_pieces(*make.args, **make.keywords, rows=rows)
-    else:
-        yield from cut(read(data, columns=columns, need=(), known=known, form=form), rows)
-
-
-def cut(dataset: Dataset, rows: int) -> Iterator[Dataset]:
-    """A data set in pieces of so many rows."""
+    """Load examples without labels or domains, `rows` at a time; a table is streamed from disk."""
+    if not isinstance(data, Dataset):
+        source, text = _split_settings(data, known)
+        reader = _reader(source, columns=columns, need=(), data_dir=None, known=known, form=form)
+        if isinstance(reader, partial) and reader.func is read_table and not text:
+            yield from table_pieces(*reader.args, **reader.keywords, rows=rows)
+            return
+    dataset = load_data(data, columns=columns, need=(), known=known, form=form)
     for start in range(0, len(dataset), rows):
         yield dataset.subset(np.arange(start, min(start + rows, len(dataset))))
 
@@ -91,25 +107,26 @@ def _reader(
     columns: Mapping[str, str] | None,
     need: Collection[str],
     data_dir: Path | None,
-    known: Mapping[str, Callable[..., Dataset]],
+    known: Mapping[str, Reader],
     form: str,
-) -> Callable[..., Dataset]:
+) -> Reader:
+    """Return the reader for a name or path, with everything but its settings bound."""
     if isinstance(data, str) and data in known:
         return partial(known[data], data_dir=data_dir)
     path = Path(data).expanduser()
-    if data == "":  # which as a path is the folder one is in
-        raise BadInput("the data has an empty name: name a file, a folder or a known data set")
+    if data == "":  # as a path, this would be the current folder
+        raise BadInput("the data has an empty name: pass a file, a folder or the name of a data set")
     if not path.exists():
         raise _not_found(str(data), known)
     if form in FORMS:
         return partial(FORMS[form], path, columns=columns, need=need)
-    if (path.is_dir() or path.suffix.lower() in GRAPHS) and holds_graphs(path):
+    if (path.is_dir() or path.suffix.lower() in GRAPH_SUFFIXES) and holds_graphs(path):
         if columns:
-            raise BadInput(f"{path} holds graphs, which have no columns: leave --column out")
+            raise BadInput(f"{path} holds graphs, which have no columns: remove --column")
         return partial(read_graphs, path)
     if path.is_dir():
         if columns:
-            raise BadInput(f"{path} is a folder of images, which has no columns: leave --column out")
+            raise BadInput(f"{path} is a folder of images, which has no columns: remove --column")
         return partial(read_images, path, need=need)
     if path.suffix.lower() == ".npz":
         return partial(read_arrays, path, columns=columns, need=need)
@@ -119,43 +136,43 @@ def _reader(
     if path.suffix.lower() in formats.SUFFIXES:
         return partial(read_table, path, columns=columns, need=need)
     raise BadInput(
-        f"{path} has the suffix '{path.suffix}', which is not known: use one of "
-        f"{', '.join((*formats.SUFFIXES, '.npz', *GRAPHS))}, or a folder of images or graphs"
+        f"{path} has the unknown suffix '{path.suffix}': use one of "
+        f"{', '.join((*formats.SUFFIXES, '.npz', *GRAPH_SUFFIXES))}, or a folder of images or graphs"
     )
 
 
-def _asked(data: str | Path, known: Collection[str]) -> tuple[str | Path, str]:
-    """The data and the settings after its last @; a file whose name has one is that file."""
+def _split_settings(data: str | Path, known: Collection[str]) -> tuple[str | Path, str]:
+    """Split NAME@SETTINGS at the last @, unless a file or data set has the complete name."""
     if not isinstance(data, str) or "@" not in data or data in known or Path(data).expanduser().exists():
         return data, ""
     name, _, text = data.rpartition("@")
     return name, text
 
 
-def _settings(text: str) -> dict[str, Any]:
-    """`shift=size,environments=3` to a dict; values are JSON where they can be."""
-    found: dict[str, Any] = {}
+def _parse_settings(text: str) -> dict[str, Any]:
+    """Parse `shift=size,environments=3`; values are JSON where possible, else strings."""
+    settings: dict[str, Any] = {}
     for pair in text.split(",") if text else ():
         key, sign, value = pair.partition("=")
         if not sign or not key:
-            raise BadInput(f"after an @ stand settings KEY=VALUE, such as nci1@shift=size, not '{pair}'")
+            raise BadInput(f"'{pair}' after the @ is not a setting: write KEY=VALUE, such as nci1@shift=size")
         try:
-            found[key.strip()] = json.loads(value)
+            settings[key.strip()] = json.loads(value)
         except json.JSONDecodeError:
-            found[key.strip()] = value.strip()
-    return found
+            settings[key.strip()] = value.strip()
+    return settings
 
 
-def _free(make: Callable[..., Dataset]) -> list[str]:
-    """What a reader can be told beyond what it was told already."""
-    taken = make.keywords if isinstance(make, partial) else {}
-    parameters = inspect.signature(make).parameters.values()
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in taken]
+def _free_keywords(reader: Callable[..., Dataset]) -> list[str]:
+    """Return the keyword-only parameters that are not bound yet."""
+    bound = reader.keywords if isinstance(reader, partial) else {}
+    parameters = inspect.signature(reader).parameters.values()
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in bound]
 
 
 def _not_found(data: str, known: Collection[str]) -> BadInput:
     near = difflib.get_close_matches(data, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
     return BadInput(
-        f"'{data}' is neither a file, nor a folder, nor a known data set: {hint} `holdfast list datasets` shows those"
+        f"'{data}' is not a file, a folder or a known data set: {hint} `holdfast list datasets` lists the known ones"
     )

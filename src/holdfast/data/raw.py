@@ -1,4 +1,4 @@
-"""Raw examples as columns: they stay where they are (arrow buffers, files) until rows are asked for.
+"""Columns of raw examples, which stay in Arrow buffers, arrays or files until rows are requested.
 
 n examples
 """
@@ -17,6 +17,7 @@ import torch
 
 from holdfast.core.files import file_digest
 from holdfast.core.inputs import Graphs
+from holdfast.data.decode import decode_image
 
 
 class Raw(ABC):
@@ -29,19 +30,19 @@ class Raw(ABC):
 
     @abstractmethod
     def take(self, rows: np.ndarray, *, size: int | None = None) -> Any:
-        """The plain examples a backbone prepares; `size` is the side of decoded images."""
+        """Return the examples in these rows as a backbone expects them; `size` is the side of decoded images."""
 
     @abstractmethod
     def digest(self, rows: np.ndarray) -> str:
-        """A hash of the content of these rows."""
+        """Return a hash of the content of these rows."""
 
     def files(self) -> list[Path] | None:
-        """The image file of each example, where that is what they are."""
+        """Return the image file of each example, or None if the examples are not image files."""
         return None
 
 
 class Texts(Raw):
-    """Texts, or pairs of texts when `second` is given, as arrow string columns."""
+    """Texts, or pairs of texts if `second` is passed, as Arrow string columns."""
 
     kind = "text"
 
@@ -50,11 +51,11 @@ class Texts(Raw):
 
     @staticmethod
     def of(examples: Sequence[str] | Sequence[tuple[str, str]]) -> Texts:
-        """From a list of str or of pairs."""
+        """Build the column from a list of strings or of pairs of strings."""
         if len(examples) and not isinstance(examples[0], str):
             first, second = ([pair[i] for pair in examples] for i in (0, 1))
-            return Texts(_column(first), _column(second))
-        return Texts(_column(examples))
+            return Texts(_string_column(first), _string_column(second))
+        return Texts(_string_column(examples))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -67,19 +68,19 @@ class Texts(Raw):
         return list(zip(first, self.second.take(at).to_pylist(), strict=True))
 
     def digest(self, rows: np.ndarray) -> str:
-        found = hashlib.sha256()
+        sha = hashlib.sha256()
         for column in (self.first, self.second):
             if column is None:
                 continue
             for start in range(0, len(rows), 65536):
                 for text in column.take(pa.array(rows[start : start + 65536])).to_pylist():
                     data = text.encode()
-                    found.update(len(data).to_bytes(8, "little") + data)
-            found.update(b"|")
-        return found.hexdigest()
+                    sha.update(len(data).to_bytes(8, "little") + data)
+            sha.update(b"|")
+        return sha.hexdigest()
 
 
-def _column(texts: Sequence[Any]) -> pa.ChunkedArray:
+def _string_column(texts: Sequence[Any]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, type=pa.large_string())])
 
 
@@ -102,7 +103,7 @@ class Vectors(Raw):
 
 
 class Pixels(Raw):
-    """Images already in memory: uint8 (n, 3, h, w)."""
+    """Images in memory: uint8 (n, 3, h, w)."""
 
     kind = "image"
 
@@ -116,29 +117,27 @@ class Pixels(Raw):
         images = torch.from_numpy(self.data[rows])
         if size is None or images.shape[-2:] == (size, size):
             return images
-        wide = torch.nn.functional.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
-        return wide.round().clamp(0, 255).to(torch.uint8)
+        resized = torch.nn.functional.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
+        return resized.round().clamp(0, 255).to(torch.uint8)
 
     def digest(self, rows: np.ndarray) -> str:
         return hashlib.sha256(str(self.data.shape[1:]).encode() + self.data[rows].tobytes()).hexdigest()
 
 
-class Pictures(Raw):
-    """Image files, decoded at the size a backbone asks for."""
+class ImageFiles(Raw):
+    """Image files, decoded on demand at the size that a backbone requests."""
 
     kind = "image"
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
-        self._digests: dict[Path, str] = {}  # a data set is asked for them more than once
+        self._digests: dict[Path, str] = {}  # hashing a file is slow, and digests are requested repeatedly
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> torch.Tensor:
-        from holdfast.data.readers.images import decode
-
-        return torch.stack([decode(self.paths[i], size or 224) for i in rows])
+        return torch.stack([decode_image(self.paths[i], size or 224) for i in rows])
 
     def digest(self, rows: np.ndarray) -> str:
         for path in (self.paths[i] for i in rows):
@@ -150,8 +149,31 @@ class Pictures(Raw):
         return self.paths
 
 
-class Rows(Raw):
-    """Some rows of another column, without a copy."""
+class GraphList(Raw):
+    """Graphs in memory: one `Graphs` with a single graph per example."""
+
+    kind = "graph"
+
+    def __init__(self, graphs: Sequence[Graphs]) -> None:
+        self.graphs = list(graphs)
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def take(self, rows: np.ndarray, *, size: int | None = None) -> list[Graphs]:
+        return [self.graphs[i] for i in rows]
+
+    def digest(self, rows: np.ndarray) -> str:
+        sha = hashlib.sha256()
+        for graph in self.take(rows):
+            for tensor in (graph.nodes, graph.edges, graph.weights):
+                if tensor is not None:
+                    sha.update(str(tuple(tensor.shape)).encode() + tensor.contiguous().numpy().tobytes())
+        return sha.hexdigest()
+
+
+class Subset(Raw):
+    """Selected rows of another column, without a copy."""
 
     def __init__(self, base: Raw, rows: np.ndarray) -> None:
         self.base, self.rows, self.kind = base, rows, base.kind
@@ -166,28 +188,44 @@ class Rows(Raw):
         return self.base.digest(self.rows[rows])
 
     def files(self) -> list[Path] | None:
-        found = self.base.files()
-        return None if found is None else [found[i] for i in self.rows]
+        paths = self.base.files()
+        return None if paths is None else [paths[i] for i in self.rows]
 
 
-class GraphList(Raw):
-    """Graphs in memory, one Graphs of a single graph per example."""
+class Concat(Raw):
+    """Columns of one kind, concatenated without a copy."""
 
-    kind = "graph"
-
-    def __init__(self, graphs: Sequence[Graphs]) -> None:
-        self.graphs = list(graphs)
+    def __init__(self, columns: Sequence[Raw]) -> None:
+        assert len({column.kind for column in columns}) == 1, columns
+        self.columns, self.kind = list(columns), columns[0].kind
+        self.starts = np.cumsum([0, *map(len, columns)])
 
     def __len__(self) -> int:
-        return len(self.graphs)
+        return int(self.starts[-1])
 
-    def take(self, rows: np.ndarray, *, size: int | None = None) -> list[Graphs]:
-        return [self.graphs[i] for i in rows]
+    def take(self, rows: np.ndarray, *, size: int | None = None) -> Any:
+        owner = self._owner(rows)
+        examples: list[Any] = [None] * len(rows)
+        for i, column in enumerate(self.columns):
+            positions = np.flatnonzero(owner == i)
+            if len(positions):
+                taken = column.take(rows[positions] - self.starts[i], size=size)
+                for position, example in zip(positions, taken, strict=True):
+                    examples[position] = example
+        return torch.stack(examples) if examples and isinstance(examples[0], torch.Tensor) else examples
 
     def digest(self, rows: np.ndarray) -> str:
-        found = hashlib.sha256()
-        for graph in self.take(rows):
-            for part in (graph.nodes, graph.edges, graph.weights):
-                if part is not None:
-                    found.update(str(tuple(part.shape)).encode() + part.contiguous().numpy().tobytes())
-        return found.hexdigest()
+        """Equal the digest of one column if all rows lie in it, so that its cached features are reused."""
+        owner = self._owner(rows)
+        changes = np.flatnonzero(np.diff(owner)) + 1
+        runs = [(owner[at[0]], rows[at]) for at in np.split(np.arange(len(rows)), changes) if len(at)]
+        digests = [self.columns[i].digest(run - self.starts[i]) for i, run in runs]
+        return digests[0] if len(digests) == 1 else hashlib.sha256("|".join(digests).encode()).hexdigest()
+
+    def files(self) -> list[Path] | None:
+        paths = [column.files() for column in self.columns]
+        return None if None in paths else [path for files in paths if files is not None for path in files]
+
+    def _owner(self, rows: np.ndarray) -> np.ndarray:
+        """Return (n,) the index of the column that holds each row."""
+        return np.searchsorted(self.starts, rows, side="right") - 1

@@ -1,4 +1,4 @@
-"""A small sample of a data set kept in one file, whatever its kind: texts, vectors, images, graphs.
+"""A small sample of a data set, saved in one file inside a model folder.
 
 n examples
 """
@@ -23,72 +23,74 @@ from holdfast.data.splits import TEST, TRAIN, Part
 
 
 @dataclass(frozen=True)
-class Kept:
-    """At most `most` training and `most` held-out examples of each domain, marked train and test."""
+class Sample:
+    """At most `limit` training and `limit` held-out examples per domain, with splits train and test."""
 
     dataset: Dataset
-    most: int
+    limit: int
 
-    def joined(self, other: Kept) -> Kept:
-        return Kept(replace(join([self.dataset, other.dataset]), name=self.dataset.name), self.most)
-
-
-def check_sample(dataset: Dataset, most: int) -> None:
-    """One sentence, before anything is trained, where no such sample can be kept."""
-    if most < 0:
-        raise BadInput(f"--keep-sample takes a number of examples, 0 or more, not {most}")
-    if most and isinstance(_first(dataset.raw), Sentence | Question):
-        raise BadInput("--keep-sample keeps texts, vectors, images and graphs, and no tags or answers: leave it out")
+    def merge(self, other: Sample) -> Sample:
+        """Return a sample with the examples of both."""
+        return Sample(replace(join([self.dataset, other.dataset]), name=self.dataset.name), self.limit)
 
 
-def sample(dataset: Dataset, train: Sequence[Part], held: Sequence[Part], *, most: int, seed: int) -> Kept:
-    """Draw the examples to keep by seed."""
+def check_sample(dataset: Dataset, limit: int) -> None:
+    """Raise before training if no sample of this data set can be saved."""
+    if limit < 0:
+        raise BadInput(f"--keep-sample must be a number of examples of at least 0, got {limit}")
+    if limit and isinstance(_first_text(dataset.raw), Sentence | Question):
+        raise BadInput(
+            "--keep-sample supports texts, vectors, images and graphs, not tags or answers: remove --keep-sample"
+        )
+
+
+def draw_sample(dataset: Dataset, train: Sequence[Part], held: Sequence[Part], *, limit: int, seed: int) -> Sample:
+    """Draw at most `limit` examples per part with the seed."""
     rows, split = [], []
-    for mark, parts in ((TRAIN, train), (TEST, held)):
-        for part in parts:
-            chance = np.random.default_rng(derive(seed, "kept", part.domain, mark))
+    for mark, marked in ((TRAIN, train), (TEST, held)):
+        for part in marked:
+            rng = np.random.default_rng(derive(seed, "kept", part.domain, mark))
             chosen = part.rows
-            if len(chosen) > most:
-                chosen = np.sort(chance.choice(chosen, most, replace=False))
+            if len(chosen) > limit:
+                chosen = np.sort(rng.choice(chosen, limit, replace=False))
             rows.append(chosen)
             split.append(np.full(len(chosen), mark, dtype=np.int64))
-    made = dataset.subset(np.concatenate(rows))
-    plain = replace(made, split=np.concatenate(split), ids=None, time=None, notes=())
-    return Kept(plain, most)
+    subset = dataset.subset(np.concatenate(rows))
+    return Sample(replace(subset, split=np.concatenate(split), ids=None, time=None, notes=()), limit)
 
 
-def save_sample(path: Path, kept: Kept, *, size: int | None) -> Path:
-    """Write it; images are kept at `size` pixels a side."""
-    dataset, every = kept.dataset, np.arange(len(kept.dataset))
+def save_sample(path: Path, sample: Sample, *, size: int | None) -> Path:
+    """Write a sample to a file; images are saved with `size` pixels per side."""
+    dataset = sample.dataset
     assert dataset.split is not None
     codes = {"y": dataset.y, "domain": dataset.domain, "split": dataset.split}
     tree = {
-        "most": kept.most,
+        "most": sample.limit,
         "name": dataset.name,
         "kind": dataset.raw.kind,
         "classes": list(dataset.classes),
         "domains": list(dataset.domains),
         **{name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in codes.items()},
-        "examples": _plain(dataset.raw.take(every, size=size)),
+        "examples": _to_tree(dataset.raw.take(np.arange(len(dataset)), size=size)),
     }
     return save_tree(path, tree)
 
 
-def load_sample(path: Path) -> Kept:
-    """Read what `save_sample` wrote."""
+def load_sample(path: Path) -> Sample:
+    """Read a sample that `save_sample` wrote."""
     tree = load_tree(path)
     y, domain, split = (tree[name].numpy() for name in ("y", "domain", "split"))
-    raw = _raw(tree["kind"], tree["examples"])
-    made = Dataset(tree["name"], raw, y, tuple(tree["classes"]), domain, tuple(tree["domains"]), split)
-    return Kept(made, tree["most"])
+    raw = _from_tree(tree["kind"], tree["examples"])
+    dataset = Dataset(tree["name"], raw, y, tuple(tree["classes"]), domain, tuple(tree["domains"]), split)
+    return Sample(dataset, tree["most"])
 
 
-def _first(raw: Raw) -> Any:
+def _first_text(raw: Raw) -> Any:
     return raw.take(np.zeros(1, dtype=np.int64))[0] if len(raw) and raw.kind == "text" else None
 
 
-def _plain(examples: Any) -> Any:
-    """What a file of tensors and texts can hold."""
+def _to_tree(examples: Any) -> Any:
+    """Convert examples to tensors, texts, lists and dicts, which a checkpoint file can hold."""
     if isinstance(examples, torch.Tensor):
         return examples
     if examples and isinstance(examples[0], Graphs):
@@ -96,7 +98,7 @@ def _plain(examples: Any) -> Any:
     return list(examples)
 
 
-def _raw(kind: str, examples: Any) -> Raw:
+def _from_tree(kind: str, examples: Any) -> Raw:
     match kind:
         case "text":
             return Texts.of(examples)
@@ -105,7 +107,7 @@ def _raw(kind: str, examples: Any) -> Raw:
         case "image":
             return Pixels(examples.numpy())
         case _:
-            return GraphList([_graph(**each) for each in examples])
+            return GraphList([_graph(**fields) for fields in examples])
 
 
 def _graph(nodes: torch.Tensor, edges: torch.Tensor, weights: torch.Tensor | None) -> Graphs:

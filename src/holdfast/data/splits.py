@@ -1,4 +1,7 @@
-"""Cutting a domain's rows into parts: by the data's own split column where there is one, else by the seed."""
+"""Split the rows of each domain into training, validation and test parts, and recognise held-out rows later.
+
+The split column of the data is used if there is one; otherwise rows are drawn with the seed.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ import torch
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.seeds import generator
-from holdfast.data.dataset import SPLITS, Dataset, Joined
+from holdfast.data.dataset import SPLITS, Dataset
+from holdfast.data.raw import Concat
+
+TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some rows of one domain: indices into the data set, nothing else."""
+    """Rows of one domain, as indices into the data set."""
 
     domain: str
     rows: np.ndarray
@@ -28,55 +34,60 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
-    """All rows of one domain, and those that the data itself assigns to a split."""
+class DomainRows:
+    """All rows of one domain, and the rows that the data assigns to a split."""
 
     domain: str
     rows: np.ndarray
-    given: Mapping[str, np.ndarray]  # empty, or rows for each of train, valid, test
-    more: str = "bring more domains"  # what to do where a plan needs more domains than there are
+    splits: Mapping[str, np.ndarray]  # empty, or rows for each of train, valid, test
+    more_domains_hint: str = "add more domains"  # how to provide more domains, for error messages
 
-    def everything(self) -> Part:
-        return Part(self.domain, self.rows)
+    @staticmethod
+    def of(dataset: Dataset, domain: str, rows: np.ndarray, *, start: int = 0) -> DomainRows:
+        """Build the entry of one domain from its rows in the data set; `start` is added to every row."""
+        splits = {}
+        if dataset.split is not None and (dataset.split[rows] >= 0).any():
+            splits = {kind: rows[dataset.split[rows] == i] + start for i, kind in enumerate(SPLITS)}
+        return DomainRows(domain, rows + start, splits, dataset.more_domains_hint)
 
-    def tested(self, split: str = "test") -> Part:
-        """What a model that never saw this domain is scored on: its rows of that split if it names any, else all."""
+    def test_part(self, split: str = "test") -> Part:
+        """Return the rows to score a model that was not trained on this domain: that split if present, else all."""
         if split not in SPLITS:
             raise unknown("split", split, SPLITS)
-        marked = self.given.get(split, self.rows[:0])
+        marked = self.splits.get(split, self.rows[:0])
         return Part(self.domain, marked if len(marked) else self.rows)
 
-    def only_chooses(self) -> bool:
-        """Whether it has rows to choose a model by and none to train one."""
-        return bool(self.given) and len(self.given["valid"]) > 0 and not len(self.given["train"])
+    def validation_only(self) -> bool:
+        """Whether the domain has validation rows but no training rows."""
+        return bool(self.splits) and len(self.splits["valid"]) > 0 and not len(self.splits["train"])
 
-    def two(self, valid: float, seed: int) -> tuple[Part, Part]:
-        """(train, valid); rows marked as test are left out of both."""
-        if not self.given:
+    def train_valid(self, valid: float, seed: int) -> tuple[Part, Part]:
+        """Return (train, valid); rows of the test split are in neither."""
+        if not self.splits:
             return self._cut(self.rows, valid, seed, "valid")
-        if len(self.given["valid"]) and len(self.given["train"]):
-            return Part(self.domain, self.given["train"]), Part(self.domain, self.given["valid"])
-        return self._cut(self.given["train"], valid, seed, "valid")
+        if len(self.splits["valid"]) and len(self.splits["train"]):
+            return Part(self.domain, self.splits["train"]), Part(self.domain, self.splits["valid"])
+        return self._cut(self.splits["train"], valid, seed, "valid")
 
-    def three(self, valid: float, test: float, seed: int) -> tuple[Part, Part, Part]:
-        """(train, valid, test) inside the domain."""
-        marked = self.given.get("test", self.rows[:0])
+    def train_valid_test(self, valid: float, test: float, seed: int) -> tuple[Part, Part, Part]:
+        """Return (train, valid, test) of this domain."""
+        marked = self.splits.get("test", self.rows[:0])
         if len(marked):
-            return *self.two(valid, seed), Part(self.domain, marked)
+            return *self.train_valid(valid, seed), Part(self.domain, marked)
         rest, held = self._cut(self.rows, test, seed, "test")
-        if self.given and len(self.given["valid"]):  # no test rows named: the named valid rows are the test
-            train, chosen = self._cut(self.given["train"], valid, seed, "valid")
-            return train, chosen, Part(self.domain, self.given["valid"])
+        if self.splits and len(self.splits["valid"]):  # without a test split, the valid split is the test set
+            train, chosen = self._cut(self.splits["train"], valid, seed, "valid")
+            return train, chosen, Part(self.domain, self.splits["valid"])
         return *self._cut(rest.rows, valid, seed, "valid"), held
 
     def _cut(self, rows: np.ndarray, fraction: float, seed: int, name: str) -> tuple[Part, Part]:
         if not isinstance(fraction, int | float) or not 0 < fraction < 1:
-            raise BadInput(f"{name} must be a share between 0 and 1, not {fraction!r}")
+            raise BadInput(f"{name} must be a fraction between 0 and 1, got {fraction!r}")
         held = max(1, int(len(rows) * fraction))
         if len(rows) - held < 1:
             raise BadInput(
-                f"domain '{self.domain}' has {len(rows)} example(s) to train and validate on, at least 2 are "
-                "needed: give it more or leave it out"
+                f"domain '{self.domain}' has {len(rows)} example(s) for training and validation, at least 2 are "
+                "needed: add examples or remove the domain"
             )
         order = torch.randperm(len(rows), generator=generator(seed, "split", name, self.domain)).numpy()
         return (
@@ -85,128 +96,119 @@ class Share:
         )
 
 
-Shares = Mapping[str, Share]
+RowsByDomain = Mapping[str, DomainRows]
 
 
-def shares(dataset: Dataset) -> dict[str, Share]:
-    """The rows of each domain of a data set, in the order of its domains."""
-    found = {}
-    for name in dataset.domains:
-        rows, given = dataset.rows_of(name), {}
-        if dataset.split is not None and (dataset.split[rows] >= 0).any():
-            given = {kind: rows[dataset.split[rows] == i] for i, kind in enumerate(SPLITS)}
-        found[name] = Share(name, rows, given, dataset.more_domains)
-    return found
+def rows_by_domain(dataset: Dataset) -> dict[str, DomainRows]:
+    """Return the rows of each domain, in the order of the data set's domains."""
+    return {name: DomainRows.of(dataset, name, dataset.rows_of(name)) for name in dataset.domains}
 
 
-def to_train_on(dataset: Dataset) -> Dataset:
-    """Without the domains that are there to be tested on alone."""
+def drop_test_domains(dataset: Dataset) -> Dataset:
+    """Return the data set without domains that have at most one row outside the test split."""
     if dataset.split is None:
         return dataset
-    learnt = dataset.split != SPLITS.index("test")
-    kept = [i for i, name in enumerate(dataset.domains) if learnt[dataset.rows_of(name)].sum() > 1]
-    if len(kept) == len(dataset.domains):
+    trainable = dataset.split != TEST
+    codes = [i for i, name in enumerate(dataset.domains) if trainable[dataset.rows_of(name)].sum() > 1]
+    if len(codes) == len(dataset.domains):
         return dataset
-    found = dataset.subset(np.flatnonzero(np.isin(dataset.domain, kept)))
-    return replace(found, domains=tuple(dataset.domains[i] for i in kept), domain=np.searchsorted(kept, found.domain))
-
-
-TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
+    subset = dataset.subset(np.flatnonzero(np.isin(dataset.domain, codes)))
+    domains = tuple(dataset.domains[i] for i in codes)
+    return replace(subset, domains=domains, domain=np.searchsorted(codes, subset.domain))
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """By domain, the ids of held-out examples and hashes of their content and label; the examples are not here."""
+    """IDs and hashes (of content and label) of held-out examples by domain, without the examples."""
 
     ids: Mapping[str, Sequence[str]]
     hashes: Mapping[str, Sequence[str]]
 
     @staticmethod
     def of(dataset: Dataset, parts: Sequence[Part]) -> HeldOut:
-        """Those of some parts of a data set."""
-        named = {part.domain: [_id(dataset, row) for row in part.rows.tolist()] for part in parts}
+        """Record the rows in these parts of a data set."""
+        ids = dataset.ids
+        named = {
+            part.domain: [str(row + 1 if ids is None else ids[row]) for row in part.rows.tolist()] for part in parts
+        }
         return HeldOut(named, {part.domain: row_hashes(dataset, part.rows) for part in parts})
 
-    def joined(self, other: HeldOut) -> HeldOut:
-        return HeldOut(_both(self.ids, other.ids), _both(self.hashes, other.hashes))
+    def merge(self, other: HeldOut) -> HeldOut:
+        """Return the examples of both."""
+        pairs = ((self.ids, other.ids), (self.hashes, other.hashes))
+        return HeldOut(*({name: [*a.get(name, ()), *b.get(name, ())] for name in {**a, **b}} for a, b in pairs))
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object that `from_json` reads."""
         return {name: {"ids": list(self.ids[name]), "hashes": list(self.hashes[name])} for name in self.hashes}
 
     @staticmethod
-    def read(found: Mapping[str, Any]) -> HeldOut:
-        """What `json` gave."""
-        return HeldOut(
-            {name: each["ids"] for name, each in found.items()}, {name: each["hashes"] for name, each in found.items()}
-        )
+    def from_json(domains: Mapping[str, Any]) -> HeldOut:
+        """Read the output of `to_json`."""
+        ids, hashes = ({name: entry[key] for name, entry in domains.items()} for key in ("ids", "hashes"))
+        return HeldOut(ids, hashes)
 
-    def marked(self, dataset: Dataset) -> Dataset:
-        """A data set's rows of these domains: those that were held out marked test, the others train.
+    def mark(self, dataset: Dataset) -> Dataset:
+        """Return the rows of a data set that belong to these domains: held-out rows as test, others as train.
 
-        A row is known by its hash, so its domain need not be told. A row that was not held out counts as one of its own
-        domain, if that is one of these; in a file without domains, of the one whose held-out rows are in it. Others are
-        left out, and so are copies of a held-out row beyond those that were held out.
+        A held-out row is recognised by its hash, whatever its domain in the data set. Other rows keep their domain if
+        it is one of these; in a file without domains, they belong to the only domain with held-out rows in the file.
+        Remaining rows are dropped, as are additional copies of held-out rows.
         """
         domains = tuple(self.hashes)
-        own = np.asarray([domains.index(name) if name in domains else -1 for name in dataset.domains], dtype=np.int64)
-        held, copies = self._found(row_hashes(dataset, np.arange(len(dataset))), own[dataset.domain].tolist())
-        found = np.unique(held[held >= 0])
-        if dataset.domains == ("all",) and len(found) == 1:
-            own = found
-        domain = np.where(held >= 0, held, np.where(copies, -1, own[dataset.domain]))
+        home = np.asarray([domains.index(name) if name in domains else -1 for name in dataset.domains], dtype=np.int64)
+        held, copies = self._match(row_hashes(dataset, np.arange(len(dataset))), home[dataset.domain].tolist())
+        matched = np.unique(held[held >= 0])
+        if dataset.domains == ("all",) and len(matched) == 1:
+            home = matched
+        domain = np.where(held >= 0, held, np.where(copies, -1, home[dataset.domain]))
         split = np.where(held >= 0, TEST, TRAIN)
-        kept = np.flatnonzero(domain >= 0)
+        rows = np.flatnonzero(domain >= 0)
         marked = replace(dataset, domain=domain, domains=domains, split=split, ids=None, time=None)
-        return marked if len(kept) == len(dataset) else marked.subset(kept)
+        return marked if len(rows) == len(dataset) else marked.subset(rows)
 
-    def _found(self, hashes: Sequence[str], own: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) the domain each row was held out in, or -1; (n,) whether it is a copy of a held-out row."""
-        left = [Counter(each) for each in self.hashes.values()]
-        known = {each for counted in left for each in counted}
+    def _match(self, hashes: Sequence[str], home: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (n,) the domain in which each row was held out, or -1, and (n,) whether it is an additional copy."""
+        remaining = [Counter(values) for values in self.hashes.values()]
+        known = {value for counter in remaining for value in counter}
         held = np.full(len(hashes), -1, dtype=np.int64)
-        for first in (True, False):  # rows of the domain itself come before those of others
-            for row, (each, home) in enumerate(zip(hashes, own, strict=True)):
-                if held[row] >= 0 or each not in known:
+        for home_only in (True, False):  # rows of the domain itself are matched before rows of others
+            for row, (value, own) in enumerate(zip(hashes, home, strict=True)):
+                if held[row] >= 0 or value not in known:
                     continue
-                for at in (home,) if first and home >= 0 else () if first else range(len(left)):
-                    if left[at][each]:
-                        left[at][each] -= 1
-                        held[row] = at
+                candidates = ([own] if own >= 0 else []) if home_only else range(len(remaining))
+                for domain in candidates:
+                    if remaining[domain][value]:
+                        remaining[domain][value] -= 1
+                        held[row] = domain
                         break
-        return held, np.asarray([each in known for each in hashes], dtype=bool) & (held < 0)
+        return held, np.asarray([value in known for value in hashes], dtype=bool) & (held < 0)
 
 
-def _both(a: Mapping[str, Sequence[str]], b: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-    return {name: [*a.get(name, ()), *b.get(name, ())] for name in {**a, **b}}
-
-
-def merged(datasets: Sequence[Dataset]) -> Dataset:
-    """Marked data sets of the same domains and classes, one after another."""
+def merge_marked(datasets: Sequence[Dataset]) -> Dataset:
+    """Concatenate data sets with the same domains and classes, all with splits."""
     first, *others = datasets
     if not others:
         return first
     y, domain, split = (np.concatenate([getattr(d, name) for d in datasets]) for name in ("y", "domain", "split"))
-    return Dataset(first.name, Joined([d.raw for d in datasets]), y, first.classes, domain, first.domains, split)
+    return Dataset(first.name, Concat([d.raw for d in datasets]), y, first.classes, domain, first.domains, split)
 
 
 def row_hashes(dataset: Dataset, rows: np.ndarray) -> list[str]:
-    """(n) one hash a row, of its content and its label by name."""
-    found = []
+    """Return one hash per row, of its content and the name of its label."""
+    hashes = []
     for row in rows.tolist():
         label = dataset.classes[dataset.y[row]] if dataset.y[row] >= 0 else ""
         content = dataset.raw.digest(np.asarray([row]))
-        found.append(hashlib.sha256(f"{content}|{label}".encode()).hexdigest()[:20])
-    return found
+        hashes.append(hashlib.sha256(f"{content}|{label}".encode()).hexdigest()[:20])
+    return hashes
 
 
-def parts_of(dataset: Dataset, split: int) -> tuple[Part, ...]:
-    """The rows of one split in each domain that has some."""
+def split_parts(dataset: Dataset, split: int) -> tuple[Part, ...]:
+    """Return the rows of one split per domain, without empty domains."""
     assert dataset.split is not None
-    found = (
-        Part(n, np.flatnonzero((dataset.domain == i) & (dataset.split == split))) for i, n in enumerate(dataset.domains)
+    parts_by_domain = (
+        Part(name, np.flatnonzero((dataset.domain == i) & (dataset.split == split)))
+        for i, name in enumerate(dataset.domains)
     )
-    return tuple(part for part in found if len(part))
-
-
-def _id(dataset: Dataset, row: int) -> str:
-    return str(row + 1) if dataset.ids is None else str(dataset.ids[row])
+    return tuple(part for part in parts_by_domain if len(part))

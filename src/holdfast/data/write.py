@@ -22,19 +22,19 @@ def check_suffix(out: Path) -> None:
         raise BadInput(f"cannot write '{out}': name a file that ends in {', '.join(SUFFIXES)}")
 
 
-def check_apart(option: str, out: Path, data: object) -> None:
+def check_not_input(option: str, out: Path, data: object) -> None:
     """One sentence where a file to write is the data itself, told before any work is done."""
     if isinstance(data, str | Path) and Path(data).expanduser().resolve() == out.expanduser().resolve():
         raise BadInput(f"{option} {out} would write over the data: name another file")
 
 
-def write_pieces(out: Path, pieces: Iterator[pa.Table], *, harmless: bool = False) -> Path:
+def write_tables(out: Path, pieces: Iterator[pa.Table], *, escape_formulas: bool = False) -> Path:
     """Write tables with the same columns one after another; each is asked for when the one before is on the disk.
 
     With `harmless`, a text that a spreadsheet would run as a formula gets a ' before it in a csv file.
     """
     check_suffix(out)
-    if harmless and out.suffix == ".csv":
+    if escape_formulas and out.suffix == ".csv":
         pieces = map(_harmless, map(_flat, pieces))
     writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
     return write_atomic(out, lambda draft: writers[out.suffix](draft, pieces))

@@ -10,16 +10,22 @@ from typing import Any
 import torch
 
 from holdfast import catalog
-from holdfast.comparison import load_data
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, locked
+from holdfast.data.align import (
+    align_features,
+    new_domain_rows,
+    offset_parts,
+    one_domain,
+    with_classes,
+    without_held_out,
+)
 from holdfast.data.dataset import Dataset, join
-from holdfast.data.new_domain import one_domain, share_of, shifted, with_classes, without_held_out
-from holdfast.data.readers.columns import in_order
+from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
-from holdfast.data.sample import sample
-from holdfast.data.splits import TEST, TRAIN, HeldOut, merged, parts_of
+from holdfast.data.sample import draw_sample
+from holdfast.data.splits import TEST, TRAIN, HeldOut, merge_marked, split_parts
 from holdfast.models.calibration import measure
 from holdfast.models.saved import SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
@@ -89,7 +95,7 @@ def adapt(
     task = catalog.build("tasks", saved.task, options={})
     need = tuple(each for each in task.needs if each != "domain")
     new, *again = (
-        in_order(load_data(each, columns=columns, need=need, form=task.data_form), saved.columns)
+        align_features(load_data(each, columns=columns, need=need, form=task.data_form), saved.columns)
         for each in (data, *earlier)
     )
     with locked(folder):
@@ -130,7 +136,7 @@ def adapt_model(
     ]
     past = _past(saved, earlier)
     dataset = new if past is None else join([past, new])
-    trained, held = ((), ()) if past is None else (parts_of(past, TRAIN), parts_of(past, TEST))
+    trained, held = ((), ()) if past is None else (split_parts(past, TRAIN), split_parts(past, TEST))
     unmeasured = sorted(set(saved.domains) - {part.domain for part in held})
     if unmeasured and not terms.force:
         raise _nothing_to_measure(unmeasured, given=bool(earlier))
@@ -141,7 +147,7 @@ def adapt_model(
         Spec(**saved.record.spec), dataset, rule, given=given, settings={**own, **terms.settings}, device=device
     )
     start = len(dataset) - len(new)
-    learn, choose = share_of(new, start).two(0.2, spec.seed)
+    learn, choose = new_domain_rows(new, start).train_valid(0.2, spec.seed)
     episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (choose,), held),))
     path = None if folder is None else folder / "checkpoints" / f"{run_id(spec.json(), episode.name)}.safetensors"
     saver = Saver(path)
@@ -167,9 +173,9 @@ def _past(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
         return None if saved.kept is None else saved.kept.dataset
     if saved.held_out is None:
         raise BadInput("this model folder does not say which examples were held out: fit the model again")
-    marked = [saved.held_out.marked(with_classes(each, saved.classes)) for each in earlier]
+    marked = [saved.held_out.mark(with_classes(each, saved.classes)) for each in earlier]
     there = [each for each in marked if len(each)]
-    return merged(there) if there else None
+    return merge_marked(there) if there else None
 
 
 def _nothing_to_measure(domains: Sequence[str], *, given: bool) -> BadInput:
@@ -195,13 +201,13 @@ def _model(
             built.method.deployed, built.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
             classes=len(saved.classes), seed=spec.seed,
         )  # fmt: skip
-    learned, chosen = (shifted(parts, -past.count) for parts in (stage.train, stage.valid))
+    learned, chosen = (offset_parts(parts, -past.count) for parts in (stage.train, stage.valid))
     kept = saved.kept
     if kept is not None:
-        kept = kept.joined(sample(new, learned, chosen, most=kept.most, seed=spec.seed))
+        kept = kept.merge(draw_sample(new, learned, chosen, limit=kept.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     return SavedModel(
-        built.deploy(), built.encoder, saved.classes, record, gauge, held.joined(HeldOut.of(new, chosen)), kept,
+        built.deploy(), built.encoder, saved.classes, record, gauge, held.merge(HeldOut.of(new, chosen)), kept,
         saved.columns,
     )  # fmt: skip
 
@@ -257,7 +263,7 @@ def go_on(saved: SavedModel, dataset: Dataset, *, device: torch.device, cache: P
         past = PastStages(len(saved.record.stages))
         record, built = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
-    held = (saved.held_out or HeldOut({}, {})).joined(HeldOut.of(dataset, episode.stages[0].valid))
+    held = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
     return SavedModel(built.deploy(), built.encoder, saved.classes, record, None, held, saved.kept, saved.columns)
 
 

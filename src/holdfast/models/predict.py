@@ -5,7 +5,7 @@ n examples, c classes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,10 +15,10 @@ import torch
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
+from holdfast.data.align import align_features
 from holdfast.data.dataset import Dataset
-from holdfast.data.load import cut, pieces
-from holdfast.data.readers.columns import in_order
-from holdfast.data.write import check_apart, check_suffix, write_pieces
+from holdfast.data.load import load_chunks
+from holdfast.data.write import check_not_input, check_suffix, write_tables
 from holdfast.models.saved import WINDOW, SavedModel, load_model
 from holdfast.run.settings import choose_device
 
@@ -64,17 +64,19 @@ def predict(
     """
     out = Path(out)
     check_suffix(out)
-    check_apart("--out", out, data)
+    check_not_input("--out", out, data)
     saved, where = load_model(Path(model)), choose_device(device)
     done = Prediction(out, what=SAID.get(saved.task, "labels"))
     _check(saved, abstain_above, done)
     form = catalog.build("tasks", saved.task, options={}).data_form
     whole = saved.task not in ("classify", "respond")  # what it says are lists, whose kind is known at the end alone
     tables = (
-        _table(saved, in_order(piece, saved.columns), where, done, calibrated=calibrated, abstain_above=abstain_above)
-        for piece in _pieces(data, columns, form, rows=(1 << 62) if whole else WINDOW)
+        _table(
+            saved, align_features(piece, saved.columns), where, done, calibrated=calibrated, abstain_above=abstain_above
+        )
+        for piece in load_chunks(data, columns=columns, form=form, rows=(1 << 62) if whole else WINDOW)
     )
-    write_pieces(out, tables, harmless=True)
+    write_tables(out, tables, escape_formulas=True)
     return done
 
 
@@ -92,15 +94,6 @@ def _check(saved: SavedModel, abstain_above: float | None, done: Prediction) -> 
         )
     if not 0 <= abstain_above <= 100:
         raise BadInput(f"--abstain-above is a percentile between 0 and 100, not {abstain_above:g}")
-
-
-def _pieces(
-    data: str | Path | Dataset, columns: Mapping[str, str] | None, form: str, *, rows: int
-) -> Iterator[Dataset]:
-    if isinstance(data, Dataset):
-        return cut(data, rows)
-    known = {name: entry.load() for name, entry in catalog.DATASETS.items()}
-    return pieces(data, rows=rows, columns=columns, known=known, form=form)
 
 
 def _table(

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.comparison import Comparison
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import to_train_on
+from holdfast.data.splits import drop_test_domains
 from holdfast.estimator import DomainClassifier
 from holdfast.models.saved import check_folder
 from holdfast.record import read
@@ -33,7 +33,7 @@ def refit(
     folder, reason = Path(folder), done.why_no_model
     if reason is not None or done.decision is None:
         raise BadInput(reason or "nothing was chosen")
-    dataset = to_train_on(done.dataset)
+    dataset = drop_test_domains(done.dataset)
     if parallel.from_first(partial(_holds, folder, {**done.decision.spec, "fingerprint": dataset.fingerprint})):
         return folder
     check_folder(folder)

@@ -21,8 +21,8 @@ from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import NAME as LOCK
 from holdfast.core.files import read_json, write_error, write_text
 from holdfast.data.batches import Examples, prepare
-from holdfast.data.raw import Raw, Rows
-from holdfast.data.sample import Kept, load_sample, save_sample
+from holdfast.data.raw import Raw, Subset
+from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import Gauge, probabilities, seeing, seen
 from holdfast.models.card import card
@@ -62,7 +62,7 @@ class SavedModel:
     record: RunRecord
     gauge: Gauge | None = None
     held_out: HeldOut | None = None
-    kept: Kept | None = None
+    kept: Sample | None = None
     columns: tuple[str, ...] | None = None  # of the table that its vectors were, where they had names
 
     @property
@@ -125,7 +125,7 @@ class SavedModel:
         self._ready(device)
         found: list[Any] = [None] * len(made.store)
         with torch.no_grad():
-            for at, x, _ in examples.over(np.arange(len(made.store)), together=self.model.prediction_batch):
+            for at, x, _ in examples.iter_batches(np.arange(len(made.store)), together=self.model.prediction_batch):
                 outputs = self.model(x)
                 outputs = made.task.compress(outputs) if isinstance(made.task, InferenceTask) else outputs.float()
                 for place, output in zip(at.tolist(), outputs.cpu(), strict=True):
@@ -141,7 +141,7 @@ class SavedModel:
         found = []
         for start in range(0, len(raw), WINDOW):
             rows = np.arange(start, min(start + WINDOW, len(raw)))
-            piece = raw if len(rows) == len(raw) else Rows(raw, rows)
+            piece = raw if len(rows) == len(raw) else Subset(raw, rows)
             store = prepare(piece, self.encoder.prepare, size=self.encoder.size)
             examples = Examples(store, torch.zeros(len(piece), dtype=torch.long), (), device=device)
             found.append(examples.map(function, np.arange(len(piece)), together=self.model.prediction_batch))
@@ -177,7 +177,7 @@ class SavedModel:
         if self.gauge is not None:
             self.gauge.save(folder / GAUGE)
         if self.held_out is not None:
-            write_text(folder / HELD_OUT, json.dumps(self.held_out.json(), indent=1) + "\n")
+            write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
         if self.kept is not None:
             save_sample(folder / SAMPLE, self.kept, size=self.encoder.size)
         return write_text(folder / "config.json", json.dumps(config, indent=1) + "\n").parent
@@ -230,7 +230,7 @@ def load_model(folder: Path) -> SavedModel:
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
         gauge = Gauge.load(folder / GAUGE) if (folder / GAUGE).exists() else None
-        held = HeldOut.read(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
+        held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         kept = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
         columns = tuple(config["columns"]) if "columns" in config else None
     except Exception as error:  # a folder from elsewhere may make any part fail in any way

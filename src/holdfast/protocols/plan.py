@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import Part, Shares
+from holdfast.data.splits import Part, RowsByDomain
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class PastStages:
 class Plan(Protocol):
     """Constructor keywords are its settings; `oracle` asks for target rows in `Stage.oracle`."""
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]: ...
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]: ...
 
 
 def rows_of(parts: Sequence[Part]) -> np.ndarray:
@@ -62,17 +62,17 @@ def rows_of(parts: Sequence[Part]) -> np.ndarray:
     return np.concatenate([p.rows for p in parts]) if parts else np.zeros(0, dtype=np.int64)
 
 
-def require_domains(shares: Shares, least: int, plan: str) -> None:
+def require_domains(shares: RowsByDomain, least: int, plan: str) -> None:
     """One sentence when the data has fewer domains than the plan needs."""
     if len(shares) < least:
-        mend = next((each.more for each in shares.values()), "bring more domains")
+        mend = next((each.more_domains_hint for each in shares.values()), "bring more domains")
         raise BadInput(
             f"the protocol {plan} needs at least {least} domains, the data has {len(shares)} "
             f"({', '.join(shares)}): {mend} or use --plan in-domain"
         )
 
 
-def check_domain_names(names: Sequence[str], shares: Shares) -> None:
+def check_domain_names(names: Sequence[str], shares: RowsByDomain) -> None:
     """One sentence when a setting names a domain that is not in the data, or one twice."""
     missing = [name for name in names if name not in shares]
     if missing:

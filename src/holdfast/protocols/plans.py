@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import Part, Share, Shares
+from holdfast.data.splits import DomainRows, Part, RowsByDomain
 from holdfast.protocols.plan import Episode, Stage, check_domain_names, require_domains
 
 
 def unseen_stage(
-    sources: Sequence[Share],
-    targets: Sequence[Share],
+    sources: Sequence[DomainRows],
+    targets: Sequence[DomainRows],
     *,
     valid: float,
     seed: int,
@@ -21,10 +21,10 @@ def unseen_stage(
     scored: str = "test",
 ) -> Stage:
     """Train on the sources, score on the targets; the oracle gets a fifth of each target to choose by."""
-    cuts = [share.two(valid, seed) for share in sources]
-    test, peek = tuple(t.tested(scored) for t in targets), ()
+    cuts = [share.train_valid(valid, seed) for share in sources]
+    test, peek = tuple(t.test_part(scored) for t in targets), ()
     if oracle or inside:
-        halves = [Share(t.domain, t.tested(scored).rows, {}).two(valid, seed) for t in targets]
+        halves = [DomainRows(t.domain, t.test_part(scored).rows, {}).train_valid(valid, seed) for t in targets]
         test, peek = tuple(kept for kept, _ in halves), tuple(shown for _, shown in halves) if oracle else ()
     return Stage(tuple(train for train, _ in cuts), tuple(chosen for _, chosen in cuts), test, peek)
 
@@ -38,7 +38,7 @@ class LeaveOneOut:
     inside: bool = False  # score on the target's in split, as DomainBed does: the rows that the oracle leaves
     scored: str = "test"  # which rows of the target, where it names splits: valid scores on its validation rows
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         require_domains(shares, 2, "leave-one-out")
         check_domain_names(self.targets, shares)
         for target in self.targets or tuple(shares):
@@ -58,7 +58,7 @@ class CrossDataset:
     sources: tuple[str, ...] = ()
     valid: float = 0.2
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         require_domains(shares, 2, "cross-dataset")
         if not self.targets:
             raise BadInput("the protocol cross-dataset needs its targets: --set plan.targets=NAME,NAME")
@@ -89,8 +89,8 @@ class GivenSplit:
     valid: float = 0.1
     test: float = 0.2
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        if not any(share.given for share in shares.values()):
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        if not any(share.splits for share in shares.values()):
             yield Episode("given", (self._drawn(shares, seed, oracle=oracle),))
             return
         train, valid, test = (_marked(shares, kind) for kind in ("train", "valid", "test"))
@@ -98,13 +98,13 @@ class GivenSplit:
             lacking = "test" if train else "train"
             raise BadInput(f"the protocol given needs rows marked {lacking} in the split column: mark some")
         if not valid:
-            cuts = [Share(part.domain, part.rows, {}).two(self.valid, seed) for part in train]
+            cuts = [DomainRows(part.domain, part.rows, {}).train_valid(self.valid, seed) for part in train]
             train, valid = tuple(kept for kept, _ in cuts), tuple(chosen for _, chosen in cuts)
         yield Episode("given", (_stage(train, valid, test, self.valid, seed, oracle=oracle),))
 
-    def _drawn(self, shares: Shares, seed: int, *, oracle: bool) -> Stage:
+    def _drawn(self, shares: RowsByDomain, seed: int, *, oracle: bool) -> Stage:
         rest = self.valid / (1 - self.test) if self.test < 1 else 1.0  # a share of all rows, cut from those left
-        cuts = [share.three(rest, self.test, seed) for share in shares.values()]
+        cuts = [share.train_valid_test(rest, self.test, seed) for share in shares.values()]
         train, valid, test = (tuple(part) for part in zip(*cuts, strict=True))
         return _stage(train, valid, test, self.valid, seed, oracle=oracle)
 
@@ -115,12 +115,12 @@ def _stage(
     """The oracle gets a share of each scored part to choose by, which is then not scored."""
     if not oracle:
         return Stage(train, valid, test)
-    halves = [Share(part.domain, part.rows, {}).two(share, seed) for part in test]
+    halves = [DomainRows(part.domain, part.rows, {}).train_valid(share, seed) for part in test]
     return Stage(train, valid, tuple(kept for kept, _ in halves), tuple(shown for _, shown in halves))
 
 
-def _marked(shares: Shares, kind: str) -> tuple[Part, ...]:
-    found = ((name, share.given.get(kind)) for name, share in shares.items())
+def _marked(shares: RowsByDomain, kind: str) -> tuple[Part, ...]:
+    found = ((name, share.splits.get(kind)) for name, share in shares.items())
     return tuple(Part(name, rows) for name, rows in found if rows is not None and len(rows))
 
 
@@ -131,9 +131,9 @@ class InDomain:
     valid: float = 0.2
     test: float = 0.2
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         for name, share in shares.items():
-            train, valid, test = share.three(self.valid, self.test, seed)
+            train, valid, test = share.train_valid_test(self.valid, self.test, seed)
             # inside the domain the target's validation rows are its own: the oracle sees nothing new
             yield Episode(f"in-{name}", (Stage((train,), (valid,), (test,), (valid,) if oracle else ()),))
 
@@ -145,16 +145,16 @@ class AllDomains:
     valid: float = 0.2
     test: float = 0.0
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         if self.test:
-            parts = [share.three(self.valid, self.test, seed) for share in shares.values()]
+            parts = [share.train_valid_test(self.valid, self.test, seed) for share in shares.values()]
             yield Episode("all", (Stage(*(tuple(kind) for kind in zip(*parts, strict=True))),))
             return
-        chosen_by = {name: share for name, share in shares.items() if share.only_chooses()}
+        chosen_by = {name: share for name, share in shares.items() if share.validation_only()}
         if len(chosen_by) == len(shares):  # none is left to train on, which the cut below says
             chosen_by = {}
-        cuts = [share.two(self.valid, seed) for name, share in shares.items() if name not in chosen_by]
-        valid = [*(v for _, v in cuts), *(Part(name, share.given["valid"]) for name, share in chosen_by.items())]
+        cuts = [share.train_valid(self.valid, seed) for name, share in shares.items() if name not in chosen_by]
+        valid = [*(v for _, v in cuts), *(Part(name, share.splits["valid"]) for name, share in chosen_by.items())]
         yield Episode("all", (Stage(tuple(t for t, _ in cuts), tuple(valid), ()),))
 
 
@@ -166,10 +166,10 @@ class Joint:
     test: float = 0.2
     domains: tuple[str, ...] = ()  # all unless named
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         require_domains(shares, 2, "joint")
         check_domain_names(self.domains, shares)
-        parts = [shares[name].three(self.valid, self.test, seed) for name in self.domains or tuple(shares)]
+        parts = [shares[name].train_valid_test(self.valid, self.test, seed) for name in self.domains or tuple(shares)]
         train, valid, test = (tuple(kind) for kind in zip(*parts, strict=True))
         # every target is trained on, so its validation rows are its own: the oracle sees nothing new
         yield Episode("joint", (Stage(train, valid, test, valid if oracle else ()),))
@@ -183,14 +183,14 @@ class SingleSource:
     sources: tuple[str, ...] = ()  # all domains unless named
     outside: bool = False  # score on the others' out split, as DomainBed calls it: the rows that would choose there
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         require_domains(shares, 2, "single-source")
         check_domain_names(self.sources, shares)
         for source in self.sources or tuple(shares):
             others = [share for name, share in shares.items() if name != source]
             stage = unseen_stage([shares[source]], others, valid=self.valid, seed=seed, oracle=oracle)
             if self.outside:
-                halves = [share.two(self.valid, seed) for share in others]
+                halves = [share.train_valid(self.valid, seed) for share in others]
                 peek = tuple(kept for kept, _ in halves) if oracle else ()
                 stage = replace(stage, test=tuple(out for _, out in halves), oracle=peek)
             yield Episode(f"from-{source}", (stage,))
@@ -204,11 +204,11 @@ class Stream:
     test: float = 0.2
     order: tuple[str, ...] = ()  # as the data has them (by time, where it says) unless named
 
-    def episodes(self, shares: Shares, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         require_domains(shares, 2, "stream")
         check_domain_names(self.order, shares)
         names = self.order or tuple(shares)
-        parts = {name: shares[name].three(self.valid, self.test, seed) for name in names}
+        parts = {name: shares[name].train_valid_test(self.valid, self.test, seed) for name in names}
         tests = tuple(test for _, _, test in parts.values())
         stages = tuple(Stage((train,), (valid,), tests) for train, valid, _ in parts.values())
         yield Episode(">".join(names), stages)

@@ -84,7 +84,7 @@ def run(
             method, stage, index, examples, task, spec, selection, transform,
             steps=steps, choose=choose, saver=saver, saved=going_on, tick=tick,
         )  # fmt: skip
-        method.end_stage(examples.once(stage.train, spec.batch))
+        method.end_stage(examples.one_pass(stage.train, spec.batch))
         check_memory(method, examples, stage.train[0])
         done = [*done, {**_result(method, stage, fitted, examples, task), **(before if index == behind else {})}]
     return method, done
@@ -94,7 +94,7 @@ def _recall(method: Method, past: PastStages, examples: Examples | None, batch: 
     """Begin and end the past as one stage; what it left is in the saved state where a run is taken up again."""
     method.begin_stage(StageInfo(0, tuple(p.domain for p in past.data)))
     if examples is not None and past.data:
-        method.end_stage(examples.once(past.data, batch))
+        method.end_stage(examples.one_pass(past.data, batch))
 
 
 def _train(

@@ -12,7 +12,7 @@ from holdfast.comparison import not_analysed, training_data
 from holdfast.core.errors import Absent, BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.dataset import SPLITS, Dataset, join
-from holdfast.data.splits import shares
+from holdfast.data.splits import rows_by_domain
 from holdfast.recipes.base import Key, Recipe
 from holdfast.recipes.measure import Job, Measured, gains_told, jobs_for, measure, remarks
 from holdfast.recipes.specs import Maker
@@ -130,7 +130,7 @@ def dataset_of(job: Job, sets: Mapping[str, Dataset], examples: int | None) -> D
     """The data set that trains, joined with the scored rows of those that do not; at most so many of each domain."""
     parts = [sets[job.data]]
     for name in job.sets[1:]:
-        rows = shares(sets[name])[name].tested(job.targets[name]).rows
+        rows = rows_by_domain(sets[name])[name].test_part(job.targets[name]).rows
         parts.append(replace(sets[name].subset(rows), split=None))
     found = join(parts) if len(parts) > 1 else parts[0]
     return found if examples is None else found.limited(examples)

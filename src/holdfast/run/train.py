@@ -23,8 +23,8 @@ from holdfast.core import inputs, parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import process_rng_streams, seeded
 from holdfast.data.dataset import Dataset
-from holdfast.data.parts import Points, read_parts
-from holdfast.data.splits import Part, shares
+from holdfast.data.part_locations import PartLocations, read_part_locations
+from holdfast.data.splits import Part, rows_by_domain
 from holdfast.methods.base import Metrics
 from holdfast.nn.macs import try_count_macs
 from holdfast.nn.model import Model
@@ -43,7 +43,7 @@ def episodes(spec: Spec, workspace: Workspace) -> Iterator[Episode]:
     """What the spec's plan makes of the data."""
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.plan_args.items()}
     plan = catalog.build("protocols", spec.plan, options=given)
-    yield from plan.episodes(shares(workspace.dataset), spec.seed, oracle=spec.select == "oracle")
+    yield from plan.episodes(rows_by_domain(workspace.dataset), spec.seed, oracle=spec.select == "oracle")
 
 
 def scored_episodes(spec: Spec, workspace: Workspace) -> list[Episode]:
@@ -140,7 +140,9 @@ def train(
     A network that is trained already goes on from where it is, with what is there of its past.
     """
     check_job(spec, episode, workspace, labels=past is None)
-    points = read_parts(workspace.dataset.raw, workspace.dataset.ids) if analyse else {}  # a wrong file is told now
+    points = (
+        read_part_locations(workspace.dataset.raw, workspace.dataset.ids) if analyse else {}
+    )  # a wrong file is told now
     saver = saver or Saver(None)
     saved = saver.load()
     if torch.cuda.is_available():
@@ -166,7 +168,7 @@ def train(
 
 
 def _analyses(
-    names: Sequence[str], built: Assembly, episode: Episode, spec: Spec, dataset: Dataset, points: Points
+    names: Sequence[str], built: Assembly, episode: Episode, spec: Spec, dataset: Dataset, points: PartLocations
 ) -> dict[str, Any]:
     """What each analysis says of the last stage: test rows of unseen domains against the rows trained and chosen by."""
     if not names:

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Question
+from holdfast.data.align import align_features
+from holdfast.data.decode import decode_image
 from holdfast.data.raw import GraphList, Pixels, Raw, Texts, Vectors
-from holdfast.data.readers.columns import Finder, in_order
-from holdfast.data.readers.images import decode_file
+from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.molecules import molecules
 from holdfast.data.readers.questions import Questions
-from holdfast.data.readers.table import read_objects
+from holdfast.data.readers.table import read_json_rows
 from holdfast.data.readers.tags import Sentences
 
 
@@ -64,7 +65,7 @@ def sentences(given: Sequence[Any], columns: Mapping[str, str] | None) -> Found:
     if not isinstance(given[0], dict):
         return [_words(number, each) for number, each in enumerate(given, 1)], None
     names = _names(given)
-    found = Finder(WHERE, names, columns)
+    found = ColumnFinder(WHERE, names, columns)
     column = found.role("tokens") or found.role("text")
     if column is None:
         raise found.missing("tokens")
@@ -76,7 +77,7 @@ def questions(given: Sequence[Any], columns: Mapping[str, str] | None) -> Found:
     if not isinstance(given[0], dict):
         return [_question(number, each) for number, each in enumerate(given, 1)], None
     names = _names(given)
-    found = Finder(WHERE, names, columns)
+    found = ColumnFinder(WHERE, names, columns)
     roles = [found.role(role) for role in PARTS["question"]]
     for role, column in zip(PARTS["question"], roles, strict=True):
         if column is None:
@@ -106,7 +107,7 @@ def _names(given: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(name for each in given for name in each))
 
 
-def _ids(given: Sequence[Any], found: Finder) -> list[str] | None:
+def _ids(given: Sequence[Any], found: ColumnFinder) -> list[str] | None:
     column = found.role("id")
     return None if column is None else [_id(i, each.get(column)) for i, each in enumerate(given, 1)]
 
@@ -246,7 +247,7 @@ class Reader:
                 raise BadInput(f"example {number} is no object with columns as the first is: mend it")
             if not all(map(_can_be_written, each)):
                 raise BadInput(f"the name of a column of example {number} holds half a character: mend its encoding")
-        data = in_order(read_objects(given, where=WHERE, columns=self.columns), self.features)
+        data = align_features(read_json_rows(given, where=WHERE, columns=self.columns), self.features)
         if data.raw.kind != self.kind:
             raise BadInput(f"this model takes {self.kind}s but the request holds {data.raw.kind}s")
         ids = None if data.ids is None else list(data.ids)
@@ -290,7 +291,7 @@ class Reader:
                 content = base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError) as error:
                 raise BadInput(f"example {number} is not in base64: encode the image's file anew") from error
-            found.append(decode_file(io.BytesIO(content), size, where=f"example {number}").numpy())
+            found.append(decode_image(io.BytesIO(content), size, where=f"example {number}").numpy())
         return Asked(np.stack(found), ("image", size))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.new_domain import one_domain, share_of, with_classes, without_held_out
+from holdfast.data.align import new_domain_rows, one_domain, with_classes, without_held_out
 from holdfast.data.splits import HeldOut, Part
 from holdfast.data.synthetic import world
 
@@ -56,5 +56,5 @@ def test_held_out_examples_are_not_learned(data):
 def test_marks_of_the_file_are_honoured(data):
     one = one_domain(data, data.domains[0], ())
     marked = replace(one, split=np.asarray([0] * 6 + [1] * 2 + [2] * 2))
-    train, valid = share_of(marked, 100).two(0.2, 0)
+    train, valid = new_domain_rows(marked, 100).train_valid(0.2, 0)
     assert (train.rows.tolist(), valid.rows.tolist()) == (list(range(100, 106)), [106, 107])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.load import read
+from holdfast.data.load import load_data
 from holdfast.data.readers.corpus import read_corpus
 
 
@@ -32,7 +32,7 @@ def test_lines_tables_and_folders(tmp_path):
 def test_packed_texts_are_longer_and_stay_in_their_domain_and_split(tmp_path):
     rows = [("aa", "d", "train"), ("bb", "d", "train"), ("cc", "d", "train"), ("dd", "d", "test"), ("ee", "e", "test")]
     (tmp_path / "c.csv").write_text("text,domain,split\n" + "".join(",".join(row) + "\n" for row in rows))
-    found = read(f"{tmp_path / 'c.csv'}@pack=5", known={}, form="corpus")
+    found = load_data(f"{tmp_path / 'c.csv'}@pack=5", known={}, form="corpus")
     assert texts(found) == ["aa bb", "cc", "dd", "ee"]
     assert [found.domains[i] for i in found.domain] == ["d", "d", "d", "e"]
     assert found.split.tolist() == [0, 0, 2, 2]

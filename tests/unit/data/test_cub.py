@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.parts import read_parts
+from holdfast.data.part_locations import read_part_locations
 from holdfast.data.readers.images import read_images
 
 BIRD, GULL = "001.Auk/Auk_0046_18", "002.Gull/Gull_0001_2"
@@ -39,7 +39,7 @@ def styles(tmp_path) -> Path:
 
 def parts(folder: Path):
     found = read_images(folder)
-    return read_parts(found.raw, found.ids)
+    return read_part_locations(found.raw, found.ids)
 
 
 WANTED = {BIRD: [("back", 0.25, 0.25), ("left eye", 0.75, 1.0)], GULL: [("left eye", 0.5, 0.5)]}

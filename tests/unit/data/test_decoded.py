@@ -14,21 +14,20 @@ from holdfast.core.store import TensorStore
 from holdfast.data import cache as module
 from holdfast.data.batches import prepare
 from holdfast.data.cache import decoded
-from holdfast.data.dataset import Joined
-from holdfast.data.raw import Pictures, Pixels, Rows
+from holdfast.data.raw import Concat, ImageFiles, Pixels, Subset
 from holdfast.data.readers.images import read_images
 from holdfast.nn.backbones.small import CNN
 from holdfast.run import assemble as assembly
 
 
 @pytest.fixture
-def pictures(tmp_path) -> Pictures:
+def pictures(tmp_path) -> ImageFiles:
     chance, paths = np.random.default_rng(0), []
     for i in range(7):
         paths.append(tmp_path / "set" / f"d{i % 2}" / f"c{i % 3}" / f"{i}.png")
         paths[-1].parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(chance.integers(0, 255, (9 + i, 12, 3), dtype=np.uint8)).save(paths[-1])
-    return Pictures(paths)
+    return ImageFiles(paths)
 
 
 def kept(folder: Path) -> list[Path]:
@@ -53,13 +52,13 @@ def test_the_second_time_nothing_is_decoded_and_a_change_is_noticed(pictures, tm
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "decode", refuse)
-        again = decoded(Pictures(pictures.paths), 6, tmp_path)
+        patch.setattr(module, "decode_image", refuse)
+        again = decoded(ImageFiles(pictures.paths), 6, tmp_path)
     assert torch.equal(first, again)
     again.zero_()  # a private map: the file is as it was
     assert torch.equal(decoded(pictures, 6, tmp_path), first)
     Image.new("RGB", (5, 5), (1, 2, 3)).save(pictures.paths[3])
-    other = decoded(Pictures(pictures.paths), 6, tmp_path)
+    other = decoded(ImageFiles(pictures.paths), 6, tmp_path)
     assert other[3, :, 0, 0].tolist() == [1, 2, 3]
     assert torch.equal(other[2], first[2])
 
@@ -71,18 +70,18 @@ def test_a_file_that_is_not_whole_is_written_anew_and_an_error_leaves_none(pictu
     assert torch.equal(decoded(pictures, 6, tmp_path), first)
     pictures.paths[5].write_bytes(b"no image")
     with pytest.raises(BadInput, match="cannot be read as an image"):
-        decoded(Pictures(pictures.paths), 6, tmp_path)
+        decoded(ImageFiles(pictures.paths), 6, tmp_path)
     assert kept(tmp_path) == [path]
 
 
 def test_some_rows_and_joined_sets(pictures, tmp_path):
-    rows = Rows(pictures, np.array([4, 1]))
+    rows = Subset(pictures, np.array([4, 1]))
     assert torch.equal(decoded(rows, 6, tmp_path), pictures.take(np.array([4, 1]), size=6))
-    both = Joined([rows, pictures])
+    both = Concat([rows, pictures])
     assert torch.equal(decoded(both, 6, tmp_path), both.take(np.arange(9), size=6))
     plain = Pixels(np.zeros((2, 3, 6, 6), dtype=np.uint8))
     assert decoded(plain, 6, tmp_path) is None
-    assert decoded(Joined([rows, plain]), 6, tmp_path) is None
+    assert decoded(Concat([rows, plain]), 6, tmp_path) is None
 
 
 def test_a_workshop_prepares_from_the_cache(pictures, tmp_path):

@@ -7,10 +7,10 @@ import csv
 import numpy as np
 import pytest
 
-from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
 from holdfast.data.known import dialogue
-from holdfast.data.splits import shares
+from holdfast.data.load import load_data
+from holdfast.data.splits import rows_by_domain
 
 HEAD = ["message", "response", "domain", "split"]
 
@@ -33,9 +33,9 @@ def test_films_have_no_split_and_ubuntu_its_own(folder):
     found = load_data("dialogue", data_dir=folder)
     assert (found.name, found.domains, found.classes, len(found)) == ("dialogue", ("films", "ubuntu"), (), 50)
     assert set(found.y) == {-1}
-    parts = shares(found)
-    assert not parts["films"].given
-    assert {kind: len(rows) for kind, rows in parts["ubuntu"].given.items()} == {"train": 18, "valid": 6, "test": 6}
+    parts = rows_by_domain(found)
+    assert not parts["films"].splits
+    assert {kind: len(rows) for kind, rows in parts["ubuntu"].splits.items()} == {"train": 18, "valid": 6, "test": 6}
     pairs = found.raw.take(np.arange(50))
     assert pairs[0] == ("f0", "g0")
     assert pairs[20:] == [(f"u{i}", f"v{i}") for i in range(30)]
@@ -45,7 +45,7 @@ def test_films_have_no_split_and_ubuntu_its_own(folder):
 def test_of_ubuntu_no_more_than_published_are_drawn_the_same_each_time(folder, monkeypatch):
     monkeypatch.setattr(dialogue, "DRAWN", {"train": 5, "valid": 6, "test": 2})
     first, second = (load_data("dialogue", data_dir=folder) for _ in range(2))
-    assert {kind: len(rows) for kind, rows in shares(first)["ubuntu"].given.items()} == {
+    assert {kind: len(rows) for kind, rows in rows_by_domain(first)["ubuntu"].splits.items()} == {
         "train": 5, "valid": 6, "test": 2,
     }  # fmt: skip
     assert first.fingerprint == second.fingerprint

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
 from holdfast.data.known.digits import HOME, coloured
+from holdfast.data.load import load_data
 
 N = 6000
 

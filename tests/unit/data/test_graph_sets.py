@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from holdfast import catalog
-from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
 from holdfast.data.known import graph_sets
 from holdfast.data.known.graph_sets import BACE, GraphSet, MoleculeSet
+from holdfast.data.load import load_data
 from tests.graphs import rings_and_stars, text_form, write_layout, write_zip
 
 SETS = {each.name: each for each in vars(graph_sets).values() if isinstance(each, GraphSet)}

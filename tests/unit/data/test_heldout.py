@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
-from holdfast.data.splits import TEST, TRAIN, HeldOut, Part, merged, parts_of, row_hashes
+from holdfast.data.splits import TEST, TRAIN, HeldOut, Part, merge_marked, row_hashes, split_parts
 from holdfast.data.synthetic import world
 
 KINDS = ["vector", "text", "image", pytest.param("graph", marks=pytest.mark.graph)]
@@ -20,23 +20,23 @@ def held(data, rows_each=4):
 @pytest.mark.parametrize("kind", KINDS)
 def test_examples_are_found_again_in_any_order_and_without_their_domain(kind):
     data = world(kind, "none", domains=3, size=12, classes=2, seed=0)
-    found = HeldOut.read(json.loads(json.dumps(held(data).json())))
+    found = HeldOut.from_json(json.loads(json.dumps(held(data).to_json())))
     order = np.random.default_rng(0).permutation(len(data))
     mixed = data.subset(order)
     blind = replace(mixed, domain=np.zeros(len(data), dtype=np.int64), domains=("all",))
-    for again in (found.marked(mixed), found.marked(blind)):
-        for part in parts_of(again, TEST):
+    for again in (found.mark(mixed), found.mark(blind)):
+        for part in split_parts(again, TEST):
             wanted = row_hashes(data, data.rows_of(part.domain)[:4])
             assert sorted(row_hashes(again, part.rows)) == sorted(wanted)
-    assert sum(map(len, parts_of(found.marked(mixed), TRAIN))) == 24
-    assert parts_of(found.marked(blind), TRAIN) == ()  # whose they are is not told
+    assert sum(map(len, split_parts(found.mark(mixed), TRAIN))) == 24
+    assert split_parts(found.mark(blind), TRAIN) == ()  # whose they are is not told
 
 
 def test_an_example_whose_label_or_content_changed_is_another():
     data = world("text", "none", domains=2, size=6, classes=2, seed=0)
     found = held(data)
     turned = replace(data, y=1 - data.y)
-    assert parts_of(found.marked(turned), TEST) == ()
+    assert split_parts(found.mark(turned), TEST) == ()
     assert len(set(row_hashes(data, np.arange(len(data)))) & set(row_hashes(turned, np.arange(len(data))))) == 0
 
 
@@ -44,7 +44,7 @@ def test_rows_of_domains_that_the_model_does_not_know_are_left_out():
     data = world("vector", "none", domains=3, size=8, classes=2, seed=0)
     two = data.subset(np.flatnonzero(data.domain < 2))
     found = HeldOut.of(data, [Part(name, data.rows_of(name)[:3]) for name in data.domains[:2]])
-    assert len(found.marked(data)) == len(two)
+    assert len(found.mark(data)) == len(two)
 
 
 def test_copies_of_a_held_out_row_are_counted_once_and_never_learned():
@@ -52,8 +52,8 @@ def test_copies_of_a_held_out_row_are_counted_once_and_never_learned():
     domain = np.asarray([0, 0, 0, 0, 1, 1])
     data = Dataset("t", Texts.of(texts), np.zeros(6, dtype=np.int64), ("a",), domain, ("x", "y"))
     found = HeldOut.of(data, [Part("x", np.asarray([1])), Part("y", np.asarray([4]))])
-    again = found.marked(data)
-    assert [(part.domain, len(part)) for part in parts_of(again, TEST)] == [("x", 1), ("y", 1)]
-    assert [again.raw.take(part.rows) for part in parts_of(again, TRAIN)] == [["other"], ["else"]]
+    again = found.mark(data)
+    assert [(part.domain, len(part)) for part in split_parts(again, TEST)] == [("x", 1), ("y", 1)]
+    assert [again.raw.take(part.rows) for part in split_parts(again, TRAIN)] == [["other"], ["else"]]
     assert again.domain[again.split == TEST].tolist() == [0, 1]
-    assert len(merged([again, again])) == 2 * len(again)
+    assert len(merge_marked([again, again])) == 2 * len(again)

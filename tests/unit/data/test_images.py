@@ -13,8 +13,9 @@ from PIL import Image
 
 from holdfast.audit.audit import audit
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.images import decode, read_images
-from holdfast.data.splits import shares
+from holdfast.data.decode import decode_image
+from holdfast.data.readers.images import read_images
+from holdfast.data.splits import rows_by_domain
 from holdfast.protocols.plans import LeaveOneOut
 
 
@@ -35,7 +36,7 @@ def folder(tmp_path) -> Path:
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "gif", "tiff"])
 def test_decode_any_format(tmp_path, suffix):
-    image = decode(draw(tmp_path / f"a.{suffix}", (200, 100, 50)), 6)
+    image = decode_image(draw(tmp_path / f"a.{suffix}", (200, 100, 50)), 6)
     assert (image.dtype, image.shape, image.is_contiguous()) == (torch.uint8, (3, 6, 6), True)
     assert torch.allclose(image[:, 3, 3].float(), torch.tensor([200.0, 100.0, 50.0]), atol=6)
 
@@ -43,27 +44,27 @@ def test_decode_any_format(tmp_path, suffix):
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "CMYK", "LA"])
 def test_decode_any_mode(tmp_path, mode):
     path = draw(tmp_path / ("a.tif" if mode == "CMYK" else "a.png"), (255, 255, 255), mode)
-    assert decode(path, 4).float().mean() > 250
+    assert decode_image(path, 4).float().mean() > 250
 
 
 def test_decode_keeps_16_bit_shades(tmp_path):
     shades = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
     Image.fromarray(shades).save(tmp_path / "a.png")
-    assert np.abs(decode(tmp_path / "a.png", 8)[0].numpy().astype(int) - shades // 257).max() <= 1
+    assert np.abs(decode_image(tmp_path / "a.png", 8)[0].numpy().astype(int) - shades // 257).max() <= 1
 
 
 def test_decode_palette_with_transparency(tmp_path):
     image = Image.new("P", (4, 4), 1)
     image.putpalette([0, 0, 0, 10, 200, 30])
     image.save(tmp_path / "a.png", transparency=b"\x00\xff")
-    assert decode(tmp_path / "a.png", 4)[:, 0, 0].tolist() == [10, 200, 30]
+    assert decode_image(tmp_path / "a.png", 4)[:, 0, 0].tolist() == [10, 200, 30]
 
 
 def test_decode_keeps_sides(tmp_path):
     pixels = np.zeros((10, 20, 3), dtype=np.uint8)
     pixels[:5, :10] = 255  # top left
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    image = decode(tmp_path / "a.png", 8)
+    image = decode_image(tmp_path / "a.png", 8)
     assert image[:, 1, 1].min() == 255
     assert image[:, 6, 6].max() == image[:, 1, 6].max() == image[:, 6, 1].max() == 0
 
@@ -73,9 +74,9 @@ def test_decode_names_a_broken_file(tmp_path):
     for damaged in (b"", b"no image", whole[:200], whole[: len(whole) // 2]):
         (tmp_path / "a.jpg").write_bytes(damaged)
         with pytest.raises(BadInput, match=r"a\.jpg cannot be read as an image"):
-            decode(tmp_path / "a.jpg", 8)
+            decode_image(tmp_path / "a.jpg", 8)
     with pytest.raises(BadInput, match=r"gone\.png"):
-        decode(tmp_path / "gone.png", 8)
+        decode_image(tmp_path / "gone.png", 8)
 
 
 def test_domain_class_file(folder):
@@ -123,7 +124,7 @@ def test_one_domain_is_told_to_be_several_folders(tmp_path):
     found = read_images(tmp_path)
     for dataset in (found, found.limited(1)):
         with pytest.raises(BadInput, match=r"\(photo\): give each domain a folder of its own \(DOMAIN/CLASS/FILE\) or"):
-            list(LeaveOneOut().episodes(shares(dataset), 0))
+            list(LeaveOneOut().episodes(rows_by_domain(dataset), 0))
     assert audit(tmp_path).advice[-1] == (
         "To look for a shift, give each domain a folder of its own (DOMAIN/CLASS/FILE)."
     )

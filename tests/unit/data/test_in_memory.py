@@ -12,7 +12,7 @@ from sklearn.exceptions import DataConversionWarning
 from torch.utils.data import Dataset, random_split
 
 from holdfast.core.errors import BadInput
-from holdfast.data.readers.memory import as_dataset, as_given, as_labels, as_raw
+from holdfast.data.readers.memory import as_dataset, as_labels, as_raw, original_labels
 from holdfast.nn.backbones.graph import geometric
 
 
@@ -115,7 +115,7 @@ def test_labels_keep_their_type_and_missing_ones_are_counted_from_one():
     data = as_dataset(np.zeros((3, 1)), names, None)
     assert data.classes == ("9", "10")
     assert data.domains == ("all",)
-    given = as_given(data.classes, as_labels(names))
+    given = original_labels(data.classes, as_labels(names))
     assert given.dtype == np.int16
     assert given[data.y].tolist() == names.tolist()
 

@@ -7,7 +7,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, join
 from holdfast.data.raw import Texts, Vectors
-from holdfast.data.splits import shares
+from holdfast.data.splits import rows_by_domain
 from holdfast.protocols.plans import CrossDataset
 
 
@@ -29,15 +29,15 @@ def test_rows_labels_domains_and_splits():
     assert (found.name, found.domains, found.classes, found.notes) == ("a+b", ("a", "b"), ("bad", "good"), ("n",))
     assert found.raw.take(np.array([5, 0, 6, 3])) == ["b1", "a0", "b2", "a3"]
     assert [found.classes[y] for y in found.y] == ["bad", "good", "bad", "good", "good", "bad", "good"]
-    parts = shares(found)
-    assert {kind: rows.tolist() for kind, rows in parts["a"].given.items()} == {
+    parts = rows_by_domain(found)
+    assert {kind: rows.tolist() for kind, rows in parts["a"].splits.items()} == {
         "train": [0, 1],
         "valid": [2],
         "test": [3],
     }
-    assert parts["b"].given == {}  # it names no splits, so all its rows are tested, or cut by the seed
-    assert parts["b"].tested().rows.tolist() == [4, 5, 6]
-    assert len(parts["b"].two(0.4, 0)[0]) == 2
+    assert parts["b"].splits == {}  # it names no splits, so all its rows are tested, or cut by the seed
+    assert parts["b"].test_part().rows.tolist() == [4, 5, 6]
+    assert len(parts["b"].train_valid(0.4, 0)[0]) == 2
     assert join([SECOND]).split is None
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_joined_is_said():
 
 def test_a_joined_set_serves_the_cross_dataset_plan():
     found = join([FIRST, SECOND])
-    (episode,) = CrossDataset(targets=("b",)).episodes(shares(found), 0)
+    (episode,) = CrossDataset(targets=("b",)).episodes(rows_by_domain(found), 0)
     (stage,) = episode.stages
     assert [(p.domain, p.rows.tolist()) for p in stage.train] == [("a", [0, 1])]
     assert [(p.domain, p.rows.tolist()) for p in stage.test] == [("b", [4, 5, 6])]

@@ -6,8 +6,8 @@ from holdfast.core.inputs import Sentence
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.readers.tags import Sentences
-from holdfast.data.sample import check_sample, load_sample, sample, save_sample
-from holdfast.data.splits import TEST, TRAIN, Part, parts_of, row_hashes
+from holdfast.data.sample import check_sample, draw_sample, load_sample, save_sample
+from holdfast.data.splits import TEST, TRAIN, Part, row_hashes, split_parts
 from holdfast.data.synthetic import world
 
 KINDS = ["vector", "text", "image", pytest.param("graph", marks=pytest.mark.graph)]
@@ -18,21 +18,21 @@ def test_a_sample_comes_back_from_its_file_bit_for_bit(kind, tmp_path):
     data = world(kind, "none", domains=2, size=12, classes=2, seed=0)
     held = [Part(name, data.rows_of(name)[:5]) for name in data.domains]
     train = [Part(name, data.rows_of(name)[5:]) for name in data.domains]
-    kept = sample(data, train, held, most=3, seed=0)
+    kept = draw_sample(data, train, held, limit=3, seed=0)
     again = load_sample(save_sample(tmp_path / "sample.safetensors", kept, size=16))
-    assert again.most == 3
-    assert [len(part) for part in parts_of(again.dataset, TRAIN)] == [3, 3]
+    assert again.limit == 3
+    assert [len(part) for part in split_parts(again.dataset, TRAIN)] == [3, 3]
     every = np.arange(12)
     assert row_hashes(again.dataset, every) == row_hashes(kept.dataset, every)
     for mark, parts in ((TRAIN, train), (TEST, held)):
-        for own, part in zip(parts_of(again.dataset, mark), parts, strict=True):
+        for own, part in zip(split_parts(again.dataset, mark), parts, strict=True):
             assert set(row_hashes(again.dataset, own.rows)) <= set(row_hashes(data, part.rows))
 
 
 def test_pairs_of_texts_stay_pairs(tmp_path):
     pairs = [(f"a {i}", f"b {i}") for i in range(6)]
     data = Dataset("p", Texts.of(pairs), np.arange(6) % 2, ("n", "y"), np.zeros(6, dtype=np.int64), ("d",))
-    kept = sample(data, [Part("d", np.arange(3))], [Part("d", np.arange(3, 6))], most=5, seed=0)
+    kept = draw_sample(data, [Part("d", np.arange(3))], [Part("d", np.arange(3, 6))], limit=5, seed=0)
     again = load_sample(save_sample(tmp_path / "s.safetensors", kept, size=None)).dataset
     assert again.raw.take(np.arange(6)) == pairs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.load import read
+from holdfast.data.load import load_data
 from holdfast.data.readers.molecules import ATOM, BOND, molecules, read_molecules, smiles_column
 
 needs_rdkit = pytest.mark.molecules
@@ -53,14 +53,14 @@ def test_a_ring_is_aromatic_a_salt_has_no_bond_and_a_metal_with_odd_valence_is_r
 def test_a_table_with_smiles_is_read_as_graphs(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(TABLE)
-    found = read(path, known={})
+    found = load_data(path, known={})
     assert (found.raw.kind, found.domains, found.classes) == ("graph", ("a", "b"), ("0", "1"))
     assert found.y.tolist() == [1, 0, 0]
     assert found.split is not None
     assert found.split.tolist() == [0, 2, 1]
     assert [len(g.nodes) for g in found.raw.take(np.arange(3))] == [3, 6, 1]
     path.write_text(TABLE.replace("smiles", "structure"))
-    assert read(path, columns={"smiles": "structure"}, known={}).raw.kind == "graph"
+    assert load_data(path, columns={"smiles": "structure"}, known={}).raw.kind == "graph"
     path.write_text(TABLE.replace("smiles", "smiles,text", 1).replace("\nC", "\nC,C").replace("\nc", "\nc,c"))
     assert smiles_column(path, {"text": "text"}) is None  # another input is named
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.parts import read_parts, shared_name, unmatched
+from holdfast.data.part_locations import read_part_locations, shared_name, unmatched_note
 from holdfast.data.raw import Pixels
 from holdfast.data.readers.images import read_images
 
@@ -30,20 +30,20 @@ def test_a_name_is_the_same_in_every_domain(folder):
 
 def test_the_table_beside_the_domains(folder):
     found = read_images(folder)
-    assert read_parts(found.raw, found.ids) == {}
+    assert read_part_locations(found.raw, found.ids) == {}
     (folder / "parts.csv").write_text("image,part,x,y\ncat/a.b,beak,0.25,1\ncat/a.b,tail,0,0.5\n")
-    assert read_parts(found.raw, found.ids) == {"cat/a.b": [("beak", 0.25, 1.0), ("tail", 0.0, 0.5)]}
-    assert read_parts(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
+    assert read_part_locations(found.raw, found.ids) == {"cat/a.b": [("beak", 0.25, 1.0), ("tail", 0.0, 0.5)]}
+    assert read_part_locations(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
 
 
 def test_a_table_of_other_images_is_told(folder):
     found = read_images(folder)
-    assert unmatched(found.raw, found.ids) == ""
+    assert unmatched_note(found.raw, found.ids) == ""
     (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\n")
-    assert "(its first is 'owl/a.b')" in unmatched(found.raw, found.ids)
+    assert "(its first is 'owl/a.b')" in unmatched_note(found.raw, found.ids)
     (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\ncat/a.b,beak,0.25,1\n")
-    assert unmatched(found.raw, found.ids) == ""
-    assert unmatched(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == ""
+    assert unmatched_note(found.raw, found.ids) == ""
+    assert unmatched_note(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == ""
 
 
 def test_the_table_is_not_counted_as_left_out(folder):
@@ -61,17 +61,17 @@ def test_wrong_places_get_one_sentence(row, said, folder):
     found = read_images(folder)
     (folder / "parts.csv").write_text(f"image,part,x,y\n{row}\n")
     with pytest.raises(BadInput, match=f"row 1 .*{said}"):
-        read_parts(found.raw, found.ids)
+        read_part_locations(found.raw, found.ids)
 
 
 def test_a_missing_column_is_named(folder):
     found = read_images(folder)
     (folder / "parts.csv").write_text("image;part;x;y\ncat/a;tail;0.5;0.5\n")
     with pytest.raises(BadInput, match=r"parts\.csv seems to be separated by ';'"):
-        read_parts(found.raw, found.ids)
+        read_part_locations(found.raw, found.ids)
     (folder / "parts.csv").write_text("image,part,x\ncat/a,tail,0.5\n")
     with pytest.raises(BadInput, match="has no column y"):
-        read_parts(found.raw, found.ids)
+        read_part_locations(found.raw, found.ids)
 
 
 def test_a_link_to_nothing_is_named(folder):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from holdfast import catalog
-from holdfast.comparison import load_data
 from holdfast.core.errors import Absent, BadInput
 from holdfast.data.known import pictures
 from holdfast.data.known.pictures import PictureSet
+from holdfast.data.load import load_data
 from tests.published import write_pictures
 
 SETS = {each.name: each for each in vars(pictures).values() if isinstance(each, PictureSet)}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.load import pieces
+from holdfast.data.load import load_chunks
 from holdfast.data.readers import formats
 from holdfast.data.readers.table import read_table, table_pieces
 from holdfast.data.synthetic import world
@@ -54,7 +54,7 @@ def test_a_wrong_row_is_named_by_its_place_in_the_file(tmp_path):
 def test_other_data_are_cut_too(tmp_path):
     data = world("vector", "none", domains=2, size=10, classes=2)
     np.savez(tmp_path / "v.npz", X=data.raw.take(np.arange(20)).numpy())
-    found = list(pieces(tmp_path / "v.npz", rows=8, known={}))
+    found = list(load_chunks(tmp_path / "v.npz", rows=8, known={}))
     assert [len(each) for each in found] == [8, 8, 4]
     np.testing.assert_array_equal(
         np.concatenate([each.raw.take(np.arange(len(each))) for each in found]), data.raw.take(np.arange(20))

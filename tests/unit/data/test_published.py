@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from holdfast import catalog
-from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
 from holdfast.data.known.published import AMAZON, IMDB, MNLI, MULTINLI, SICK, SNLI, SST2
+from holdfast.data.load import load_data
 from tests.published import DOMAINS, PAIRS, write_published
 
 ALL = {each.name: each for each in (AMAZON, MNLI, MULTINLI, SNLI, SICK, SST2, IMDB)}

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import BadInput
-from holdfast.data.load import read
+from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
 from tests.graphs import rings_and_stars, text_form, write_zip
 
@@ -22,75 +22,75 @@ def toy(*, data_dir=None):
 def test_a_known_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "toy").mkdir()
-    assert len(read("toy", known={"toy": toy})) == 20
-    assert len(read("toy", known={"toy": toy}, data_dir=tmp_path)) == 3
+    assert len(load_data("toy", known={"toy": toy})) == 20
+    assert len(load_data("toy", known={"toy": toy}, data_dir=tmp_path)) == 3
 
 
 def test_a_table(tmp_path):
     (tmp_path / "data.csv").write_text(CSV)
     path = tmp_path / "data.csv"
-    assert read(str(path), columns={"text": "words"}, known={}).domains == ("d", "e")
-    assert read(path, columns={"text": "words", "label": ""}, need=(), known={}).classes == ()
+    assert load_data(str(path), columns={"text": "words"}, known={}).domains == ("d", "e")
+    assert load_data(path, columns={"text": "words", "label": ""}, need=(), known={}).classes == ()
     with pytest.raises(BadInput, match="no text column"):
-        read(path, known={})
+        load_data(path, known={})
 
 
 def test_arrays(tmp_path):
     np.savez(tmp_path / "data.npz", x=np.zeros((2, 2)), y=[0, 1], d=["a", "b"])
-    assert read(tmp_path / "data.npz", known={}).raw.kind == "vector"
+    assert load_data(tmp_path / "data.npz", known={}).raw.kind == "vector"
 
 
 def test_a_folder_of_images(tmp_path):
     for name in ("d/x", "d/y"):
         (tmp_path / name).mkdir(parents=True)
         Image.new("RGB", (4, 4)).save(tmp_path / name / "a.png")
-    assert read(tmp_path, known={}).classes == ("x", "y")
+    assert load_data(tmp_path, known={}).classes == ("x", "y")
     with pytest.raises(BadInput, match="no columns"):
-        read(tmp_path, columns={"text": "a"}, known={})
+        load_data(tmp_path, columns={"text": "a"}, known={})
 
 
 def test_what_is_not_there(tmp_path):
     with pytest.raises(BadInput, match=r"'vadr' is neither .* did you mean 'vader'\?"):
-        read("vadr", known={"vader": toy})
+        load_data("vadr", known={"vader": toy})
     with pytest.raises(BadInput, match=r"did you mean 'imdb-b' or 'imdb'\? `holdfast list datasets` shows those"):
-        read("imdb-", known=dict.fromkeys(("imdb", "vader", "imdb-b"), toy))
+        load_data("imdb-", known=dict.fromkeys(("imdb", "vader", "imdb-b"), toy))
     many = dict.fromkeys((f"set {i}" for i in range(50)), toy)
     with pytest.raises(BadInput, match=r"check the path; `holdfast list datasets` shows those") as refused:
-        read("/no/such/file.csv", known=many)
+        load_data("/no/such/file.csv", known=many)
     assert len(str(refused.value)) < 200
     (tmp_path / "data.xlsx").write_text("x")
     with pytest.raises(BadInput, match=r"suffix '\.xlsx'.*\.csv.*\.npz"):
-        read(tmp_path / "data.xlsx", known={})
+        load_data(tmp_path / "data.xlsx", known={})
 
 
 def test_graphs_by_their_files(tmp_path):
     path = write_zip(tmp_path / "shapes.zip", rings_and_stars(40), folds=True)
-    assert read(path, known={}).raw.kind == "graph"
-    assert read(tmp_path, known={}).domains == ("shapes",)  # a folder with one file
+    assert load_data(path, known={}).raw.kind == "graph"
+    assert load_data(tmp_path, known={}).domains == ("shapes",)  # a folder with one file
     with pytest.raises(BadInput, match="holds graphs, which have no columns"):
-        read(path, columns={"text": "a"}, known={})
+        load_data(path, columns={"text": "a"}, known={})
 
 
 def test_settings_follow_an_at(tmp_path):
     path = write_zip(tmp_path / "shapes.zip", rings_and_stars(40), folds=True)
-    found = read(f"{path}@shift=size,environments=3", known={})
+    found = load_data(f"{path}@shift=size,environments=3", known={})
     assert found.name == "shapes@shift=size,environments=3"
     assert found.domains == ("small-1", "small-2", "small-3", "large")
-    assert read(f"{path}@fold=1", known={}).split is not None
+    assert load_data(f"{path}@fold=1", known={}).split is not None
     odd = tmp_path / "odd@shift=size.txt"  # a name with an @ is that file
     odd.write_text(text_form(rings_and_stars(4)))
-    assert len(read(str(odd), known={})) == 4
+    assert len(load_data(str(odd), known={})) == 4
 
 
 def test_a_known_set_takes_its_own_settings():
     def toy(*, data_dir=None, size=5):
         return world("vector", "none", size=size)
 
-    assert len(read("toy@size=7", known={"toy": toy})) == 28
+    assert len(load_data("toy@size=7", known={"toy": toy})) == 28
     with pytest.raises(BadInput, match="unknown setting of toy 'sise': did you mean 'size'"):
-        read("toy@sise=7", known={"toy": toy})
+        load_data("toy@sise=7", known={"toy": toy})
     with pytest.raises(BadInput, match="unknown setting of toy 'data_dir'"):
-        read("toy@data_dir=7", known={"toy": toy})
+        load_data("toy@data_dir=7", known={"toy": toy})
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_a_known_set_takes_its_own_settings():
 def test_settings_that_are_not(tmp_path, text, said):
     path = write_zip(tmp_path / "shapes.zip", rings_and_stars(20))
     with pytest.raises(BadInput, match=said):
-        read(f"{path}@{text}", known={})
+        load_data(f"{path}@{text}", known={})

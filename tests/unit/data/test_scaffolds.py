@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.known.graph_sets import shifted
-from holdfast.data.load import read
+from holdfast.data.load import load_data
 from holdfast.data.readers.molecules import as_molecules, by_scaffold, scaffolds
+from holdfast.data.shifts import apply_shift
 from tests.unit.data.test_shifts import graph, pool
 
 pytestmark = pytest.mark.molecules
@@ -24,7 +24,7 @@ def table(tmp_path, texts):
 
 
 def as_data(tmp_path, texts):
-    return read(table(tmp_path, texts), need=("label",), known={})
+    return load_data(table(tmp_path, texts), need=("label",), known={})
 
 
 def test_a_scaffold_is_the_rings_and_what_links_them():
@@ -48,13 +48,13 @@ def test_the_largest_groups_train_and_none_is_divided(tmp_path):
 def test_it_is_a_shift_of_graphs_with_domains_and_marks(tmp_path):
     texts = [*ALONE, *CHAINS, *PYRIDINES, *BENZENES]
     path = table(tmp_path, texts)
-    found = read(f"{path}@shift=scaffold", need=("label",), known={})
+    found = load_data(f"{path}@shift=scaffold", need=("label",), known={})
     assert found.domains == ("common-1", "common-2", "rarer", "rare")
     assert [len(found.rows_of(name)) for name in found.domains] == [4, 4, 1, 2]
     assert found.split is not None
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {1}, {2}]
     assert found.y.tolist() == [i % 2 for i in range(len(texts))]
-    one = read(f"{path}@shift=scaffold,environments=1", known={})  # no column of domains is asked for
+    one = load_data(f"{path}@shift=scaffold,environments=1", known={})  # no column of domains is asked for
     assert one.domains == ("common", "rarer", "rare")
 
 
@@ -63,16 +63,16 @@ def test_some_rows_of_molecules_are_cut_too(tmp_path):
     fewer = data.subset(np.arange(2, 10))
     assert [sorted(part) for part in by_scaffold(fewer)] == [[0, 1, 2, 3, 4, 5], [], [6, 7]]
     with pytest.raises(BadInput, match="no graphs for the domain 'rarer'"):
-        shifted(fewer, "scaffold")
+        apply_shift(fewer, "scaffold")
 
 
 def test_graphs_without_smiles_have_no_scaffold():
     with pytest.raises(BadInput, match="not made of SMILES: give a table with a column smiles"):
-        shifted(pool([graph(3, 4) for _ in range(6)]), "scaffold")
+        apply_shift(pool([graph(3, 4) for _ in range(6)]), "scaffold")
 
 
 def test_a_published_set_keeps_what_its_scaffolds_are_told_from(tmp_path):
     data = as_data(tmp_path, BENZENES)
-    assert as_molecules(read(table(tmp_path, BENZENES), columns={"text": "smiles"}, need=("label",), known={}),
+    assert as_molecules(load_data(table(tmp_path, BENZENES), columns={"text": "smiles"}, need=("label",), known={}),
                         np.arange(3), "here").raw.smiles == BENZENES[:3]  # fmt: skip
     assert data.raw.smiles == BENZENES

@@ -11,8 +11,8 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import Dataset
-from holdfast.data.known.graph_sets import measured, shifted
 from holdfast.data.raw import GraphList
+from holdfast.data.shifts import apply_shift, measure
 from holdfast.data.synthetic import world
 
 
@@ -34,11 +34,11 @@ def sizes():
 
 
 def values(found, name, what="size"):
-    return measured(what, found.raw.take(found.rows_of(name)))
+    return measure(what, found.raw.take(found.rows_of(name)))
 
 
 def test_size(sizes):
-    found = shifted(sizes[0], "size")
+    found = apply_shift(sizes[0], "size")
     assert found.domains == ("small-1", "small-2", "large")
     assert sorted(values(found, "small-1")) == list(range(1, 26))
     assert sorted(values(found, "small-2")) == list(range(26, 51))
@@ -47,26 +47,26 @@ def test_size(sizes):
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {2}]
     assert found.notes == ("40 graphs between the parts of the shift left out",)
     labels = dict(zip(sizes[1].tolist(), (np.arange(100) % 2).tolist(), strict=True))
-    seen = measured("size", found.raw.take(np.arange(len(found)))).astype(int)
+    seen = measure("size", found.raw.take(np.arange(len(found)))).astype(int)
     assert found.y.tolist() == [labels[v] for v in seen]  # every graph has kept its label
 
 
 def test_degree_both_ways():
     data = pool([graph(10, e) for e in range(1, 103)])  # those of 1 and 2 edges are left out
-    found = shifted(data, "degree", environments=1)
+    found = apply_shift(data, "degree", environments=1)
     assert found.domains == ("low", "middle", "high")
     tens = [sorted((values(found, name, "degree") * 10).round().astype(int)) for name in found.domains]
     assert tens == [list(range(3, 53)), list(range(53, 83)), list(range(83, 103))]
     assert found.split is not None
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {1}, {2}]
-    turned = shifted(data, "degree-reversed", environments=1)
+    turned = apply_shift(data, "degree-reversed", environments=1)
     assert turned.domains == ("high", "middle", "low")
     tens = [sorted((values(turned, name, "degree") * 10).round().astype(int)) for name in turned.domains]
     assert tens == [list(range(53, 103)), list(range(23, 53)), list(range(3, 23))]
 
 
 def test_environments_by_chance_are_equal_and_the_same_again(sizes):
-    found = [shifted(sizes[0], "size", environments=3, group="chance") for _ in range(2)]
+    found = [apply_shift(sizes[0], "size", environments=3, group="chance") for _ in range(2)]
     assert found[0].fingerprint == found[1].fingerprint
     parts = [values(found[0], f"small-{i}") for i in (1, 2, 3)]
     assert [len(part) for part in parts] == [17, 17, 16]
@@ -76,24 +76,24 @@ def test_environments_by_chance_are_equal_and_the_same_again(sizes):
 
 def test_labels_change_no_cut(sizes):
     data, _ = sizes
-    other = shifted(replace(data, y=1 - data.y), "size")
-    assert np.array_equal(shifted(data, "size").domain, other.domain)
+    other = apply_shift(replace(data, y=1 - data.y), "size")
+    assert np.array_equal(apply_shift(data, "size").domain, other.domain)
 
 
 def test_what_is_refused(sizes):
     data, _ = sizes
     with pytest.raises(BadInput, match="unknown shift 'sise': did you mean 'size'"):
-        shifted(data, "sise")
+        apply_shift(data, "sise")
     with pytest.raises(BadInput, match="unknown way to group 'luck'"):
-        shifted(data, "size", group="luck")
+        apply_shift(data, "size", group="luck")
     for wrong in (0, 1.5, "two"):
         with pytest.raises(BadInput, match="environments must be a whole number"):
-            shifted(data, "size", environments=wrong)  # pyright: ignore[reportArgumentType]
+            apply_shift(data, "size", environments=wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(BadInput, match="is one of graphs, and vector-none holds vectors"):
-        shifted(world("vector", "none"), "size")
+        apply_shift(world("vector", "none"), "size")
     with pytest.raises(BadInput, match="no graphs for the domain 'large': their values are too much alike"):
-        shifted(pool([graph(5, 4)] * 10), "size")
+        apply_shift(pool([graph(5, 4)] * 10), "size")
     with pytest.raises(BadInput, match="2 graphs to train on, too few for 9 environments"):
-        shifted(pool([graph(v, 4) for v in (1, 2, 3, 4)]), "size", environments=9)
+        apply_shift(pool([graph(v, 4) for v in (1, 2, 3, 4)]), "size", environments=9)
     with pytest.raises(BadInput, match="0 graphs to train on"):
-        shifted(pool([graph(5, 1)] * 10), "degree")
+        apply_shift(pool([graph(5, 1)] * 10), "degree")

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.load import read
+from holdfast.data.load import load_data
 from holdfast.data.readers.tags import read_tags
 from tests.annotated import DOMAINS, tagged, write_conll, write_names
 
@@ -55,7 +55,7 @@ def test_tags_of_every_scheme_become_one(tmp_path):
 def test_the_column_of_the_tag_can_be_said(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x B-A 7\ny O 8\n")
-    assert sentences(read(f"{path}@column=2", known={}, form="tags")) == [(["x", "y"], ["B-A", "O"])]
+    assert sentences(load_data(f"{path}@column=2", known={}, form="tags")) == [(["x", "y"], ["B-A", "O"])]
     with pytest.raises(BadInput, match=r"sentence 1 has the tag '7'.*@column"):
         read_tags(path)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from holdfast.comparison import load_data
 from holdfast.core.errors import BadInput
 from holdfast.data.known.task_sets import ACL_ARC, AG_NEWS, CHEMPROT, HYPERPARTISAN
+from holdfast.data.load import load_data
 from tests.task_files import CLASSIFYING, write_tasks
 
 

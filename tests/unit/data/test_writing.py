@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.write import write_pieces
+from holdfast.data.write import write_tables
 
 
 def tables(sizes):
@@ -20,7 +20,7 @@ def tables(sizes):
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_pieces_give_the_file_of_the_whole(tmp_path, suffix):
-    many, one = (write_pieces(tmp_path / f"{n}.{suffix}", tables(n)) for n in ((3, 3, 1), (7,)))
+    many, one = (write_tables(tmp_path / f"{n}.{suffix}", tables(n)) for n in ((3, 3, 1), (7,)))
     whole = pa.concat_tables(tables((3, 3, 1)))
     if suffix == "parquet":
         assert pa.parquet.read_table(many).equals(whole)
@@ -42,10 +42,10 @@ def test_what_goes_wrong_late_leaves_no_file(tmp_path):
         raise BadInput("row 4 is odd")
 
     with pytest.raises(BadInput, match="row 4"):
-        write_pieces(tmp_path / "a.csv", broken())
+        write_tables(tmp_path / "a.csv", broken())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_ending_is_refused_before_anything_is_asked_for(tmp_path):
     with pytest.raises(BadInput, match=r"\.csv, \.jsonl, \.parquet"):
-        write_pieces(tmp_path / "a.xlsx", iter(()))
+        write_tables(tmp_path / "a.xlsx", iter(()))

@@ -10,7 +10,7 @@ from PIL import Image
 from holdfast.audit.hashing import SMALL, candidates, graph_features, graph_hashes, row_hashes, text_hashes
 from holdfast.audit.near import WIDTH, look, near_images, near_texts, shingles
 from holdfast.core.inputs import Graphs
-from holdfast.data.raw import Pictures, Pixels
+from holdfast.data.raw import ImageFiles, Pixels
 
 
 def sentences(count: int, length: int = 20) -> list[str]:
@@ -103,7 +103,7 @@ def test_images_that_were_scaled_dimmed_or_compressed_are_near_and_others_are_no
     for i, image in enumerate(changed):
         paths.append(tmp_path / f"copy-{i}.jpg")
         image.save(paths[-1], quality=80)
-    looks = look(Pictures(paths))
+    looks = look(ImageFiles(paths))
     pairs, alike = near_images(looks, np.arange(33))
     assert pairs.tolist() == [[0, 30], [1, 31], [2, 32]]
     assert (alike <= 1.001).all()

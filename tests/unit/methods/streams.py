@@ -12,7 +12,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples
-from holdfast.data.splits import shares
+from holdfast.data.splits import rows_by_domain
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
@@ -59,7 +59,7 @@ def batch_of(domain: int, rows: slice | list[int] = slice(0, 16)) -> DomainBatch
 
 def stream(make, examples=EXAMPLES, steps=200, stages=4):
     """The method after the stream, and (stage, domain) test accuracies."""
-    (episode,) = Stream(order=DATA.domains).episodes(shares(DATA), 0)
+    (episode,) = Stream(order=DATA.domains).episodes(rows_by_domain(DATA), 0)
     episode = type(episode)(episode.name, episode.stages[:stages])
     spec = Spec(data="world", fingerprint="", steps=steps, every=steps, batch=16)
     with seeded(0, "method"):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import Share
+from holdfast.data.splits import DomainRows
 from holdfast.protocols.plans import AllDomains
 
 
 def share(name, first, **marked):
     given = {kind: np.asarray(marked.get(kind, []), dtype=np.int64) for kind in ("train", "valid", "test")}
     rows = np.sort(np.concatenate(list(given.values())))
-    return Share(name, rows if marked else np.arange(first, first + 10), given if marked else {})
+    return DomainRows(name, rows if marked else np.arange(first, first + 10), given if marked else {})
 
 
 def stage(*shares):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import Share
+from holdfast.data.splits import DomainRows
 from holdfast.protocols.plans import GivenSplit
 
 
@@ -15,7 +15,7 @@ def share(name, first, **marked):
     given, at = {kind: np.zeros(0, dtype=np.int64) for kind in ("train", "valid", "test")}, first
     for kind, count in marked.items():
         given[kind], at = np.arange(at, at + count), at + count
-    return Share(name, np.arange(first, at), given)
+    return DomainRows(name, np.arange(first, at), given)
 
 
 def stage(*shares, seed=0, oracle=False, **settings):
@@ -46,7 +46,7 @@ def test_without_valid_rows_a_tenth_is_taken_by_the_seed():
 
 
 def test_without_marks_it_is_70_10_20():
-    found = stage(Share("a", np.arange(1000), {}))
+    found = stage(DomainRows("a", np.arange(1000), {}))
     assert [len(parts[0]) for parts in (found.train, found.valid, found.test)] == [700, 100, 200]
     assert sorted(np.concatenate([p.rows for p in (*found.train, *found.valid, *found.test)])) == list(range(1000))
 

@@ -11,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Batches, Examples
-from holdfast.data.splits import Part, shares
+from holdfast.data.splits import Part, rows_by_domain
 from holdfast.data.synthetic import world
 from holdfast.methods.base import Method
 from holdfast.methods.erm import ERM
@@ -77,7 +77,7 @@ def options(selection=select.last, **more):
 
 
 def test_hooks_come_in_order_over_a_stream():
-    (episode,) = Stream().episodes(shares(DATA), 0)
+    (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
     method, done = run(episode, Diary, EXAMPLES, TASK, **options(steps=2))
     for stage in done:
         assert stage["right"].keys() == stage["test"].keys()
@@ -125,7 +125,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_a_mend():
         def step(self, batch):
             return {"risk": torch.tensor(float("nan"))}
 
-    (episode,) = Stream().episodes(shares(DATA), 0)
+    (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
     with pytest.raises(BadInput, match=r"training diverged.*lower --lr"):
         run(episode, Broken, EXAMPLES, TASK, **options())
 
@@ -139,7 +139,7 @@ def test_a_schedule_begins_anew_with_every_stage():
         )
         return made[-1]
 
-    (episode,) = Stream().episodes(shares(DATA), 0)
+    (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
     rates = []
     run(
         episode, scheduled, EXAMPLES, TASK, **options(),
@@ -150,7 +150,7 @@ def test_a_schedule_begins_anew_with_every_stage():
 
 def test_target_labels_change_nothing_before_the_test():
     """The strongest test of no leakage: spoil the target's labels, and training stays the same bit for bit."""
-    episode = next(LeaveOneOut().episodes(shares(DATA), 0))
+    episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
     spoilt = EXAMPLES.y.clone()
     target = torch.from_numpy(episode.stages[0].test[0].rows)
     spoilt[target] = 1 - spoilt[target]
@@ -168,7 +168,7 @@ def test_target_labels_change_nothing_before_the_test():
 
 
 def test_the_oracle_looks_at_the_target_and_at_nothing_it_is_scored_on():
-    episode = next(LeaveOneOut().episodes(shares(DATA), 0, oracle=True))
+    episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0, oracle=True))
     (stage,) = episode.stages
     assert len(stage.oracle[0]) == 8
     assert len(stage.test[0]) == 32
@@ -177,16 +177,16 @@ def test_the_oracle_looks_at_the_target_and_at_nothing_it_is_scored_on():
 
 
 def test_the_in_split_is_what_the_oracle_leaves():
-    with_oracle = next(LeaveOneOut().episodes(shares(DATA), 0, oracle=True)).stages[0]
-    inside = next(LeaveOneOut(inside=True).episodes(shares(DATA), 0)).stages[0]
-    whole = next(LeaveOneOut().episodes(shares(DATA), 0)).stages[0]
+    with_oracle = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0, oracle=True)).stages[0]
+    inside = next(LeaveOneOut(inside=True).episodes(rows_by_domain(DATA), 0)).stages[0]
+    whole = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0)).stages[0]
     np.testing.assert_array_equal(inside.test[0].rows, with_oracle.test[0].rows)
     assert len(whole.test[0]) == 40
     assert not inside.oracle
 
 
 def test_leave_one_domain_out_trains_as_long_as_the_left_out_sources_ask_for(monkeypatch):
-    episode = next(LeaveOneOut().episodes(shares(DATA), 0))
+    episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
     _, done = run(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=select.leave_one_domain_out))
     assert done[0]["step"] in (2, 4, 6, 8, 10, 12)
     assert done[0]["step"] == done[0]["history"][-1]["step"]
@@ -195,7 +195,7 @@ def test_leave_one_domain_out_trains_as_long_as_the_left_out_sources_ask_for(mon
 @pytest.mark.parametrize("kind", ["valid", "test"])
 def test_a_held_out_part_of_which_no_input_was_made_is_told_before_the_training(kind):
     """As with texts that are cut into windows, where one of blanks alone gives none."""
-    episode = next(LeaveOneOut().episodes(shares(DATA), 0))
+    episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
     part = getattr(episode.stages[0], kind)[0]
     sizes = torch.ones(len(DATA), dtype=torch.long)
     sizes[torch.from_numpy(part.rows)] = 0

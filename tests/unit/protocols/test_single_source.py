@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import Share
+from holdfast.data.splits import DomainRows
 from holdfast.protocols.plan import rows_of
 from holdfast.protocols.plans import SingleSource
 
-SHARES = {name: Share(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}
+SHARES = {name: DomainRows(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}
 
 
 def test_all_rows_of_the_others_are_scored():
@@ -32,7 +32,7 @@ def test_outside_scores_the_rows_that_choose_where_that_domain_trains():
 
 
 def test_outside_takes_the_rows_that_the_data_marks_and_leaves_the_oracle_the_rest():
-    marked = Share(
+    marked = DomainRows(
         "b", np.arange(10, 20), {"train": np.arange(10, 16), "valid": np.arange(16, 18), "test": np.arange(18, 20)}
     )
     plan = SingleSource(outside=True, sources=("a",))

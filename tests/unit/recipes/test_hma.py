@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast import catalog
-from holdfast.comparison import load_data
+from holdfast.data.load import load_data
 from holdfast.recipes.base import mismatches
 from holdfast.recipes.measure import jobs_for, measure, remarks
 from holdfast.recipes.reproduce import dataset_of, lacks

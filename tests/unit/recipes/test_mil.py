@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.comparison import load_data
+from holdfast.data.load import load_data
 from holdfast.recipes.base import mismatches
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.reproduce import dataset_of, lacks

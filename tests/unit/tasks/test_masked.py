@@ -113,7 +113,7 @@ def test_a_step_hides_other_words_and_a_stopped_run_goes_on_with_the_same(encode
     for one, two in zip(ran[5:], (next(other) for _ in range(7)), strict=True):
         assert torch.equal(one.x.ids, two.x.ids)
         assert torch.equal(one.y, two.y)
-    x, y = examples.both(torch.arange(8))
+    x, y = examples.inputs_and_targets(torch.arange(8))
     first, _ = made.task.augment(x, y, generator(0, "x"))
     second, _ = made.task.augment(x, y, generator(1, "x"))
     assert not torch.equal(first.ids, second.ids)

@@ -83,12 +83,12 @@ def _find(name: str, folder: Path | None) -> Path:
 
 def _splits(path: Path, rows: int) -> np.ndarray:
     """(n,) indices into SPLITS; -1 for a split of any other name, as rows that will not be used may have."""
-    column = find(formats.peek(path).names, SYNONYMS["split"])
+    column = find(formats.read_schema(path).names, SYNONYMS["split"])
     if column is None:
         return np.full(rows, -1)
     named: Sequence[str | None] = [
         value
-        for batch in formats.stream(path, {column: pa.large_string()})
+        for batch in formats.iter_batches(path, {column: pa.large_string()})
         for value in batch.column(column).to_pylist()
     ]
     return np.asarray([SPLIT_NAMES.get(str(value).strip().lower(), -1) for value in named], dtype=np.int64)

@@ -12,7 +12,7 @@ import pyarrow.csv as csv
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset, encode
 from holdfast.data.known.image_sets import absent, differences
-from holdfast.data.raw import Pictures
+from holdfast.data.raw import ImageFiles
 
 HOME = "https://wilds.stanford.edu"
 OTHER = "Other"  # a country without a region
@@ -66,7 +66,7 @@ def _made(
     y, kinds = encode(labels)
     domain, named = encode(domains)
     made = Dataset(
-        name=name, raw=Pictures(paths), y=y, classes=kinds, domain=domain, domains=named,
+        name=name, raw=ImageFiles(paths), y=y, classes=kinds, domain=domain, domains=named,
         ids=[path.stem for path in paths], notes=notes,
     ).checked()  # fmt: skip
     return replace(made, notes=(*notes, *differences(made, size, classes)))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.data.dataset import Dataset
-from holdfast.data.raw import Vectors
 from holdfast.data.readers import formats
 
 PAIRS = (
@@ -68,7 +65,7 @@ def find(names: Sequence[str], wanted: Sequence[str]) -> str | None:
     return next((plain[w] for w in wanted if w in plain), None)
 
 
-class Finder:
+class ColumnFinder:
     """Columns of one table: what the user named comes first, then what is called like its role."""
 
     def __init__(self, where: str, names: Sequence[str], columns: Mapping[str, str] | None) -> None:
@@ -124,7 +121,7 @@ def assign(
 ) -> Roles:
     """Give every role its column, or say in one sentence which is missing and how to name it."""
     assert set(need) <= {"label", "domain"}, need
-    finder = Finder(where, names, columns)
+    finder = ColumnFinder(where, names, columns)
     label, domain, split, time, key = (finder.role(r) for r in ("label", "domain", "split", "time", "id"))
     for role, found in (("label", label), ("domain", domain)):
         if role in need and found is None:
@@ -145,7 +142,7 @@ def assign(
     return Roles(texts, features, label, domain, split, time, key)
 
 
-def _texts(finder: Finder) -> tuple[str, ...]:
+def _texts(finder: ColumnFinder) -> tuple[str, ...]:
     """The text column or the two of a pair; none where features are the input."""
     columns = finder.columns
     for one, other in (("premise", "hypothesis"), ("message", "response")):
@@ -189,7 +186,7 @@ def mostly_numbers(path: Path, schema: pa.Schema, block: int) -> set[str]:
     if not names or path.suffix.lower() == ".parquet":
         return set()
     if path.suffix.lower() in (".csv", ".tsv"):
-        batches = formats.stream(path, dict.fromkeys(names, pa.large_string()), block)
+        batches = formats.iter_batches(path, dict.fromkeys(names, pa.large_string()), block)
         first = next(batches, None)
         return set() if first is None else {name for name in names if _mostly(first.column(name)[:_SAMPLE])}
     rows = formats.first_rows(path)
@@ -207,20 +204,3 @@ def _mostly(column: Any) -> bool:
 def _more(values: list[Any]) -> bool:
     """Of values of JSON."""
     return 2 * sum(isinstance(each, int | float) and not isinstance(each, bool) for each in values) > len(values)
-
-
-def in_order(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
-    """The data set with its features as the model has them, others left aside; without names they go by position."""
-    there = dataset.columns
-    if learned is None or there is None or there == tuple(learned):
-        return dataset
-    place = {name: i for i, name in enumerate(there)}
-    missing = [name for name in learned if name not in place]
-    if missing:
-        has = f" (it has {listed(there)})" if there else ""
-        raise BadInput(
-            f"{dataset.name} lacks numbers that this model was trained on: {listed(missing)}{has}; "
-            "rename or add columns"
-        )
-    rows = dataset.raw.take(np.arange(len(dataset))).numpy()  # (n, d)
-    return replace(dataset, raw=Vectors(rows[:, [place[name] for name in learned]]), columns=tuple(learned))

@@ -37,7 +37,7 @@ class LongRow(BadInput):
     """A row does not fit into a block: worth another try with a larger one."""
 
 
-def peek(path: Path, block: int = BLOCK) -> pa.Schema:
+def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
     """The columns of the file with the types they seem to have."""
     with _told(path):
         if path.suffix.lower() == ".parquet":
@@ -68,7 +68,7 @@ def name_type(path: Path, peeked: pa.DataType, *, exact: bool = False) -> pa.Dat
     return pa.float64() if loose and peeked == pa.int64() else peeked
 
 
-def stream(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.RecordBatch]:
+def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.RecordBatch]:
     """Batches of these columns, in file order; csv and json are read in the given types."""
     with _told(path, types):
         if path.suffix.lower() == ".parquet":
@@ -169,7 +169,7 @@ def explain(path: Path, error: BaseException, types: Types | None = None) -> Bad
             "put values that hold the separator or a quote in double quotes, and see that the row is whole"
         )
     if found := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", said):
-        names = peek(path).names
+        names = read_schema(path).names
         at = ", ".join(filter(None, (_row(said), f"column '{names[int(found[1])]}'")))
         return BadInput(
             f"{path}: {at} has '{found[2]}' where a number belongs: mend it or take the row out, or say which columns "

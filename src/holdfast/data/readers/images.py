@@ -5,48 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import numpy as np
-import torch
-from PIL import Image, ImageOps
-from torch import Tensor
 
 from holdfast.core.errors import BadInput
 from holdfast.core.files import path_error
 from holdfast.data.dataset import Dataset, encode
-from holdfast.data.parts import FILE, annotates
-from holdfast.data.raw import Pictures
+from holdfast.data.part_locations import FILE, is_annotation_folder
+from holdfast.data.raw import ImageFiles
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _LAYOUT = "put images at DOMAIN/CLASS/FILE"
-
-
-def decode(path: Path, size: int) -> Tensor:
-    """One image file as a uint8 tensor (3, size, size), stretched to the square."""
-    return decode_file(path, size, where=str(path))
-
-
-def decode_file(file: Path | BinaryIO, size: int, *, where: str) -> Tensor:
-    """The same of an open file; `where` is how it is called if it cannot be read."""
-    try:
-        with Image.open(file) as image:
-            image = _rgb(ImageOps.exif_transpose(image))
-            image = image.resize((size, size), Image.Resampling.BILINEAR)
-            return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()  # (3, size, size)
-    except Exception as error:  # a corrupt file makes the decoders raise almost anything
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise BadInput(f"{where} cannot be read as an image: {said}; mend it or take it out") from error
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
-        return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8)).convert("RGB")
-    if image.mode == "F":
-        raise ValueError("its pixels are floats, so convert it to 8 bits")
-    if image.mode == "P":
-        image = image.convert("RGBA")
-    return image.convert("RGB")
 
 
 def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) -> Dataset:
@@ -74,7 +44,7 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
     left = len(every) - len(found) - (folder / FILE).is_file()  # that one is read where parts are asked for
     return Dataset(
         name=folder.resolve().name,
-        raw=Pictures(found),
+        raw=ImageFiles(found),
         y=y,
         classes=classes,
         domain=domain,
@@ -123,5 +93,10 @@ def _levels(folder: Path, parts: list[tuple[str, ...]], need: Collection[str]) -
 
 def _refuse_empty(folder: Path, domains: set[str]) -> None:
     for here in sorted(folder.iterdir()):
-        if here.is_dir() and not here.name.startswith(".") and here.name not in domains and not annotates(here):
+        if (
+            here.is_dir()
+            and not here.name.startswith(".")
+            and here.name not in domains
+            and not is_annotation_folder(here)
+        ):
             raise BadInput(f"the domain folder {here} holds no images: fill it or take it away")

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset as TorchDataset
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import Dataset, encode
-from holdfast.data.raw import GraphList, Pictures, Pixels, Raw, Texts, Vectors
+from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
 from holdfast.data.readers.columns import assign
 from holdfast.data.readers.gathered import Gathered
 from holdfast.data.readers.graphs import GraphObject, as_graphs
@@ -72,7 +72,7 @@ def as_labels(y: Any) -> list[Any]:
     return values
 
 
-def as_given(classes: Sequence[str], labels: Sequence[Any]) -> np.ndarray:
+def original_labels(classes: Sequence[str], labels: Sequence[Any]) -> np.ndarray:
     """Classes in the type of the labels, so that predictions come back as labels were given."""
     found = {str(value): value for value in labels}
     return np.asarray([found[name] for name in classes])
@@ -107,7 +107,7 @@ def as_raw(X: Any) -> Raw:
         X = X.tolist()
     if isinstance(X, list | tuple) and len(X):
         if isinstance(X[0], Path):
-            return Pictures(list(X))
+            return ImageFiles(list(X))
         if isinstance(X[0], Graphs | GraphObject):
             return GraphList(as_graphs(X))
         if _is_text(X[0]):

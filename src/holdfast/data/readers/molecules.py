@@ -17,7 +17,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import Dataset
-from holdfast.data.raw import GraphList, Raw, Rows
+from holdfast.data.raw import GraphList, Raw, Subset
 from holdfast.data.readers import formats
 from holdfast.data.readers.columns import find
 from holdfast.data.readers.table import read_table
@@ -62,7 +62,7 @@ def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
         return None
     if not path.is_file() or not path.stat().st_size:
         return None  # the reader of tables says what is wrong
-    return find(formats.peek(path, formats.BLOCK).names, NAMES)
+    return find(formats.read_schema(path, formats.BLOCK).names, NAMES)
 
 
 def read_molecules(
@@ -214,7 +214,7 @@ def scaffolds(texts: Sequence[str]) -> list[str]:
 
 
 def _smiles(raw: Raw) -> list[str] | None:
-    if isinstance(raw, Rows):
+    if isinstance(raw, Subset):
         texts = _smiles(raw.base)
         return None if texts is None else [texts[i] for i in raw.rows]
     return raw.smiles if isinstance(raw, Molecules) else None

@@ -18,7 +18,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
-from holdfast.data.readers.table import ABOUT, check_characters, each_row, finder, gathered
+from holdfast.data.readers.table import ABOUT, check_characters, finder, gathered, iter_rows
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 OUTPUTS = ("start", "end")  # what a network says of each token: whether the answer begins, and ends, there
@@ -128,7 +128,7 @@ def _from_table(
 
 
 def _rows(path: Path, there: Mapping[str, str], *, both: bool) -> Iterator[tuple[Question, dict[str, Any]]]:
-    for row, each in enumerate(each_row(path, list(there.values())), start=1):
+    for row, each in enumerate(iter_rows(path, list(there.values())), start=1):
         context, question = (str(each[there[role]] or "") for role in ("context", "question"))
         answers, starts = (_listed(each[there[role]]) if both else [] for role in ("answers", "answer_start"))
         if len(answers) != len(starts):

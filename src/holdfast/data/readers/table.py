@@ -19,7 +19,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
-from holdfast.data.readers.columns import Finder, Roles, assign, mostly_numbers
+from holdfast.data.readers.columns import ColumnFinder, Roles, assign, mostly_numbers
 from holdfast.data.readers.gathered import Gathered
 from holdfast.data.readers.names import Names, domain_codes, split_codes
 
@@ -59,7 +59,7 @@ def _pieces(
     block: int,
     skip: int = 0,
 ) -> Iterator[Dataset]:
-    schema = formats.peek(path, block)
+    schema = formats.read_schema(path, block)
     numeric = {f.name for f in schema if pa.types.is_boolean(f.type) or is_number(f.type)}
     numeric |= mostly_numbers(path, schema, block)  # and so the stream names the cell that is none
     roles = assign(str(path), schema.names, numeric=numeric, columns=columns, need=need)
@@ -70,7 +70,7 @@ def _pieces(
             raise BadInput(f"{path}: column '{name}' holds {kind}: flatten it to texts or numbers")
     told = {"named_time": bool((columns or {}).get("time")), "named_features": "features" in (columns or {})}
     table = Gathered(path, roles, need, before=skip)
-    for batch in formats.stream(path, types, block):
+    for batch in formats.iter_batches(path, types, block):
         at = min(skip, len(batch))
         skip -= at
         while at < len(batch):
@@ -123,14 +123,14 @@ def _types(path: Path, schema: pa.Schema, roles: Roles) -> dict[str, pa.DataType
 ABOUT = ("domain", "split", "id")
 
 
-def finder(path: Path, columns: Mapping[str, str] | None) -> Finder:
+def finder(path: Path, columns: Mapping[str, str] | None) -> ColumnFinder:
     """The columns of a table, to be found by role."""
     if path.stat().st_size == 0:
         raise BadInput(f"{path} is empty: give it one row an example")
-    return Finder(str(path), formats.peek(path).names, columns)
+    return ColumnFinder(str(path), formats.read_schema(path).names, columns)
 
 
-def each_row(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
+def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     """The named columns of every row, lists as lists."""
     match path.suffix.lower():
         case ".parquet":
@@ -138,7 +138,7 @@ def each_row(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
                 for batch in file.iter_batches(columns=list(names)):
                     yield from batch.to_pylist()
         case ".csv" | ".tsv":
-            for batch in formats.stream(path, dict.fromkeys(names, pa.large_string()), formats.LONG_BLOCK):
+            for batch in formats.iter_batches(path, dict.fromkeys(names, pa.large_string()), formats.LONG_BLOCK):
                 yield from batch.to_pylist()
         case _:
             yield from _objects(path, names)
@@ -211,7 +211,9 @@ def _names(values: Sequence[Any], *, numbers: bool) -> Names:
 _LIKE = Path("rows.jsonl")  # values have the types that they would have in such a file
 
 
-def read_objects(rows: Sequence[Mapping[str, Any]], *, where: str, columns: Mapping[str, str] | None = None) -> Dataset:
+def read_json_rows(
+    rows: Sequence[Mapping[str, Any]], *, where: str, columns: Mapping[str, str] | None = None
+) -> Dataset:
     """The input of every row, and its id where it has one; labels, domains and whatever else is there is left aside."""
     schema = formats.json_schema(rows)
     numeric = {f.name for f in schema if f.type in (pa.bool_(), pa.int64(), pa.float64())}

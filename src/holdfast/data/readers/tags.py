@@ -19,7 +19,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
 from holdfast.data.readers.images import files_below
 from holdfast.data.readers.names import SPLIT_NAMES
-from holdfast.data.readers.table import ABOUT, each_row, finder, gathered
+from holdfast.data.readers.table import ABOUT, finder, gathered, iter_rows
 
 TABLES = (".csv", ".jsonl", ".ndjson", ".parquet")
 LINES = (".conll", ".conll03", ".bio", ".iob", ".iob2", ".tsv", ".txt", ".train", ".testa", ".testb")
@@ -92,7 +92,7 @@ def _from_table(
     there = {role: name for role, name in roles.items() if name is not None}
     about.update({role: [] for role in ABOUT if role in there})
     said = []
-    for row, each in enumerate(each_row(path, list(there.values())), start=1):
+    for row, each in enumerate(iter_rows(path, list(there.values())), start=1):
         words = _listed(each[there["tokens"]])
         tags = _listed(each[there["tags"]]) if "tags" in there else None
         if not words or any(not word.strip() for word in words):

@@ -1,0 +1,98 @@
+"""Align new data with a trained model: its feature columns, its classes and the domains it already knows.
+
+n examples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Vectors
+from holdfast.data.readers.columns import listed
+from holdfast.data.splits import DomainRows, HeldOut, Part, row_hashes
+
+
+def align_features(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
+    """Reorder feature columns to the model's, dropping others; features without names are matched by position."""
+    columns = dataset.columns
+    if learned is None or columns is None or columns == tuple(learned):
+        return dataset
+    position = {name: i for i, name in enumerate(columns)}
+    missing = [name for name in learned if name not in position]
+    if missing:
+        present = f" (it has {listed(columns)})" if columns else ""
+        raise BadInput(
+            f"{dataset.name} lacks numeric columns that the model was trained on: {listed(missing)}{present}; "
+            "rename or add columns"
+        )
+    rows = dataset.raw.take(np.arange(len(dataset))).numpy()  # (n, d)
+    return replace(dataset, raw=Vectors(rows[:, [position[name] for name in learned]]), columns=tuple(learned))
+
+
+def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """Recode labels as indices into these classes; raise for a label that is not among them."""
+    if not classes:
+        return replace(dataset, y=np.full(len(dataset), -1, dtype=np.int64), classes=())
+    known = {name: i for i, name in enumerate(classes)}
+    table = np.asarray([*(known.get(name, -2) for name in dataset.classes), -1], dtype=np.int64)
+    y = table[dataset.y]
+    if (y == -2).any():
+        row = int((y == -2).argmax())
+        shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
+        raise BadInput(
+            f"{dataset.name}: row {row + 1} has the label '{dataset.classes[dataset.y[row]]}', which is not a class of "
+            f"this model ({shown}): use its classes, or fit a new model with other classes"
+        )
+    if (y < 0).any():
+        row = int((y < 0).argmax()) + 1
+        raise BadInput(f"{dataset.name}: row {row} has no label: fill it in or remove the row")
+    return replace(dataset, y=y, classes=classes)
+
+
+def one_domain(dataset: Dataset, name: str | None, known: Collection[str]) -> Dataset:
+    """Return the rows of the domain to learn: the named one of several, or all rows under one name."""
+    present = [domain for i, domain in enumerate(dataset.domains) if (dataset.domain == i).any()]
+    if not present:
+        raise BadInput(f"{dataset.name} has no examples to learn from")
+    if len(present) > 1:
+        listing = ", ".join(present[:10])
+        if name is None:
+            raise BadInput(f"{dataset.name} has several domains ({listing}): choose one with --domain NAME")
+        if name not in present:
+            raise BadInput(f"no domain '{name}' in {dataset.name}; its domains: {listing}")
+        dataset = dataset.subset(dataset.rows_of(name))
+    unnamed = present == ["all"]
+    chosen = name or (dataset.name if unnamed else present[0])
+    if chosen in known:
+        fix = "name the new one with --domain NAME" if unnamed else "rename the domain of its rows"
+        raise BadInput(f"this model already knows the domain '{chosen}': {fix}")
+    if chosen not in present and not unnamed:
+        raise BadInput(f"no domain '{chosen}' in {dataset.name}; its domain is {present[0]}: remove --domain to use it")
+    return replace(dataset.as_one_domain(chosen), time=None)
+
+
+def without_held_out(dataset: Dataset, held: HeldOut | None) -> tuple[Dataset, int]:
+    """Drop rows that are held-out examples of earlier domains; return the rest and the number of dropped rows."""
+    if held is None:
+        return dataset, 0
+    known = {value for hashes in held.hashes.values() for value in hashes}
+    rows = np.arange(len(dataset))
+    fresh = np.asarray([value not in known for value in row_hashes(dataset, rows)], dtype=bool)
+    if not fresh.any():
+        raise BadInput(f"every example of {dataset.name} is a held-out example of an earlier domain: use new examples")
+    return (dataset if fresh.all() else dataset.subset(rows[fresh])), int((~fresh).sum())
+
+
+def new_domain_rows(dataset: Dataset, start: int) -> DomainRows:
+    """Return the only domain of a data set whose first row has the index `start` among other rows."""
+    return DomainRows.of(dataset, dataset.domains[0], np.arange(len(dataset)), start=start)
+
+
+def offset_parts(parts: Sequence[Part], by: int) -> list[Part]:
+    """Add `by` to all row indices."""
+    return [Part(part.domain, part.rows + by) for part in parts]

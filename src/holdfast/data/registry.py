@@ -1,0 +1,79 @@
+"""Data sets that can be loaded by name: the table of published sets, registered functions and installed plug-ins.
+
+The table is `known/sets.toml`. This module imports no reader and no heavy library; a reader is imported when its data
+set is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.data.dataset import Dataset
+
+TABLE = Path(__file__).parent / "known" / "sets.toml"
+PLUGINS = "holdfast.datasets"  # entry-point group: NAME = "module:function", called with data_dir=PATH_OR_NONE
+
+Reader = Callable[..., "Dataset"]
+_registered: dict[str, Reader] = {}
+
+
+@cache
+def table() -> dict[str, dict[str, Any]]:
+    """Return the rows of the table of published data sets by name."""
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
+
+
+@cache
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=PLUGINS)}
+
+
+def register(name: str, reader: Reader) -> None:
+    """Make a function of the running program available as a data set of this name."""
+    _registered[name] = reader
+
+
+class Readers(Mapping[str, Reader]):
+    """Readers of all named data sets, imported on access; each takes `data_dir` and its own settings."""
+
+    def __getitem__(self, name: str) -> Reader:
+        if name in _registered:
+            return _registered[name]
+        if name not in table():
+            return _load_plugin(_plugins()[name])
+        module, _, path = table()[name]["reader"].partition(":")
+        reader: Any = importlib.import_module(module)
+        for attribute in path.split("."):
+            reader = getattr(reader, attribute)
+        return reader
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**table(), **_registered, **_plugins()})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in table() or name in _registered or name in _plugins()
+
+
+READERS = Readers()
+
+
+def _load_plugin(point: EntryPoint) -> Reader:
+    try:
+        return point.load()
+    except Exception as error:  # any exception of the plug-in's code
+        raise BadInput(
+            f"the plug-in for the data set '{point.name}' ({point.value}) cannot be loaded "
+            f"({type(error).__name__}: {error}): fix or uninstall it"
+        ) from error
