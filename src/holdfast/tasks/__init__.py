@@ -1,1 +1,1 @@
-"""Kinds of tasks: each has its loss and its metrics."""
+"""Tasks: the loss, the metrics and the prediction format of one kind of problem."""

@@ -1,13 +1,14 @@
-"""What every task is: the loss of a batch, what is kept of a batch for scoring, and the scores of many predictions.
+"""Task interface: the loss of a batch, the statistics stored per example, and the metrics computed from them.
 
-b examples of a batch, n of all, k numbers kept of each
+Shapes: b examples per batch, n examples in total, k statistics per example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,124 +23,114 @@ from holdfast.nn.model import Model
 from holdfast.record import LOWER_IS_BETTER, Scores
 
 
-class Task(Protocol):
-    """One kind of question asked of the outputs of a model."""
+class Task(ABC):
+    """Loss and metrics for the outputs of a model."""
 
-    @property
-    def data_form(self) -> str:
-        """The form of data that it is asked of: table, tags, questions or corpus."""
-        ...
+    data_form: ClassVar[str]  # form of the data set: table, tags, questions or corpus
+    metrics: ClassVar[tuple[str, ...]]  # the first one is the default
+    needs: ClassVar[tuple[str, ...]]  # fields of a training example in addition to its input: label, domain, ...
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """All of them; the first is told where nothing else is asked for."""
-        ...
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """What each training example must have besides its input: label, domain."""
-        ...
-
+    @abstractmethod
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """The mean risk of a batch."""
-        ...
+        """Mean loss of a batch."""
 
     def loss_count(self, y: Tensor) -> int | Tensor | None:
-        """Of how many risks that is the mean, for these targets; None where the outputs decide it too."""
-        ...
+        """Number of terms in the mean of `loss` for these targets; None if it depends on the outputs too."""
+        return None
 
+    @abstractmethod
     def stats(self, output: Tensor, y: Tensor) -> Tensor:
-        """(b, k) what is kept of a batch's outputs for its risk and the scores that `validated` names."""
-        ...
+        """(b, k) statistics of a batch, sufficient for its loss and for the metrics used in validation."""
 
-    def loss_from_stats(self, kept: Tensor, y: Tensor) -> Tensor:
-        """The mean risk of many examples, of what `keep` kept."""
-        ...
+    @abstractmethod
+    def loss_from_stats(self, stats: Tensor, y: Tensor) -> Tensor:
+        """Mean loss over many examples, from the rows that `stats` returned."""
 
     def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
-        """(b, k) what is kept of a batch to score it by every metric; it may do more than predict."""
-        ...
+        """(b, k) statistics of a batch, sufficient for every metric; may do more than one forward pass."""
+        return self.stats(model(x), y)
 
-    def scores(self, kept: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
-        """The named metrics over all examples, of what `look` kept; those `validated` names, of what `keep` did."""
-        ...
+    @abstractmethod
+    def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
+        """Compute the named metrics over all examples, from `evaluate` or, for validation metrics, from `stats`."""
 
-    def correct(self, seen: Tensor, y: Tensor) -> Tensor | None:
-        """(n,) bool, example by example, of what `look` kept; None where answers are not right or wrong."""
-        ...
+    def correct(self, stats: Tensor, y: Tensor) -> Tensor | None:
+        """(n,) bool per example, from the rows of `evaluate`; None if predictions are not simply right or wrong."""
+        return None
 
     def validation_metric(self, metric: str) -> str:
-        """The metric that validations look at where this one is told: it needs no more than plain outputs."""
-        ...
+        """Return the metric to compute in validation when this one is requested; it needs plain outputs only."""
+        return metric
 
     def selection_value(self, metric: str, value: float) -> float:
-        """The value turned so that higher is better."""
-        ...
+        """Return the value with a sign such that higher is better."""
+        if metric not in self.metrics:
+            raise unknown("metric", metric, self.metrics)
+        return -value if metric in LOWER_IS_BETTER else value
 
     def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
-        """(b,) targets drawn as the outputs mean them; the true ones where outputs do not tell how to draw."""
-        ...
-
-
-def turned(metric: str, value: float, metrics: Sequence[str]) -> float:
-    """The value of one of a task's metrics, turned so that higher is better."""
-    if metric not in metrics:
-        raise unknown("metric", metric, metrics)
-    return -value if metric in LOWER_IS_BETTER else value
+        """Sample targets from the predicted distribution; return `y` if the outputs do not define one."""
+        return y
 
 
 class Rows(Protocol):
-    """Raw examples by row."""
+    """Raw examples, addressed by row."""
 
     def __len__(self) -> int: ...
     def take(self, rows: np.ndarray) -> Any: ...
 
 
+def chunks(raw: Rows, size: int) -> Iterator[tuple[int, Any]]:
+    """Yield (first row, raw examples) for consecutive chunks of at most `size` examples."""
+    for start in range(0, len(raw), size):
+        yield start, raw.take(np.arange(start, min(start + size, len(raw))))
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A data set as a network takes it, and the task that knows it."""
+    """A data set in the form a network takes, and the task bound to it."""
 
     store: Store
     y: Tensor | Ragged
     task: Task
-    starts: Tensor | None = None  # where one raw example makes several inputs: the first of each
+    starts: Tensor | None = None  # first input of each raw example, if one raw example makes several inputs
 
 
 @runtime_checkable
 class Structured(Protocol):
-    """A task whose targets lie in the raw examples, and belong to places in them that the encoder decides."""
+    """A task whose targets are part of the raw examples, at positions that depend on the encoder's tokenizer."""
 
     def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
-        """Inputs with the places that are asked for, and the targets there."""
+        """Build inputs with the positions to predict, and the targets at these positions."""
         ...
 
 
 @runtime_checkable
 class Augmenting(Protocol):
-    """A task that shows an example differently each time it is trained on."""
+    """A task that changes inputs and targets every time an example is used for training."""
 
     def augment(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
-        """A training batch with inputs and targets drawn anew."""
+        """Return a training batch with newly sampled inputs and targets."""
         ...
 
 
 @runtime_checkable
 class InferenceTask(Protocol):
-    """A task whose examples are asked about otherwise than they are trained on and scored."""
+    """A task that prepares examples for prediction differently from examples for training."""
 
     def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared:
-        """Inputs with the places that the user asks about."""
+        """Build inputs with the positions that the user marked."""
         ...
 
     def compress(self, output: Tensor) -> Tensor:
-        """(b, k, n) what `tell` needs of the outputs (b, k, c), where all of them would be too much to keep."""
+        """(b, k, n) the part of the outputs (b, k, c) that `prediction_columns` needs."""
         ...
 
 
 @runtime_checkable
 class ColumnTask(Protocol):
-    """A task whose answers are no labels: it says what a file of predictions holds."""
+    """A task whose predictions are not class labels: it defines the columns of a prediction file."""
 
-    def prediction_columns(self, raw: Rows, found: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
-        """Columns with a value for each raw example, of the outputs (k, c) of each input and its targets."""
+    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
+        """Return columns with one value per raw example, from the outputs (k, c) and the targets of each input."""
         ...

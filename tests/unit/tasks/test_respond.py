@@ -14,7 +14,7 @@ from holdfast.nn.backbones.dialogue import Dialogue
 from holdfast.nn.heads import Linear, NoHead
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
-from holdfast.tasks.respond import Respond, shared
+from holdfast.tasks.respond import Respond, shared_ngrams
 
 TASK = Respond()
 NONE = torch.full((4,), -1)
@@ -24,7 +24,7 @@ PAIRS = [("where is it", "it is here now"), ("is it here", "no it is not"), ("no
 def kept(answers: list[list[int]], wanted: list[list[int]], *, near: float = math.nan) -> torch.Tensor:
     """What a look would keep of these answers and responses."""
     rows = [
-        [1.0, 2.0, shared(a, b, 1), shared(a, b, 2), len(a), len(b), near, *a, *[0] * (8 - len(a))]
+        [1.0, 2.0, shared_ngrams(a, b, 1), shared_ngrams(a, b, 2), len(a), len(b), near, *a, *[0] * (8 - len(a))]
         for a, b in zip(answers, wanted, strict=True)
     ]
     return torch.tensor(rows)
@@ -119,7 +119,7 @@ def test_validations_ask_for_the_likelihood_alone():
 def test_targets_are_the_true_ones_and_other_encoders_are_refused(model):
     assert TASK.sample_targets(torch.zeros(4, 2), NONE) is NONE
     plain = Model(torch.nn.Identity(), NoNeck(2), Linear(2, 2))
-    with pytest.raises(BadInput, match="an encoder that answers"):
+    with pytest.raises(BadInput, match="dialogue-gru"):
         TASK.evaluate(plain, torch.zeros(1, 2), torch.zeros(1))
     with pytest.raises(BadInput, match="no layer"):
         model.head.last_layer()

@@ -15,7 +15,16 @@ from holdfast.data.raw import Texts
 from holdfast.data.readers.tags import Sentences
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.tasks.base import ColumnTask, Structured
-from holdfast.tasks.tag import FOUND, LOST, RIGHT, SAME, SEEN, TRUE, WORDS, Tag
+from holdfast.tasks.tag import (
+    CORRECT_ENTITIES,
+    CORRECT_TAGS,
+    LOSS,
+    PREDICTED_ENTITIES,
+    TRUE_ENTITIES,
+    VISIBLE,
+    WORDS,
+    Tag,
+)
 from tests.tiny import tiny_bert
 
 CLASSES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -51,9 +60,13 @@ def test_entities_are_counted_as_by_hand(pairs):
     kept = TASK.stats(sure(said), padded(true))
     for row, a, b in zip(kept.tolist(), true, said, strict=True):
         mine, theirs = entities(b), entities(a)
-        assert (row[RIGHT], row[FOUND], row[TRUE]) == (len(mine & theirs), len(mine), len(theirs))
-        assert row[SAME] == sum(x == y for x, y in zip(a, b, strict=True))
-        assert row[SEEN] == row[WORDS] == len(a)
+        assert (row[CORRECT_ENTITIES], row[PREDICTED_ENTITIES], row[TRUE_ENTITIES]) == (
+            len(mine & theirs),
+            len(mine),
+            len(theirs),
+        )
+        assert row[CORRECT_TAGS] == sum(x == y for x, y in zip(a, b, strict=True))
+        assert row[VISIBLE] == row[WORDS] == len(a)
 
 
 def test_scores_are_those_of_all_sentences_together():
@@ -73,11 +86,11 @@ def test_a_word_that_was_cut_off_costs_recall_and_no_risk():
     y = torch.tensor([[1, 2, 3 + 5]])  # the last was never seen
     output = sure([[1, 2, 3]])
     kept = TASK.stats(output, y)
-    assert kept[0, [SEEN, WORDS, RIGHT, FOUND, TRUE]].tolist() == [2, 3, 1, 1, 2]
+    assert kept[0, [VISIBLE, WORDS, CORRECT_ENTITIES, PREDICTED_ENTITIES, TRUE_ENTITIES]].tolist() == [2, 3, 1, 1, 2]
     seen = F.cross_entropy(output[0, :2], y[0, :2])
     torch.testing.assert_close(TASK.loss(output, y), seen)
     torch.testing.assert_close(TASK.loss_from_stats(kept, y), seen)
-    assert kept[0, LOST] == pytest.approx(2 * float(seen))
+    assert kept[0, LOSS] == pytest.approx(2 * float(seen))
 
 
 def test_a_batch_without_a_word_that_is_seen_has_no_risk():
@@ -103,6 +116,6 @@ def test_prepared_targets_lie_at_the_words(tmp_path):
     told = made.task.prediction_columns(raw, list(sure([[3, 4, 0], [1] * 9])), made.y)
     assert told["tokens"][0] == ["the", "phone", "x1"]
     assert told["tags"] == [["B-PER", "I-PER", "O"], ["B-LOC"] * 6 + ["O"] * 3]
-    with pytest.raises(BadInput, match="needs sentences with a tag"):
+    with pytest.raises(BadInput, match="task tag needs sentences"):
         Tag().prepare(encoder, Texts.of(["a text"]), CLASSES)
     assert raw.take(torch.tensor([0]).numpy()) == [Sentence(["the", "phone", "x1"], [0, 1, 2])]

@@ -1,7 +1,7 @@
-"""What every backbone is: it turns raw examples into inputs, and inputs into features of one width.
+"""Encoder interface: raw examples to inputs, and inputs to features of a fixed width.
 
-Raw examples are plain: a list of str or of (str, str) for texts, a float tensor (n, d) for vectors, a uint8
-tensor (n, 3, s, s) for images decoded at `size` pixels, a list of Graphs.
+Raw examples are a list of str or of (str, str) for texts, a float tensor (n, d) for vectors, a uint8 tensor
+(n, 3, s, s) for images decoded at `size` pixels, or a list of Graphs.
 """
 
 from __future__ import annotations
@@ -21,48 +21,51 @@ from holdfast.core.store import Store
 
 
 class Backbone(nn.Module, ABC):
-    """A network with a width and a preparation. Concrete ones are final; constructor keywords are `settings`."""
+    """A network that maps inputs to features, and the preparation of its inputs. Concrete classes are final."""
 
     takes: ClassVar[str]  # text, image, vector or graph
     width: int
-    settings: dict[str, Any]  # JSON; `load(folder, settings)` builds the same shape again
-    size: int | None = None  # pixels a side, for images
+    settings: dict[str, Any]  # JSON; `load(folder, settings)` builds a network of the same shape
+    size: int | None = None  # pixels per side, for images
 
     @classmethod
     @abstractmethod
     def build(cls, training: Callable[[], Any], *args: Any, **options: Any) -> Self:
-        """Make one; `training()` gives the raw training examples to those that learn a vocabulary or a scale."""
+        """Build the encoder; `training()` returns raw training examples, to learn a vocabulary or a scale."""
 
     @abstractmethod
     def prepare(self, examples: Any) -> Store:
-        """Raw examples to a store of inputs: deterministic, example by example, without gradient."""
+        """Convert raw examples to a store of inputs: deterministic, independently per example, without gradient."""
 
     @abstractmethod
     def forward(self, x: Inputs) -> Tensor:
         """(b, width) features."""
 
     def blocks(self) -> list[nn.Module]:
-        """The parts from input to output, for `last:N`."""
+        """Submodules from input to output, for the tuning mode `last:N`."""
         return list(self.children())
 
     def stack(self) -> nn.ModuleList:
-        """The layers of a transformer, for what is put into them."""
-        raise BadInput(f"{type(self).__name__} has no stack of layers to put a part into: use a transformer")
+        """Transformer layers, for parts that are inserted into them."""
+        raise BadInput(f"{type(self).__name__} has no stack of layers to insert a part into: use a transformer")
 
     def class_token(self) -> list[nn.Parameter]:
-        """The parameters of a class token, for `head+cls`."""
-        raise BadInput(f"{type(self).__name__} has no class token of its own: use tuning full, frozen or last:N")
+        """Parameters of the class token, for the tuning mode `head+cls`."""
+        raise BadInput(f"{type(self).__name__} has no class token: use tuning full, frozen or last:N")
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write what the preparation needs beyond settings (a tokenizer, say); return the settings."""
+        """Write files that the preparation needs (a tokenizer, say); return the settings."""
         return self.settings
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        """The same shape and preparation again; the weights come from the model file."""
+        """Build the network and its preparation from a model folder; the weights are loaded separately."""
         return cls(**settings)
 
     def preparation_key(self) -> str:
-        """A fingerprint of `prepare`: equal when the prepared inputs are equal."""
-        text = json.dumps([type(self).__name__, self.settings], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        """Fingerprint of `prepare`: equal if the prepared inputs are equal."""
+        return fingerprint(json.dumps([type(self).__name__, self.settings], sort_keys=True, default=str))
+
+
+def fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Places in tokenized texts: the first token of each word, windows of a long text, the text beside a question.
+"""Positions in tokenized texts: first tokens of words, windows of long texts, the text next to a question.
 
-b batch, t tokens, k places, d width
+Shapes: b batch, t tokens, k positions, d width.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from holdfast.core.errors import BadInput
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
 
-FIRST = 0  # the place of the first token, which stands for a whole text or for nothing in it
+FIRST = 0  # position of the first token, which represents the complete text, or no position in it
 
 
 @runtime_checkable
-class GivesStates(Protocol):
-    """A text encoder whose features are states at places, where its inputs ask for places."""
+class TokenEncoder(Protocol):
+    """A text encoder that returns token states where its inputs contain positions."""
 
-    tokenizer: Any  # a fast one
-    length: int  # the most tokens of a text
-    template: Any  # None where texts are taken as they are
-    typed: bool  # whether the two texts of a pair are told apart
+    tokenizer: Any  # a fast tokenizer
+    length: int  # maximum number of tokens
+    template: Any  # None if texts are encoded as they are
+    typed: bool  # whether token types mark the two texts of a pair
 
 
-def giving_states(encoder: Backbone, task: str) -> GivesStates:
-    """The encoder, if it gives states at places of plain texts; else one sentence."""
-    if not isinstance(encoder, GivesStates):
-        raise BadInput(f"the task {task} needs a state of each token: use a text encoder such as hf:roberta-base")
+def token_encoder(encoder: Backbone, task: str) -> TokenEncoder:
+    """Return the encoder if it returns states of tokens of plain texts; raise otherwise."""
+    if not isinstance(encoder, TokenEncoder):
+        raise BadInput(f"the task {task} needs token states: use a text encoder such as hf:roberta-base")
     if encoder.template is not None:
-        raise BadInput(f"the task {task} takes texts as they are: leave encoder.template out")
+        raise BadInput(f"the task {task} does not support encoder.template: remove this setting")
     return encoder
 
 
 def states_at(states: Tensor, at: Tensor) -> Tensor:
-    """(b, k, d) the states (b, t, d) at these places (b, k); where there is none, that of the first token."""
+    """(b, k, d) states (b, t, d) at positions (b, k); the first token's state where a position is -1."""
     return states.gather(1, at.clamp(min=FIRST)[..., None].expand(-1, -1, states.shape[-1]))
 
 
-def first_tokens(encoder: GivesStates, sentences: Sequence[Sequence[str]]) -> tuple[TokenStore, list[list[bool]]]:
-    """Sentences with the place of each word's first token, and which words have one: the end of a long one is cut.
+def first_tokens(encoder: TokenEncoder, sentences: Sequence[Sequence[str]]) -> tuple[TokenStore, list[list[bool]]]:
+    """Build sentences with the position of each word's first token, and whether each word survived truncation.
 
-    The words are joined by spaces and found again by their characters, so any tokenizer will do.
+    Words are joined by spaces and located by their character offsets, so every fast tokenizer works.
     """
-    found = encoder.tokenizer(
+    encoded = encoder.tokenizer(
         [" ".join(words) for words in sentences],
         truncation=True,
         max_length=encoder.length,
@@ -58,31 +58,29 @@ def first_tokens(encoder: GivesStates, sentences: Sequence[Sequence[str]]) -> tu
         return_token_type_ids=False,
         return_offsets_mapping=True,
     )
-    places, there = [], []
-    for words, spans in zip(sentences, found["offset_mapping"], strict=True):
-        at = _starts_of(words, spans)
-        places.append([FIRST if place is None else place for place in at])
-        there.append([place is not None for place in at])
-    return TokenStore.build(found["input_ids"], pad=encoder.tokenizer.pad_token_id, at=places), there
+    starts = [_starts(words, spans) for words, spans in zip(sentences, encoded["offset_mapping"], strict=True)]
+    positions = [[FIRST if start is None else start for start in row] for row in starts]
+    store = TokenStore.build(encoded["input_ids"], pad=encoder.tokenizer.pad_token_id, at=positions)
+    return store, [[start is not None for start in row] for row in starts]
 
 
-def _starts_of(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int | None]:
-    """For each word of a text joined by spaces the first token with a character of it."""
-    at: list[int | None] = []
+def _starts(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int | None]:
+    """Return per word of a text joined by spaces the first token with one of its characters."""
+    starts: list[int | None] = []
     token, begin = 0, 0
     for word in words:
         end = begin + len(word)
-        while token < len(spans) and spans[token][1] <= begin:  # also tokens that cover nothing, as [CLS]
+        while token < len(spans) and spans[token][1] <= begin:  # also skips tokens without characters, as [CLS]
             token += 1
         inside = token < len(spans) and spans[token][0] < end
-        at.append(token if inside else None)
+        starts.append(token if inside else None)
         begin = end + 1
-    return at
+    return starts
 
 
-def windows(encoder: GivesStates, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
-    """Token ids of all windows of the texts, nothing cut off, and how many each text has."""
-    found = encoder.tokenizer(
+def windows(encoder: TokenEncoder, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+    """Return the token ids of consecutive windows that cover the texts completely, and the windows per text."""
+    encoded = encoder.tokenizer(
         list(texts),
         truncation=True,
         max_length=encoder.length,
@@ -92,35 +90,36 @@ def windows(encoder: GivesStates, texts: Sequence[str]) -> tuple[list[list[int]]
         return_attention_mask=False,
         return_token_type_ids=False,
     )
-    return found["input_ids"], _counts(found["overflow_to_sample_mapping"], len(texts))
+    return encoded["input_ids"], _counts(encoded["overflow_to_sample_mapping"], len(texts))
 
 
 @dataclass(frozen=True)
 class Window:
-    """One window on the text beside a question: the characters that each of its tokens covers."""
+    """A window of the text next to a question."""
 
-    owner: int  # which question
-    spans: np.ndarray  # (k - 1, 2) from where to before where; the first place of a window is no part of the text
+    owner: int  # index of the question
+    spans: np.ndarray  # (k - 1, 2) first and last + 1 character per token; the window's first position has none
 
 
-def beside_questions(
-    encoder: GivesStates, pairs: Sequence[tuple[str, str]], *, longest: int, overlap: int | None = None
+def question_windows(
+    encoder: TokenEncoder, pairs: Sequence[tuple[str, str]], *, longest: int, overlap: int | None = None
 ) -> tuple[TokenStore, list[Window], list[int]]:
-    """(question, text) pairs in windows, and how many each pair has; by default they overlap by a third of the length.
+    """Split (question, text) pairs into windows; return the inputs, the windows and the windows per pair.
 
-    Of a question at most `longest` tokens are taken; the text is what moves.
+    Questions are cut to `longest` tokens and repeated in each window. Windows of the text overlap by `overlap` tokens,
+    by default a third of the encoder's length.
     """
     tokenizer = encoder.tokenizer
-    most = max(1, min(longest, encoder.length // 2 - tokenizer.num_special_tokens_to_add(pair=True)))
-    room = encoder.length - most - tokenizer.num_special_tokens_to_add(pair=True)  # for the text, at least
+    special = tokenizer.num_special_tokens_to_add(pair=True)
+    longest = max(1, min(longest, encoder.length // 2 - special))
+    room = encoder.length - longest - special  # minimum number of text tokens per window
     if overlap is not None and overlap >= room:
         raise BadInput(
-            f"with encoder.length {encoder.length} and {most} tokens for a question, windows overlap by at most "
-            f"{room - 1} tokens, not by a task.stride of {overlap}"
+            f"task.stride {overlap} is too large for encoder.length {encoder.length} and questions of {longest} "
+            f"tokens: choose at most {room - 1}"
         )
-    asked = [_cut(tokenizer, question, most) for question, _ in pairs]
-    found = tokenizer(
-        asked,
+    encoded = tokenizer(
+        [_truncated(tokenizer, question, longest) for question, _ in pairs],
         [text for _, text in pairs],
         truncation="only_second",
         max_length=encoder.length,
@@ -131,23 +130,23 @@ def beside_questions(
         return_attention_mask=False,
         return_token_type_ids=encoder.typed,
     )
-    made, places = [], []
-    for i, owner in enumerate(found["overflow_to_sample_mapping"]):
-        second = [at for at, part in enumerate(found.sequence_ids(i)) if part == 1]
-        places.append([FIRST, *second])
-        made.append(Window(owner, np.asarray(found["offset_mapping"][i], dtype=np.int32)[second]))
+    parsed, positions = [], []
+    for i, owner in enumerate(encoded["overflow_to_sample_mapping"]):
+        in_text = [position for position, sequence in enumerate(encoded.sequence_ids(i)) if sequence == 1]
+        positions.append([FIRST, *in_text])
+        parsed.append(Window(owner, np.asarray(encoded["offset_mapping"][i], dtype=np.int32)[in_text]))
     store = TokenStore.build(
-        found["input_ids"],
+        encoded["input_ids"],
         pad=tokenizer.pad_token_id,
-        types=found["token_type_ids"] if encoder.typed else None,
-        at=places,
+        types=encoded["token_type_ids"] if encoder.typed else None,
+        at=positions,
     )
-    return store, made, _counts(found["overflow_to_sample_mapping"], len(pairs))
+    return store, parsed, _counts(encoded["overflow_to_sample_mapping"], len(pairs))
 
 
-def _cut(tokenizer: Any, text: str, most: int) -> str:
+def _truncated(tokenizer: Any, text: str, longest: int) -> str:
     spans = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    return text if len(spans) <= most else text[: spans[most - 1][1]]
+    return text if len(spans) <= longest else text[: spans[longest - 1][1]]
 
 
 def _counts(owners: Sequence[int], texts: int) -> list[int]:

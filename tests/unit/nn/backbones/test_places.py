@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.positions import beside_questions, first_tokens, giving_states, states_at, windows
+from holdfast.nn.backbones.positions import first_tokens, question_windows, states_at, token_encoder, windows
 from holdfast.nn.backbones.rnn import BiLSTM
 from holdfast.nn.backbones.text import TextEncoder
 from tests.tiny import tiny_bert, tiny_bytes, tiny_roberta
@@ -60,7 +60,7 @@ def test_windows_lose_nothing(encoder):
 
 def test_the_text_moves_beside_a_question_that_is_cut(encoder):
     text = " ".join(f"w{i}" for i in range(20))
-    store, made, counts = beside_questions(encoder, [("was it " * 30, text), ("a ?", "good film")], longest=64)
+    store, made, counts = question_windows(encoder, [("was it " * 30, text), ("a ?", "good film")], longest=64)
     assert counts[1] == 1
     assert len(made) == len(store) == sum(counts)
     assert int(store.lengths().max()) <= 24
@@ -80,7 +80,7 @@ def test_the_text_moves_beside_a_question_that_is_cut(encoder):
 
 def test_other_encoders_and_templates_are_refused(tmp_path):
     with pytest.raises(BadInput, match="needs a state of each token"):
-        giving_states(BiLSTM.build(lambda: ["a b", "a b"]), "tag")
+        token_encoder(BiLSTM.build(lambda: ["a b", "a b"]), "tag")
     made = TextEncoder.build(list, name=str(tiny_bert(tmp_path / "b")), template="{text} was {mask}")
     with pytest.raises(BadInput, match=r"leave encoder\.template out"):
-        giving_states(made, "tag")
+        token_encoder(made, "tag")
