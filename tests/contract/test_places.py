@@ -101,7 +101,7 @@ def case(request, worlds, folder):
 def batches(dataset, examples, task):
     parts = [Part(domain, dataset.rows_of(domain)) for domain in dataset.domains]
     redraw = task.augment if type(task).__name__ == "Masked" else None
-    return Batches(examples, parts, 4, generator=generator(0, "batches"), redraw=redraw)
+    return Batches(examples, parts, 4, generator=generator(0, "batches"), augment=redraw)
 
 
 def test_which_methods_serve():

@@ -66,7 +66,7 @@ def view_general(model: Model, examples: Examples, rows: np.ndarray) -> Recalled
             pieces.append(of_each(((z - plain).norm(dim=-1) / plain.norm(dim=-1))[..., None], x))
         return torch.cat([piece.float() for piece in pieces], dim=1)
 
-    found = examples.map(listen, rows, together=model.prediction_batch).numpy()
+    found = examples.map(listen, rows, prediction_batch=model.prediction_batch).numpy()
     heads = int(encoder.module.config.num_attention_heads)
     end = len(places) * heads
     gates: list[np.ndarray | None] = []

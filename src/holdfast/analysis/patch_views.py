@@ -115,7 +115,7 @@ def _expert_maps(model: Model, examples: Examples, rows: np.ndarray) -> list[np.
         return side["experts/chosen"][-1][:, -patches:, 0].float()
 
     grid = round(patches**0.5)
-    found = examples.map(best, rows, together=model.prediction_batch).numpy()
+    found = examples.map(best, rows, prediction_batch=model.prediction_batch).numpy()
     return list(found.astype(np.int64).reshape(-1, grid, grid))
 
 

@@ -56,7 +56,7 @@ def view_routing(model: Model, examples: Examples, rows: np.ndarray) -> Routed |
         return torch.stack([_of_layer(side, i, count) for i in range(len(layers))], dim=1).flatten(1)
 
     found = (
-        examples.map(listen, rows, together=model.prediction_batch)
+        examples.map(listen, rows, prediction_batch=model.prediction_batch)
         .numpy()
         .reshape(len(rows), len(layers), 3 * count + 2)
     )

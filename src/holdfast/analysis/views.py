@@ -121,7 +121,7 @@ def collect_views(
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:
     listener = _Listener(model)
-    both = examples.map(listener, rows, together=model.prediction_batch).numpy()
+    both = examples.map(listener, rows, prediction_batch=model.prediction_batch).numpy()
     pieces = np.split(both, np.cumsum(listener.widths)[:-1], axis=1)
     usage = peaks = None
     if listener.usage is not None and listener.peaks is not None:

@@ -1,6 +1,9 @@
-"""Endless batches: the same number from each training domain, every row once before any comes again.
+"""Batches for training and evaluation.
 
-b examples of one domain; of several processes each takes its share of the same draw
+`Batches` draws an equal number of examples per training domain, without replacement within a pass over the domain.
+With several processes, each one takes its share of the same draw.
+
+n rows, b examples per domain
 """
 
 from __future__ import annotations
@@ -21,21 +24,30 @@ from holdfast.core.inputs import Inputs
 from holdfast.core.ragged import Ragged
 from holdfast.core.seeds import generator
 from holdfast.core.store import Store, TensorStore, join
-from holdfast.data.cache import decoded
+from holdfast.data.cache import decoded_images
 from holdfast.data.raw import Raw
 from holdfast.data.splits import Part
 
-Transform = Callable[[Any, torch.Generator], Any]
-Redraw = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]
-COMMON = 1024  # examples of a domain in a batch: up to so many may be more than there are, for rows may come again
+Transform = Callable[[Any, torch.Generator], Any]  # inputs -> inputs
+Augment = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]  # (inputs, targets) -> (inputs, targets)
+MIN_BATCH_LIMIT = 1024  # a batch size up to this is accepted even if there are fewer examples
+
+# tokens (or nodes) per batch of texts (or graphs) in evaluation, large enough to keep the device busy
+TOKENS_PER_BATCH = {"cpu": 16384, "cuda": 65536}
+FEATURES_PER_BATCH = 1024
+IMAGES_PER_BATCH = 256
 
 
 class ForbiddenRow(RuntimeError):
-    """Someone asked the sampler for a row outside the parts it was opened for."""
+    """A row outside the parts that a sampler may use was requested."""
 
 
 class Batches:
-    """An iterator over DomainBatches of `parts` alone, whose position can be saved and put back."""
+    """Endless iterator over `DomainBatch`es from `parts`, `size` examples per part, with a resumable position.
+
+    `transform` changes inputs and `augment` inputs and targets; both draw from `transform_generator`, which defaults
+    to `generator`.
+    """
 
     def __init__(
         self,
@@ -45,80 +57,77 @@ class Batches:
         *,
         generator: torch.Generator,
         transform: Transform | None = None,
-        redraw: Redraw | None = None,
-        own: torch.Generator | None = None,  # for what is changed in this process's examples; the same unless given
+        augment: Augment | None = None,
+        transform_generator: torch.Generator | None = None,
     ) -> None:
-        self.examples, self.size, self.generator, self.own = examples, size, generator, own or generator
-        self.transform, self.redraw = transform, redraw
-        self.rows = [examples.rows_of(p) for p in parts]
+        self.examples, self.size, self.generator = examples, size, generator
+        self.transform_generator = transform_generator or generator
+        self.transform, self.augment = transform, augment
+        self.rows = [examples.rows_of(part) for part in parts]
         for part, rows in zip(parts, self.rows, strict=True):
             if not len(rows):
-                raise BadInput(f"domain '{part.domain}' has nothing to train on: give it more or leave it out")
-        if size > max(COMMON, there := sum(map(len, self.rows))):
-            raise BadInput(f"a batch of {size:,} is more than all {there:,} examples to train on: lower --batch")
-        self.domains = tuple(examples.index[p.domain] for p in parts)
+                raise BadInput(f"domain '{part.domain}' has no training examples: add some or remove the domain")
+        if size > max(MIN_BATCH_LIMIT, available := sum(map(len, self.rows))):
+            raise BadInput(f"batch size {size:,} exceeds the {available:,} training examples: lower --batch")
+        self.domains = tuple(examples.index[part.domain] for part in parts)
         self.sizes = (size,) * len(parts)
         self.allowed = torch.zeros(len(examples), dtype=torch.bool)
         for rows in self.rows:
             self.allowed[rows] = True
-        self.drawn = torch.zeros(0, dtype=torch.long)  # the rows of the newest batch
-        self.order = [rows[:0] for rows in self.rows]  # what is left of each domain's current pass
+        self.drawn = torch.zeros(0, dtype=torch.long)  # rows of the latest batch
+        self.order = [rows[:0] for rows in self.rows]  # remaining rows of each domain's current pass
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> DomainBatch:
         self.drawn = torch.cat([self._draw(i) for i in range(len(self.rows))])
-        return self._made(self.drawn)
+        return self._batch(self.drawn)
 
     def batch(self, rows: Tensor) -> DomainBatch:
-        """The batch of these rows, `size` of each domain in turn; a row outside the parts raises."""
+        """Return the batch of these rows, `size` per domain in order; raise for a row outside the parts."""
         self._check(rows)
-        return self._made(rows)
+        return self._batch(rows)
 
-    def _made(self, rows: Tensor) -> DomainBatch:
+    def _batch(self, rows: Tensor) -> DomainBatch:
         x, y = self.examples.inputs_and_targets(rows)
         if self.transform is not None:
-            x = self.transform(x, self.own)
-        if self.redraw is not None:
-            x, y = self.redraw(x, y, self.own)
+            x = self.transform(x, self.transform_generator)
+        if self.augment is not None:
+            x, y = self.augment(x, y, self.transform_generator)
         return DomainBatch(x, y, self.domains, self.sizes)
 
     def _check(self, rows: Tensor) -> None:
         if not bool(self.allowed[rows].all()):
             outside = rows[~self.allowed[rows]].tolist()
-            raise ForbiddenRow(f"rows {outside[:5]} are outside the parts this stage may train on")
+            raise ForbiddenRow(f"rows {outside[:5]} are outside the parts that this stage may train on")
 
     def _draw(self, i: int) -> Tensor:
-        """The next `size` rows of the i-th domain; a pass that ends inside a batch is followed by a new one."""
-        left, whole, first = self.order[i], self.size * parallel.world_size(), self.size * parallel.rank()
-        while len(left) < whole:
+        """Return the next `size` rows of the i-th domain; if a pass ends inside a batch, a new one starts."""
+        left, total, first = self.order[i], self.size * parallel.world_size(), self.size * parallel.rank()
+        while len(left) < total:
             rows = self.rows[i]
             left = torch.cat([left, rows[torch.randperm(len(rows), generator=self.generator)]])
-        self.order[i] = left[whole:]
+        self.order[i] = left[total:]
         return left[first : first + self.size]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.get_state(), "order": [o.clone() for o in self.order]}
+        """Return the position: the generator's state and the remaining rows."""
+        return {"generator": self.generator.get_state(), "order": [order.clone() for order in self.order]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a position; raise if it refers to rows outside the parts."""
         for order in state["order"]:
-            self._check(order)  # a position saved for other parts must not open them here
+            self._check(order)
         self.generator.set_state(state["generator"])
         self.order = list(state["order"])
 
 
-# tokens (or nodes) in one batch of texts (or graphs) when nothing is trained: a GPU should have more to do than to wait
-BUDGET = {"cpu": 16384, "cuda": 65536}
-ROWS = 1024  # rows in such a batch of features
-IMAGES = 256  # rows in such a batch of images
-
-
 class Examples:
-    """A store of inputs with the targets and the domains' names.
+    """A store of inputs with their targets and the names of the domains.
 
-    Targets are one number an example, or rows of numbers. Where a raw example makes several inputs, such as windows of
-    a long text, `starts` says which: those of the i-th lie from starts[i] to starts[i + 1].
+    Targets are one number per example, or rows of numbers. If a raw example yields several inputs, such as windows of
+    a long text, the inputs of the i-th example are the rows from `starts[i]` to `starts[i + 1]`.
     """
 
     def __init__(
@@ -139,15 +148,23 @@ class Examples:
         return len(self.y)
 
     def inputs(self, rows: Tensor) -> Inputs:
+        """Return the inputs of these rows on the device."""
         return inputs.to(self.store.take(rows), self.device)
 
     def targets(self, rows: Tensor) -> Tensor:
+        """Return the targets of these rows on the device."""
         if isinstance(self.y, Ragged):
             return inputs.to(self.y.take(rows.cpu()), self.device)
         return self.y.index_select(0, inputs.to(rows, self.device))
 
+    def inputs_and_targets(self, rows: Tensor) -> tuple[Inputs, Tensor]:
+        """Return inputs and targets; row indices of a tensor store are moved to the device once."""
+        if isinstance(self.store, TensorStore):
+            rows = inputs.to(rows, self.device)
+        return self.inputs(rows), self.targets(rows)
+
     def rows_of(self, part: Part) -> Tensor:
-        """The rows here of a part's examples, in its order."""
+        """Return the rows of the store that belong to a part's examples, in its order."""
         rows = torch.from_numpy(part.rows)
         if self.starts is None:
             return rows
@@ -156,34 +173,30 @@ class Examples:
         return torch.arange(len(shift)) + shift
 
     def origins(self, rows: Tensor) -> Tensor:
-        """The raw examples that these rows were made of."""
+        """Return the raw examples from which these rows were made."""
         return rows if self.starts is None else torch.searchsorted(self.starts, rows, right=True) - 1
 
-    def inputs_and_targets(self, rows: Tensor) -> tuple[Inputs, Tensor]:
-        """Inputs and targets; rows of a tensor travel to the device once for both."""
-        if isinstance(self.store, TensorStore):
-            rows = inputs.to(rows, self.device)
-        return self.inputs(rows), self.targets(rows)
-
     def one_pass(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
-        """One pass over the parts in order, each batch from one domain."""
+        """Iterate once over the parts in order, with one domain per batch."""
         for part in parts:
             for rows in self.rows_of(part).split(size):
                 yield DomainBatch(*self.inputs_and_targets(rows), (self.index[part.domain],), (len(rows),))
 
     def iter_batches(
-        self, rows: np.ndarray, *, together: tuple[int, int] | None = None, shared: bool = False
+        self, rows: np.ndarray, *, prediction_batch: tuple[int, int] | None = None, shared: bool = False
     ) -> Iterator[tuple[Tensor, Inputs, Tensor]]:
-        """Many rows in large even batches: places among the rows, inputs, targets.
+        """Yield (positions among `rows`, inputs, targets) in large batches.
 
-        Where rows change each other's value, `together` says how many make a batch and the seed to shuffle them by.
-        Where they are shared, each process of a run gets some of the batches.
+        If the outputs of a model depend on the batch, `prediction_batch` is the batch size and the seed of the order.
+        With `shared`, each process of a run gets some of the batches.
         """
-        wanted = torch.from_numpy(np.ascontiguousarray(rows))
-        even = together is None
-        cut = even_chunks(self.store, wanted, self.device) if even else shuffled_chunks(len(wanted), *together)
-        for at in islice(cut, parallel.rank(), None, parallel.world_size()) if shared else cut:
-            yield at, *self.inputs_and_targets(wanted[at])
+        chosen = torch.from_numpy(np.ascontiguousarray(rows))
+        if prediction_batch is None:
+            chunks = chunks_by_length(self.store, chosen, self.device)
+        else:
+            chunks = shuffled_chunks(len(chosen), *prediction_batch)
+        for at in islice(chunks, parallel.rank(), None, parallel.world_size()) if shared else chunks:
+            yield at, *self.inputs_and_targets(chosen[at])
 
     @torch.no_grad()
     def map(
@@ -192,33 +205,34 @@ class Examples:
         rows: np.ndarray,
         tick: Callable[[int], None] | None = None,
         *,
-        together: tuple[int, int] | None = None,
+        prediction_batch: tuple[int, int] | None = None,
         targets: bool = False,
         shared: bool = False,
     ) -> Tensor:
-        """A function of inputs, and of targets if asked, over many rows; (n, ...) on the CPU, in the rows' order.
+        """Apply a function of inputs (and targets) to many rows; (n, ...) on the CPU, in the order of `rows`.
 
-        Where it is shared, all processes of a run come here, each does some of the rows, and all get everything.
+        With `shared`, all processes of a run must call it; each computes some of the rows and all get the result.
         """
-        found = []
-        for at, x, y in self.iter_batches(rows, together=together, shared=shared):
-            found.append((at, (function(x, y) if targets else function(x)).float()))
+        results = []
+        for at, x, y in self.iter_batches(rows, prediction_batch=prediction_batch, shared=shared):
+            results.append((at, (function(x, y) if targets else function(x)).float()))
             if tick is not None:
                 tick(len(at))
-        found = [(at, value.cpu()) for at, value in found]
-        every = [each for one in parallel.all_gather(found) for each in one] if shared else found
-        order = torch.cat([at for at, _ in every])
-        return torch.cat([value for _, value in every])[order.argsort()]
+        results = [(at, value.cpu()) for at, value in results]
+        if shared:
+            results = [result for process in parallel.all_gather(results) for result in process]
+        order = torch.cat([at for at, _ in results])
+        return torch.cat([value for _, value in results])[order.argsort()]
 
 
-def even_chunks(store: Store, rows: Tensor, device: torch.device) -> Iterator[Tensor]:
-    """Positions in `rows`, in chunks of like length and bounded cost, so that little is spent on padding."""
-    budget = BUDGET.get(device.type, BUDGET["cpu"])
+def chunks_by_length(store: Store, rows: Tensor, device: torch.device) -> Iterator[Tensor]:
+    """Yield positions in `rows` in chunks of similar length and bounded size, to limit padding."""
+    budget = TOKENS_PER_BATCH.get(device.type, TOKENS_PER_BATCH["cpu"])
     lengths = store.lengths()
     if lengths is None:
         first = store.take(rows[:1])
         image = isinstance(first, Tensor) and first.ndim > 2
-        yield from torch.arange(len(rows)).split(IMAGES if image else ROWS)
+        yield from torch.arange(len(rows)).split(IMAGES_PER_BATCH if image else FEATURES_PER_BATCH)
         return
     order = lengths[rows].argsort(stable=True)
     longest = lengths[rows][order].tolist()
@@ -230,7 +244,7 @@ def even_chunks(store: Store, rows: Tensor, device: torch.device) -> Iterator[Te
 
 
 def shuffled_chunks(count: int, size: int, seed: int) -> Iterator[Tensor]:
-    """Positions in an order drawn by seed, in chunks of about `size`, none of them much smaller than the others."""
+    """Yield positions in random order in chunks of about `size`, all of nearly equal size."""
     order = torch.randperm(count, generator=generator(seed, "together"))
     yield from order.tensor_split(max(1, round(count / size)))
 
@@ -243,15 +257,15 @@ def prepare(
     tick: Callable[[int], None] | None = None,
     cache: Path | None = None,
 ) -> Store:
-    """Run a backbone's `prepare` over all raw examples, a chunk at a time; image files go through the cache folder."""
-    images = decoded(raw, size, cache, tick=tick) if cache is not None and size is not None else None
+    """Run a backbone's `prepare` over all raw examples in chunks; image files are decoded through the cache folder."""
+    images = decoded_images(raw, size, cache, tick=tick) if cache is not None and size is not None else None
     if images is not None:
         return make(images)
     chunk = 256 if raw.kind == "image" else 4096
-    parts = []
+    stores = []
     for start in range(0, len(raw), chunk):
         rows = np.arange(start, min(start + chunk, len(raw)))
-        parts.append(make(raw.take(rows, size=size)))
+        stores.append(make(raw.take(rows, size=size)))
         if tick is not None:
             tick(len(rows))
-    return join(parts)
+    return join(stores)

@@ -1,4 +1,4 @@
-"""Features of a frozen encoder, computed once: keyed by content, written whole, shared by all runs.
+"""Cache features of a frozen encoder and decoded images in files that are keyed by content and shared by all runs.
 
 n rows, d width
 """
@@ -24,9 +24,11 @@ from holdfast.core.files import write_atomic
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Raw
 
+CHUNK = 256  # images decoded between two progress reports
+
 
 def weights_digest(module: nn.Module) -> str:
-    """A hash of every parameter and buffer."""
+    """Return a hash of all parameters and buffers."""
     return state_digest(module.state_dict())
 
 
@@ -38,50 +40,49 @@ def cached_features(
     key: str,
     folder: Path,
 ) -> Tensor:
-    """(n, d) features of all rows; each group of rows (a domain) has a file of its own, so one added costs one."""
-    found: list[Tensor] = []
+    """Return features of all rows, (n, d); each group of rows (a domain) is cached in a separate file."""
+    pieces: list[Tensor] = []
     for rows in groups:
         name = hashlib.sha256(f"{key}/{raw.digest(rows)}".encode()).hexdigest()[:32]
         path = folder / "features" / f"{name}.safetensors"
-        features = _read(path, len(rows))
-        if parallel.any_of(int(features is None))[0]:  # in some process, and then they share the work
+        features = _read_features(path, len(rows))
+        if parallel.all_max(int(features is None))[0]:  # missing in one process: all of them share the computation
             missing, features = features is None, compute(rows)
-            if missing and parallel.first():
-                _write(path, features)
+            if missing and parallel.is_first():
+                _write_features(path, features)
         assert features is not None
-        found.append(features)
+        pieces.append(features)
     order = np.concatenate(list(groups))
     assert len(order) == len(raw), "groups must cover all rows once"
-    return torch.cat(found)[torch.from_numpy(np.argsort(order))]
+    return torch.cat(pieces)[torch.from_numpy(np.argsort(order))]
 
 
-def _write(path: Path, features: Tensor) -> None:
-    """A cache that cannot be written costs time and nothing else."""
+def _write_features(path: Path, features: Tensor) -> None:
     try:
         save_tree(path, {"features": features})
-    except BadInput:
-        told = "cannot be written, so features will be computed again the next time: name another in HOLDFAST_CACHE"
-        warnings.warn(f"the cache {path.parent} {told}", stacklevel=2)
+    except BadInput:  # the run can continue without a cache
+        warnings.warn(
+            f"the cache {path.parent} cannot be written, so features will be recomputed by the next run: set "
+            "HOLDFAST_CACHE to another folder",
+            stacklevel=2,
+        )
 
 
-def _read(path: Path, size: int) -> Tensor | None:
+def _read_features(path: Path, size: int) -> Tensor | None:
     if not path.exists():
         return None
     try:
         features = load_tree(path)["features"]
     except BadInput:
-        return None  # a broken file is computed and written anew
+        return None  # a damaged file is recomputed and overwritten
     return features if len(features) == size else None
 
 
-CHUNK = 256  # images between two looks at whether to go on
+def decoded_images(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | None = None) -> Tensor | None:
+    """Return all images as uint8 (n, 3, size, size), equal to `raw.take`; None if the examples are not image files.
 
-
-def decoded(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | None = None) -> Tensor | None:
-    """(n, 3, s, s) uint8, the same as `raw.take` gives; None where the examples are no image files.
-
-    Its name in the folder is a hash of the files' content, so that a set that changed is decoded anew. Pages are read
-    when rows are asked for, so that a set may be larger than the memory, and no worker is needed to decode.
+    The file name contains a hash of the images, so changed images are decoded again. The tensor is memory-mapped: a
+    data set may be larger than the memory, and no worker processes are needed.
     """
     files = raw.files()
     if not files:
@@ -90,15 +91,15 @@ def decoded(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | 
     key = hashlib.sha256(f"{raw.digest(np.arange(len(raw)))}/{size}".encode()).hexdigest()[:32]
     path = folder / "pictures" / f"{key}-{size}.uint8"
     count = len(files) * 3 * size * size
-    with parallel.first_here():
+    with parallel.local_first():
         if not path.is_file() or path.stat().st_size != count:
             write_atomic(path, partial(_write_decoded, files=files, size=size, tick=tick))
-    # private, so that whoever writes into it changes no file
+    # a private mapping: writes to the tensor do not change the file
     return torch.from_file(str(path), shared=False, size=count, dtype=torch.uint8).view(shape)
 
 
 def _write_decoded(draft: Path, *, files: list[Path], size: int, tick: Callable[[int], None] | None) -> None:
-    """Decode in threads, which run side by side because the decoder lets go of the interpreter; write in order."""
+    """Decode in threads, which run in parallel because the decoder releases the GIL; write in order."""
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, draft.open("wb") as file:
         for start in range(0, len(files), CHUNK):
             chunk = files[start : start + CHUNK]

@@ -194,7 +194,7 @@ def measure(
     model.eval()
     sides = []
     for rows in drawn:
-        found = examples.map(seeing(model), rows, together=model.prediction_batch)
+        found = examples.map(seeing(model), rows, prediction_batch=model.prediction_batch)
         sides.append((seen(found, classes), examples.targets(torch.from_numpy(rows)).cpu().numpy()))
     model.train(training)
     (known, y), (held, truth) = sides

@@ -125,7 +125,8 @@ class SavedModel:
         self._ready(device)
         found: list[Any] = [None] * len(made.store)
         with torch.no_grad():
-            for at, x, _ in examples.iter_batches(np.arange(len(made.store)), together=self.model.prediction_batch):
+            rows = np.arange(len(made.store))
+            for at, x, _ in examples.iter_batches(rows, prediction_batch=self.model.prediction_batch):
                 outputs = self.model(x)
                 outputs = made.task.compress(outputs) if isinstance(made.task, InferenceTask) else outputs.float()
                 for place, output in zip(at.tolist(), outputs.cpu(), strict=True):
@@ -144,7 +145,7 @@ class SavedModel:
             piece = raw if len(rows) == len(raw) else Subset(raw, rows)
             store = prepare(piece, self.encoder.prepare, size=self.encoder.size)
             examples = Examples(store, torch.zeros(len(piece), dtype=torch.long), (), device=device)
-            found.append(examples.map(function, np.arange(len(piece)), together=self.model.prediction_batch))
+            found.append(examples.map(function, np.arange(len(piece)), prediction_batch=self.model.prediction_batch))
         return torch.cat(found) if found else None
 
     def _ready(self, device: torch.device | str) -> None:

@@ -57,7 +57,7 @@ def _over(method: Method, examples: Examples, rows: np.ndarray, function: Functi
         function,
         rows,
         lambda _: stop_if_requested(),
-        together=method.deployed.prediction_batch,
+        prediction_batch=method.deployed.prediction_batch,
         targets=True,
         shared=True,
     )

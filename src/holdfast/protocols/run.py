@@ -130,7 +130,7 @@ def _train(
     redraw = task.augment if isinstance(task, Augmenting) else None
     batches = Batches(
         examples, stage.train, spec.batch,
-        generator=chance, own=own, transform=transform, redraw=redraw,
+        generator=chance, transform_generator=own, transform=transform, augment=redraw,
     )  # fmt: skip
     return fit(method, batches, validate, every=spec.every, patience=spec.patience, **loop)
 

@@ -195,7 +195,7 @@ def _score(built: Assembly, model: Model, metric: str, part: Part) -> float | No
     """One metric of a part; by this process alone, since analyses are the first one's."""
     rows = built.examples.rows_of(part)
     kept = built.examples.map(
-        partial(built.task.evaluate, model), rows.numpy(), together=model.prediction_batch, targets=True
+        partial(built.task.evaluate, model), rows.numpy(), prediction_batch=model.prediction_batch, targets=True
     )
     return built.task.scores(kept, built.examples.targets(rows).cpu(), [metric])[metric]
 

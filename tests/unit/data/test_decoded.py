@@ -13,7 +13,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.store import TensorStore
 from holdfast.data import cache as module
 from holdfast.data.batches import prepare
-from holdfast.data.cache import decoded
+from holdfast.data.cache import decoded_images
 from holdfast.data.raw import Concat, ImageFiles, Pixels, Subset
 from holdfast.data.readers.images import read_images
 from holdfast.nn.backbones.small import CNN
@@ -38,7 +38,7 @@ def test_they_are_what_decoding_gives_at_every_size(pictures, tmp_path, monkeypa
     monkeypatch.setattr(module, "CHUNK", 3)
     seen = []
     for size in (6, 8):
-        found = decoded(pictures, size, tmp_path, tick=seen.append)
+        found = decoded_images(pictures, size, tmp_path, tick=seen.append)
         assert found is not None
         assert torch.equal(found, pictures.take(np.arange(7), size=size))
     assert seen == [3, 3, 1] * 2
@@ -46,42 +46,42 @@ def test_they_are_what_decoding_gives_at_every_size(pictures, tmp_path, monkeypa
 
 
 def test_the_second_time_nothing_is_decoded_and_a_change_is_noticed(pictures, tmp_path, monkeypatch):
-    first = decoded(pictures, 6, tmp_path)
+    first = decoded_images(pictures, 6, tmp_path)
 
     def refuse(*_, **__):
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "decode_image", refuse)
-        again = decoded(ImageFiles(pictures.paths), 6, tmp_path)
+        again = decoded_images(ImageFiles(pictures.paths), 6, tmp_path)
     assert torch.equal(first, again)
     again.zero_()  # a private map: the file is as it was
-    assert torch.equal(decoded(pictures, 6, tmp_path), first)
+    assert torch.equal(decoded_images(pictures, 6, tmp_path), first)
     Image.new("RGB", (5, 5), (1, 2, 3)).save(pictures.paths[3])
-    other = decoded(ImageFiles(pictures.paths), 6, tmp_path)
+    other = decoded_images(ImageFiles(pictures.paths), 6, tmp_path)
     assert other[3, :, 0, 0].tolist() == [1, 2, 3]
     assert torch.equal(other[2], first[2])
 
 
 def test_a_file_that_is_not_whole_is_written_anew_and_an_error_leaves_none(pictures, tmp_path):
-    first = decoded(pictures, 6, tmp_path).clone()
+    first = decoded_images(pictures, 6, tmp_path).clone()
     (path,) = kept(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
-    assert torch.equal(decoded(pictures, 6, tmp_path), first)
+    assert torch.equal(decoded_images(pictures, 6, tmp_path), first)
     pictures.paths[5].write_bytes(b"no image")
     with pytest.raises(BadInput, match="cannot be read as an image"):
-        decoded(ImageFiles(pictures.paths), 6, tmp_path)
+        decoded_images(ImageFiles(pictures.paths), 6, tmp_path)
     assert kept(tmp_path) == [path]
 
 
 def test_some_rows_and_joined_sets(pictures, tmp_path):
     rows = Subset(pictures, np.array([4, 1]))
-    assert torch.equal(decoded(rows, 6, tmp_path), pictures.take(np.array([4, 1]), size=6))
+    assert torch.equal(decoded_images(rows, 6, tmp_path), pictures.take(np.array([4, 1]), size=6))
     both = Concat([rows, pictures])
-    assert torch.equal(decoded(both, 6, tmp_path), both.take(np.arange(9), size=6))
+    assert torch.equal(decoded_images(both, 6, tmp_path), both.take(np.arange(9), size=6))
     plain = Pixels(np.zeros((2, 3, 6, 6), dtype=np.uint8))
-    assert decoded(plain, 6, tmp_path) is None
-    assert decoded(Concat([rows, plain]), 6, tmp_path) is None
+    assert decoded_images(plain, 6, tmp_path) is None
+    assert decoded_images(Concat([rows, plain]), 6, tmp_path) is None
 
 
 def test_a_workshop_prepares_from_the_cache(pictures, tmp_path):

@@ -17,7 +17,7 @@ def examples() -> Examples:
 
 def test_a_function_is_mapped_in_the_rows_order():
     for together in (None, (3, 0), (100, 4)):
-        found = examples().map(lambda x: x * 2, ROWS, together=together)
+        found = examples().map(lambda x: x * 2, ROWS, prediction_batch=together)
         assert found[:, 0].tolist() == [2.0 * row for row in ROWS]
 
 
@@ -38,6 +38,6 @@ def test_rows_that_meet_are_those_of_the_seed():
     def mean(x):
         return x - x.mean(0)
 
-    first, again, other = (examples().map(mean, ROWS, together=(3, seed)) for seed in (0, 0, 1))
+    first, again, other = (examples().map(mean, ROWS, prediction_batch=(3, seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

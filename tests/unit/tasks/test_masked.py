@@ -100,7 +100,7 @@ def test_a_step_hides_other_words_and_a_stopped_run_goes_on_with_the_same(encode
     part = Part("d", np.arange(30))
 
     def batches():
-        return Batches(examples, [part], 8, generator=generator(0, "b"), redraw=made.task.augment)
+        return Batches(examples, [part], 8, generator=generator(0, "b"), augment=made.task.augment)
 
     straight = batches()
     ran = [next(straight) for _ in range(12)]
