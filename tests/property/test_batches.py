@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator
 from holdfast.core.store import TensorStore
-from holdfast.data.batches import COMMON, Batches, Examples, ForbiddenRow
+from holdfast.data.batches import MIN_BATCH_LIMIT, Batches, Examples, ForbiddenRow
 from holdfast.data.splits import Part
 
 
@@ -74,6 +74,6 @@ def test_a_position_saved_for_other_parts_is_refused():
 
 
 def test_a_batch_of_far_more_than_all_there_is_is_refused_before_it_is_drawn():
-    made([7, 11], COMMON)
+    made([7, 11], MIN_BATCH_LIMIT)
     with pytest.raises(BadInput, match="a batch of 100,000 is more than all 18 examples to train on: lower --batch"):
         made([7, 11], 100_000)

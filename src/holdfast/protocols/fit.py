@@ -141,7 +141,7 @@ def _own(method: Method, batches: Batches) -> dict[str, Any]:
     if not parallel.active():
         return {}
     waiting = [[None if g is None else g.cpu() for g in each.pending_gradients()] for each in optimizers_of(method)]
-    return {"chance": process_rng_state(), "changes": batches.own.get_state(), "grads": waiting}
+    return {"chance": process_rng_state(), "changes": batches.transform_generator.get_state(), "grads": waiting}
 
 
 def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batches) -> None:
@@ -155,7 +155,7 @@ def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batc
     own = saved["own"][parallel.rank()] if parallel.active() else {}
     if own:
         set_process_rng_state(own["chance"])
-        batches.own.set_state(own["changes"])
+        batches.transform_generator.set_state(own["changes"])
         for each, grads in zip(optimizers_of(method), own["grads"], strict=True):
             each.set_pending_gradients(grads)
 
