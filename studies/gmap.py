@@ -1,4 +1,4 @@
-"""The tables of G-MAP in docs/reproduction.md, made from the records in results/gmap."""
+"""Tables of the G-MAP study (docs/studies/gmap.md), computed from the records in results/gmap."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.record import RunRecord
-from studies.tables import RESULTS, compared, difference, records
+from studies.tables import RESULTS, compared, difference, header, records
 
 SEEDS = 5
 NO_MEMORY = {"strategy": "none"}
-DAPT, NULL = "DAPT", "memory of the domain model's own frozen copy"
-AGAINST = {DAPT: "DAPT", NULL: "its own copy"}
-# row -> how its encoder differs from chunk-gated memory of a frozen general model inside one after DAPT
+DAPT, OWN_COPY, GMAP = "DAPT", "memory of the domain model's own frozen copy", "G-MAP, chunk-gated"
+AGAINST = {DAPT: "DAPT", OWN_COPY: "its own copy"}
+# row -> the encoder settings in which it differs from chunk-gated memory of a frozen general model after DAPT
 BASELINES: dict[str, dict[str, Any]] = {
     "fine-tuning of MiniLM": {**NO_MEMORY, "mix": 1.0},
     DAPT: NO_MEMORY,
@@ -25,148 +25,157 @@ BASELINES: dict[str, dict[str, Any]] = {
     "logits fusion": {"strategy": "beside"},
     "ensemble of probabilities": {"strategy": "beside", "frozen": False},
 }
-MEMORY: dict[str, dict[str, Any]] = {
+STRATEGIES: dict[str, dict[str, Any]] = {
     "G-MAP, single layer": {"strategy": "single"},
     "G-MAP, multiple layers": {"strategy": "multi"},
     "G-MAP, gated": {"strategy": "gated"},
-    "G-MAP, chunk-gated": {},
+    GMAP: {},
 }
 CONTROLS: dict[str, dict[str, Any]] = {
-    NULL: {"memory": "own"},
+    OWN_COPY: {"memory": "own"},
     "memory of another text": {"memory": "other"},
     "memory of a random network": {"memory": "random"},
 }
-KINDS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "chunk-gated, cross-attention": {"attention": "cross"},
-    "chunk-gated, a gate for attention": {"attention": "gate"},
-    "chunk-gated, the general model learns": {"frozen": False},
+    "chunk-gated, gated attention": {"attention": "gate"},
+    "chunk-gated, trainable general model": {"frozen": False},
 }
-ALL = {**BASELINES, **MEMORY, **CONTROLS}
-# ACL-ARC counts without the test texts that stand in its training part; with them, as published, it is beside
+ROWS = {**BASELINES, **STRATEGIES, **CONTROLS}
+# the mean uses ACL-ARC without test texts that are also in its training part; the published split is an extra column
 TEXTS = ("chemprot", "acl-arc-clean", "scierc", "hyperpartisan", "ag-news", "imdb")
 LEAKY = "acl-arc"
 AS_PUBLISHED = tuple(LEAKY if name == "acl-arc-clean" else name for name in TEXTS)
-NAMES, ANSWERS = ("ncbi-disease", "conll2003"), ("subjqa",)
-# what a recipe calls the rows that were published
-PRINTED = {
+ENTITIES, ANSWERS = ("ncbi-disease", "conll2003"), ("subjqa",)
+# names of the published rows in the recipes
+RECIPE_ROWS = {
     "fine-tuning of MiniLM": "fine-tuning", DAPT: "dapt", "TAPT": "tapt", "DAPT+TAPT": "dapt+tapt",
     "logits fusion": "logits-fusion", "ensemble of probabilities": "ensemble",
-    "G-MAP, single layer": "single", "G-MAP, multiple layers": "multi",
-    "G-MAP, gated": "gated", "G-MAP, chunk-gated": "gmap",
+    "G-MAP, single layer": "single", "G-MAP, multiple layers": "multi", "G-MAP, gated": "gated", GMAP: "gmap",
 }  # fmt: skip
 
 
 def _row(record: RunRecord) -> str:
-    given = record.spec["encoder_args"]
-    start = given["domain"].rsplit("/", 1)[-1].removesuffix(f"-{record.spec['data'].partition('@')[0]}")
-    said = {key: given[key] for key in ("strategy", "memory", "attention", "frozen", "mix") if key in given}
+    settings = record.spec["encoder_args"]
+    start = settings["domain"].rsplit("/", 1)[-1].removesuffix(f"-{record.spec['data'].partition('@')[0]}")
+    changed = {key: settings[key] for key in ("strategy", "memory", "attention", "frozen", "mix") if key in settings}
     if start in ("tapt", "dapt+tapt"):
-        said["start"] = start
-    (name,) = (name for name, row in {**ALL, **KINDS}.items() if row == said)
+        changed["start"] = start
+    (name,) = (name for name, row in {**ROWS, **VARIANTS}.items() if row == changed)
     return name
 
 
-def _scores(folders: tuple[str, ...], *, also: str | None = None) -> dict[str, Any]:
-    """The metric of each run, and another one as a column of its own name."""
-    found: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
-    for folder in folders:
-        for record in records(f"gmap/{folder}"):
-            (told,) = record.stages[-1]["test"].values()
-            found[_row(record)][folder][record.spec["seed"]] = 100 * told[record.spec["metric"]]
+def _scores(studies: tuple[str, ...], *, also: str | None = None) -> dict[str, Any]:
+    """Return row -> data set -> seed -> score; `also` adds a second metric as a column of its own."""
+    scores: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
+    for study in studies:
+        for record in records(f"gmap/{study}"):
+            (test,) = record.stages[-1]["test"].values()
+            scores[_row(record)][study][record.spec["seed"]] = 100 * test[record.spec["metric"]]
             if also:
-                found[_row(record)][also][record.spec["seed"]] = 100 * told[also]
-    return found
+                scores[_row(record)][also][record.spec["seed"]] = 100 * test[also]
+    return scores
 
 
 def _cells() -> dict[tuple[str, str], float | None]:
-    # Table 2 has a memory inside a model after both pretrainings, by the name that Table 1 has for that after one
-    tables = (catalog.lookup("recipes", f"gmap/table{i}").load()() for i in (2, 3, 1))
+    # tables 1 and 2 use one row name for different pretraining; table 1 is read last and wins
+    tables = (catalog.lookup("recipes", f"gmap/table{number}").load()() for number in (2, 3, 1))
     return {(cell.row.name, cell.column.name): cell.published for table in tables for cell in table.cells}
 
 
 def _published(columns: tuple[str, ...]) -> dict[str, float]:
-    """Means over these sets, of the rows that were published for all of them."""
-    found, means = _cells(), {}
-    for row, name in PRINTED.items():
-        told = [value for column in columns if (value := found.get((name, column))) is not None]
-        if len(told) == len(columns):
-            means[row] = fmean(told)
+    """Return the published mean over these data sets, for rows that were published on all of them."""
+    cells, means = _cells(), {}
+    for row, name in RECIPE_ROWS.items():
+        values = [value for column in columns if (value := cells.get((name, column))) is not None]
+        if len(values) == len(columns):
+            means[row] = fmean(values)
     return means
 
 
 def texts() -> list[str]:
-    """Sets of texts: baselines, the four strategies, the controls."""
-    printed = _published(AS_PUBLISHED)
-    assert printed.keys() == PRINTED.keys()
-    return compared(
-        _scores((*TEXTS, LEAKY)), ALL, TEXTS, seeds=SEEDS, against=AGAINST, published=printed, beside=(LEAKY,)
-    )
+    """Text classification: baselines, the four strategies and the controls."""
+    published = _published(AS_PUBLISHED)
+    assert published.keys() == RECIPE_ROWS.keys()
+    scores = _scores((*TEXTS, LEAKY))
+    return compared(scores, ROWS, TEXTS, seeds=SEEDS, against=AGAINST, published=published, extra=(LEAKY,))
 
 
-def kinds() -> list[str]:
-    """Other attentions, and a general model that learns."""
-    rows = (DAPT, "G-MAP, chunk-gated", NULL, *KINDS)
-    return compared(_scores((*TEXTS, LEAKY)), rows, TEXTS, seeds=SEEDS, against=AGAINST, beside=(LEAKY,))
+def variants() -> list[str]:
+    """Other attentions, and a trainable general model."""
+    rows = (DAPT, GMAP, OWN_COPY, *VARIANTS)
+    return compared(_scores((*TEXTS, LEAKY)), rows, TEXTS, seeds=SEEDS, against=AGAINST, extra=(LEAKY,))
 
 
-def names() -> list[str]:
-    """Names in sentences; nothing was trained both ways there."""
-    rows = [row for row in (*ALL, *KINDS) if row != "DAPT+TAPT"]
-    return compared(_scores(NAMES), rows, NAMES, seeds=SEEDS, against=AGAINST, published=_published(NAMES))
+def entities() -> list[str]:
+    """Named entities; DAPT+TAPT was not trained on these data sets."""
+    rows = [row for row in (*ROWS, *VARIANTS) if row != "DAPT+TAPT"]
+    return compared(_scores(ENTITIES), rows, ENTITIES, seeds=SEEDS, against=AGAINST, published=_published(ENTITIES))
 
 
 def answers() -> list[str]:
-    """Answers in reviews; an ensemble adds probabilities of classes, and those of an answer are over tokens."""
-    rows = [row for row in (*ALL, *KINDS) if row not in ("DAPT+TAPT", "ensemble of probabilities")]
-    found = _scores(ANSWERS, also="exact_match")
-    return compared(found, rows, ANSWERS, seeds=SEEDS, against=AGAINST, beside=("exact_match",))
+    """Answer spans in reviews; the ensemble averages class probabilities and does not apply to spans."""
+    rows = [row for row in (*ROWS, *VARIANTS) if row not in ("DAPT+TAPT", "ensemble of probabilities")]
+    scores = _scores(ANSWERS, also="exact_match")
+    return compared(scores, rows, ANSWERS, seeds=SEEDS, against=AGAINST, extra=("exact_match",))
 
 
 def gains() -> list[str]:
-    """Chunk-gated memory of a general model over each of the others, set by set, with the printed gain over DAPT."""
-    others = {DAPT: "DAPT", NULL: "its own copy", "memory of another text": "another text"}
+    """Gain of chunk-gated memory over each baseline and control per data set, with the published gain over DAPT."""
+    others = {DAPT: "DAPT", OWN_COPY: "its own copy", "memory of another text": "another text"}
     others["memory of a random network"] = "a random network"
-    every = (*TEXTS, LEAKY, *NAMES, *ANSWERS)
-    found, printed = _scores(every), _cells()
-    sets = {"all texts": TEXTS, "all texts, acl-arc as published": AS_PUBLISHED}
-    lines = [f"| set | published over DAPT | {' | '.join(f'over {name}' for name in others.values())} |"]
-    lines.append("|" + "---|" * (2 + len(others)))
-    for name, columns in {**sets, **{column: (column,) for column in every}}.items():
-        mine, plain = printed.get(("gmap", name)), printed.get(("dapt", name))
-        told = "-" if mine is None or plain is None else f"{mine - plain:+.1f}"
-        means = {row: [fmean(found[row][column][seed] for column in columns) for seed in range(SEEDS)]
-                 for row in (*others, "G-MAP, chunk-gated")}  # fmt: skip
-        cells = [difference(means["G-MAP, chunk-gated"], means[row]) for row in others]
-        lines.append(f"| {name} | {told} | {' | '.join(cells)} |")
+    datasets = (*TEXTS, LEAKY, *ENTITIES, *ANSWERS)
+    scores, cells = _scores(datasets), _cells()
+    groups = {"all texts": TEXTS, "all texts, acl-arc as published": AS_PUBLISHED}
+    lines = header("data set", "published over DAPT", *(f"over {name}" for name in others.values()))
+    for name, columns in {**groups, **{column: (column,) for column in datasets}}.items():
+        gmap, dapt = cells.get(("gmap", name)), cells.get(("dapt", name))
+        published = "-" if gmap is None or dapt is None else f"{gmap - dapt:+.1f}"
+        means = {
+            row: [fmean(scores[row][column][seed] for column in columns) for seed in range(SEEDS)]
+            for row in (*others, GMAP)
+        }
+        lines.append(f"| {name} | {published} | {' | '.join(difference(means[GMAP], means[row]) for row in others)} |")
     return lines
 
 
 def searched() -> list[str]:
-    """What each rate gave on validation examples, mean over the sets and rows that were tried."""
+    """Validation score per learning rate, mean over the data sets and rows of the search."""
     rates = (5e-5, 1e-4, 2e-4, 4e-4)
-    lines = [f"| task | runs a rate | {' | '.join(f'{rate:g}' for rate in rates)} |", "|" + "---|" * (2 + len(rates))]
-    for kind, name in {"text": "a label a text", "tag": "names in sentences", "span": "answers in texts"}.items():
+    lines = header("task", "runs per rate", *(f"{rate:g}" for rate in rates))
+    for kind, name in {"text": "text classification", "tag": "named entities", "span": "answer spans"}.items():
         by_rate: dict[float, list[float]] = defaultdict(list)
         for record in records(f"gmap/search-{kind}"):
-            (told,) = record.stages[-1]["valid"].values()
-            by_rate[record.spec["lr"]].append(100 * told[record.spec["metric"]])
+            (valid,) = record.stages[-1]["valid"].values()
+            by_rate[record.spec["lr"]].append(100 * valid[record.spec["metric"]])
         (count,) = {len(values) for values in by_rate.values()}
         lines.append(f"| {name} | {count} | {' | '.join(f'{fmean(by_rate[rate]):.1f}' for rate in rates)} |")
     return lines
 
 
 def pretrained() -> list[str]:
-    """The domain models: loss on hidden words of texts that were kept aside, for each time a model was trained."""
-    rounds = json.loads(gzip.decompress((RESULTS / "gmap" / "pretraining.json.gz").read_bytes()))
-    lines = ["| model | before | first | second | third |", "|---|---|---|---|---|"]
-    for name in sorted({name for models in rounds.values() for name in models}, key=lambda name: f"{name}.json"):
-        told = [_losses(models[name]) if name in models else None for models in rounds.values()]
-        before = next(f"{losses[0]:.2f}" for losses in told if losses)
-        after = " | ".join(f"{losses[1]:.2f}" if losses else "-" for losses in told)
+    """Masked-word loss of the domain models on held-out text, before and after each of up to three trainings."""
+    trainings = json.loads(gzip.decompress((RESULTS / "gmap" / "pretraining.json.gz").read_bytes()))
+    lines = header("model", "before", *trainings)
+    for name in sorted({name for models in trainings.values() for name in models}, key=lambda name: f"{name}.json"):
+        losses = [_losses(models[name]) if name in models else None for models in trainings.values()]
+        before = next(f"{pair[0]:.2f}" for pair in losses if pair)
+        after = " | ".join(f"{pair[1]:.2f}" if pair else "-" for pair in losses)
         lines.append(f"| {name.replace('_', '+')} | {before} | {after} |")
     return lines
 
 
-def _losses(told: dict[str, Any]) -> tuple[float, float]:
-    (before,), (after,) = told["analysis"]["before"].values(), told["stages"][-1]["test"].values()
+def _losses(record: dict[str, Any]) -> tuple[float, float]:
+    (before,), (after,) = record["analysis"]["before"].values(), record["stages"][-1]["test"].values()
     return before["nll"], after["nll"]
+
+
+TABLES = {
+    "pretrained": pretrained,
+    "search": searched,
+    "texts": texts,
+    "gains": gains,
+    "variants": variants,
+    "entities": entities,
+    "answers": answers,
+}

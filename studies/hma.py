@@ -1,132 +1,134 @@
-"""The tables of HMA in docs/reproduction.md, made from the records in results/hma."""
+"""Tables of the HMA study (docs/studies/hma.md), computed from the records in results/hma."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from holdfast import catalog
 from holdfast.record import RunRecord
-from studies.tables import Scores, compared, difference, records
+from studies.tables import Scores, compared, difference, header, records
 
-Rows = Mapping[str, dict[str, Any]]  # name -> what a run of this row has that plain training has not
+Rows = Mapping[str, dict[str, Any]]  # name -> the settings in which a run differs from plain training
 
 PLAIN = {"method": "erm", "neck": "none", "augment": False, "context": "", "written": True, "frozen": False}
-ERM, NULL = "ERM", "PARAM, parameters alone"
-AGAINST = {ERM: "ERM", NULL: "PARAM"}
+ERM, PARAM = "ERM", "PARAM, parameters alone"
+AGAINST = {ERM: "ERM", PARAM: "PARAM"}
 MEMORY: dict[str, Any] = {"method": "hma", "neck": "heterogeneous"}
-PARTS: dict[str, dict[str, Any]] = {
-    "RMA, the queue": {"method": "hma", "neck": "rma"},
-    "ABD, batch-mates": {"method": "hma", "neck": "abd"},
+ABLATIONS: Rows = {
+    "RMA, queue only": {"method": "hma", "neck": "rma"},
+    "ABD, batch only": {"method": "hma", "neck": "abd"},
     "ABD+RMA": {"method": "hma", "neck": "abd-rma"},
     "ABD+SYN": {"method": "hma", "neck": "abd-syn"},
 }
-NULLS: dict[str, dict[str, Any]] = {
-    "HMA, a queue of noise": {**MEMORY, "written": False},
-    "HMA, slots that never learn": {**MEMORY, "frozen": True},
+NULLS: Rows = {
+    "HMA, noise queue": {**MEMORY, "written": False},
+    "HMA, frozen slots": {**MEMORY, "frozen": True},
 }
-# a neck predicts beside training rows, the recipes in batches, as published
-BESIDE: dict[str, dict[str, Any]] = {"HMA, predicted in batches": {**MEMORY, "context": "batch"}}
-ALONE: dict[str, dict[str, Any]] = {"HMA, predicted beside training rows": {**MEMORY, "context": "support"}}
-TEXTS: Rows = {ERM: {}, NULL: {"neck": "param"}, **PARTS, "HMA": MEMORY, **BESIDE, **NULLS}
-CHANGES: dict[str, dict[str, Any]] = {
-    **{name: {"augment": key} for name, key in (("DropEdge", "drop-edge"), ("DropNode", "drop-node"))},
-    "Subgraph": {"augment": "subgraph"}, "M-Mixup": {"method": "manifold-mixup"}, "G-Mixup": {"method": "g-mixup"},
+# a neck predicts with training rows as context by default, the recipes predict in batches, as published
+IN_BATCHES: Rows = {"HMA, predicted in batches": {**MEMORY, "context": "batch"}}
+WITH_SUPPORT: Rows = {"HMA, predicted with training rows": {**MEMORY, "context": "support"}}
+TEXT: Rows = {ERM: {}, PARAM: {"neck": "param"}, **ABLATIONS, "HMA": MEMORY, **IN_BATCHES, **NULLS}
+AUGMENTATIONS: Rows = {
+    "DropEdge": {"augment": "drop-edge"}, "DropNode": {"augment": "drop-node"}, "Subgraph": {"augment": "subgraph"},
+    "M-Mixup": {"method": "manifold-mixup"}, "G-Mixup": {"method": "g-mixup"},
 }  # fmt: skip
-RULES: dict[str, dict[str, Any]] = {
+METHODS: Rows = {
     "ASAP pooling": {"encoder": "gin-asap"}, "DIR": {"method": "dir"}, "IRM": {"method": "irm"},
     "V-REx": {"method": "vrex"}, "IB-IRM": {"method": "ib-irm"}, "CIGA v1": {"method": "ciga-v1"},
     "CIGA v2": {"method": "ciga-v2"},
 }  # fmt: skip
-HMA: Rows = {"HMA": MEMORY, **ALONE, **NULLS}
-PEOPLE: Rows = {ERM: {}, NULL: {"neck": "param"}, **CHANGES, **PARTS, **HMA}
-SIZE: Rows = {ERM: {}, NULL: {"neck": "param"}, **RULES, **HMA}
-DIGITS: Rows = {ERM: {}, NULL: {"neck": "param"}, "IRM": {"method": "irm"}, "V-REx": {"method": "vrex"}, **HMA}
-OF_SIZES = "HMA, sizes searched"
-SEARCHED = {"context": "batch", "real": 512, "slots": 32, "support": 32}
-MOLECULES: Rows = {ERM: {}, NULL: {"neck": "param"}, **HMA}
-GRAPHS = {
+HMA: Rows = {"HMA": MEMORY, **WITH_SUPPORT, **NULLS}
+SOCIAL: Rows = {ERM: {}, PARAM: {"neck": "param"}, **AUGMENTATIONS, **ABLATIONS, **HMA}
+SIZE: Rows = {ERM: {}, PARAM: {"neck": "param"}, **METHODS, **HMA}
+DIGITS: Rows = {ERM: {}, PARAM: {"neck": "param"}, "IRM": {"method": "irm"}, "V-REx": {"method": "vrex"}, **HMA}
+MOLECULES: Rows = {ERM: {}, PARAM: {"neck": "param"}, **HMA}
+SEARCHED_ROW, SEARCHED = "HMA, sizes searched", {"context": "batch", "real": 512, "slots": 32, "support": 32}
+GRAPH_ENCODERS = {
     "gcn": "GCN",
     "gin": "GIN",
     "gcn-virtual": "GCN with a virtual node",
     "gin-virtual": "GIN with a virtual node",
 }
-# what a recipe calls the rows that were published
-PRINTED = {
+# names of the published rows in the recipes
+RECIPE_ROWS = {
     ERM: "erm", "ASAP pooling": "asap", "DIR": "dir", "IRM": "irm", "V-REx": "vrex", "IB-IRM": "ib-irm",
     "CIGA v1": "ciga-v1", "CIGA v2": "ciga-v2", "HMA": "hma", "DropEdge": "drop-edge", "DropNode": "drop-node",
-    "Subgraph": "subgraph", "M-Mixup": "m-mixup", "G-Mixup": "g-mixup", "RMA, the queue": "rma",
-    "ABD, batch-mates": "abd", "ABD+SYN": "abd-syn",
+    "Subgraph": "subgraph", "M-Mixup": "m-mixup", "G-Mixup": "g-mixup", "RMA, queue only": "rma",
+    "ABD, batch only": "abd", "ABD+SYN": "abd-syn",
 }  # fmt: skip
 
 
 def _row(record: RunRecord, rows: Rows, context: str) -> str:
-    spec = record.spec
-    told = {**PLAIN, "context": context, **spec, **spec["neck_args"]}
+    """Return the row of a record; `context` is the default way to predict in its study."""
+    spec, default = record.spec, {**PLAIN, "context": context}
+    settings = {**default, **spec, **spec["neck_args"]}
     if spec["neck"] in ("none", "param"):
-        told["context"] = context
-    said = {key: told[key] for key in PLAIN if told[key] != {**PLAIN, "context": context}[key]}
+        settings["context"] = context
+    changed = {key: settings[key] for key in PLAIN if settings[key] != default[key]}
     if spec["encoder"].endswith("-asap"):
-        said["encoder"] = spec["encoder"]
-    (name,) = (name for name, row in rows.items() if row == said)
+        changed["encoder"] = spec["encoder"]
+    (name,) = (name for name, row in rows.items() if row == changed)
     return name
 
 
 def _scores(
-    folder: str, rows: Rows, score: Callable[[RunRecord], dict[str, float]], *, context: str = "batch", **only: Any
+    study: str, rows: Rows, score: Callable[[RunRecord], dict[str, float]], *, context: str = "batch", **only: Any
 ) -> dict[str, Any]:
-    """`score` gives the columns of a record; `only` says which records count, by their spec."""
-    found: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
-    for record in records(f"hma/{folder}"):
+    """Return row -> column -> seed -> score; `score` returns the columns of a record, `only` filters by spec."""
+    scores: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
+    for record in records(f"hma/{study}"):
         if all(record.spec[key] == value for key, value in only.items()):
             for column, value in score(record).items():
-                found[_row(record, rows, context)][column][record.spec["seed"]] = 100 * value
-    return found
+                scores[_row(record, rows, context)][column][record.spec["seed"]] = 100 * value
+    return scores
 
 
-def _published(recipe: str, columns: Sequence[str], *, times: float = 1.0, **names: str) -> dict[str, float]:
-    """By row, the mean of what was printed in these columns; `names` replaces those of rows."""
+def _published(recipe: str, columns: Sequence[str], *, scale: float = 1.0, **names: str) -> dict[str, float]:
+    """Return the published mean over these columns per row; `names` overrides the recipe's row names."""
     cells = catalog.lookup("recipes", recipe).load()().cells
-    found = {(cell.row.name, cell.column.name): cell.published for cell in cells}
+    values = {(cell.row.name, cell.column.name): cell.published for cell in cells}
     means = {}
-    for row, name in {**PRINTED, **names}.items():
-        printed = [found.get((name, column)) for column in columns]
+    for row, name in {**RECIPE_ROWS, **names}.items():
+        printed = [values.get((name, column)) for column in columns]
         if all(printed):
-            means[row] = times * fmean(value for value in printed if value)
+            means[row] = scale * fmean(value for value in printed if value)
     return means
 
 
 def _by_target(metric: str) -> Callable[[RunRecord], dict[str, float]]:
-    return lambda record: {target: told[metric] for target, told in record.stages[-1]["test"].items()}
+    return lambda record: {target: scores[metric] for target, scores in record.stages[-1]["test"].items()}
 
 
-def _by_set(metric: str) -> Callable[[RunRecord], dict[str, float]]:
+def _by_dataset(metric: str) -> Callable[[RunRecord], dict[str, float]]:
     def score(record: RunRecord) -> dict[str, float]:
-        (told,) = record.stages[-1]["test"].values()
-        return {record.spec["data"].partition("@")[0]: told[metric]}
+        (scores,) = record.stages[-1]["test"].values()
+        return {record.spec["data"].partition("@")[0]: scores[metric]}
 
     return score
 
 
-def _by_colour(size: int) -> Callable[[RunRecord], dict[str, float]]:
-    """How often the colour errs in training, and the mean of the two tests where it does not help."""
+def _by_colour_error(size: int) -> Callable[[RunRecord], dict[str, float]]:
+    """Score records of one image size: the mean of the two tests in which the colour does not help."""
 
     def score(record: RunRecord) -> dict[str, float]:
-        given = dict(each.split("=") for each in record.spec["data"].partition("@")[2].split(","))
-        if int(given["size"]) != size:
+        options = dict(pair.split("=") for pair in record.spec["data"].partition("@")[2].split(","))
+        if int(options["size"]) != size:
             return {}
         tests = record.stages[-1]["test"]
-        return {f"{given['first']}, {given['second']}": fmean(tests[name]["accuracy"] for name in ("reversed", "grey"))}
+        column = f"{options['first']}, {options['second']}"
+        return {column: fmean(tests[name]["accuracy"] for name in ("reversed", "grey"))}
 
     return score
 
 
 class Measured(NamedTuple):
-    """What one table is made of."""
+    """Scores of one table with its rows and columns."""
 
-    found: Scores
+    scores: Scores
     rows: Rows
     columns: Sequence[str]
     seeds: int
@@ -134,84 +136,98 @@ class Measured(NamedTuple):
 
     def table(self) -> list[str]:
         return compared(
-            self.found, self.rows, self.columns, seeds=self.seeds, against=AGAINST, published=self.published
+            self.scores, self.rows, self.columns, seeds=self.seeds, against=AGAINST, published=self.published
         )
 
     def means(self, row: str) -> list[float]:
-        """Over columns, by seed."""
-        return [fmean(self.found[row][column][seed] for column in self.columns) for seed in range(self.seeds)]
+        """Return the mean over columns per seed."""
+        return [fmean(self.scores[row][column][seed] for column in self.columns) for seed in range(self.seeds)]
 
 
 def amazon() -> Measured:
-    """HMA as a neck on MiniLM, one domain left out."""
-    found = _scores("amazon", TEXTS, _by_target("macro_f1"), context="support")
-    return Measured(found, TEXTS, sorted(found[ERM]), 3)
+    """HMA as a neck of MiniLM, leave one domain out."""
+    scores = _scores("amazon", TEXT, _by_target("macro_f1"), context="support")
+    return Measured(scores, TEXT, sorted(scores[ERM]), 3)
 
 
-def people() -> Measured:
-    """Networks of people beside augmentations."""
-    sets = ("imdb-binary", "imdb-multi", "reddit-binary")
-    printed = _published("hma/table4", sets, **{ERM: "vanilla"})
-    return Measured(_scores("people", PEOPLE, _by_set("accuracy")), PEOPLE, sets, 5, printed)
+def social() -> Measured:
+    """Social networks, with augmentations as baselines."""
+    columns = ("imdb-binary", "imdb-multi", "reddit-binary")
+    published = _published("hma/table4", columns, **{ERM: "vanilla"})
+    return Measured(_scores("people", SOCIAL, _by_dataset("accuracy")), SOCIAL, columns, 5, published)
 
 
 def size() -> Measured:
-    """From small graphs to large ones, Matthews correlation."""
-    sets = ("nci1", "nci109", "proteins", "dd")
-    printed = _published("hma/table6", sets, times=100)
-    found = _scores("size", SIZE, _by_set("mcc"))
-    for folder in ("size-searched", "search-size"):  # the first two seeds of three sets are those of the search
-        chosen = _scores(folder, SIZE, _by_set("mcc"), neck_args=SEARCHED)["HMA"]
-        for name, by_seed in chosen.items():
-            found[OF_SIZES][name].update(by_seed)
-    return Measured(found, {**SIZE, OF_SIZES: MEMORY}, sets, 5, printed)
+    """Train on small graphs, test on large ones: Matthews correlation."""
+    columns = ("nci1", "nci109", "proteins", "dd")
+    published = _published("hma/table6", columns, scale=100)
+    scores = _scores("size", SIZE, _by_dataset("mcc"))
+    for study in ("size-searched", "search-size"):  # the first two seeds of three data sets come from the search
+        searched = _scores(study, SIZE, _by_dataset("mcc"), neck_args=SEARCHED)["HMA"]
+        for name, by_seed in searched.items():
+            scores[SEARCHED_ROW][name].update(by_seed)
+    return Measured(scores, {**SIZE, SEARCHED_ROW: MEMORY}, columns, 5, published)
 
 
 def searched() -> list[str]:
-    """What sizes of the memory gave on validation graphs of three sets: Matthews correlation, two seeds."""
-    rows, slots = (32, 128, 512), (4, 32, 128)
+    """Matthews correlation on validation graphs by the sizes of the memories, two seeds on three data sets."""
+    queues, slots = (32, 128, 512), (4, 32, 128)
     by_size: dict[tuple[int, int], list[float]] = defaultdict(list)
     for record in records("hma/search-size"):
-        given = record.spec["neck_args"]
-        told = record.stages[-1]["valid"].values()
-        by_size[given["real"], given["slots"]].append(100 * fmean(each["mcc"] for each in told))
+        settings, valid = record.spec["neck_args"], record.stages[-1]["valid"].values()
+        by_size[settings["real"], settings["slots"]].append(100 * fmean(scores["mcc"] for scores in valid))
     assert {len(values) for values in by_size.values()} == {6}
-    lines = [f"| rows of the queue | {' | '.join(f'{each} slots a class' for each in slots)} |", "|---|---|---|---|"]
-    return lines + [f"| {m} | {' | '.join(f'{fmean(by_size[m, n]):.1f}' for n in slots)} |" for m in rows]
+    lines = header("rows of the queue", *(f"{count} slots per class" for count in slots))
+    return lines + [f"| {m} | {' | '.join(f'{fmean(by_size[m, n]):.1f}' for n in slots)} |" for m in queues]
 
 
 def molecules(encoder: str) -> Measured:
-    """Molecules by their scaffold with one network, area under the curve."""
-    sets = ("bace", "bbbp", "hiv")
-    printed = _published("hma/table3", sets, **{ERM: encoder, "HMA": f"{encoder}+hma"})
-    found = _scores("molecules", MOLECULES, _by_set("roc_auc"), encoder=encoder)
-    return Measured(found, MOLECULES, sets, 3, printed)
+    """Molecules by scaffold with one encoder: area under the ROC curve."""
+    columns = ("bace", "bbbp", "hiv")
+    published = _published("hma/table3", columns, **{ERM: encoder, "HMA": f"{encoder}+hma"})
+    scores = _scores("molecules", MOLECULES, _by_dataset("roc_auc"), encoder=encoder)
+    return Measured(scores, MOLECULES, columns, 3, published)
 
 
 def digits(encoder: str, pixels: int) -> Measured:
-    """Coloured digits, one network and one size of the pictures."""
-    points = ("0.2, 0.1", "0.15, 0.08", "0.1, 0.06", "0.05, 0.04", "0, 0.02")
-    return Measured(_scores("digits", DIGITS, _by_colour(pixels), encoder=encoder), DIGITS, points, 3)
+    """Coloured digits with one encoder and one image size."""
+    columns = ("0.2, 0.1", "0.15, 0.08", "0.1, 0.06", "0.05, 0.04", "0, 0.02")
+    return Measured(_scores("digits", DIGITS, _by_colour_error(pixels), encoder=encoder), DIGITS, columns, 3)
 
 
 def summary() -> list[str]:
-    """HMA on each kind of data against plain training, its nulls, and itself predicted the other way."""
+    """HMA per kind of data against ERM, its null controls, and prediction with training rows against batches."""
     kinds: dict[str, list[Measured]] = {
         "Amazon, MiniLM": [amazon()],
         "small to large graphs, GIN": [size()],
-        "people, GIN": [people()],
-        "molecules, four networks": [molecules(encoder) for encoder in GRAPHS],
-        "digits, perceptron": [digits("pixel-mlp", pixels) for pixels in (28, 14)],
-        "digits, convolutional": [digits("cnn", pixels) for pixels in (28, 14)],
+        "social networks, GIN": [social()],
+        "molecules, four encoders": [molecules(encoder) for encoder in GRAPH_ENCODERS],
+        "digits, MLP": [digits("pixel-mlp", pixels) for pixels in (28, 14)],
+        "digits, CNN": [digits("cnn", pixels) for pixels in (28, 14)],
     }
-    head = ["data", "against ERM", "against PARAM", "against a queue of noise", "against slots that never learn"]
-    head.append("support against batch")
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    for name, parts in kinds.items():
-        means = {row: [fmean(each) for each in zip(*(part.means(row) for part in parts), strict=True)]
-                 for row in parts[0].rows}  # fmt: skip
-        (alone,), (beside,) = ALONE, BESIDE
-        other = (means["HMA"], means[beside]) if beside in means else (means[alone], means["HMA"])
-        pairs = [*((means["HMA"], means[row]) for row in (ERM, NULL, *NULLS)), other]
+    bases = (ERM, PARAM, *NULLS)
+    lines = header("data", *(f"against {base}" for base in (ERM, "PARAM", *NULLS)), "support against batch")
+    for name, group in kinds.items():
+        means = {
+            row: [fmean(values) for values in zip(*(measured.means(row) for measured in group), strict=True)]
+            for row in group[0].rows
+        }
+        (support,), (batch,) = WITH_SUPPORT, IN_BATCHES
+        contexts = (means["HMA"], means[batch]) if batch in means else (means[support], means["HMA"])
+        pairs = [*((means["HMA"], means[base]) for base in bases), contexts]
         lines.append(f"| {name} | {' | '.join(difference(*pair) for pair in pairs)} |")
     return lines
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "amazon": lambda: amazon().table(),
+    "size": lambda: size().table(),
+    "search-size": searched,
+    "social": lambda: social().table(),
+    "summary": summary,
+}
+for _encoder in ("pixel-mlp", "cnn"):
+    for _pixels in (28, 14):
+        TABLES[f"digits-{_encoder}-{_pixels}"] = partial(lambda *key: digits(*key).table(), _encoder, _pixels)
+for _encoder in GRAPH_ENCODERS:
+    TABLES[f"molecules-{_encoder}"] = partial(lambda encoder: molecules(encoder).table(), _encoder)

@@ -1,4 +1,4 @@
-"""Rows of an evidence table beside those they are compared with, as the tables print them."""
+"""Helpers of all studies: reading packed records, paired differences, and comparison tables in Markdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from holdfast.record import PACKED, RunRecord, load
 from holdfast.report.statistics import interval, paired_t
@@ -20,41 +21,51 @@ def records(study: str) -> tuple[RunRecord, ...]:
     return tuple(load(RESULTS / f"{study}{PACKED}"))
 
 
-def difference(mine: Sequence[float], theirs: Sequence[float], digits: int = 2) -> str:
-    """The mean difference with its 95% interval over seeds, and the two-sided p of the paired t-test."""
-    told, test = interval([a - b for a, b in zip(mine, theirs, strict=True)]), paired_t(mine, theirs)
-    assert told is not None
+def match_row(rows: Mapping[str, Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
+    """Return the only row whose conditions the facts of a record meet."""
+    (name,) = (name for name, wanted in rows.items() if all(facts[key] == value for key, value in wanted.items()))
+    return name
+
+
+def header(*columns: str) -> list[str]:
+    """Return the two header lines of a Markdown table."""
+    return [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+
+
+def difference(scores: Sequence[float], baseline: Sequence[float], digits: int = 2) -> str:
+    """Format the mean paired difference, its 95% interval over seeds and the two-sided p value of the paired t-test."""
+    bounds, test = interval([a - b for a, b in zip(scores, baseline, strict=True)]), paired_t(scores, baseline)
+    assert bounds is not None
     assert test.p is not None
-    return f"{test.difference:+.{digits}f} ({told[0]:+.{digits}f} to {told[1]:+.{digits}f}), p {test.p:.2f}"
+    return f"{test.difference:+.{digits}f} ({bounds[0]:+.{digits}f} to {bounds[1]:+.{digits}f}), p {test.p:.2f}"
 
 
 def compared(
-    found: Scores,
+    scores: Scores,
     rows: Iterable[str],
     columns: Sequence[str],
     *,
     seeds: int,
     against: Mapping[str, str],
     published: Mapping[str, float] | None = None,
-    beside: Sequence[str] = (),
+    extra: Sequence[str] = (),
 ) -> list[str]:
-    """Every row must have every seed on every column; differences are those of the mean over columns.
+    """Return a table with one line per row: columns, their mean, and paired differences of that mean.
 
-    `against` are the rows to compare with and what their columns are called, `published` the printed means of rows,
-    `beside` columns that are shown and count for no mean.
+    Every row needs every seed in every column. `against` maps the rows to compare with to the names of their columns,
+    `published` holds the published mean per row, `extra` names columns that are shown but not part of the mean.
     """
 
     def means(row: str) -> list[float]:
-        return [fmean(found[row][column][seed] for column in columns) for seed in range(seeds)]
+        return [fmean(scores[row][column][seed] for column in columns) for seed in range(seeds)]
 
-    told = [] if published is None else ["published"]
     mean = ["mean"] if len(columns) > 1 else []
-    head = ["row", *columns, *mean, *beside, *told, *(f"against {name}" for name in against.values())]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    named = [] if published is None else ["published"]
+    lines = header("row", *columns, *mean, *extra, *named, *(f"against {name}" for name in against.values()))
     for row in rows:
-        by_column = [fmean(found[row][column][seed] for seed in range(seeds)) for column in columns]
-        others = [fmean(found[row][column][seed] for seed in range(seeds)) for column in beside]
-        cells = [f"{value:.1f}" for value in [*by_column, *(fmean(by_column) for _ in mean), *others]]
+        by_column = [fmean(scores[row][column][seed] for seed in range(seeds)) for column in columns]
+        shown = [fmean(scores[row][column][seed] for seed in range(seeds)) for column in extra]
+        cells = [f"{value:.1f}" for value in [*by_column, *(fmean(by_column) for _ in mean), *shown]]
         if published is not None:
             cells.append(f"{published[row]:.1f}" if row in published else "-")
         cells += ["-" if row == other else difference(means(row), means(other)) for other in against]

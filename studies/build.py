@@ -1,0 +1,62 @@
+"""Write the tables of docs/studies from the records in results/.
+
+A page holds blocks `<!-- table: NAME -->` ... `<!-- end -->`; run `python -m studies.build` from the repository root to
+recompute every block, or `python -m studies.build --check` to list pages that are out of date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from studies import gmap, gmoe, hma, index, mil, pmb
+
+PAGES = Path(__file__).parents[1] / "docs" / "studies"
+TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
+    "index": index.TABLES,
+    "mil": mil.TABLES,
+    "pmb": pmb.TABLES,
+    "hma": hma.TABLES,
+    "gmap": gmap.TABLES,
+    "gmoe": gmoe.TABLES,
+}
+BLOCK = re.compile(r"<!-- table: (?P<name>[\w/-]+) -->\n.*?<!-- end -->", re.DOTALL)
+LONGEST = 10  # lines of a table that is shown without a click
+
+
+def block(name: str, lines: list[str]) -> str:
+    """Return a table block; a long table is collapsed."""
+    table = "\n".join(lines)
+    if len(lines) - 2 > LONGEST:
+        table = f"<details><summary>{len(lines) - 2} rows</summary>\n\n{table}\n\n</details>"
+    return f"<!-- table: {name} -->\n{table}\n<!-- end -->"
+
+
+def build(page: str, text: str) -> str:
+    """Recompute all table blocks of a page."""
+    return BLOCK.sub(lambda match: block(match["name"], TABLES[page][match["name"]]()), text)
+
+
+def blocks(text: str) -> list[str]:
+    """Return the names of the table blocks of a page."""
+    return [match["name"] for match in BLOCK.finditer(text)]
+
+
+def main(arguments: list[str]) -> int:
+    """Rebuild the pages, or report those that are out of date."""
+    stale = []
+    for page in TABLES:
+        path = PAGES / f"{page}.md"
+        text = path.read_text(encoding="utf-8")
+        if (built := build(page, text)) != text:
+            stale.append(path.name)
+            if "--check" not in arguments:
+                path.write_text(built, encoding="utf-8")
+    sys.stdout.write(f"{'out of date' if '--check' in arguments else 'updated'}: {', '.join(stale) or 'none'}\n")
+    return int(bool(stale) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
