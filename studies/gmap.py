@@ -8,7 +8,7 @@ from collections import defaultdict
 from statistics import fmean
 from typing import Any
 
-from holdfast import catalog
+from holdfast.recipes.recipe import load_recipe
 from holdfast.record import RunRecord
 from studies.tables import RESULTS, compared, difference, header, records
 
@@ -79,7 +79,7 @@ def _scores(studies: tuple[str, ...], *, also: str | None = None) -> dict[str, A
 
 def _cells() -> dict[tuple[str, str], float | None]:
     # tables 1 and 2 use one row name for different pretraining; table 1 is read last and wins
-    tables = (catalog.lookup("recipes", f"gmap/table{number}").load()() for number in (2, 3, 1))
+    tables = (load_recipe(f"gmap/table{number}") for number in (2, 3, 1))
     return {(cell.row.name, cell.column.name): cell.published for table in tables for cell in table.cells}
 
 

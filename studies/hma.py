@@ -8,7 +8,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from holdfast import catalog
+from holdfast.recipes.recipe import load_recipe
 from holdfast.record import RunRecord
 from studies.tables import Scores, compared, difference, header, records
 
@@ -89,7 +89,7 @@ def _scores(
 
 def _published(recipe: str, columns: Sequence[str], *, scale: float = 1.0, **names: str) -> dict[str, float]:
     """Return the published mean over these columns per row; `names` overrides the recipe's row names."""
-    cells = catalog.lookup("recipes", recipe).load()().cells
+    cells = load_recipe(recipe).cells
     values = {(cell.row.name, cell.column.name): cell.published for cell in cells}
     means = {}
     for row, name in {**RECIPE_ROWS, **names}.items():

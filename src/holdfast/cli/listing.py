@@ -12,7 +12,7 @@ from holdfast.cli import options
 from holdfast.cli.console import give_json, show
 
 if TYPE_CHECKING:
-    from holdfast.recipes.base import Recipe
+    from holdfast.recipes.recipe import Recipe
     from holdfast.report.terminal import WrappedTable
 
 
@@ -45,7 +45,9 @@ def listing(
     found: list[dict[str, Any]] = list(catalog.describe(what))
     tables: list[Recipe] = []
     if what == "recipes":
-        tables = [catalog.lookup(what, entry["name"]).load()() for entry in found]
+        from holdfast.recipes.recipe import load_recipe
+
+        tables = [load_recipe(entry["name"]) for entry in found]
         told = [{"claim": t.claim, "notes": list(t.notes), "rows": t.json()} for t in tables]
         found = [entry | more for entry, more in zip(found, told, strict=True)]
     if json:

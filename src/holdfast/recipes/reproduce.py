@@ -1,4 +1,4 @@
-"""reproduce: a published table, row by row, beside what is measured here."""
+"""Run the rows of a published table and compare them with the printed numbers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast import catalog
 from holdfast.comparison import not_analysed, training_data
 from holdfast.core.errors import Absent, BadInput
 from holdfast.core.files import cache_folder
 from holdfast.data.dataset import SPLITS, Dataset, join
 from holdfast.data.splits import rows_by_domain
-from holdfast.recipes.base import Key, Recipe
-from holdfast.recipes.measure import Job, Measured, gains_told, jobs_for, measure, remarks
-from holdfast.recipes.specs import Maker
+from holdfast.recipes.measure import Measurement, TableJob, gain_remarks, jobs_for, measure, remarks
+from holdfast.recipes.recipe import Key, Recipe, load_recipe
+from holdfast.recipes.specs import SpecBuilder
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
 from holdfast.run.assemble import Workspace
@@ -26,23 +25,23 @@ from holdfast.run.settings import choose_analyses, choose_device, unfit
 from holdfast.run.train import episodes, training_domains
 from holdfast.spec import Spec
 
-ROWS_SAY = ("method", "neck", "plan", "task", "seed")
-COLUMNS_SAY = ("plan.targets", "plan.sources", "plan.order", "plan.domains", "plan.scored")
-BY_PLAN = ("steps", "every", "batch", "warmup")  # follow from how many domains and examples train
+ROW_SETTINGS = ("method", "neck", "plan", "task", "seed")  # the rows of a table define these
+COLUMN_SETTINGS = ("plan.targets", "plan.sources", "plan.order", "plan.domains", "plan.scored")  # and its columns these
+DERIVED_SETTINGS = ("steps", "every", "batch", "warmup")  # depend on the number of training domains and examples
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What a reproduced table leaves: its cells with what was measured, the records, the page and remarks."""
+    """A reproduced table: measured cells, records, report and notes."""
 
     recipe: Recipe
-    cells: list[Measured]
+    cells: list[Measurement]
     records: list[RunRecord]
     report: Path
     notes: tuple[str, ...] = ()
 
     def table(self) -> list[dict[str, Any]]:
-        """One dict a cell: row, column, metric, published and its error, mean, stderr, low, high, n, reason."""
+        """Return one dict per cell: row, column, metric, published number and error, mean, stderr, low, high, n."""
         return [cell.json() for cell in self.cells]
 
 
@@ -67,91 +66,99 @@ def reproduce(
     watch: ProgressListener | None = None,
     engine: Engine | None = None,
 ) -> Reproduction:
-    """Run the chosen rows and columns of a published table with its settings, or with what is given in their place."""
-    table: Recipe = catalog.lookup("recipes", recipe).load()()
+    """Run rows and columns of a published table with its settings; arguments other than None replace them."""
+    table = load_recipe(recipe)
     cells = table.choose(rows, columns)
     jobs = jobs_for(table, cells)
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not numbers:
+    seed_list = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not seed_list:
         raise BadInput("nothing to run: give at least one seed")
     if not jobs:
-        asked = {cell.row.name for cell in cells}
-        why = "; ".join(reason for reason, names in table.reasons.items() if asked & set(names))
-        raise BadInput(f"nothing of {table.name} is to be run ({why}): name other rows or another table")
-    given = {"tune": tune, "batch": batch, "lr": lr, **(settings or {})}
-    given = {key: value for key, value in given.items() if value is not None}
-    for name in ROWS_SAY:
-        if name in given:
-            raise BadInput(f"the rows of {table.name} say what {name} is: leave --set {name}=... out")
-    for name in COLUMNS_SAY:
-        if name in given:
-            raise BadInput(f"the columns of {table.name} say what {name} is: choose some with --columns")
-    steps, encoder = given.pop("steps", steps), given.pop("encoder", encoder)
-    saying = dict.fromkeys(job.row.name for job in jobs if "encoder" in job.row.settings and not unsaid(job, given))
-    if encoder is not None and saying:
-        all_of_them = len(saying) == len({job.row.name for job in jobs})
-        which, out = ("", "--encoder") if all_of_them else (f" {', '.join(saying)}", "--encoder or these rows")
-        raise BadInput(f"the rows{which} of {table.name} say what their encoder is: leave {out} out")
-    where, folder = choose_device(device), cache_folder() if cache else None
-    names = dict.fromkeys(name for job in jobs for name in job.sets)
-    tasks = {name: table.task(name) for name in names}
-    wanted = choose_analyses(analyse, tasks.values())
+        names = {cell.row.name for cell in cells}
+        why = "; ".join(reason for reason, rows in table.reasons.items() if names & set(rows))
+        raise BadInput(f"no chosen row of {table.name} can be run ({why}): choose other rows or another table")
+    options = {"tune": tune, "batch": batch, "lr": lr, **(settings or {})}
+    options = {key: value for key, value in options.items() if value is not None}
+    steps, encoder = options.pop("steps", steps), options.pop("encoder", encoder)
+    _check_options(table, jobs, encoder, options)
+    used_device, folder = choose_device(device), cache_folder() if cache else None
+    tasks = {name: table.task(name) for job in jobs for name in job.sets}
+    analyses = choose_analyses(analyse, tasks.values())
     sets, absent = _read_all(tasks, data_dir=data_dir)
-    first = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}  # any of the jobs on these data sets
+    by_sets = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}
     workspaces = {
-        key: Workspace(dataset_of(job, sets, examples), device=where, cache=folder) for key, job in first.items()
+        key: Workspace(job_dataset(job, sets, examples), device=used_device, cache=folder)
+        for key, job in by_sets.items()
     }
-    maker = Maker(table, jobs, encoder=encoder, steps=steps, given=given)
-    reasons = {job.key: reason for job in jobs if (reason := lacks(job, sets, absent) or unsaid(job, given))}
-    specs = {job.key: maker.spec(job, workspaces[job.sets]) for job in jobs if job.key not in reasons}
+    builder = SpecBuilder(table, jobs, encoder=encoder, steps=steps, options=options)
+    reasons = {
+        job.key: reason for job in jobs if (reason := missing_data(job, sets, absent) or missing_option(job, options))
+    }
+    specs = {job.key: builder.spec(job, workspaces[job.sets]) for job in jobs if job.key not in reasons}
     for job in jobs:
-        if job.key in specs and (reason := _as_baseline(specs[job.key], workspaces[job.sets])):
+        if job.key in specs and (reason := _equals_baseline(specs[job.key], workspaces[job.sets])):
             reasons[job.key] = reason
-    chosen = [job for job in jobs if job.key not in reasons]
-    if not chosen:
-        raise BadInput(f"nothing of {table.name} can be run here: {'; '.join(dict.fromkeys(reasons.values()))}")
-    records = _run(chosen, specs, numbers, workspaces, Path(out), watch, wanted, engine)
-    made = measure(table, cells, records, reasons)
-    runs = list({record.id: record for own in records.values() for record in own}.values())
+    runnable = [job for job in jobs if job.key not in reasons]
+    if not runnable:
+        raise BadInput(f"no row of {table.name} can be run here: {'; '.join(dict.fromkeys(reasons.values()))}")
+    records = _run(runnable, specs, seed_list, workspaces, Path(out), watch, analyses, engine)
+    measurements = measure(table, cells, records, reasons)
+    runs = list({record.id: record for group in records.values() for record in group}.values())
     notes = (
-        *maker.told(chosen, specs),
-        *remarks(table, made),
-        *gains_told(table, made),
-        *(note for each in sets.values() for note in each.notes),
-        *not_analysed(runs, wanted),
+        *builder.notes(runnable, specs),
+        *remarks(table, measurements),
+        *gain_remarks(table, measurements),
+        *(note for dataset in sets.values() for note in dataset.notes),
+        *not_analysed(runs, analyses),
     )
     title = f"Holdfast: {table.name}, published and measured"
     metric = str(table.settings["metric"])
     page = write_report(_plain(runs, jobs), Path(out) / "report.html", title=title, metric=metric, notes=notes)
-    return Reproduction(table, made, runs, page, notes)
+    return Reproduction(table, measurements, runs, page, notes)
 
 
-def dataset_of(job: Job, sets: Mapping[str, Dataset], examples: int | None) -> Dataset:
-    """The data set that trains, joined with the scored rows of those that do not; at most so many of each domain."""
-    parts = [sets[job.data]]
+def _check_options(table: Recipe, jobs: Sequence[TableJob], encoder: str | None, options: Mapping[str, Any]) -> None:
+    """Raise `BadInput` for options that the rows or columns of the table define."""
+    for name in ROW_SETTINGS:
+        if name in options:
+            raise BadInput(f"the rows of {table.name} define {name}: leave --set {name}=... out")
+    for name in COLUMN_SETTINGS:
+        if name in options:
+            raise BadInput(f"the columns of {table.name} define {name}: choose columns with --columns")
+    rows = [job.row.name for job in jobs if "encoder" in job.row.settings and not missing_option(job, options)]
+    if encoder is not None and rows:
+        every = {job.row.name for job in jobs} == set(rows)
+        named = "" if every else f" {', '.join(dict.fromkeys(rows))}"
+        fix = "--encoder" if every else "--encoder or these rows"
+        raise BadInput(f"the rows{named} of {table.name} define their encoder: leave {fix} out")
+
+
+def job_dataset(job: TableJob, sets: Mapping[str, Dataset], examples: int | None) -> Dataset:
+    """Join the training data set with the scored rows of the others, with at most `examples` per domain."""
+    members = [sets[job.data]]
     for name in job.sets[1:]:
         rows = rows_by_domain(sets[name])[name].test_part(job.targets[name]).rows
-        parts.append(replace(sets[name].subset(rows), split=None))
-    found = join(parts) if len(parts) > 1 else parts[0]
-    return found if examples is None else found.limited(examples)
+        members.append(replace(sets[name].subset(rows), split=None))
+    dataset = join(members) if len(members) > 1 else members[0]
+    return dataset if examples is None else dataset.limited(examples)
 
 
 def _read_all(tasks: Mapping[str, str], *, data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:
-    """The data sets that the user brought, and why others are not there; where none is, that is an error."""
-    found: dict[str, Dataset] = {}
+    """Return the available data sets and why others are missing; raise if all are missing."""
+    sets: dict[str, Dataset] = {}
     absent: dict[str, Absent] = {}
     for name, task in tasks.items():
         try:
-            found[name] = training_data(name, task=task, data_dir=data_dir)
+            sets[name] = training_data(name, task=task, data_dir=data_dir)
         except Absent as error:
             absent[name] = error
-    if not found:
+    if not sets:
         raise next(iter(absent.values()))
-    return found, {name: str(error) for name, error in absent.items()}
+    return sets, {name: str(error) for name, error in absent.items()}
 
 
-def lacks(job: Job, sets: Mapping[str, Dataset], absent: Mapping[str, str] | None = None) -> str:
-    """Why the data cannot serve a job; empty where it can."""
+def missing_data(job: TableJob, sets: Mapping[str, Dataset], absent: Mapping[str, str] | None = None) -> str:
+    """Return why the data does not suffice for a job, or an empty string."""
     missing = [reason for name, reason in (absent or {}).items() if name in job.sets]
     if missing:
         return missing[0]
@@ -160,19 +167,19 @@ def lacks(job: Job, sets: Mapping[str, Dataset], absent: Mapping[str, str] | Non
     return f"the file of {job.data} has no training rows" if untrained else ""
 
 
-def unsaid(job: Job, given: Mapping[str, Any]) -> str:
-    """Why a row cannot be run without a setting that only the user can give; empty where it is given, or needs none."""
-    return next((why for name, why in job.row.asks.items() if name not in given), "")
+def missing_option(job: TableJob, options: Mapping[str, Any]) -> str:
+    """Return the message for a setting that the user has to supply for this row, or an empty string."""
+    return next((message for name, message in job.row.required.items() if name not in options), "")
 
 
-def _as_baseline(spec: Spec, workspace: Workspace) -> str:
-    """Why a row has too few domains or would train exactly as the baseline; empty where it would not."""
+def _equals_baseline(spec: Spec, workspace: Workspace) -> str:
+    """Return why a row has too few domains or would train exactly as the baseline, or an empty string."""
     sources = training_domains(episodes(spec, workspace), spec.select)
-    return unfit(spec.method, spec, sources).partition(" (")[0]  # without the mends, which the rows do not allow
+    return unfit(spec.method, spec, sources).partition(" (")[0]  # without the fix, which the rows do not allow
 
 
 def _run(
-    jobs: Sequence[Job],
+    jobs: Sequence[TableJob],
     specs: Mapping[Key, Spec],
     seeds: Sequence[int],
     workspaces: Mapping[tuple[str, ...], Workspace],
@@ -181,27 +188,26 @@ def _run(
     analyse: Sequence[str],
     engine: Engine | None,
 ) -> dict[Key, list[RunRecord]]:
-    """The records of each job; jobs that share data and plan run together, equal specs once."""
-    found: dict[Key, list[RunRecord]] = {}
-    for place in dict.fromkeys((job.sets, job.plan) for job in jobs):
-        together = [job for job in jobs if (job.sets, job.plan) == place]
-        every = [replace(specs[job.key], seed=seed) for job in together for seed in seeds]
-        unique = list({str(spec.json()): spec for spec in every}.values())
-        done = run_all(
-            unique, workspaces[place[0]], out, only=together[0].only, watch=watch, analyse=analyse, engine=engine
-        )
-        for job in together:
-            own = {**specs[job.key].json(), "seed": None}
-            found[job.key] = [record for record in done if {**record.spec, "seed": None} == own]
-    return found
+    """Return the records of every job; jobs that share data and plan run together, equal specs once."""
+    records: dict[Key, list[RunRecord]] = {}
+    for group in dict.fromkeys((job.sets, job.plan) for job in jobs):
+        members = [job for job in jobs if (job.sets, job.plan) == group]
+        seeded = [replace(specs[job.key], seed=seed) for job in members for seed in seeds]
+        unique = list({str(spec.json()): spec for spec in seeded}.values())
+        workspace, only = workspaces[group[0]], members[0].only
+        done = run_all(unique, workspace, out, only=only, watch=watch, analyse=analyse, engine=engine)
+        for job in members:
+            spec = {**specs[job.key].json(), "seed": None}
+            records[job.key] = [record for record in done if {**record.spec, "seed": None} == spec]
+    return records
 
 
-def _plain(records: Iterable[RunRecord], jobs: Iterable[Job]) -> list[RunRecord]:
-    """The records without what follows from the plan, so that a row has one name on the page."""
-    turns = {job.row.turns.removeprefix("method.") for job in jobs}
-    found = []
+def _plain(records: Iterable[RunRecord], jobs: Iterable[TableJob]) -> list[RunRecord]:
+    """Drop derived settings from the records, so that a row has one name in the report."""
+    turns = {job.row.turn_setting.removeprefix("method.") for job in jobs}
+    plain = []
     for record in records:
-        spec = {key: value for key, value in record.spec.items() if key not in BY_PLAN}
+        spec = {key: value for key, value in record.spec.items() if key not in DERIVED_SETTINGS}
         args = {key: value for key, value in spec["method_args"].items() if key not in turns}
-        found.append(replace(record, spec={**spec, "method_args": args}))
-    return found
+        plain.append(replace(record, spec={**spec, "method_args": args}))
+    return plain

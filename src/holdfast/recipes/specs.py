@@ -1,4 +1,4 @@
-"""From the rows of a published table to specs: what was published, with what the user says over it."""
+"""Build the specs of a published table: its settings, overridden by the user's options."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.core.errors import unknown
-from holdfast.recipes.base import Key, Recipe
-from holdfast.recipes.measure import Job
+from holdfast.recipes.measure import TableJob
+from holdfast.recipes.recipe import Key, Recipe
 from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
 from holdfast.run.train import episodes
@@ -18,32 +18,37 @@ from holdfast.spec import Spec
 SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols", "task": "tasks"}
 
 
-class Maker:
-    """From a job to its spec: what was published, with what the user says over it."""
+class SpecBuilder:
+    """Builds the spec of every job of a table."""
 
     def __init__(
         self,
         recipe: Recipe,
-        jobs: Sequence[Job],
+        jobs: Sequence[TableJob],
         *,
         encoder: str | None,
         steps: int | None,
-        given: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> None:
-        self.recipe, self.encoder, self.steps, self.given = recipe, encoder, steps, given
-        for key in given:
-            group, _, inner = key.partition(".")
-            known = {name for job in jobs for name in self._settings(group, job)} if group in SECTIONS else {inner}
-            if inner not in known:
-                article = "an" if group == "encoder" else "a"
-                raise unknown(f"setting of {article} {group} of {recipe.name}", inner, known)
+        self.recipe, self.encoder, self.steps, self.options = recipe, encoder, steps, options
+        for key in options:
+            group, _, name = key.partition(".")
+            known = (
+                {other for job in jobs for other in self._setting_names(group, job)} if group in SECTIONS else {name}
+            )
+            if name not in known:
+                raise unknown(f"{group} setting of {recipe.name}", name, known)
 
-    def spec(self, job: Job, workspace: Workspace) -> Spec:
-        """The published number of epochs is counted in the examples that train here."""
-        of_data = self.recipe.data_settings.get(job.data, {})
-        of_data = {key: value for key, value in of_data.items() if key != "encoder" and self._applies(key, job)}
-        own_there = job.row.on.get(job.data, {})
-        settings = {**self.recipe.settings, **of_data, **job.row.settings, **own_there, "plan": job.plan}
+    def spec(self, job: TableJob, workspace: Workspace) -> Spec:
+        """Return the spec of a job; published epochs are converted to steps on the given training data."""
+        data_settings = self.recipe.data_settings.get(job.data, {})
+        settings = {
+            **self.recipe.settings,
+            **{key: value for key, value in data_settings.items() if key != "encoder" and self._applies(key, job)},
+            **job.row.settings,
+            **job.row.data_settings.get(job.data, {}),
+            "plan": job.plan,
+        }
         if self.encoder is None:
             settings |= self.recipe.encoder_settings.get(job.data, {})
         settings |= self.recipe.starts.get(job.row.start, {}).get(job.data, {})
@@ -53,53 +58,50 @@ class Maker:
             (settings["plan.scored"],) = set(job.targets.values())
         if job.select:
             settings["select"] = job.select
-        own = {key: _filled(value, job) for key, value in self.given.items() if self._applies(key, job)}
-        name = self._encoder(job)
-        first = make_spec(workspace.dataset, encoder=name, device=workspace.device, settings={**settings, **own})
+        options = {key: _filled(value, job) for key, value in self.options.items() if self._applies(key, job)}
+        encoder, device = self._encoder(job), workspace.device
+        first = make_spec(workspace.dataset, encoder=encoder, device=device, settings={**settings, **options})
         trained = [stage.train for episode in episodes(first, workspace) for stage in episode.stages]
-        domains, examples = max(map(len, trained)), max(sum(map(len, parts)) for parts in trained)
+        domains, examples = max(map(len, trained)), max(sum(map(len, domains)) for domains in trained)
         budget = self.recipe.budgets.get(job.data, self.recipe.budget)
         if job.row.steps:
             budget = replace(budget, steps=job.row.steps, epochs=0)
         settings |= budget.settings(domains=domains, examples=examples, steps=self.steps)
-        if job.row.turns:
-            settings[job.row.turns] = budget.turn(domains=domains, steps=settings["steps"])
-        return make_spec(workspace.dataset, encoder=name, device=workspace.device, settings={**settings, **own})
+        if job.row.turn_setting:
+            settings[job.row.turn_setting] = budget.turn(domains=domains, steps=settings["steps"])
+        return make_spec(workspace.dataset, encoder=encoder, device=device, settings={**settings, **options})
 
-    def _applies(self, key: str, job: Job) -> bool:
-        """A setting of a method, an encoder, a neck, a plan or a task goes to the jobs whose part has it."""
-        group, dot, inner = key.partition(".")
-        return not dot or group not in SECTIONS or inner in self._settings(group, job)
-
-    def _encoder(self, job: Job) -> str:
-        of_data = self.recipe.data_settings.get(job.data, {}).get("encoder")
-        return str(job.row.settings.get("encoder") or self.encoder or of_data or self.recipe.encoder)
-
-    def _settings(self, group: str, job: Job) -> list[str]:
-        """What can be set of a job's method, encoder, neck, plan or task."""
-        own = {"plan": job.plan, "encoder": self._encoder(job), "task": self.recipe.task(job.data)}
-        part = own.get(group) or str(job.row.settings.get(group, "none"))
-        return [name for _, layer in catalog.unwrap(SECTIONS[group], part) for name in layer.setting_names()]
-
-    def told(self, jobs: Iterable[Job], specs: Mapping[Key, Spec]) -> list[str]:
-        """Which encoder stands in for the published one, what else was set, and how long each plan trained."""
-        found = []
+    def notes(self, jobs: Iterable[TableJob], specs: Mapping[Key, Spec]) -> list[str]:
+        """Return what differs from the published settings, and the length of every job."""
+        lines = []
         if self.encoder not in (None, self.recipe.encoder):
-            found.append(f"published with {self.recipe.encoder}, run with {self.encoder} and its own settings")
-        if self.given:
-            over = ", ".join(f"{key}={value}" for key, value in self.given.items())
-            found.append(f"set here, over what was published: {over}")
+            lines.append(f"published with {self.recipe.encoder}, run with {self.encoder} and its default settings")
+        if self.options:
+            changes = ", ".join(f"{key}={value}" for key, value in self.options.items())
+            lines.append(f"changed from the published settings: {changes}")
         for job in jobs:
             spec = specs[job.key]
-            long = (
-                f"{spec.steps} steps in each phase, {spec.batch} examples of each domain in a batch, rate {spec.lr:g}"
-            )
-            found.append(f"{spec.data}, {job.plan}: {long}, tuning {spec.tune}")
-        return list(dict.fromkeys(found))
+            length = f"{spec.steps} steps per phase, {spec.batch} examples per domain, learning rate {spec.lr:g}"
+            lines.append(f"{spec.data}, {job.plan}: {length}, tune {spec.tune}")
+        return list(dict.fromkeys(lines))
+
+    def _applies(self, key: str, job: TableJob) -> bool:
+        """Whether the part of a job has this setting; settings of the run always apply."""
+        group, dot, name = key.partition(".")
+        return not dot or group not in SECTIONS or name in self._setting_names(group, job)
+
+    def _encoder(self, job: TableJob) -> str:
+        data_encoder = self.recipe.data_settings.get(job.data, {}).get("encoder")
+        return str(job.row.settings.get("encoder") or self.encoder or data_encoder or self.recipe.encoder)
+
+    def _setting_names(self, group: str, job: TableJob) -> list[str]:
+        chosen = {"plan": job.plan, "encoder": self._encoder(job), "task": self.recipe.task(job.data)}
+        part = chosen.get(group) or str(job.row.settings.get(group, "none"))
+        return [name for _, entry in catalog.unwrap(SECTIONS[group], part) for name in entry.setting_names()]
 
 
-def _filled(value: Any, job: Job) -> Any:
-    """`models/{start}-{data}` names a folder for each start of a row and each data set."""
+def _filled(value: Any, job: TableJob) -> Any:
+    """Replace `{start}` and `{data}` in a path."""
     if not isinstance(value, str):
         return value
     return value.replace("{start}", job.row.start).replace("{data}", job.data.partition("@")[0])

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from holdfast import catalog
 from holdfast.cli.listing import _printed
 from holdfast.cli.reproduce import _table
+from holdfast.recipes.recipe import load_recipe
 
 
 def printed(thing) -> str:
@@ -21,7 +21,7 @@ def printed(thing) -> str:
 
 @pytest.mark.parametrize("name", ["mil/table1", "gmoe/table1"])
 def test_no_number_and_no_name_of_a_row_is_cut(name):
-    recipe = catalog.lookup("recipes", name).load()()
+    recipe = load_recipe(name)
     text = printed(_printed(recipe))
     assert "…" not in text
     assert all(row in text for row in recipe.rows)
@@ -30,7 +30,7 @@ def test_no_number_and_no_name_of_a_row_is_cut(name):
 
 
 def test_both_numbers_of_every_cell_are_there():
-    recipe = catalog.lookup("recipes", "gmoe/table1").load()()
+    recipe = load_recipe("gmoe/table1")
     cells = [
         SimpleNamespace(cell=cell, values=[0.5], text=lambda at=at: f"{at}.12 ± 0.10 / 50.0 ± 1.0")
         for at, cell in enumerate(recipe.choose(["erm", "gmoe"]))

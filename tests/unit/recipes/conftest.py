@@ -1,4 +1,4 @@
-"""Small stand-ins for the image sets of GMoE's tables."""
+"""Small stand-ins for the image data sets of the GMoE tables."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import pytest
 
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels
-from holdfast.recipes.gmoe_parts import DOMAINS
 from holdfast.run.assemble import Workspace
+from tests.unit.recipes.tables import gmoe_domains
 
 
-def dataset(name: str) -> Dataset:
-    """A few dark images of every domain of a set."""
-    domains, each = DOMAINS[name], 10
-    count = each * len(domains)
+def dataset(name: str, domains: tuple[str, ...]) -> Dataset:
+    """Ten black images per domain."""
+    count = 10 * len(domains)
     return Dataset(
         name=name, raw=Pixels(np.zeros((count, 3, 4, 4), np.uint8)), y=np.arange(count) % 2, classes=("a", "b"),
-        domain=np.repeat(np.arange(len(domains)), each), domains=domains,
+        domain=np.repeat(np.arange(len(domains)), 10), domains=domains,
     ).checked()  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def workspaces():
-    return {name: Workspace(dataset(name)) for name in DOMAINS}
+def workspaces() -> dict[str, Workspace]:
+    return {name: Workspace(dataset(name, domains)) for name, domains in gmoe_domains().items()}

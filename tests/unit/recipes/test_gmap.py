@@ -1,4 +1,4 @@
-"""G-MAP's tables: every cell is there, rows make the published specs, and every baseline and control runs."""
+"""Settings of the G-MAP tables, specs of their rows, and runs of every baseline and control on small files."""
 
 from __future__ import annotations
 
@@ -7,63 +7,21 @@ import pytest
 from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.general import plan_reads
-from holdfast.recipes.base import Budget
 from holdfast.recipes.measure import jobs_for
-from holdfast.recipes.reproduce import dataset_of, reproduce
-from holdfast.recipes.specs import Maker
+from holdfast.recipes.recipe import Budget
+from holdfast.recipes.reproduce import job_dataset, reproduce
+from holdfast.recipes.specs import SpecBuilder
 from holdfast.run.assemble import Workspace
 from holdfast.run.train import check_job, episodes
 from tests import tiny
 from tests.task_files import write_places, write_tasks
-from tests.unit.recipes.whole import check_cells, recipes_of
+from tests.unit.recipes.tables import recipes_of
 
 RECIPES = recipes_of("gmap")
-SIZES = {  # rows, columns, cells with a printed number
-    "gmap/table1": (16, 9, 64),
-    "gmap/table2": (6, 9, 24),
-    "gmap/table3": (8, 6, 30),
-    "gmap/table4": (6, 5, 12),
-    "gmap/table5": (6, 5, 12),
-    "gmap/figure1": (3, 3, 0),
-    "gmap/figure4": (6, 5, 0),
-    "gmap/figure5": (10, 3, 0),
-    "gmap/figure6": (8, 5, 0),
-}
 CONTROLS = {"own-copy": "own", "other-text": "other", "random-general": "random"}
 
 
-def test_every_cell_is_there():
-    check_cells(RECIPES, SIZES)
-    for name, recipe in RECIPES.items():
-        assert bool(recipe.claim) == name.startswith("gmap/figure")
-        assert {row for names in recipe.reasons.values() for row in names} == (
-            {"kala"} if name == "gmap/table3" else set()
-        )
-
-
-def test_numbers_spot_checked_against_the_paper():
-    for table, row, column, number in [
-        ("table1", "fine-tuning", "acl-arc", 63.0), ("table1", "ensemble", "rct", 87.4),
-        ("table1", "multi", "acl-arc", 74.9), ("table1", "gmap", "hyperpartisan", 95.2),
-        ("table1", "single", "helpfulness", 68.5), ("table1", "gated", "imdb", 95.4),
-        ("table1", "gmap", "acl-arc-clean", None), ("table2", "dapt+tapt", "ag-news", 94.6),
-        ("table2", "gmap", "scierc", 83.9), ("table3", "kala", "newsqa-f1", 72.7),
-        ("table3", "gmap", "medication-em", 29.1), ("table3", "dapt", "conll2003", 95.8),
-        ("table4", "unfrozen", "chemprot", 84.3), ("table5", "cross", "rct", 86.6),
-        ("table5", "gate", "scierc", 83.4),
-    ]:  # fmt: skip
-        assert RECIPES[f"gmap/{table}"].at(row, column).published == number
-
-
-def test_what_is_printed_twice_agrees():
-    first = RECIPES["gmap/table1"]
-    for other, row, again in (("4", "dapt", "dapt"), ("4", "gmap", "gmap"), ("5", "gmap", "gmap")):
-        table = RECIPES[f"gmap/table{other}"]
-        for column in table.columns:
-            assert table.at(again, column).published == first.at(row, column).published
-
-
-def test_every_table_has_its_controls():
+def test_every_table_has_controls():
     for name, recipe in RECIPES.items():
         if name in ("gmap/figure1", "gmap/figure4", "gmap/figure6"):
             continue
@@ -83,52 +41,52 @@ def data(tmp_path_factory):
 
 
 def specs_of(name: str, data, rows=(), *, corner: bool = False):
-    """Specs by row and data set; of a `corner` all rows of one column and all columns of one row."""
+    """Return specs by row and data set; with `corner` only those of the first row and the first column."""
     recipe = RECIPES[name]
-    there = [cell for cell in recipe.choose(rows) if cell.column.data != "books-texts"]
-    first = there[0].row.name, there[0].column.name
-    there = [cell for cell in there if not corner or cell.row.name == first[0] or cell.column.name == first[1]]
-    jobs = jobs_for(recipe, there)
+    cells = [cell for cell in recipe.choose(rows) if cell.column.data != "books-texts"]
+    first = cells[0].row.name, cells[0].column.name
+    cells = [cell for cell in cells if not corner or cell.row.name == first[0] or cell.column.name == first[1]]
+    jobs = jobs_for(recipe, cells)
     sets = {job.data: training_data(job.data, task=recipe.task(job.data), data_dir=data) for job in jobs}
-    maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
-    found = {}
+    builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
+    specs = {}
     for job in jobs:
-        workspace = Workspace(dataset_of(job, sets, None))
-        spec = maker.spec(job, workspace)
+        workspace = Workspace(job_dataset(job, sets, None))
+        spec = builder.spec(job, workspace)
         for episode in episodes(spec, workspace):
             check_job(spec, episode, workspace)
             assert {part.domain for part in episode.stages[0].test} == set(job.targets)
-        found[job.row.name, job.data] = spec
-    return found
+        specs[job.row.name, job.data] = spec
+    return specs
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_every_row_that_can_be_run_makes_a_valid_spec(name, data):
-    found = specs_of(name, data, corner=True)
+@pytest.mark.parametrize("name", RECIPES)
+def test_rows_build_valid_specs(name, data):
+    specs = specs_of(name, data, corner=True)
     reasons = {row for names in RECIPES[name].reasons.values() for row in names}
-    assert {row for row, _ in found} == set(RECIPES[name].rows) - reasons
-    assert {spec.encoder for spec in found.values()} == {"gmap"}
-    assert {spec.tune for spec in found.values()} == {"full"}
+    assert {row for row, _ in specs} == set(RECIPES[name].rows) - reasons
+    assert {spec.encoder for spec in specs.values()} == {"gmap"}
+    assert {spec.tune for spec in specs.values()} == {"full"}
 
 
-def test_texts_have_their_checkpoints_lengths_and_budgets(data):
-    found = specs_of("gmap/table1", data, ["fine-tuning", "gmap", "ensemble"])
-    spec = found["gmap", "chemprot"]
+def test_checkpoints_lengths_and_budgets_of_texts(data):
+    specs = specs_of("gmap/table1", data, ["fine-tuning", "gmap", "ensemble"])
+    spec = specs["gmap", "chemprot"]
     assert spec.encoder_args == {
         "domain": "allenai/biomed_roberta_base", "general": "roberta-base", "pooling": "cls", "length": 256,
     }  # fmt: skip
     assert (spec.optimizer, spec.lr, spec.weight_decay, spec.clip) == ("adam", 4e-5, 0.0, 1.0)
     assert (spec.batch, spec.steps, spec.every, spec.metric) == (72, 6, 1, "micro_f1")  # 14 epochs of 26 texts
     assert spec.head_args == {"dropout": 0.5, "layers": 1}
-    assert found["fine-tuning", "imdb"].encoder_args["mix"] == 1.0
-    assert found["gmap", "imdb"].encoder_args["domain"] == "allenai/reviews_roberta_base"
-    assert found["gmap", "imdb"].encoder_args["length"] == 512
-    assert found["gmap", "imdb"].head_args == {"dropout": 0.5, "layers": 2}
-    assert found["ensemble", "imdb"].head_args == {
+    assert specs["fine-tuning", "imdb"].encoder_args["mix"] == 1.0
+    assert specs["gmap", "imdb"].encoder_args["domain"] == "allenai/reviews_roberta_base"
+    assert specs["gmap", "imdb"].encoder_args["length"] == 512
+    assert specs["gmap", "imdb"].head_args == {"dropout": 0.5, "layers": 2}
+    assert specs["ensemble", "imdb"].head_args == {
         "dropout": 0.5, "layers": 2, "shared": False, "add": "probabilities",
     }  # fmt: skip
-    assert found["gmap", "ag-news"].plan_args == {"valid": 5000 / 120_000}
-    assert found["gmap", "acl-arc"].metric == "macro_f1"
+    assert specs["gmap", "ag-news"].plan_args == {"valid": 5000 / 120_000}
+    assert specs["gmap", "acl-arc"].metric == "macro_f1"
     star = specs_of("gmap/table2", data, ["tapt", "dapt+tapt", "gmap"])
     names = {row: star[row, "scierc"].encoder_args["domain"] for row in ("tapt", "dapt+tapt", "gmap")}
     assert names == {
@@ -138,16 +96,16 @@ def test_texts_have_their_checkpoints_lengths_and_budgets(data):
     }
 
 
-def test_questions_tags_and_hidden_words_have_their_own_tasks(data):
-    found = specs_of("gmap/table3", data, ["gmap"])
-    told = {name: (s.task, s.metric, s.lr, s.weight_decay, s.warmup, s.batch) for (_, name), s in found.items()}
-    assert told == {
+def test_tasks_of_questions_tags_and_masked_words(data):
+    specs = specs_of("gmap/table3", data, ["gmap"])
+    tasks = {name: (s.task, s.metric, s.lr, s.weight_decay, s.warmup, s.batch) for (_, name), s in specs.items()}
+    assert tasks == {
         "medication": ("span", "answer_f1", 3e-5, 0.01, 0.06, 64),
         "ncbi-disease": ("tag", "entity_f1", 5e-5, 0.0, 0.0, 32),
         "newsqa": ("span", "answer_f1", 3e-5, 0.01, 0.06, 64),
         "conll2003": ("tag", "entity_f1", 5e-5, 0.0, 0.0, 32),
     }
-    assert found["gmap", "conll2003"].encoder_args["domain"] == "allenai/news_roberta_base"
+    assert specs["gmap", "conll2003"].encoder_args["domain"] == "allenai/news_roberta_base"
     words = specs_of("gmap/figure5", data, ["gmap-bm"])["gmap-bm", "cs-texts"]
     assert (words.task, words.batch, words.encoder_args["domain"]) == ("masked", 128, "allenai/biomed_roberta_base")
     assert words.plan_args == {"test": 0.3, "valid": 0.01}
@@ -159,27 +117,27 @@ def test_questions_tags_and_hidden_words_have_their_own_tasks(data):
 
 
 @pytest.mark.parametrize("name", ["gmap/figure4", "gmap/figure6"])
-def test_sweeps_of_layers_go_to_any_depth(name):
+def test_layers_scale_to_any_depth(name):
     for depth in (1, 3, 6, 12, 24):
         for row in RECIPES[name].rows.values():
             layers = row.settings["encoder.layers"]
             strategy = row.settings.get("encoder.strategy", "chunk-gated")
             reads = plan_reads(strategy, depth=depth, general=depth, layers=layers)
-            told = [int(text.partition("/")[0]) for text in layers]
+            numbers = [int(text.partition("/")[0]) for text in layers]
             if depth == 12:
-                assert [place + 1 for place in reads] == told
+                assert [place + 1 for place in reads] == numbers
             if depth == 6:
-                assert [place + 1 for place in reads] == [(each + 1) // 2 for each in told]  # a half rounded up
+                assert [place + 1 for place in reads] == [(each + 1) // 2 for each in numbers]  # halves are rounded up
 
 
-def test_sweeps_of_layers_run_on_a_network_of_three(data, models, tmp_path):
+def test_layer_sweeps_run_on_a_network_with_three_layers(data, models, tmp_path):
     four = run("gmap/figure4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["1-7", "6-12"])
     six = run("gmap/figure6", data, models, tmp_path / "6", columns=["acl-arc"], rows=["single-9", "gated-12"])
     assert all(cell.values for cell in (*four.cells, *six.cells))
-    assert any("by proportion" in note for note in four.notes)
+    assert any("scaled" in note for note in four.notes)
 
 
-def test_a_share_of_warm_up_stays_one():
+def test_a_warmup_fraction_stays_a_fraction():
     budget = Budget(epochs=3, batch=64, warmup=0.06)
     assert budget.settings(domains=1, examples=6400)["warmup"] == 0.06
     assert budget.settings(domains=1, examples=6400, steps=7)["warmup"] == 0.06
@@ -203,23 +161,23 @@ def run(name: str, data, models, out, *, domain: str = "domain", **options):
     return reproduce(name, data_dir=data, seeds=1, steps=1, out=out, settings=settings, **options)
 
 
-def test_every_baseline_strategy_and_control_runs_on_a_small_network(data, models, tmp_path):
+def test_every_baseline_strategy_and_control_runs(data, models, tmp_path):
     rows = [row for row in RECIPES["gmap/table1"].rows if row not in ("mix-0.1", "mix-0.3", "mix-0.9")]
     done = run("gmap/table1", data, models, tmp_path, rows=rows, columns=["acl-arc"], analyse=["general-memory"])
     assert all(cell.values for cell in done.cells)
-    assert len(done.records) == len(rows) == 13  # no two rows are one run
+    assert len(done.records) == len(rows) == 13  # every row has its own run
     read = [r for r in done.records if r.analysis["general-memory"] is not None]
     assert len(read) == 7  # four strategies and three controls
     for record in read:
-        told = record.analysis["general-memory"]["targets"]["acl-arc"]
-        assert all(0 < mass < 1 for layer in told["mass"] for mass in layer)
+        usage = record.analysis["general-memory"]["targets"]["acl-arc"]
+        assert all(0 < mass < 1 for layer in usage["mass"] for mass in layer)
         scores = record.stages[-1]["test"]["acl-arc"]
-        assert told["scores"]["read"] == pytest.approx(scores[record.spec["metric"]])
-        assert 0 <= told["scores"]["hidden"] <= 1
+        assert usage["scores"]["read"] == pytest.approx(scores[record.spec["metric"]])
+        assert 0 <= usage["scores"]["hidden"] <= 1
     assert "What is read of the general model" in done.report.read_text()
 
 
-def test_leaks_are_told_apart_and_a_folder_is_found_by_start_and_data(data, models, tmp_path):
+def test_the_column_without_leaks_and_checkpoints_by_start_and_data(data, models, tmp_path):
     options = {"columns": ["acl-arc", "acl-arc-clean"], "rows": ["tapt", "gmap"], "domain": "{start}-{data}"}
     done = run("gmap/table2", data, models, tmp_path, **options)
     sizes = {r.spec["data"]: r.stages[0]["sizes"]["test"]["acl-arc"] for r in done.records}
@@ -229,7 +187,7 @@ def test_leaks_are_told_apart_and_a_folder_is_found_by_start_and_data(data, mode
     assert any("are in train too and are left out" in note for note in done.notes)
 
 
-def test_other_attentions_questions_tags_and_hidden_words_run_too(data, models, tmp_path):
+def test_attention_variants_questions_tags_and_masked_words_run(data, models, tmp_path):
     five = run("gmap/table5", data, models, tmp_path / "5", columns=["acl-arc"], rows=["cross", "gate"])
     four = run("gmap/table4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["unfrozen"])
     assert all(cell.values for cell in (*five.cells, *four.cells))
@@ -237,7 +195,7 @@ def test_other_attentions_questions_tags_and_hidden_words_run_too(data, models, 
     three = run("gmap/table3", data, models, tmp_path / "3", columns=columns, rows=["gmap", "other-text", "kala"])
     measured = {(c.cell.row.name, c.cell.column.name): c for c in three.cells}
     assert all(measured[row, column].values for row in ("gmap", "other-text") for column in columns)
-    assert len(three.records) == 4  # both columns of the questions are of one run
+    assert len(three.records) == 4  # both columns of a question data set share a run
     assert "quoted" in measured["kala", "ncbi-disease"].reason
     words = run("gmap/figure5", data, models, tmp_path / "w", rows=["gmap-bm"])
     assert [bool(cell.values) for cell in words.cells] == [True, True, False]
@@ -246,16 +204,16 @@ def test_other_attentions_questions_tags_and_hidden_words_run_too(data, models, 
         run("gmap/table3", data, models, tmp_path / "a", rows=["gmap"], analyse=["a-distance"])
 
 
-def test_what_is_read_is_told_of_tags_and_answers_too(data, models, tmp_path):
+def test_the_general_memory_analysis_supports_tags_and_spans(data, models, tmp_path):
     columns = ["medication-f1", "ncbi-disease"]
     options = {"columns": columns, "rows": ["dapt", "gmap"], "analyse": ["general-memory"]}
     done = run("gmap/table3", data, models, tmp_path, **options)
     assert all(cell.values for cell in done.cells)
     for record in done.records:
-        told, own = record.analysis["general-memory"], record.spec["encoder_args"].get("strategy")
-        assert (told is None) == (own == "none")
-        if told is not None:
-            (target,) = told["targets"].values()
+        usage, strategy = record.analysis["general-memory"], record.spec["encoder_args"].get("strategy")
+        assert (usage is None) == (strategy == "none")
+        if usage is not None:
+            (target,) = usage["targets"].values()
             (scores,) = record.stages[-1]["test"].values()
             assert target["scores"]["read"] == pytest.approx(scores[record.spec["metric"]])
             assert all(0 < mass < 1 for layer in target["mass"] for mass in layer)
@@ -263,22 +221,22 @@ def test_what_is_read_is_told_of_tags_and_answers_too(data, models, tmp_path):
     assert "What is read of the general model" in page
 
 
-def test_tapt_of_questions_and_tags_runs_where_its_checkpoints_are_named(data, models, tmp_path):
+def test_tapt_rows_run_with_named_checkpoints(data, models, tmp_path):
     options = {"columns": ["ncbi-disease", "conll2003"], "rows": ["tapt", "dapt"]}
     done = run("gmap/table3", data, models, tmp_path, domain="{start}-{data}", **options)
     assert all(cell.values for cell in done.cells)
     domains = {r.spec["encoder_args"]["domain"] for r in done.records}
     assert domains == {str(models / f"{start}-{name}") for start in ("tapt", "dapt") for name in options["columns"]}
-    with pytest.raises(BadInput, match="its checkpoints were not published: make one for each data set"):
+    with pytest.raises(BadInput, match=r"checkpoints were not published.*encoder.domain"):
         reproduce("gmap/table3", data_dir=data, rows=["tapt"], seeds=1, steps=1, out=tmp_path / "none")
 
 
-def test_settings_of_questions_go_to_questions_alone(data, models, tmp_path):
+def test_task_settings_apply_to_tasks_that_have_them(data, models, tmp_path):
     jobs = jobs_for(RECIPES["gmap/table3"], RECIPES["gmap/table3"].choose(["gmap"]))
-    maker = Maker(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, given={"task.stride": 100})
+    builder = SpecBuilder(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, options={"task.stride": 100})
     for job in jobs:
         workspace = Workspace(training_data(job.data, task=RECIPES["gmap/table3"].task(job.data), data_dir=data))
-        spec = maker.spec(job, workspace)
+        spec = builder.spec(job, workspace)
         assert spec.task_args == ({"stride": 100} if spec.task == "span" else {})
-    with pytest.raises(BadInput, match="unknown setting of a task of gmap/table3 'strid'"):
-        Maker(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, given={"task.strid": 100})
+    with pytest.raises(BadInput, match="task setting of gmap/table3 'strid'"):
+        SpecBuilder(RECIPES["gmap/table3"], jobs, encoder=None, steps=None, options={"task.strid": 100})

@@ -1,138 +1,39 @@
-"""GMoE's tables: every cell is there, printed means and gains are checked, rows on small files make valid specs."""
+"""Settings of the GMoE tables, specs of their rows, and a run of rows with a ResNet."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
+from safetensors.torch import save_file
 
+from holdfast.core.errors import BadInput
 from holdfast.data.known.image_sets import CUB_DG, DOMAIN_NET, OFFICE_HOME, PACS, SVIRO, TERRA_INCOGNITA, VLCS
 from holdfast.methods.optim import OptimizerSettings as Descending
-from holdfast.recipes.base import Cell, Column, Row, mismatches
-from holdfast.recipes.gmoe_parts import DOMAINS
-from holdfast.recipes.measure import jobs_for, measure, remarks
-from holdfast.recipes.specs import Maker
+from holdfast.nn.backbones.resnet import ResNet
+from holdfast.recipes.measure import jobs_for, measure
+from holdfast.recipes.recipe import Cell, Column, Row
+from holdfast.recipes.reproduce import reproduce
+from holdfast.recipes.specs import SpecBuilder
 from holdfast.record import RunRecord
 from holdfast.run.train import check_job, episodes
-from tests.unit.recipes.whole import check_cells, recipes_of
+from tests.unit.recipes.tables import gmoe_domains, recipes_of
 
 RECIPES = recipes_of("gmoe")
-SIZES = {  # rows, columns, cells with a printed number
-    "gmoe/table1": (15, 8, 64),
-    "gmoe/table2": (10, 1, 5),
-    "gmoe/table3": (8, 6, 24),
-    "gmoe/table9": (18, 2, 24),
-    "gmoe/table10": (12, 5, 40),
-    "gmoe/table11": (20, 6, 48),
-    "gmoe/table12": (48, 6, 144),
-    "gmoe/table13": (11, 5, 25),
-    "gmoe/table15": (8, 5, 20),
-    "gmoe/table16": (12, 4, 32),
-    "gmoe/table17": (10, 4, 20),
-    "gmoe/experts": (7, 5, 0),
-}
+DOMAINS = gmoe_domains()
+EXPERTS = {"count": 6, "top": 2, "at": "last-two", "router": "cosine", "balance": 0.01}
+RELEASED = {**EXPERTS, "top": 1, "capacity": 1.5, "eval_capacity": 1.5, "dropout": 0.1, "form": "tutel"}
 
 
-def test_every_cell_is_there():
-    check_cells(RECIPES, SIZES)
-    for recipe in RECIPES.values():
-        assert not recipe.reasons  # every row can be run where the data and the weights are
-        brought = [row for row in recipe.rows.values() if row.asks]
-        assert all(row.label.count("ResNet") for row in brought)
-        assert len(brought) == sum("ResNet" in row.label for row in recipe.rows.values())
-        assert any("encoder.weights=FOLDER/{start}.safetensors" in note for note in recipe.notes) == bool(brought)
-
-
-def test_errors_spot_checked_against_the_paper():
-    for table, row, column, printed in [
-        ("table1", "irm", "domain-net", "33.9 ± 2.8"), ("table1", "vit", "vlcs", "79.7 ± 0.0"),
-        ("table1", "erm", "camelyon", "93.1 ± 0.2"), ("table1", "irm", "sviro", "–"),
-        ("table1", "gmoe", "fmow", "46.6 ± 0.4"), ("table10", "mmd", "domain-net", "23.4 ± 9.5"),
-        ("table10", "gmoe", "pacs", "87.1 ± 0.3"),
-        ("table9", "mmd-5k", "leave-one-domain-out", "23.4 ± 9.4"), ("table9", "fish-5k", "leave-one-domain-out", "–"),
-        ("table13", "every-two-linear", "terra-incognita", "32.5 ± 0.7"), ("table11", "swad+vit", "pacs", "88.3"),
-    ]:  # fmt: skip
-        assert RECIPES[f"gmoe/{table}"].at(row, column).printed() == printed
-    for name in ("table1", "table9", "table10", "table13"):
-        assert all((cell.published is None) == (cell.error is None) for cell in RECIPES[f"gmoe/{name}"].cells)
-
-
-def test_numbers_spot_checked_against_the_paper():
-    for table, row, column, number in [
-        ("table1", "mmd", "terra-incognita", 42.2), ("table1", "gmoe", "fmow", 46.6), ("table1", "miro", "vlcs", 79.0),
-        ("table2", "gmoe+swad", "domain-net", 49.6), ("table3", "gmoe", "painting", 69.3),
-        ("table9", "mmd-5k", "leave-one-domain-out", 23.4), ("table9", "vit-15k", "train-validation", 47.1),
-        ("table10", "coral", "office-home", 68.5), ("table11", "fishr+gmoe", "vlcs", 78.8),
-        ("table12", "sketch+gmoe", "painting", 36.6), ("table12", "quickdraw+resnet101", "sketch", 8.5),
-        ("table13", "every-two-linear", "terra-incognita", 32.5), ("table13", "base", "domain-net", 51.3),
-        ("table15", "fishr-v2", "terra-incognita", 51.7), ("table16", "fish", "memory", 3.41),
-        ("table16", "vit", "predict-memory", 0.76), ("table17", "dann", "mosaic", 14.9),
-    ]:  # fmt: skip
-        assert RECIPES[f"gmoe/{table}"].at(row, column).published == number
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_differences_of_augmentation_are_told(name):
-    (told,) = [note for note in RECIPES[name].notes if "crops" in note]
-    assert "already resized to the square" in told
-    assert "a batch shares the order in which colours are jittered" in told
-
-
-def test_one_printed_mean_does_not_follow_from_its_cells():
-    found = [
-        (name, cell.row.name, cell.published, round(mean, 2))
-        for name, recipe in RECIPES.items()
-        for cell, mean in mismatches(recipe)
-    ]
-    assert found == [("gmoe/table11", "fish+gmoe", 67.1, 67.26)]
-    table = RECIPES["gmoe/table11"]
-    told = remarks(table, measure(table, table.choose(["fish+gmoe"]), {}, {}))
-    assert told[-1] == "Fish, GMoE-S/16, Avg.: 67.1 is printed, but the printed cells average 67.3"
-
-
-def test_gains_over_resnet_50_are_those_of_the_note():
-    recipe = RECIPES["gmoe/table3"]
-    gains = {}
-    for row in ("resnet101", "vit", "gmoe"):
-        each = {
-            column: 100 * (recipe.at(row, column).published / recipe.at("resnet50", column).published - 1)
-            for column in recipe.columns
-        }
-        inside = each.pop("painting")
-        gains[row] = round(inside, 1), round(math.fsum(each.values()) / 5, 1)
-    assert gains == {"resnet101": (1.1, 12.4), "vit": (10.0, 38.2), "gmoe": (10.5, 42.3)}
-    assert any("ViT-S/16 38.2 % out of it" in note for note in recipe.notes)
-
-
-def test_what_is_printed_twice_agrees_but_where_it_is_told():
-    one, twelve, three = RECIPES["gmoe/table1"], RECIPES["gmoe/table12"], RECIPES["gmoe/table3"]
-    for row in ("resnet50", "resnet101", "vit", "gmoe"):
-        for column in three.columns:
-            assert three.at(row, column).published == twelve.at(f"painting+{row}", column).published
-    differs = []
-    twice = [("table15", "vit", "vit"), ("table15", "gmoe", "gmoe"), ("table13", "last-two-cosine", "gmoe")]
-    twice += [("table11", "fish+resnet50", "fish"), ("table11", "fishr+resnet50", "fishr")]
-    for name, row, again in twice:
-        other = RECIPES[f"gmoe/{name}"]
-        for column in ("pacs", "vlcs", "office-home", "terra-incognita", "domain-net"):
-            if other.at(row, column).published != one.at(again, column).published:
-                differs.append((name, row, column))
-    assert differs == [
-        ("table15", "vit", "domain-net"), ("table15", "gmoe", "vlcs"), ("table11", "fish+resnet50", "domain-net"),
-    ]  # fmt: skip
-    assert any("47.1 in Tables 9 and 15" in note for note in RECIPES["gmoe/table15"].notes)
-    assert any("80.1 here" in note for note in RECIPES["gmoe/table15"].notes)
-    assert any("43.1 here" in note for note in RECIPES["gmoe/table11"].notes)
-
-
-@pytest.mark.parametrize("name", [name for name in SIZES if name != "gmoe/experts"])
-def test_every_table_has_its_controls(name):
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "gmoe/experts"])
+def test_every_table_has_controls(name):
     rows = RECIPES[name].rows
-    found = {row: rows[row].settings for row in rows if row.endswith(("random-routing", "same-work", "same-size"))}
-    assert len(found) % 3 == 0
-    assert found
-    for row, settings in found.items():
+    controls = {row: rows[row].settings for row in rows if row.endswith(("random-routing", "same-work", "same-size"))}
+    assert len(controls) % 3 == 0
+    assert controls
+    for row, settings in controls.items():
         if row.endswith("random-routing"):
             assert (settings["neck.router"], settings["neck.count"], settings["neck.balance"]) == ("random", 6, 0.0)
         else:
@@ -146,30 +47,30 @@ def test_domains_are_those_of_the_readers():
     assert {each.name: tuple(each.domains) for each in sets} == {each.name: DOMAINS[each.name] for each in sets}
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_every_row_makes_a_valid_spec(name, workspaces):
+@pytest.mark.parametrize("name", RECIPES)
+def test_rows_build_valid_specs(name, workspaces):
     recipe = RECIPES[name]
     jobs = jobs_for(recipe, recipe.cells)
-    assert {job.row.name for job in jobs} == {row for row, found in recipe.rows.items() if not found.reason}
-    maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
+    assert {job.row.name for job in jobs} == {name for name, row in recipe.rows.items() if not row.reason}
+    builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
     for job in jobs:
-        spec = maker.spec(job, workspaces[job.data])
-        made = list(episodes(spec, workspaces[job.data]))
-        check_job(spec, made[0], workspaces[job.data])
+        spec = builder.spec(job, workspaces[job.data])
+        plan = list(episodes(spec, workspaces[job.data]))
+        check_job(spec, plan[0], workspaces[job.data])
         assert (spec.batch, spec.optimizer, spec.augment, spec.clip) == (32, "adam", "domainbed", 0.0)
-        scored = {part.domain for episode in made for stage in episode.stages for part in (*stage.test, *stage.valid)}
+        scored = {part.domain for episode in plan for stage in episode.stages for part in (*stage.test, *stage.valid)}
         assert scored >= set(job.targets)
-        if spec.plan == "single-source":  # the published way: a fifth of every domain, as of the one that trains
-            assert {len(part) for stage in made[0].stages for part in (*stage.test, *stage.valid)} == {2}
-        assert len(made) == (1 if spec.plan == "single-source" else len(DOMAINS[job.data]))
+        if spec.plan == "single-source":  # as published, 20% of every domain is scored
+            assert {len(part) for stage in plan[0].stages for part in (*stage.test, *stage.valid)} == {2}
+        assert len(plan) == (1 if spec.plan == "single-source" else len(DOMAINS[job.data]))
 
 
-def test_rates_steps_and_selections_are_the_published_ones(workspaces):
+def test_published_rates_steps_and_selections(workspaces):
     def specs(name: str, *rows: str):
         recipe = RECIPES[f"gmoe/{name}"]
         jobs = jobs_for(recipe, recipe.choose(rows))
-        maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
-        return {(job.row.name, job.data, job.select): maker.spec(job, workspaces[job.data]) for job in jobs}
+        builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
+        return {(job.row.name, job.data, job.select): builder.spec(job, workspaces[job.data]) for job in jobs}
 
     one = specs("table1", "gmoe")
     assert {data: (s.lr, s.weight_decay, s.steps, s.every) for (_, data, _), s in one.items()} == {
@@ -193,11 +94,11 @@ def test_rates_steps_and_selections_are_the_published_ones(workspaces):
     assert {s.method for s in specs("table11", "swad+same-size").values()} == {"swad(erm)"}
 
 
-def test_rows_with_a_resnet_take_the_weights_of_their_own_start(workspaces):
+def test_rows_with_a_resnet_load_the_weights_of_their_start(workspaces):
     three = RECIPES["gmoe/table3"]
     jobs = jobs_for(three, three.choose(["resnet50", "resnet101", "vit"]))
-    maker = Maker(three, jobs, encoder=None, steps=None, given={"encoder.weights": "w/{start}.safetensors"})
-    specs = {job.row.name: maker.spec(job, workspaces["domain-net"]) for job in jobs}
+    builder = SpecBuilder(three, jobs, encoder=None, steps=None, options={"encoder.weights": "w/{start}.safetensors"})
+    specs = {job.row.name: builder.spec(job, workspaces["domain-net"]) for job in jobs}
     assert {name: (s.encoder, s.encoder_args) for name, s in specs.items()} == {
         "resnet50": ("resnet50", {"weights": "w/resnet50.safetensors"}),
         "resnet101": ("resnet101", {"weights": "w/resnet101.safetensors"}),
@@ -208,32 +109,32 @@ def test_rows_with_a_resnet_take_the_weights_of_their_own_start(workspaces):
     assert RECIPES["gmoe/table15"].rows["fishr-v2"].start == "resnet50-v2"
 
 
-def test_fishr_is_annealed_for_1500_steps_wherever_it_trains(workspaces):
-    found = set()
+def test_fishr_anneals_for_1500_steps_in_every_table(workspaces):
+    lengths = set()
     for name, recipe in RECIPES.items():
-        if name == "gmoe/table16":  # a few steps for the cost alone
+        if name == "gmoe/table16":  # a few steps that measure the cost
             continue
         jobs = [job for job in jobs_for(recipe, recipe.cells) if "fishr" in job.row.name]
-        maker = Maker(recipe, jobs, encoder=None, steps=None, given={})
+        builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
         for job in jobs:
-            spec = maker.spec(job, workspaces[job.data])
+            spec = builder.spec(job, workspaces[job.data])
             assert spec.method == "fishr"
             assert Descending(steps=spec.steps).step_at(spec.method_args.get("anneal", 0.3)) == 1500
-            found.add((name.removeprefix("gmoe/"), job.data == "domain-net", spec.steps))
-    assert found == {
+            lengths.add((name.removeprefix("gmoe/"), job.data == "domain-net", spec.steps))
+    assert lengths == {
         ("table1", False, 5001), ("table1", True, 5001), ("table9", True, 5001), ("table11", False, 5001),
         ("table11", True, 5001), ("table11", True, 15_001), ("table15", False, 5001), ("table15", True, 15_001),
         ("table17", False, 5001),
     }  # fmt: skip
 
 
-def test_every_transformer_begins_with_a_head_of_its_own_kind():
+def test_rows_with_a_transformer_set_the_standard_deviation_of_the_head():
     for recipe in RECIPES.values():
         for row in recipe.rows.values():
-            assert row.settings.get("head.std") == (None if row.asks else 0.02), row.name
+            assert row.settings.get("head.std") == (None if row.required else 0.02), row.name
 
 
-def test_a_single_source_is_scored_on_its_own_validation_rows():
+def test_a_single_source_is_scored_on_its_validation_rows():
     row = Row(name="r", label="r", settings={"method": "erm"})
     columns = [
         Column(name=name, label=name, data="d", targets=(name,), plan="single-source", metric="accuracy")
@@ -244,17 +145,103 @@ def test_a_single_source_is_scored_on_its_own_validation_rows():
     cost = {"examples_per_second": 64.0, "peak_memory_mb": 2048.0}
     record = RunRecord({"seed": 0, "batch": 32}, "from-a", [stage], {}, {}, cost)
     recipe = replace(RECIPES["gmoe/table3"], cells=tuple(cells))
-    found = measure(recipe, cells, {cells[0].key: [record]}, {})
-    assert [one.values for one in found] == [(90.0,), (25.0,)]
+    measurements = measure(recipe, cells, {cells[0].key: [record]}, {})
+    assert [one.values for one in measurements] == [(90.0,), (25.0,)]
     for metric, value in (("step_seconds", 0.5), ("memory", 2.0)):
         cell = replace(cells[1], column=replace(columns[1], metric=metric))
         (one,) = measure(replace(recipe, cells=(cell,)), [cell], {cell.key: [record]}, {})
         assert one.values == (value,)
 
 
-def test_columns_that_are_measured_elsewhere_say_so():
+def test_columns_that_a_benchmark_measures_are_not_run():
     recipe = RECIPES["gmoe/table16"]
-    found = measure(recipe, recipe.choose(["vit"]), {}, {})
-    assert ["bench experts" in one.reason for one in found] == [False, False, True, True]
+    measurements = measure(recipe, recipe.choose(["vit"]), {}, {})
+    assert ["bench experts" in one.reason for one in measurements] == [False, False, True, True]
     jobs = jobs_for(recipe, recipe.choose(["vit"], ["predict"]))
     assert not jobs
+
+
+def specs(workspaces, name, *rows):
+    """Return specs by row and data set."""
+    recipe = RECIPES[f"gmoe/{name}"]
+    jobs = jobs_for(recipe, recipe.choose(rows))
+    builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
+    return {(job.row.name, job.data): builder.spec(job, workspaces[job.data]) for job in jobs}
+
+
+def test_published_settings(workspaces):
+    first = specs(workspaces, "table1", "gmoe", "gmoe-released", "vit")
+    spec = first["gmoe", "pacs"]
+    assert (spec.neck, spec.neck_args, spec.encoder_args) == ("experts", EXPERTS, {})
+    assert (spec.tune, spec.schedule, spec.precision, spec.metric) == ("full", "constant", "fp32", "accuracy")
+    assert (first["vit", "pacs"].neck, first["vit", "pacs"].neck_args) == ("none", {})
+    for data in ("pacs", "vlcs", "domain-net"):
+        released, plain = first["gmoe-released", data], first["gmoe", data]
+        assert (released.neck_args, released.encoder_args) == (RELEASED, {"drop_path": 0.1})
+        assert released.weight_decay == (1e-6 if data == "pacs" else plain.weight_decay)
+        assert released.lr == plain.lr
+
+
+def test_settings_of_single_rows(workspaces):
+    (fish,) = specs(workspaces, "table2", "gmoe+fish").values()
+    assert (fish.method, fish.method_args) == ("fish", {"meta_lr": 0.5})
+    (birds,) = {(s.lr, s.weight_decay) for s in specs(workspaces, "table17", "gmoe").values()}
+    assert birds == (5e-5, 0.0)
+    thirteen = specs(workspaces, "table13")
+    for row in ("every-two-linear", "every-two-cosine", "last-two-linear", "last-two-cosine"):
+        at, _, router = row.rpartition("-")
+        assert thirteen[row, "pacs"].neck_args == {**EXPERTS, "at": at, "router": router}
+    released = specs(workspaces, "table11", "fishr+gmoe-released")
+    assert released["fishr+gmoe-released", "domain-net"].method_args == {"anneal": 0.1}
+    assert released["fishr+gmoe-released", "pacs"].weight_decay == 1e-6
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for domain in ("candy", "mosaic", "natural", "udnie"):
+        for kind in ("a", "b"):
+            images = folder / "cub-dg" / domain / kind
+            images.mkdir(parents=True)
+            for i in range(5):
+                Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(images / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    save_file(ResNet(depth=50, stem="large").state_dict(), folder / "resnet50.safetensors")
+    return folder
+
+
+def run(data, out, **more):
+    settings = {"encoder.size": 32, **more.pop("settings", {})}
+    options = {"columns": ["candy"], "seeds": 1, "steps": 1, "batch": 2, "device": "cpu", "cache": False}
+    return reproduce("gmoe/table17", data_dir=data, out=out, settings=settings, **options, **more)
+
+
+def test_a_row_with_a_resnet_runs_with_named_weights(data, weights, tmp_path):
+    options = {"encoder.weights": str(weights / "{start}.safetensors")}
+    done = run(data, tmp_path, rows=["erm"], settings=options)
+    (cell,) = done.cells
+    assert cell.values
+    assert cell.text().startswith("64.3 / ")
+    (record,) = done.records
+    assert record.spec["encoder_args"]["weights"] == str(weights / "resnet50.safetensors")
+    assert record.cost["macs"] > 80_000_000
+    page = done.report.read_text()
+    assert "64.3 / " in page
+    assert "multiply-adds (M)" in page
+
+
+def test_without_weights_a_row_is_skipped_and_others_use_another_encoder(data, tmp_path):
+    done = run(data, tmp_path, rows=["erm", "vit", "gmoe-released"], encoder="vit-tiny")
+    results = {one.cell.row.name: (bool(one.values), one.reason) for one in done.cells}
+    assert results["vit"] == results["gmoe-released"] == (True, "")
+    assert not results["erm"][0]
+    assert "weights of resnet50 are user-supplied" in results["erm"][1]
+    with pytest.raises(BadInput, match=r"--set encoder\.weights=FILE"):
+        run(data, tmp_path / "none", rows=["erm"])
+    with pytest.raises(BadInput, match="--encoder"):
+        run(data, tmp_path / "both", rows=["erm"], encoder="vit-tiny", settings={"encoder.weights": "w.safetensors"})
