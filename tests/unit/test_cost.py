@@ -34,7 +34,7 @@ def test_of_a_perceptron_by_hand():
 
 def test_runs_that_share_a_network_are_counted_once(monkeypatch):
     asked = []
-    monkeypatch.setattr(cost, "macs_if_counted", lambda model, x: asked.append(x) or len(asked))
+    monkeypatch.setattr(cost, "try_count_macs", lambda model, x: asked.append(x) or len(asked))
     workspace = Workspace(VECTORS, cache=None)
     for seed, hidden in ((0, 8), (1, 8), (1, 4)):
         spec = make_spec(VECTORS, steps=2, every=1, batch=2, seed=seed, settings={"encoder.hidden": [hidden]})
@@ -70,7 +70,7 @@ def test_it_leaves_no_trace(monkeypatch):
     asked = {"encoder": "cnn", "tune": "full", "settings": {"encoder.size": 16}}
     images = world("image", "rotation", domains=3, size=8, classes=2, seed=0)
     counted, built = ran(images, **asked)
-    monkeypatch.setattr(cost, "macs_if_counted", lambda *parts: None)
+    monkeypatch.setattr(cost, "try_count_macs", lambda *parts: None)
     plain, other = ran(images, **asked)
     assert "macs" not in plain.cost
     assert counted.cost["macs"] > 100_000

@@ -1,1 +1,42 @@
-"""Networks: tensors in, tensors out; no domains, no optimizers, no files of the user's."""
+"""Networks: tensors in, tensors out. The public parts are imported on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.nn.experts.layer import SparseMoE
+    from holdfast.nn.memory.bank import MemoryBank
+    from holdfast.nn.memory.general import GeneralMemory
+    from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
+    from holdfast.nn.memory.key_value import KeyValueMemory
+    from holdfast.nn.memory.product_key import ProductKeyMemory
+    from holdfast.nn.recurrent.layer import MemoryGRU, MemoryLSTM
+
+__all__ = [
+    "GeneralMemory",
+    "HeterogeneousMemory",
+    "KeyValueMemory",
+    "MemoryBank",
+    "MemoryGRU",
+    "MemoryLSTM",
+    "ProductKeyMemory",
+    "SparseMoE",
+]
+_MODULES = {
+    "GeneralMemory": "memory.general",
+    "HeterogeneousMemory": "memory.heterogeneous",
+    "KeyValueMemory": "memory.key_value",
+    "MemoryBank": "memory.bank",
+    "MemoryGRU": "recurrent.layer",
+    "MemoryLSTM": "recurrent.layer",
+    "ProductKeyMemory": "memory.product_key",
+    "SparseMoE": "experts.layer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'holdfast.nn' has no attribute '{name}'")
+    return getattr(import_module(f"holdfast.nn.{_MODULES[name]}"), name)

@@ -1,20 +1,33 @@
-"""Plain necks: none, a learned layer, and the parameters alone that a memory is compared with.
+"""Plain necks: none, a learned layer, and controls with the parameters of a memory but no memory.
 
-b batch, d width
+Shapes: b batch, d width.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import append_layer
-from holdfast.nn.memory.block import MemoryBlock
+from holdfast.nn.memory.block import BlockSettings
+
+
+class NoNeck(nn.Module):
+    """The plain backbone: returns the features unchanged."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z
 
 
 class Projection(nn.Module):
-    """A learned layer on the features: on a frozen backbone it is what a rule about features can move."""
+    """relu(W z + b): a trainable layer for methods that change features, also on a frozen backbone."""
 
     def __init__(self, width: int, *, hidden: int = 256) -> None:
         super().__init__()
@@ -25,19 +38,8 @@ class Projection(nn.Module):
         return self.layer(z).relu()
 
 
-class NoNeck(nn.Module):
-    """The plain backbone: features pass as they are."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z
-
-
 class FeedForward(nn.Module):
-    """norm(z + W2 gelu(W1 z)): one more feed-forward sub-layer of a transformer on the features."""
+    """norm(z + W2 gelu(W1 z)): an additional feed-forward sub-layer of a transformer on the features."""
 
     def __init__(self, width: int, *, hidden: int | None = None) -> None:
         super().__init__()
@@ -50,13 +52,14 @@ class FeedForward(nn.Module):
 
 
 class ExtraLayer(nn.Module):
-    """One more whole layer, self-attention and feed-forward, on top of a transformer."""
+    """An additional transformer layer, self-attention and feed-forward, on top of the backbone."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width, self.attached = width, False
 
     def attach(self, backbone: Backbone) -> None:
+        """Append the layer to a transformer, once."""
         if not self.attached:
             append_layer(backbone)
             self.attached = True
@@ -66,22 +69,14 @@ class ExtraLayer(nn.Module):
 
 
 class ParameterControl(nn.Module):
-    """The two attention blocks of a heterogeneous memory with nothing to look at: each example sees itself alone."""
+    """The two attention blocks of a heterogeneous memory without a memory: each example attends to itself."""
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        heads: int = 4,
-        residual: str = "identity",
-        scale: str = "head",
-        project: bool = False,
-        dropout: float = 0.1,
-    ) -> None:
+    Settings = BlockSettings
+
+    def __init__(self, width: int, **settings: Any) -> None:
         super().__init__()
-        self.width = width
-        options = {"heads": heads, "residual": residual, "scale": scale, "project": project, "dropout": dropout}
-        self.first, self.second = MemoryBlock(width, **options), MemoryBlock(width, **options)
+        self.width, options = width, BlockSettings(**settings)
+        self.first, self.second = options.block(width), options.block(width)
 
     def forward(self, z: Tensor) -> Tensor:
         for block in (self.first, self.second):

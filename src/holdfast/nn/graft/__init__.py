@@ -1,1 +1,1 @@
-"""graft."""
+"""Insert memories, experts and general memories into existing networks."""

@@ -1,1 +1,1 @@
-"""Memories: tensors that a network reads, and that are learned, written or grown."""
+"""Memories: tensors that a network reads and that are learned, written or grown."""

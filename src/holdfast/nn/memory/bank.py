@@ -1,6 +1,6 @@
-"""A bank of slots, keys and values, that the state of a recurrent network reads; it grows by segments.
+"""Memory bank: slots that grow in segments, one segment per domain.
 
-g directions, m slots, h hidden units, d width of a value
+Shapes: g directions, m slots, h hidden units, d value width.
 """
 
 from __future__ import annotations
@@ -14,74 +14,113 @@ from holdfast.core.errors import BadInput
 from holdfast.nn.growth import expand_units
 
 
-class MemoryBank(nn.Module):
-    """Keys (g, m, h) and values (g, m, d) of slots, own ones for each direction; a growth is a segment of a domain."""
+class SegmentedSlots(nn.Module):
+    """Base class of memories whose keys (..., m, q) and values (..., m, d) grow by segments of slots.
 
-    owner: Tensor
+    Every segment records the domain it was added for. Reading only the first segments returns what the memory
+    returned before the later ones were added. A state_dict with more segments loads into a smaller memory.
+    """
 
-    def __init__(self, slots: int, *, directions: int, hidden: int, width: int) -> None:
-        super().__init__()
-        self.directions, self.hidden, self.width = directions, hidden, width
-        self.keys, self.values = nn.ParameterList(), nn.ParameterList()  # one entry a segment
-        self.register_buffer("owner", torch.zeros(0, dtype=torch.long))  # (m,) the domain each slot came with
+    keys: nn.ParameterList  # one entry per segment
+    values: nn.ParameterList
+    owner: Tensor  # (m,) the domain of each slot
+
+    def _initialise_slots(self, slots: int) -> None:
+        """Register the first segment. Called last in `__init__`: the order of the parameters is part of a run."""
+        self.keys, self.values = nn.ParameterList(), nn.ParameterList()
+        self.register_buffer("owner", torch.zeros(0, dtype=torch.long))
         self.grow(slots, domain=0)
-        self.register_load_state_dict_pre_hook(_make_room)
+        self.register_load_state_dict_pre_hook(_add_missing_segments)
+
+    def _sample_segment(self, slots: int) -> tuple[Tensor, Tensor]:
+        """Return initial keys and values of `slots` new slots."""
+        raise NotImplementedError
 
     @property
     def slots(self) -> int:
+        """Number of slots of all segments."""
         return len(self.owner)
 
     @property
     def sizes(self) -> list[int]:
-        """The slots of each segment."""
-        return [key.shape[1] for key in self.keys]
+        """Number of slots per segment."""
+        return [key.shape[-2] for key in self.keys]
 
     @property
     def owners(self) -> list[int]:
-        """The domain that each segment came with."""
+        """Domain per segment."""
         return [int(slots[0]) for slots in self.owner.split(self.sizes)]
 
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
-        """Add a segment for a domain; the new parameters, for an optimizer to adopt.
-
-        The scale does not depend on how many slots are added.
-        """
+        """Add a segment of `slots` slots for a domain and return the new parameters, for the optimizer."""
         if slots < 1:
-            raise BadInput(f"a bank grows by at least one slot, not {slots}")
-        like = self.keys[0] if len(self.keys) else torch.empty(0)
-        new = []
-        for held, width in ((self.keys, self.hidden), (self.values, self.width)):
-            drawn = torch.empty(self.directions, slots, width, device=like.device, dtype=like.dtype)
-            new.append(nn.Parameter(drawn.uniform_(-(width**-0.5), width**-0.5)))
-            held.append(new[-1])
+            raise BadInput(f"a memory must grow by at least one slot, got {slots}")
+        new = [nn.Parameter(tensor) for tensor in self._sample_segment(slots)]
+        self.keys.append(new[0])
+        self.values.append(new[1])
         self.owner = torch.cat([self.owner, self.owner.new_full((slots,), domain)])
         return new
 
+    def segments(self, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return keys and values of the first `count` segments (default: all), concatenated over slots."""
+        if count is not None and not 1 <= count <= len(self.keys):
+            raise BadInput(f"`segments` must lie between 1 and {len(self.keys)}, the segments of this memory; got {count}")
+        keys, values = list(self.keys)[:count], list(self.values)[:count]
+        return (keys[0], values[0]) if len(keys) == 1 else (torch.cat(keys, -2), torch.cat(values, -2))
+
+
+class MemoryBank(SegmentedSlots):
+    r"""Bank of slots that the hidden state of a recurrent network reads at every step (Asghar et al., 2020).
+
+    .. math:: \sum_j \mathrm{softmax}_j(\langle h, k_j \rangle) v_j
+
+    Args:
+        slots: Slots of the first segment.
+        directions: Number of directions g; each one has its own slots.
+        hidden: Width h of the hidden state and of the keys.
+        width: Width d of the values.
+
+    Shape:
+        `read`: (g, b, h) to content (g, b, d) and weights (g, b, m).
+
+    Example:
+        >>> bank = MemoryBank(6, directions=2, hidden=8, width=4)
+        >>> new_parameters = bank.grow(3, domain=1)
+        >>> [tensor.shape for tensor in bank.read(torch.randn(2, 5, 8))]
+        [torch.Size([2, 5, 4]), torch.Size([2, 5, 9])]
+    """
+
+    def __init__(self, slots: int, *, directions: int, hidden: int, width: int) -> None:
+        super().__init__()
+        self.directions, self.hidden, self.width = directions, hidden, width
+        self._initialise_slots(slots)
+
+    def _sample_segment(self, slots: int) -> tuple[Tensor, Tensor]:
+        """Sample uniformly within 1/sqrt(width), a scale that does not depend on the number of slots."""
+        like = self.keys[0] if len(self.keys) else torch.empty(0)
+        options = {"device": like.device, "dtype": like.dtype}
+        sizes = ((self.directions, slots, width) for width in (self.hidden, self.width))
+        keys, values = (torch.empty(size, **options).uniform_(-(size[-1] ** -0.5), size[-1] ** -0.5) for size in sizes)
+        return keys, values
+
+    def read(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the content (g, b, d) and the weights (g, b, m) for hidden states (g, b, h)."""
+        keys, values = self.segments()
+        weights = (query @ keys.mT).softmax(-1)
+        return weights @ values, weights
+
     def widen(self, units: int) -> None:
-        """Keys for states that have so many units more."""
+        """Extend all keys for hidden states with `units` more units."""
         self.keys = nn.ParameterList([expand_units(key, units) for key in self.keys])
         self.hidden += units
 
-    def cut(self, segments: int) -> None:
-        """Forget all but the first segments: the shape of before, for weights that were kept then."""
-        slots = self.first(segments)[0].shape[1]
-        self.keys, self.values = self.keys[:segments], self.values[:segments]
-        self.owner = self.owner[:slots]
 
-    def first(self, segments: int | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values of all segments, or of the first ones alone."""
-        if segments is not None and not 1 <= segments <= len(self.keys):
-            raise BadInput(f"this bank has {len(self.keys)} segments, so {segments} cannot be read")
-        keys, values = list(self.keys)[:segments], list(self.values)[:segments]
-        return (keys[0], values[0]) if len(keys) == 1 else (torch.cat(keys, 1), torch.cat(values, 1))
-
-
-def _make_room(bank: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Before weights are loaded: grow to the segments that they have."""
-    assert isinstance(bank, MemoryBank)
-    while f"{prefix}keys.{len(bank.keys)}" in state:
-        learns = bank.keys[0].requires_grad
-        for parameter in bank.grow(state[f"{prefix}keys.{len(bank.keys)}"].shape[1], domain=0):
-            parameter.requires_grad_(learns)
+def _add_missing_segments(memory: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Before weights are loaded, grow to the number of segments they contain."""
+    assert isinstance(memory, SegmentedSlots)
+    while f"{prefix}keys.{len(memory.keys)}" in state:
+        trainable = memory.keys[0].requires_grad
+        for parameter in memory.grow(state[f"{prefix}keys.{len(memory.keys)}"].shape[-2], domain=0):
+            parameter.requires_grad_(trainable)
     if f"{prefix}owner" in state:
-        bank.owner = bank.owner.new_zeros(len(state[f"{prefix}owner"]))
+        memory.owner = memory.owner.new_zeros(len(state[f"{prefix}owner"]))

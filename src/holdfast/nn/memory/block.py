@@ -1,11 +1,12 @@
-"""A pre-norm attention block whose queries look at rows that all of them share, at themselves, or at both.
+"""Pre-norm attention block whose queries attend to shared rows, to themselves, or to both.
 
-b queries, m rows, h heads, q width of a head, d width
+Shapes: b queries, m rows, h heads, q head width, d width.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,8 +19,31 @@ RESIDUALS = ("identity", "linear")
 SCALES = ("head", "full")
 
 
-class Keys(NamedTuple):
-    """What queries look at: rows as keys and values of every head."""
+@dataclass(frozen=True)
+class BlockSettings:
+    """Settings of an attention block."""
+
+    heads: int = 4
+    residual: str = "identity"  # or `linear`: a learned map on the skip connection
+    scale: str = "head"  # scores divided by the root of the head width, or with `full` of the complete width
+    project: bool = False  # learned map after the heads, which the paper does not have
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.residual not in RESIDUALS:
+            raise unknown("residual", self.residual, RESIDUALS)
+        if self.scale not in SCALES:
+            raise unknown("scale", self.scale, SCALES)
+        if not 0 <= self.dropout < 1:
+            raise BadInput(f"`dropout` must be at least 0 and below 1, got {self.dropout}")
+
+    def block(self, width: int) -> MemoryBlock:
+        """Build a block of this width."""
+        return MemoryBlock(width, self)
+
+
+class KeysValues(NamedTuple):
+    """Rows that queries attend to, projected for every head."""
 
     keys: Tensor  # (h, m, q)
     values: Tensor  # (h, m, q)
@@ -28,35 +52,20 @@ class Keys(NamedTuple):
 class MemoryBlock(nn.Module):
     """H = R(x) + drop(concat_h softmax(Q K^T s) V), then H + FF(norm(H)) with FF: d -> 4d -> d (Qiu et al., 2023).
 
-    Queries have a norm of their own, keys and values share one. `residual` is the map R, `scale` s is one over the
-    root of a head's width or of the full one, `project` adds a learned map after the heads, which the paper lacks.
+    Queries have their own layer norm; keys and values share one.
     """
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        heads: int = 4,
-        residual: str = "identity",
-        scale: str = "head",
-        project: bool = False,
-        dropout: float = 0.1,
-    ) -> None:
+    def __init__(self, width: int, settings: BlockSettings) -> None:
         super().__init__()
-        if residual not in RESIDUALS:
-            raise unknown("residual", residual, RESIDUALS)
-        if scale not in SCALES:
-            raise unknown("scale", scale, SCALES)
+        heads, dropout = settings.heads, settings.dropout
         if heads < 1 or width % heads:
-            raise BadInput(f"attention over {width} columns cannot be shared evenly by {heads} heads: set neck.heads")
-        if not 0 <= dropout < 1:
-            raise BadInput(f"dropout must be at least 0 and below 1, not {dropout}")
+            raise BadInput(f"neck.heads must divide the attention width {width}, got {heads}")
         self.width, self.heads, self.by_head = width, heads, (heads, width // heads)
-        self.scale = 1 / math.sqrt(width if scale == "full" else width // heads)
+        self.scale = 1 / math.sqrt(width if settings.scale == "full" else width // heads)
         self.norm_query, self.norm_source, self.norm_out = (nn.LayerNorm(width) for _ in range(3))
         self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
-        self.residual = nn.Linear(width, width) if residual == "linear" else nn.Identity()
-        self.out = nn.Linear(width, width) if project else nn.Identity()
+        self.residual = nn.Linear(width, width) if settings.residual == "linear" else nn.Identity()
+        self.out = nn.Linear(width, width) if settings.project else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.feed = nn.Sequential(
             nn.Linear(width, 4 * width),
@@ -66,57 +75,57 @@ class MemoryBlock(nn.Module):
             nn.Dropout(dropout),
         )
 
-    def keys_values(self, rows: Tensor) -> Keys:
-        """Rows (m, d) as keys and values, once for all queries."""
+    def keys_values(self, rows: Tensor) -> KeysValues:
+        """Project rows (m, d) to keys and values that all queries share."""
         both = self.key_value(self.norm_source(rows)).unflatten(-1, (2, *self.by_head))  # (m, 2, h, q)
         keys, values = both.permute(1, 2, 0, 3)
-        return Keys(keys, values)
+        return KeysValues(keys, values)
 
     def forward(
-        self, x: Tensor, shared: Keys | None, *, with_self: bool, bias: Tensor | None = None
+        self, x: Tensor, shared: KeysValues | None, *, with_self: bool, bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """(b, d) from queries (b, d) that see the shared rows and, with `own`, themselves; a bias (m,) hides rows.
+        """Attend from queries (b, d) to shared rows and, with `with_self`, to themselves.
 
-        Also the weights (b, h, m), the query itself first where it sees itself; None where a fused kernel holds none.
+        `bias` (m,) is added to the scores of the shared rows; -inf hides a row. Returns the output (b, d) and the
+        weights (b, h, m), the query itself first; the weights are None where a fused kernel does not return them.
         """
         query = self.query(self.norm_query(x)).unflatten(-1, self.by_head).transpose(0, 1)  # (h, b, q)
-        mixed, weights = attend(
-            query, shared, self.keys_values(x) if with_self else None, scale=self.scale, bias=bias, fused=self.training
-        )
+        itself = self.keys_values(x) if with_self else None
+        mixed, weights = attend(query, shared, itself, scale=self.scale, bias=bias, fused=self.training)
         state = self.residual(x) + self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))  # (b, d)
         return state + self.feed(self.norm_out(state)), None if weights is None else weights.transpose(0, 1)
 
 
 def attend(
     query: Tensor,  # (h, b, q)
-    shared: Keys | None,
-    own: Keys | None,  # of the queries themselves, row by row
+    shared: KeysValues | None,
+    itself: KeysValues | None,  # of the queries, row by row
     *,
     scale: float,
-    bias: Tensor | None = None,  # (m,) added to the scores of the shared rows
+    bias: Tensor | None = None,  # (m,)
     fused: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """(h, b, q) the values, weighted; the score of a query with itself is computed apart and joined."""
+    """Return the weighted values (h, b, q) and the weights; a query's score with itself is computed separately."""
     if shared is None:
-        assert own is not None, "a query needs something to look at"
-        return own.values, query.new_ones(*query.shape[:2], 1)
-    if fused and own is None and bias is None:  # then no scores need to be held
+        assert itself is not None, "a query needs rows to attend to"
+        return itself.values, query.new_ones(*query.shape[:2], 1)
+    if fused and itself is None and bias is None:  # then no scores need to be stored
         keys, values = shared.keys[None], shared.values[None]
         return F.scaled_dot_product_attention(query[None], keys, values, scale=scale)[0], None
-    query, reverse = query * scale, shared.keys.transpose(1, 2)  # (h, q, m)
-    scores = torch.bmm(query, reverse) if bias is None else torch.baddbmm(bias.to(query.dtype), query, reverse)
-    if own is None:
+    query, transposed = query * scale, shared.keys.transpose(1, 2)  # (h, q, m)
+    scores = torch.bmm(query, transposed) if bias is None else torch.baddbmm(bias.to(query.dtype), query, transposed)
+    if itself is None:
         weights = scores.softmax(-1)
         return torch.bmm(weights.to(query.dtype), shared.values), weights
-    mine = (query * own.keys).sum(-1, keepdim=True)  # (h, b, 1)
-    weights = torch.cat([mine, scores], dim=-1).softmax(-1)
+    diagonal = (query * itself.keys).sum(-1, keepdim=True)  # (h, b, 1)
+    weights = torch.cat([diagonal, scores], dim=-1).softmax(-1)
     first, rest = weights.to(query.dtype).split([1, scores.shape[-1]], dim=-1)
-    return torch.bmm(rest, shared.values) + first * own.values, weights
+    return torch.bmm(rest, shared.values) + first * itself.values, weights
 
 
-def joined(*parts: Keys | None) -> Keys | None:
-    """Several lots of rows as one."""
-    there = [part for part in parts if part is not None]
-    if len(there) < 2:
-        return there[0] if there else None
-    return Keys(*(torch.cat(each, dim=1) for each in zip(*there, strict=True)))
+def concatenate(*groups: KeysValues | None) -> KeysValues | None:
+    """Concatenate groups of rows; None stands for an empty group."""
+    present = [group for group in groups if group is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    return KeysValues(*(torch.cat(tensors, dim=1) for tensors in zip(*present, strict=True)))

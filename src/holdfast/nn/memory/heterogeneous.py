@@ -1,182 +1,204 @@
-"""HMA's neck: features look at a queue of real examples, then at each other and at learned slots of the classes.
+"""Heterogeneous memory (HMA): attention to a queue of real examples, then to the batch and to learned class slots.
 
-b batch, c classes, h heads, m rows, d width of the backbone's features and the label's vector together
+Shapes: b batch, c classes, h heads, m rows, d width of the features and the label embedding together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.tape import exporting, is_recording, record
-from holdfast.nn.memory.block import Keys, MemoryBlock, joined
+from holdfast.core.tape import exporting, listening, record
+from holdfast.nn.memory.block import BlockSettings, KeysValues, concatenate
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 
 CONTEXTS = ("support", "batch", "self", "none")
 PARTS = ("all", "label", "feature")
-LABEL = 64  # width of a label's vector
-PIECE = 64  # rows that are predicted at once: a product of another shape may differ in its last bit
+LABEL = 64  # default width of a label embedding
+PIECE = 64  # rows per prediction: a matrix product of another shape may differ in the last bit
+
+
+@dataclass(frozen=True)
+class HeterogeneousSettings(BlockSettings):
+    """Settings of a heterogeneous memory."""
+
+    real: int = 128  # rows of the queue; 0 removes the first block
+    slots: int = 16  # learned slots per class; 0 for none
+    across: bool = True  # examples of a batch attend to each other
+    label_width: int | None = None  # default: 64, or the next width that the heads divide evenly
+    part: str = "all"  # columns returned: `all`, `label` or `feature`
+    context: str = "support"  # rows attended to in evaluation besides the slots
+    support: int = 128  # rows of the support set, or of a batch with context=batch
+    shuffle: int = 0  # seed that shuffles predictions with context=batch
+    written: bool = True  # False: a control with a queue of noise that is never written
+    stale_labels: bool = False  # store label embeddings in the queue instead of labels
+    frozen: bool = False  # do not train the slots
+    start: str = "normal"  # initialisation of the slots
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for what, name, known in (("context", self.context, CONTEXTS), ("part", self.part, PARTS)):
+            if name not in known:
+                raise unknown(what, name, known)
+        if min(self.real, self.slots) < 0:
+            raise BadInput(f"neck.real and neck.slots must not be negative, got {self.real} and {self.slots}")
+        if not (self.real or self.slots or self.across):
+            raise BadInput("this neck has neither a queue nor slots: set neck.real to 1 or more, or use neck=param")
+        if self.context == "none" and not self.slots:
+            raise BadInput(
+                "neck.context=none needs slots to attend to: set neck.context=self, or use neck=heterogeneous or "
+                "neck=abd-syn with neck.slots of 1 or more"
+            )
+
+    def label_width_for(self, width: int) -> int:
+        """Return the width of a label embedding next to features of this width."""
+        if self.label_width is None:
+            return LABEL + -(width + LABEL) % max(1, self.heads)
+        if self.label_width < 1:
+            raise BadInput(f"neck.label_width must be at least 1, got {self.label_width}")
+        if self.heads > 0 and (rest := (width + self.label_width) % self.heads):
+            raise BadInput(
+                f"neck.heads={self.heads} must divide the width {width + self.label_width} of features and label "
+                f"embedding: set neck.label_width={self.label_width + self.heads - rest} or another neck.heads"
+            )
+        return self.label_width
 
 
 class HeterogeneousMemory(nn.Module):
-    """C1 = [z; unknown], C2 = MHA(C1, {C1_i} + queue), C3 = MHA(C2, batch + slots) (Qiu et al., 2023).
+    """Heterogeneous memory for features with class labels (Qiu et al., 2023).
 
-    The queue holds features and labels of earlier examples (`real` rows; 0 leaves this block out), the slots are
-    learned (`slots` a class; 0 for none), `across` lets the examples of a batch see each other. Without it and without
-    slots the second block is left out. A forward pass writes nothing: `write` and `keep` do. A label's vector is 64
-    wide, or a few columns more where the heads could not share them evenly, unless `label_width` says otherwise.
+    C1 = [z; unknown], C2 = MHA(C1, {C1_i} + queue), C3 = MHA(C2, batch + slots).
 
-    In training the context of an example is its batch. When it predicts it is what `context` says: itself and a support
-    set of training rows, the batch as published (then others change a prediction), itself alone, or the slots alone.
+    The queue contains features and labels of earlier examples, the slots are learned. A forward pass writes nothing:
+    `write` fills the queue, `set_support` the support set. In training an example attends to its batch; in
+    evaluation `context` decides: itself and a support set of training rows (`support`), the batch as published
+    (`batch`, then other examples change a prediction), only itself (`self`), or only the slots (`none`).
+
+    Args:
+        width: Width of the features.
+        classes: Number of classes c.
+        **settings: Fields of `HeterogeneousSettings`, e.g. `real=128`, `slots=16`, `heads=4`, `context="support"`.
+
+    Shape:
+        features (b, width) to (b, self.width), where `self.width` includes the label embedding.
+
+    Example:
+        >>> memory = HeterogeneousMemory(16, 3, real=8, slots=2)
+        >>> memory.write(torch.randn(8, 16), torch.randint(3, (8,)))
+        >>> memory(torch.randn(5, 16)).shape
+        torch.Size([5, 80])
     """
 
-    def __init__(
-        self,
-        width: int,
-        classes: int,
-        *,
-        real: int = 128,
-        slots: int = 16,
-        across: bool = True,
-        label_width: int | None = None,
-        heads: int = 4,
-        part: str = "all",
-        context: str = "support",
-        support: int = 128,
-        shuffle: int = 0,
-        written: bool = True,
-        stale_labels: bool = False,
-        frozen: bool = False,
-        start: str = "normal",
-        residual: str = "identity",
-        scale: str = "head",
-        project: bool = False,
-        dropout: float = 0.1,
-    ) -> None:
+    Settings = HeterogeneousSettings
+    tape_name = "heterogeneous/recalled"
+
+    def __init__(self, width: int, classes: int, **settings: Any) -> None:
         super().__init__()
-        for what, name, known in (("context", context, CONTEXTS), ("part", part, PARTS)):
-            if name not in known:
-                raise unknown(what, name, known)
-        if label_width is None:
-            label_width = LABEL + -(width + LABEL) % max(1, heads)
-        if classes < 1 or label_width < 1 or min(real, slots) < 0:
-            raise BadInput("this neck needs classes and a label_width of at least 1, and real and slots not negative")
-        if not (real or slots or across):
-            raise BadInput("nothing is left of this neck: set neck.real to 1 or more, or use neck=param")
-        if context == "none" and not slots:
-            raise BadInput(
-                "context none leaves the slots alone to look at, and there are none: set neck.context=self, or use "
-                "neck=heterogeneous or neck=abd-syn with neck.slots of 1 or more"
-            )
-        if heads < 1 or (width + label_width) % heads:
-            raise BadInput(
-                f"{width} features and a label_width of {label_width} cannot be shared evenly by {heads} heads: "
-                f"set neck.label_width={label_width + -(width + label_width) % max(1, heads)} or another neck.heads"
-            )
-        inner = width + label_width
-        self.inputs, self.part, self.across, self.stale_labels = width, part, across, stale_labels
-        self.context, self.shuffle = context, shuffle
-        self.width = {"all": inner, "label": label_width, "feature": width}[part]
-        self.labels = nn.Embedding(classes + 1, label_width)  # the last row is `unknown`, which every query has
-        options = {"heads": heads, "residual": residual, "scale": scale, "project": project, "dropout": dropout}
-        self.first = MemoryBlock(inner, **options) if real else None
-        self.queue = Queue(real, inner if stale_labels else width, classes, noise=not written) if real else None
-        self.second = MemoryBlock(inner, **options) if across or slots else None
-        self.slots = SyntheticMemory(classes, slots, width, start=start) if slots else None
-        self.support = Support(support, inner) if across else None
+        self.options = options = HeterogeneousSettings(**settings)
+        if classes < 1:
+            raise BadInput(f"a heterogeneous memory needs at least 1 class, got {classes}")
+        label_width = options.label_width_for(width)
+        inner, real, slots = width + label_width, options.real, options.slots
+        self.inputs, self.across, self.context = width, options.across, options.context
+        self.width = {"all": inner, "label": label_width, "feature": width}[options.part]
+        self.labels = nn.Embedding(classes + 1, label_width)  # the last row is `unknown`, the label of every query
+        self.first = options.block(inner) if real else None
+        columns = inner if options.stale_labels else width
+        self.queue = Queue(real, columns, classes, noise=not options.written) if real else None
+        self.second = options.block(inner) if self.across or slots else None
+        self.slots = SyntheticMemory(classes, slots, width, start=options.start) if slots else None
+        self.support = Support(options.support, inner) if self.across else None
         if self.slots is not None:
-            self.slots.requires_grad_(not frozen)
+            self.slots.requires_grad_(not options.frozen)
 
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
-        """Where others change a prediction: how many examples to predict at once, and the seed to shuffle them by."""
-        return (len(self.support), self.shuffle) if self.support is not None and self.context == "batch" else None
-
-    @property
-    def tape_name(self) -> str:
-        return "heterogeneous/recalled"
+        """Batch size and shuffle seed of predictions if other examples change a prediction, else None."""
+        if self.support is None or self.context != "batch":
+            return None
+        return len(self.support), self.options.shuffle
 
     def forward(self, z: Tensor) -> Tensor:
-        looks_at, tell = self._looks_at(self.training), is_recording() and not self.training
-        real, rest = self._real(), self._rest(looks_at)
-        # a program that is being recorded must take any number of rows, and pieces would be counted once for all
-        whole = self.training or looks_at == "batch" or exporting()
-        pieces = [z] if whole else F.pad(z, (0, 0, 0, -len(z) % PIECE)).split(PIECE)
-        found = []
+        context = "self" if not self.across else "batch" if self.training else self.context
+        recording = listening() and not self.training
+        queue, shared = self._queue_rows(), self._shared_rows(context)
+        # an exported program must accept any number of rows, but the number of pieces would be fixed
+        undivided = self.training or context == "batch" or exporting()
+        pieces = [z] if undivided else F.pad(z, (0, 0, 0, -len(z) % PIECE)).split(PIECE)
+        outputs = []
         for piece in pieces:
-            recalled, first = self._recall(piece, real)
-            out, second = self._compare(recalled, looks_at, rest)
-            found.append((out, recalled, first if tell else None, second if tell else None))
-        out, recalled, first, second = (_one(each, z.shape[0]) for each in zip(*found, strict=True))
+            recalled, first = self._attend_to_queue(piece, queue)
+            out, second = self._attend_across(recalled, context, shared)
+            outputs.append((out, recalled, first if recording else None, second if recording else None))
+        out, recalled, first, second = (_join(tensors, z.shape[0]) for tensors in zip(*outputs, strict=True))
         assert out is not None
         assert recalled is not None
         record("heterogeneous/recalled", recalled.detach())
-        if tell:
-            self._tell(first, second, looks_at)
-        return {"all": out, "label": out[:, self.inputs :], "feature": out[:, : self.inputs]}[self.part]
+        if recording:
+            self._record_weights(first, second, context)
+        return {"all": out, "label": out[:, self.inputs :], "feature": out[:, : self.inputs]}[self.options.part]
 
     def read_queue(self, z: Tensor) -> Tensor:
-        """(b, d) what the features are after the queue: the rows that a support set is made of."""
-        return self._recall(z, self._real())[0]
+        """Return the features (b, d) after attention to the queue: the rows of a support set."""
+        return self._attend_to_queue(z, self._queue_rows())[0]
 
     @torch.no_grad()
     def write(self, key: Tensor, value: Tensor) -> None:
-        """Features (b, d1) and labels (b,) into the queue, where there is one."""
+        """Write features (b, width) and labels (b,) into the queue, if there is one."""
         if self.queue is not None:
-            stale = torch.cat([key, self.labels(value)], dim=-1) if self.stale_labels else key
+            stale = torch.cat([key, self.labels(value)], dim=-1) if self.options.stale_labels else key
             self.queue.write(stale, value)
 
     def set_support(self, rows: Tensor) -> None:
-        """What `recall` gave for training examples as the support set, where one is used."""
+        """Replace the support set by rows (n, d) that `read_queue` returned for training examples."""
         if self.support is not None:
             self.support.replace(rows)
 
-    def _looks_at(self, training: bool) -> str:
-        return "self" if not self.across else "batch" if training else self.context
-
-    def _real(self) -> tuple[Keys, Tensor] | None:
-        """The queue as keys and values, and what hides its empty rows; its label vectors get no gradient."""
+    def _queue_rows(self) -> tuple[KeysValues, Tensor] | None:
+        """Project the queue to keys and values, with the bias that hides empty rows; labels get no gradient."""
         if self.queue is None or self.first is None:
             return None
         rows = self.queue.features
-        if not self.stale_labels:
+        if not self.options.stale_labels:
             rows = torch.cat([rows, self.labels.weight.detach()[self.queue.labels]], dim=-1)  # (m, d)
-        return self.first.keys_values(rows), self.queue.hidden()
+        return self.first.keys_values(rows), self.queue.mask_bias()
 
-    def _rest(self, looks_at: str) -> tuple[Keys | None, Tensor | None]:
-        """Support set and slots as keys and values, and what hides empty rows."""
-        slots = support = hidden = None
+    def _shared_rows(self, context: str) -> tuple[KeysValues | None, Tensor | None]:
+        """Project support set and slots to keys and values, with the bias that hides empty rows."""
+        slots = support = bias = None
         if self.slots is not None and self.second is not None:
             slots = self.second.keys_values(torch.cat([self.slots.values, self.labels(self.slots.labels)], dim=-1))
-        if looks_at == "support" and self.support is not None and self.second is not None:
-            support, hidden = self.second.keys_values(self.support.rows), self.support.hidden()
-            hidden = F.pad(hidden, (0, 0 if self.slots is None else len(self.slots)))
-        return joined(support, slots), hidden
+        if context == "support" and self.support is not None and self.second is not None:
+            support = self.second.keys_values(self.support.rows)
+            bias = F.pad(self.support.mask_bias(), (0, 0 if self.slots is None else len(self.slots)))
+        return concatenate(support, slots), bias
 
-    def _recall(self, z: Tensor, real: tuple[Keys, Tensor] | None) -> tuple[Tensor, Tensor | None]:
-        asked = torch.cat([z, self.labels.weight[-1].expand(z.shape[0], -1)], dim=-1)  # (b, d)
-        if self.first is None or real is None:
-            return asked, None
-        return self.first(asked, real[0], with_self=True, bias=real[1])
+    def _attend_to_queue(self, z: Tensor, queue: tuple[KeysValues, Tensor] | None) -> tuple[Tensor, Tensor | None]:
+        query = torch.cat([z, self.labels.weight[-1].expand(z.shape[0], -1)], dim=-1)  # (b, d)
+        if self.first is None or queue is None:
+            return query, None
+        return self.first(query, queue[0], with_self=True, bias=queue[1])
 
-    def _compare(
-        self, recalled: Tensor, looks_at: str, rest: tuple[Keys | None, Tensor | None]
+    def _attend_across(
+        self, recalled: Tensor, context: str, shared: tuple[KeysValues | None, Tensor | None]
     ) -> tuple[Tensor, Tensor | None]:
         if self.second is None:
             return recalled, None
-        shared, hidden = rest
-        if looks_at == "batch":
-            shared = joined(self.second.keys_values(recalled), shared)
-        return self.second(recalled, shared, with_self=looks_at in ("self", "support"), bias=hidden)
+        rows, bias = shared
+        if context == "batch":
+            rows = concatenate(self.second.keys_values(recalled), rows)
+        return self.second(recalled, rows, with_self=context in ("self", "support"), bias=bias)
 
-    def _tell(self, first: Tensor | None, second: Tensor | None, looks_at: str) -> None:
-        """To a tape: weights (b, h, m) of both reads, and the mass (b, 4) on itself, others, queue and slots in each.
+    def _record_weights(self, first: Tensor | None, second: Tensor | None, context: str) -> None:
+        """Record the weights (b, h, m) of both reads and their mass (b, 4) on itself, others, queue and slots.
 
-        The first has the example itself first; so has the second, unless it looks at the batch, which comes in order.
+        Column 0 is the example itself, except in a second read with context `batch`, where rows are in batch order.
         """
         if first is not None:
             record("heterogeneous/real", first.detach())
@@ -187,17 +209,16 @@ class HeterogeneousMemory(nn.Module):
         if second is not None:
             record("heterogeneous/across", second.detach())
             mean = second.detach().float().mean(1)
-            slots = 0 if self.slots is None else len(self.slots)
-            seen, of_slots = mean.split([mean.shape[1] - slots, slots], dim=1)
-            itself = seen.diagonal()[:, None] if looks_at == "batch" else seen[:, :1].sum(1, keepdim=True)
-            others = seen.sum(1, keepdim=True) - itself
-            of_slots = of_slots.sum(1, keepdim=True)
-            record("heterogeneous/across/mass", torch.cat([itself, others, torch.zeros_like(itself), of_slots], dim=1))
+            count = 0 if self.slots is None else len(self.slots)
+            examples, slots = mean.split([mean.shape[1] - count, count], dim=1)
+            itself = examples.diagonal()[:, None] if context == "batch" else examples[:, :1].sum(1, keepdim=True)
+            others, slots = examples.sum(1, keepdim=True) - itself, slots.sum(1, keepdim=True)
+            record("heterogeneous/across/mass", torch.cat([itself, others, torch.zeros_like(itself), slots], dim=1))
 
 
-def _one(pieces: Sequence[Tensor | None], count: int) -> Tensor | None:
-    """Pieces put together again without the rows that filled the last one up."""
-    there = [piece for piece in pieces if piece is not None]
-    if len(there) < 2:
-        return there[0][:count] if there else None
-    return torch.cat(there)[:count]
+def _join(pieces: Sequence[Tensor | None], count: int) -> Tensor | None:
+    """Concatenate pieces and drop the rows that pad the last one."""
+    present = [piece for piece in pieces if piece is not None]
+    if len(present) < 2:
+        return present[0][:count] if present else None
+    return torch.cat(present)[:count]

@@ -1,12 +1,14 @@
-"""Memories as necks: a share of the features is what the memory says to them.
+"""Memories as necks: the features are interpolated with what the memory returns for them.
 
-b batch, t tokens, d width
+Shapes: b batch, t tokens, h heads, m slots, d width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +16,16 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.graft.insert import follow
-from holdfast.nn.memory.key_value import KeyValueMemory
-from holdfast.nn.memory.product_key import ProductKeyMemory
+from holdfast.nn.graft.insert import insert_after
+from holdfast.nn.memory.key_value import KeyValueMemory, KeyValueSettings
+from holdfast.nn.memory.product_key import ProductKeyMemory, ProductKeySettings
 from holdfast.nn.memory.read import Read
 
 PLACES = ("feature", "tokens", "layers")
 
 
 class MemoryBlend(nn.Module):
-    """(1 - share) z + share memory(z); with share 0 the features as they are."""
+    """(1 - share) z + share memory(z) for states of any shape (..., d); `share=0` returns z itself."""
 
     def __init__(self, memory: nn.Module, *, share: float) -> None:
         super().__init__()
@@ -36,111 +38,98 @@ class MemoryBlend(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         if self.share == 0:
             return z
-        found: Read = self.memory.read(z.reshape(-1, z.shape[-1]))  # pyright: ignore[reportCallIssue]
-        record("memory/content", found.content.detach())
-        record("memory/weights", found.weights.detach())
-        if found.slots is not None:
-            record("memory/slots", found.slots)
-        return torch.lerp(z, found.content.to(z.dtype).view_as(z), self.share)
+        output: Read = self.memory.read(z.reshape(-1, z.shape[-1]))  # pyright: ignore[reportCallIssue]
+        record("memory/content", output.content.detach())
+        record("memory/weights", output.weights.detach())
+        if output.slots is not None:
+            record("memory/slots", output.slots)
+        return torch.lerp(z, output.content.to(z.dtype).view_as(z), self.share)
 
 
 def effective_slots(weights: Tensor) -> Tensor:
-    """exp H of the mean weights (b, h, m): how many slots a batch used, were they used alike."""
+    """Return the effective number of slots of a batch: exp of the entropy of the mean weights (b, h, m)."""
     mean = weights.float().mean(dim=(0, 1))  # (m,)
     return torch.special.entr(mean).sum().exp()
 
 
+@dataclass(frozen=True)
+class BlendSettings:
+    """Settings that every memory neck has."""
+
+    share: float = 0.5  # the published lambda; 0 is the plain backbone
+    place: str = "feature"  # or, inside a transformer, `tokens` (last layer) or `layers` (one memory per layer)
+    frozen: bool = False  # leave the slots as they are initialised
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise BadInput(f"`share`, the weight of the memory in the features, must lie between 0 and 1; got {self.share}")
+        if self.place not in PLACES:
+            raise unknown("place of a memory", self.place, PLACES)
+
+
 class MemoryNeck(nn.Module):
-    """A memory on the features, or, put into a transformer, on the states of the last layer or of every layer."""
+    """A memory on the features or inside a transformer.
 
-    def __init__(self, width: int, make: Callable[[], nn.Module], *, share: float, place: str, frozen: bool) -> None:
+    Args:
+        width: Width d of the features.
+        make: Returns a new memory; called once per position.
+        **settings: Fields of `BlendSettings`: `share`, `place`, `frozen`.
+    """
+
+    def __init__(self, width: int, make: Callable[[], nn.Module], **settings: Any) -> None:
         super().__init__()
-        if not 0 <= share <= 1:
-            raise BadInput(f"share, the memory's part in the features, lies between 0 and 1, not {share}")
-        if place not in PLACES:
-            raise unknown("place of a memory", place, PLACES)
-        self.width, self.place, self.share, self.frozen = width, place, share, frozen
-        self.fused = self._part(make) if place == "feature" else nn.Identity()
-        self.make = None if place == "feature" else make
+        options = BlendSettings(**settings)
+        self.width, self.place, self.share, self.frozen = width, options.place, options.share, options.frozen
+        self.fused = self._blend(make) if self.place == "feature" else nn.Identity()
+        self.make = None if self.place == "feature" else make
 
-    def _part(self, make: Callable[[], nn.Module]) -> MemoryBlend:
+    def _blend(self, make: Callable[[], nn.Module]) -> MemoryBlend:
         return MemoryBlend(make().requires_grad_(not self.frozen), share=self.share)
 
     def attach(self, backbone: Backbone) -> None:
+        """Insert the memory into a transformer, once."""
         if self.make is not None:
             at = [-1] if self.place == "tokens" else range(len(backbone.stack()))
-            follow(backbone, at, partial(self._part, self.make))
+            insert_after(backbone, at, partial(self._blend, self.make))
             self.make = None
 
     def forward(self, z: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(z.device.type):
             return self.fused(z)
-        # one read an example is little work: to cast the slots for it would take more kernels than the read itself
+        # one read per example is little work: casting the slots would launch more kernels than the read itself
         with torch.autocast(z.device.type, enabled=False):
             return self.fused(z.float())
 
 
-def key_value(
-    width: int,
-    *,
-    share: float = 0.5,
-    place: str = "feature",
-    frozen: bool = False,
-    slots: int = 1024,
-    heads: int = 4,
-    key_width: int = 256,
-    query: str = "linear",
-    query_norm: bool = False,
-    keys_per_head: bool = True,
-    values_per_head: bool = False,
-    project: bool = False,
-    mean: bool = False,
-    similarity: str = "dot",
-    temperature: float = 1.0,
-    top: int | None = None,
-) -> MemoryNeck:
-    """A key-value memory; `share` is the published lambda, `frozen` leaves the slots as they are drawn."""
-    make = partial(
-        KeyValueMemory,
-        width,
-        slots=slots,
-        heads=heads,
-        key_width=key_width,
-        query=query,
-        query_norm=query_norm,
-        keys_per_head=keys_per_head,
-        values_per_head=values_per_head,
-        project=project,
-        mean=mean,
-        similarity=similarity,
-        temperature=temperature,
-        top=top,
-    )
-    return MemoryNeck(width, make, share=share, place=place, frozen=frozen)
+@dataclass(frozen=True)
+class KeyValueNeckSettings(KeyValueSettings, BlendSettings):
+    """Settings of the neck `memory`."""
 
 
-def product_key(
-    width: int,
-    *,
-    share: float = 0.5,
-    place: str = "feature",
-    frozen: bool = False,
-    slots: int = 65_536,
-    heads: int = 4,
-    key_width: int = 256,
-    top: int = 32,
-    query: str = "linear",
-    query_norm: bool = False,
+@dataclass(frozen=True)
+class ProductKeyNeckSettings(ProductKeySettings, BlendSettings):
+    """Settings of the neck `product-memory`."""
+
+    slots: int = 65_536  # during training, gradient and optimizer take three times the memory of the values
+
+
+def key_value(width: int, **settings: Any) -> MemoryNeck:
+    """Build a key-value memory neck; see `KeyValueNeckSettings`."""
+    return _neck(KeyValueMemory, width, KeyValueNeckSettings(**settings))
+
+
+def product_key(width: int, **settings: Any) -> MemoryNeck:
+    """Build a product-key memory neck; see `ProductKeyNeckSettings`."""
+    return _neck(ProductKeyMemory, width, ProductKeyNeckSettings(**settings))
+
+
+key_value.Settings = KeyValueNeckSettings  # pyright: ignore[reportFunctionMemberAccess]
+product_key.Settings = ProductKeyNeckSettings  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _neck(
+    memory: type[KeyValueMemory | ProductKeyMemory], width: int, settings: KeyValueNeckSettings | ProductKeyNeckSettings
 ) -> MemoryNeck:
-    """A product-key memory; while it learns, gradient and optimizer hold three more tables as large as its values."""
-    make = partial(
-        ProductKeyMemory,
-        width,
-        slots=slots,
-        heads=heads,
-        key_width=key_width,
-        top=top,
-        query=query,
-        query_norm=query_norm,
-    )
-    return MemoryNeck(width, make, share=share, place=place, frozen=frozen)
+    options = asdict(settings)
+    blend = {name: options.pop(name) for name in BlendSettings.__dataclass_fields__}
+    return MemoryNeck(width, partial(memory, width, **options), **blend)

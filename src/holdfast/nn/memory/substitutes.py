@@ -1,6 +1,6 @@
-"""Texts of other examples, whose states are read in the place of one's own: a control of what a memory is good for.
+"""Substitute texts: a control in which the memory reads the states of another text.
 
-b batch, t tokens, p texts of the pool, s tokens of its longest, d width
+Shapes: b batch, t tokens, p texts in the pool, s tokens of its longest text, d width.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question, Sentence, Tokens
 
-POOL = 64  # texts: so few that none stands for one example, so many that they are not one text
+POOL = 64  # texts: too few to stand for single examples, enough not to be one text
 FILE = "others.safetensors"
 PRIME = 1_000_003
 
 
 class SubstituteTexts:
-    """A pool of training texts; which of them a text is given depends on its own words alone, and it is never itself.
+    """Pool of training texts; a hash of an example's tokens selects its substitute, which is never the example itself.
 
-    So a prediction depends on no batch, and the pool says nothing of a label: many texts share one of its texts.
+    Predictions therefore do not depend on the batch, and the pool carries no label: many texts share a substitute.
     """
 
     def __init__(self, pool: Tokens) -> None:
@@ -36,7 +36,7 @@ class SubstituteTexts:
 
     @property
     def digest(self) -> str:
-        """A hash of the pool's words."""
+        """Hash of the pool's tokens."""
         return hashlib.sha256(self.pool.ids.numpy().tobytes() + self.pool.mask.numpy().tobytes()).hexdigest()
 
     def save(self, folder: Path) -> None:
@@ -47,33 +47,33 @@ class SubstituteTexts:
         return cls(Tokens(**load_tree(folder / FILE)))
 
     def replacements(self, x: Tokens) -> Tokens:
-        """The text of the pool for each of these, (b, s) tokens."""
+        """Return the substitute (b, s) of every text."""
         device, p = x.ids.device, len(self.sizes)
         weight = torch.arange(1, x.ids.shape[1] + 1, device=device) * 2_654_435_761 % PRIME  # (t,)
         at = (x.ids.masked_fill(~x.mask, 0) * weight).sum(1) % p  # (b,)
-        at = torch.where(self._itself(x, at), (at + 1) % p, at).cpu()
+        at = torch.where(self._is_same_text(x, at), (at + 1) % p, at).cpu()
         return inputs.to(inputs.take(self.pool, at), device)
 
-    def _itself(self, x: Tokens, at: Tensor) -> Tensor:
-        """(b,) whether it is as long and mostly the same: a text with some words hidden is itself too."""
-        found, n = self.pool.ids.to(at.device)[at], x.mask.sum(1)
-        width = min(found.shape[1], x.ids.shape[1])
-        agree = ((found[:, :width] == x.ids[:, :width]) & x.mask[:, :width]).sum(1)
+    def _is_same_text(self, x: Tokens, at: Tensor) -> Tensor:
+        """Return whether the pool's text has the same length and mostly the same tokens, (b,); some may be masked."""
+        candidates, n = self.pool.ids.to(at.device)[at], x.mask.sum(1)
+        width = min(candidates.shape[1], x.ids.shape[1])
+        agree = ((candidates[:, :width] == x.ids[:, :width]) & x.mask[:, :width]).sum(1)
         return (self.sizes.to(at.device)[at] == n) & (2 * agree > n)
 
 
-def fitted(states: Tensor, tokens: int) -> Tensor:
-    """(b, t, d) states (b, s, d) of another text, cut or filled up with nothing; (b, s) of a mask alike."""
+def fit_length(states: Tensor, tokens: int) -> Tensor:
+    """Cut or zero-pad states (b, s, d) or a mask (b, s) of another text to `tokens` positions."""
     after = tokens - states.shape[1]
     return F.pad(states, (0, after) if states.dim() == 2 else (0, 0, 0, after))
 
 
 def distinct_texts(examples: Sequence[Any]) -> list[str] | list[tuple[str, str]]:
-    """Up to a pool of different texts, or of pairs, drawn from raw examples of any task."""
-    found: list[Any] = list(dict.fromkeys(map(_text, examples)))
-    if len(found) < 2:
-        raise BadInput("encoder.memory=other needs at least two different training texts")
-    return [found[i] for i in torch.randperm(len(found))[:POOL].tolist()]
+    """Sample a pool of distinct texts or text pairs from raw examples of any task."""
+    texts: list[Any] = list(dict.fromkeys(map(_text, examples)))
+    if len(texts) < 2:
+        raise BadInput(f"encoder.memory=other needs at least 2 distinct training texts, got {len(texts)}")
+    return [texts[i] for i in torch.randperm(len(texts))[:POOL].tolist()]
 
 
 def _text(example: Any) -> str | tuple[str, str]:
