@@ -15,8 +15,8 @@ from transformers import BertConfig
 
 from holdfast.bench.harness import Result, one_thread, ratio
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.companion import Held, Second
-from holdfast.nn.backbones.pretrained import bare_module, layers_of
+from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
+from holdfast.nn.backbones.pretrained import layer_stack, module_from_config
 from holdfast.nn.graft.attention import MemoryStates, attend_to, insert_attention
 from holdfast.nn.memory.general import GeneralMemory, plan_reads
 
@@ -75,8 +75,8 @@ def _layers(device: torch.device) -> tuple[Callable[[], None], Callable[[], None
     network, x = _network(device), _tokens(device)
     layer = layer_stack(network)[0]
     other = copy.deepcopy(network)
-    insert_attention(layers_of(other), [0])
-    remembering = layers_of(other)[0]
+    insert_attention(layer_stack(other), [0])
+    remembering = layer_stack(other)[0]
     with device:
         states = torch.randn(*x.ids.shape, network.config.hidden_size, requires_grad=True)
         memory, grad = torch.randn_like(states.detach()), torch.randn_like(states.detach())

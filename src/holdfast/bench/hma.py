@@ -22,7 +22,7 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.pretrained import module_from_config
 from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.heads import Linear
-from holdfast.nn.memory.block import MemoryBlock
+from holdfast.nn.memory.block import BlockSettings, MemoryBlock
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
@@ -55,7 +55,7 @@ def _read(device: torch.device) -> Result:
     rows, width = (2048, 832) if gpu else (1024, 208)
     torch.manual_seed(0)
     with device:
-        block = MemoryBlock(width, dropout=0.0).eval()
+        block = MemoryBlock(width, BlockSettings(dropout=0.0)).eval()
         x, held = torch.randn(512, width, requires_grad=True), torch.randn(rows, width)
         hidden, grad = torch.zeros(rows), torch.randn(512, width)
     learned = (x, *block.parameters())

@@ -28,8 +28,8 @@ from holdfast.nn.graft.attention import (
     MemoryStates,
     attend_to,
     checkpoint_context,
-    graft,
-    ungraft,
+    insert_attention,
+    remove_attention,
 )
 from tests import tiny
 
@@ -80,22 +80,22 @@ def below(net, ids=IDS, mask=REAL):
 
 def test_a_memory_that_is_hidden_leaves_the_plain_network(net):
     net = net.double()  # in single precision the order of a sum may show in the sixth digit
-    hidden = MemoryStates({PLACE: torch.randn(2, 5, 32).double()}, keep=torch.zeros(2, 5, dtype=torch.bool))
+    hidden = MemoryStates({PLACE: torch.randn(2, 5, 32).double()}, visible=torch.zeros(2, 5, dtype=torch.bool))
     for mask in (REAL, torch.ones_like(REAL)):
         before = states(net, mask=mask)
-        graft(layer_stack(net), [PLACE])
+        insert_attention(layer_stack(net), [PLACE])
         with attend_to(hidden):
             assert_close(states(net, mask=mask), before, rtol=0, atol=1e-6)
-        ungraft(layer_stack(net))
+        remove_attention(layer_stack(net))
 
 
 def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothing(net):
     for mask in (REAL, torch.ones_like(REAL)):
         before, own = states(net, mask=mask), below(net, mask=mask)
-        graft(layer_stack(net), [PLACE])
+        insert_attention(layer_stack(net), [PLACE])
         with attend_to(MemoryStates({PLACE: own})), tape() as side:
             after = states(net, mask=mask)
-        ungraft(layer_stack(net))
+        remove_attention(layer_stack(net))
         assert_close(after, before, rtol=0, atol=2e-6)
         (mass,) = side["general/mass"]
         assert_close(mass, torch.full((2, 2, 5), 0.5), rtol=0, atol=1e-6)
@@ -103,7 +103,7 @@ def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothi
 
 def test_a_memory_is_read_and_learns_nothing_but_the_layer_does(net):
     before = states(net)
-    graft(layer_stack(net), [PLACE])
+    insert_attention(layer_stack(net), [PLACE])
     memory = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
     with attend_to(MemoryStates({PLACE: memory})):
         after = states(net)
@@ -117,10 +117,10 @@ def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
     before, names = states(net), list(net.state_dict())
     parts = dict(net.named_modules())
     for attention in ATTENTIONS:
-        graft(layer_stack(net), [0, 2], attention=attention)
+        insert_attention(layer_stack(net), [0, 2], attention=attention)
         assert list(net.state_dict()) == names  # a checkpoint goes in and out as ever
         assert sum(isinstance(part, MemoryAttention) for part in net.modules()) == 2
-        ungraft(layer_stack(net))
+        remove_attention(layer_stack(net))
         now = dict(net.named_modules())
         assert list(now) == list(parts)
         assert all(now[name] is parts[name] for name in parts)
@@ -129,19 +129,19 @@ def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
 
 def test_weights_trained_while_grafted_are_those_of_the_plain_network_and_modes_follow(net):
     other = copy.deepcopy(net)
-    graft(layer_stack(net), [PLACE])
+    insert_attention(layer_stack(net), [PLACE])
     net.train()
     with torch.no_grad():
         for p in net.parameters():
             p += 0.01
     other.load_state_dict(net.state_dict())  # strict
-    ungraft(layer_stack(net))
+    remove_attention(layer_stack(net))
     assert all(part.training for part in net.modules())
     assert torch.equal(states(net.eval()), states(other.eval()))
 
 
 def test_a_copy_has_parts_of_its_own(net):
-    graft(layer_stack(net), [PLACE])
+    insert_attention(layer_stack(net), [PLACE])
     other = copy.deepcopy(net)
     with torch.no_grad():
         for p in other.parameters():
@@ -150,7 +150,7 @@ def test_a_copy_has_parts_of_its_own(net):
     with attend_to(recall):
         assert bool(states(net).any())
         assert not bool(states(other).any())
-    ungraft(layer_stack(other))
+    remove_attention(layer_stack(other))
     mine = {id(p) for p in net.parameters()}
     assert not any(id(p) in mine for p in other.parameters())
 
@@ -186,7 +186,7 @@ def naive(plain: BertSelfAttention, h, m, real, attention, share):
 def test_it_is_the_equation_in_values_and_gradients(attention, networks):
     net = copy.deepcopy(networks["bert"]).double().eval()
     plain = layer_stack(net)[PLACE].attention.self
-    graft(layer_stack(net), [PLACE], attention=attention)
+    insert_attention(layer_stack(net), [PLACE], attention=attention)
     made = layer_stack(net)[PLACE].attention.self
     torch.manual_seed(0)
     h, m = (torch.randn(2, 5, 32, dtype=torch.double, requires_grad=True) for _ in range(2))
@@ -210,7 +210,7 @@ def test_it_is_the_equation_in_values_and_gradients(attention, networks):
 def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attention, networks):
     net = copy.deepcopy(networks["bert"]).double().eval()
     plain = layer_stack(net)[PLACE].attention.self
-    graft(layer_stack(net), [PLACE], attention=attention)
+    insert_attention(layer_stack(net), [PLACE], attention=attention)
     torch.manual_seed(0)
     h, m = (torch.randn(2, 5, 32, dtype=torch.double) for _ in range(2))
     share = torch.tensor([0.3, -1.0], dtype=torch.double)
@@ -242,13 +242,13 @@ def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attent
 def test_a_share_of_nothing_is_the_plain_layer(networks):
     net = copy.deepcopy(networks["roberta"]).eval()
     before = states(net)
-    graft(layer_stack(net), [PLACE], attention="gate")
+    insert_attention(layer_stack(net), [PLACE], attention="gate")
     with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)}, share={PLACE: torch.full((2,), -torch.inf)})):
         assert_close(states(net), before, rtol=0, atol=1e-6)
 
 
 def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
-    graft(layer_stack(net), range(3))
+    insert_attention(layer_stack(net), range(3))
     memory = torch.randn(2, 5, 32)
     with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
         together = states(net)
@@ -262,7 +262,7 @@ def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_a_causal_network_sees_no_later_memory(attention):
     net = tiny_gpt2().eval()
-    graft(layer_stack(net), range(3), attention=attention)
+    insert_attention(layer_stack(net), range(3), attention=attention)
     memory, share = torch.randn(1, 5, 32), dict.fromkeys(range(3), torch.zeros(2))
     for mask in (torch.ones(1, 5, dtype=torch.long), torch.tensor([[1, 1, 1, 1, 0]])):
         with attend_to(MemoryStates(dict.fromkeys(range(3), memory), share=share)):
@@ -280,13 +280,13 @@ def test_a_causal_network_sees_no_later_memory(attention):
 def test_a_causal_network_cannot_go_on_from_kept_keys():
     net = tiny_gpt2().eval()
     kept = net(input_ids=IDS[:1], use_cache=True).past_key_values
-    graft(layer_stack(net), [PLACE])
+    insert_attention(layer_stack(net), [PLACE])
     with attend_to(MemoryStates({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="word by word"):
         net(input_ids=IDS[:1, :1], past_key_values=kept)
 
 
 def test_without_a_memory_it_says_so(net):
-    graft(layer_stack(net), [PLACE])
+    insert_attention(layer_stack(net), [PLACE])
     with pytest.raises(BadInput, match="was given none"):
         states(net)
     with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)})):
@@ -297,7 +297,7 @@ def test_without_a_memory_it_says_so(net):
 
 def test_two_threads_read_their_own(networks):
     net = copy.deepcopy(networks["bert"]).eval()
-    graft(layer_stack(net), range(3))
+    insert_attention(layer_stack(net), range(3))
     memories = [torch.full((2, 5, 32), float(i)) for i in range(4)]
 
     def run(memory):
@@ -322,7 +322,7 @@ def test_two_threads_read_their_own(networks):
 @pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
 def test_gradient_checkpointing_reads_the_same_again(family, networks):
     net = copy.deepcopy(networks[family])
-    graft(layer_stack(net), range(3))
+    insert_attention(layer_stack(net), range(3))
     for part in net.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
@@ -346,9 +346,9 @@ def test_gradient_checkpointing_reads_the_same_again(family, networks):
 
 def test_other_makes_are_refused():
     with pytest.raises(BadInput, match=r"TransformerEncoderLayer has no self-attention of a known make \(Bert"):
-        graft(nn.ModuleList([nn.TransformerEncoderLayer(8, 2)]), [0])
+        insert_attention(nn.ModuleList([nn.TransformerEncoderLayer(8, 2)]), [0])
     with pytest.raises(BadInput, match="unknown attention to a memory 'crossed'"):
-        graft(nn.ModuleList(), [], attention="crossed")
+        insert_attention(nn.ModuleList(), [], attention="crossed")
 
 
 def test_a_known_name_with_another_function_is_refused(networks):
@@ -360,12 +360,12 @@ def test_a_known_name_with_another_function_is_refused(networks):
     net = copy.deepcopy(networks["bert"])
     layer_stack(net)[0].attention.self.__class__ = Sharper
     with pytest.raises(BadInput, match="Sharper attends in a way that is not known"):
-        graft(layer_stack(net), [0])
+        insert_attention(layer_stack(net), [0])
     assert layer_stack(net)[0].attention.self.training == net.training
 
 
 def test_a_layer_is_grafted_once(networks):
     net = copy.deepcopy(networks["bert"])
-    graft(layer_stack(net), [0])
+    insert_attention(layer_stack(net), [0])
     with pytest.raises(BadInput, match="reads a memory already"):
-        graft(layer_stack(net), [0])
+        insert_attention(layer_stack(net), [0])

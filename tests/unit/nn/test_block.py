@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from holdfast.bench.hma import read_repeated
 from holdfast.core.errors import BadInput
-from holdfast.nn.memory.block import MemoryBlock, joined
+from holdfast.nn.memory.block import BlockSettings, MemoryBlock, concatenate
 
 WIDTH, HEADS = 12, 3
 CHANCE = torch.Generator().manual_seed(0)
@@ -20,7 +20,7 @@ ROWS = torch.randn(7, WIDTH, generator=CHANCE)
 
 def block(**options) -> MemoryBlock:
     torch.manual_seed(1)
-    made = MemoryBlock(WIDTH, heads=HEADS, dropout=0.0, **options)
+    made = MemoryBlock(WIDTH, BlockSettings(heads=HEADS, dropout=0.0, **options))
     with torch.no_grad():  # no parameter at a value that would hide a mistake
         for p in made.parameters():
             p += 0.1 * torch.randn_like(p)
@@ -98,22 +98,22 @@ def test_weights_are_those_of_the_query_and_then_of_the_rows():
 
 def test_rows_of_several_lots_are_seen_together():
     made = block().eval()
-    lots = joined(made.keys_values(ROWS[:3]), None, made.keys_values(ROWS[3:]))
+    lots = concatenate(made.keys_values(ROWS[:3]), None, made.keys_values(ROWS[3:]))
     assert_close(made(X, lots, with_self=False)[0], made(X, made.keys_values(ROWS), with_self=False)[0])
-    assert joined(None) is None
+    assert concatenate(None) is None
 
 
 def test_its_size_is_the_published_one():
     d = 832
     with torch.device("meta"):
-        count = sum(p.numel() for p in MemoryBlock(d).parameters())
+        count = sum(p.numel() for p in MemoryBlock(d, BlockSettings()).parameters())
     assert count == 3 * (d * d + d) + (8 * d * d + 5 * d) + 6 * d
     assert count == 7_626_112
 
 
 def test_dropout_is_there_in_training_alone():
     torch.manual_seed(0)
-    made = MemoryBlock(WIDTH, heads=HEADS, dropout=0.5)
+    made = MemoryBlock(WIDTH, BlockSettings(heads=HEADS, dropout=0.5))
     assert not torch.equal(made(X, None, with_self=True)[0], made(X, None, with_self=True)[0])
     made.eval()
     assert torch.equal(made(X, None, with_self=True)[0], made(X, None, with_self=True)[0])
@@ -131,4 +131,4 @@ def test_dropout_is_there_in_training_alone():
 )
 def test_wrong_options_get_one_sentence(options, told):
     with pytest.raises(BadInput, match=told):
-        MemoryBlock(WIDTH, **{"heads": HEADS, **options})
+        MemoryBlock(WIDTH, BlockSettings(**{"heads": HEADS, **options}))

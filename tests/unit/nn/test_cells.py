@@ -21,25 +21,25 @@ def drawn(*shape, device, rows=LONGER):
 def test_a_step_and_its_way_back_are_those_of_the_plain_expression(name, device):
     cell = CELLS[name]
     sums = drawn(BLOCKS * H, device=device).contiguous()
-    before, kept_before = drawn(H, device=device), drawn(cell.kept * H, device=device)
-    h, keep = drawn(H, device=device), drawn(cell.kept * H, device=device)
-    inner_before = kept_before[..., :H] if cell.kept else torch.zeros_like(before)
+    before, kept_before = drawn(H, device=device), drawn(cell.inner_blocks * H, device=device)
+    h, keep = drawn(H, device=device), drawn(cell.inner_blocks * H, device=device)
+    inner_before = kept_before[..., :H] if cell.inner_blocks else torch.zeros_like(before)
     entered, was, c = (part.detach().clone().requires_grad_() for part in (sums, before, inner_before))
-    wanted, inner_wanted = cell.plain(entered, was, c)
+    wanted, inner_wanted = cell.step(entered, was, c)
 
     cell.forward(sums, h, keep, before, kept_before)
     assert_close(h, wanted.detach(), rtol=1e-5, atol=1e-5)
-    if cell.kept:
+    if cell.inner_blocks:
         assert_close(keep[..., :H], inner_wanted.detach(), rtol=1e-5, atol=1e-5)
 
     by_h, by_inner = drawn(H, device=device), drawn(H, device=device).clone()
-    asked = (wanted * by_h).sum() + ((inner_wanted * by_inner).sum() if cell.kept else 0)
+    asked = (wanted * by_h).sum() + ((inner_wanted * by_inner).sum() if cell.inner_blocks else 0)
     by_sums, by_was, by_c = torch.autograd.grad(asked, (entered, was, c), allow_unused=True)
     out = drawn(BLOCKS * H, device=device)
-    straight = cell.back(sums, keep, before, kept_before, by_h, by_inner, out)
+    straight = cell.backward(sums, keep, before, kept_before, by_h, by_inner, out)
     assert_close(out, by_sums, rtol=1e-5, atol=1e-5)
     assert (straight is None) == (by_was is None)
     if straight is not None:
         assert_close(straight, by_was, rtol=1e-5, atol=1e-5)
-    if cell.kept:
+    if cell.inner_blocks:
         assert_close(by_inner, by_c, rtol=1e-5, atol=1e-5)

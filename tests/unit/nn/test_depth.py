@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.graft.insert import DropBranch, add_drop_path
+from holdfast.nn.graft.insert import DropPath, add_drop_path
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 
@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
 
 def test_a_share_is_left_out_and_the_mean_stays():
     torch.manual_seed(0)
-    drop = DropBranch(0.25)
+    drop = DropPath(0.25)
     branch = torch.ones(4000, 2, 3)
     out = drop(branch)
     assert_close(out.mean(), torch.tensor(1.0), atol=0.03, rtol=0)
@@ -35,7 +35,7 @@ def test_layers_leave_both_branches_out(family, folder):
     net, x = transformer(family, folder, drop_path=0.9)
     plain, _ = transformer(family, folder)
     assert torch.equal(net(x), plain(x))
-    parts = [[part.share for part in layer.modules() if isinstance(part, DropBranch)] for layer in net.stack()]
+    parts = [[part.share for part in layer.modules() if isinstance(part, DropPath)] for layer in net.stack()]
     assert [set(shares) for shares in parts] == [{0.0}, {0.45}, {0.9}]
     last, states = net.stack()[-1].train(), torch.randn(400, 4, net.width)
     out = last(states)
@@ -50,7 +50,7 @@ def test_a_folder_keeps_it(folder, tmp_path):
     again.load_state_dict(net.state_dict())
     assert again.settings == net.settings
     assert torch.equal(again.eval()(x), net(x))
-    assert [p.share for p in again.modules() if isinstance(p, DropBranch)] == [0.0, 0.15, 0.3]
+    assert [p.share for p in again.modules() if isinstance(p, DropPath)] == [0.0, 0.15, 0.3]
 
 
 def test_what_cannot_be_is_said():

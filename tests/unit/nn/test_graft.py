@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.resnet import ResNet
 from holdfast.nn.backbones.small import CNN, MLP, Features
-from holdfast.nn.graft.insert import Followed, append_layer, follow
+from holdfast.nn.graft.insert import FollowedLayer, append_layer, insert_after
 from tests.unit.nn.transformers import FAMILIES, transformer
 
 
@@ -37,8 +37,8 @@ def folder(tmp_path_factory):
 def test_a_part_follows_its_layers_and_is_used(family, at, folder):
     net, x = transformer(family, folder)
     before = net(x)
-    follow(net, at, Shift)
-    places = [isinstance(layer, Followed) for layer in net.stack()]
+    insert_after(net, at, Shift)
+    places = [isinstance(layer, FollowedLayer) for layer in net.stack()]
     assert places == [i in {j % 3 for j in at} for i in range(3)]
     assert torch.equal(net(x), before)  # a part that does nothing changes nothing
     net(x).square().sum().backward()
@@ -59,7 +59,7 @@ def test_a_part_sees_the_states_and_the_rest_passes_by():
     part = Shift(3)
     with torch.no_grad():
         part.by.fill_(1.0)
-    states, mask = Followed(Layer(), part)(torch.ones(2, 4, 3), mask=7)
+    states, mask = FollowedLayer(Layer(), part)(torch.ones(2, 4, 3), mask=7)
     assert_close(states, torch.full((2, 4, 3), 3.0))
     assert mask == 7
 
@@ -91,7 +91,7 @@ def test_one_more_layer_is_whole_fresh_and_used(family, folder):
 
 @pytest.mark.parametrize("backbone", [MLP(inputs=3), CNN(size=8), ResNet(size=16)], ids=lambda b: type(b).__name__)
 def test_a_backbone_without_layers_says_so(backbone):
-    for put in (lambda: append_layer(backbone), lambda: follow(backbone, [-1], Shift)):
+    for put in (lambda: append_layer(backbone), lambda: insert_after(backbone, [-1], Shift)):
         with pytest.raises(BadInput, match=f"{type(backbone).__name__} has no stack of layers .* use a transformer"):
             put()
 

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.vit import VisionTransformer
-from holdfast.nn.graft.insert import Prompted, insert_prompts, prompt_parameters
+from holdfast.nn.graft.insert import PromptedLayer, insert_prompts, prompt_parameters
 from holdfast.nn.model import tune
 from tests.unit.nn.transformers import transformer
 
@@ -31,7 +31,7 @@ class Mean(nn.Module):
 @pytest.mark.parametrize("tuples", [True, False])
 @pytest.mark.parametrize("stay", [True, False])
 def test_tokens_join_after_the_first_and_stay_or_go(tuples, stay):
-    layer, states = Prompted(Mean(tuples=tuples), 2, 3, stay=stay), torch.arange(24.0).view(2, 4, 3)
+    layer, states = PromptedLayer(Mean(tuples=tuples), 2, 3, stay=stay), torch.arange(24.0).view(2, 4, 3)
     out = layer(states, 7)
     if tuples:
         out, extra = out
@@ -44,7 +44,7 @@ def test_tokens_join_after_the_first_and_stay_or_go(tuples, stay):
 
 def test_they_are_drawn_small():
     torch.manual_seed(0)
-    made = Prompted(nn.Identity(), 50, 200, stay=True)
+    made = PromptedLayer(nn.Identity(), 50, 200, stay=True)
     assert float(made.prompts.detach().std()) == pytest.approx(0.02, rel=0.05)
 
 
@@ -56,12 +56,12 @@ def test_shallow_prompts_are_carried_and_deep_ones_are_fresh_at_every_layer(fami
     lengths: list[int] = []
     for prompt, count in (("shallow", 1), ("deep", 3)):
         net, _ = transformer(family, tmp_path, pooling=pooling, prompt=prompt, prompts=4)
-        assert [isinstance(layer, Prompted) for layer in net.stack()] == [i < count for i in range(3)]
+        assert [isinstance(layer, PromptedLayer) for layer in net.stack()] == [i < count for i in range(3)]
         assert sum(p.numel() for p in prompt_parameters(net)) == count * 4 * 32
         assert sum(p.numel() for p in net.parameters()) == sum(p.numel() for p in plain.parameters()) + count * 4 * 32
         lengths.clear()
         for layer in net.stack():
-            inner = layer.layer if isinstance(layer, Prompted) else layer
+            inner = layer.layer if isinstance(layer, PromptedLayer) else layer
             inner.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
         features = net(x)
         assert features.shape == plain(x).shape

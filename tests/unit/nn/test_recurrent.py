@@ -34,7 +34,7 @@ def texts(dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 def naive(made: RecurrentLayer, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """(b, t, 2h) one row, one direction, one step and one slot at a time."""
-    keys, values = made.bank.first() if made.bank is not None else (None, None)
+    keys, values = made.bank.segments() if made.bank is not None else (None, None)
     out = []
     for row, length in zip(x, lengths.tolist(), strict=True):
         sides = []
@@ -44,7 +44,7 @@ def naive(made: RecurrentLayer, x: torch.Tensor, lengths: torch.Tensor) -> torch
             found = {}
             for step, i in enumerate(order):
                 entering = row[i] @ made.by_input[g]
-                if keys is not None and (step > 0 or made.first_read == "uniform"):
+                if keys is not None and (step > 0 or made.options.first_read == "uniform"):
                     raw = [torch.exp(h @ key) for key in keys[g]]
                     content = sum(a / sum(raw) * value for a, value in zip(raw, values[g], strict=True))
                     entering = entering + content @ made.by_content[g]
@@ -204,7 +204,7 @@ def test_weights_and_masses_go_to_a_tape_alone_and_sum_to_one():
     assert_close(mass, torch.stack([weights[..., :4].sum(-1), weights[..., 4:].sum(-1)], -1))
     # by hand: the row of two steps reads once, with the state after its first word
     first = made(x[4:, :1], torch.tensor([1])).last()[0, :3]
-    assert_close(weights[4, 0], (made.bank.first()[0][0] @ first).softmax(-1))
+    assert_close(weights[4, 0], (made.bank.segments()[0][0] @ first).softmax(-1))
     with tape() as heard:
         made(x, LENGTHS, segments=1)
     assert_close(heard["memory/mass"][0][..., 0], reads)

@@ -12,7 +12,7 @@ CLOSE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 2e-2}
 
 @pytest.fixture(autouse=True)
 def kernels_for_few_scores_too(monkeypatch):
-    monkeypatch.setattr(softmax, "LEAST", 0)
+    monkeypatch.setattr(softmax, "LEAST_SCORES", 0)
 
 
 def plain(scores):

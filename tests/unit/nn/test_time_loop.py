@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from holdfast.nn.recurrent.cells import CELLS, LSTM
 from holdfast.nn.recurrent.loop import unroll
-from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, plain
+from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_loop
 
 ACTIVE = (3, 3, 2, 1)
 
@@ -47,7 +47,7 @@ def test_it_equals_the_plain_expression(cell, slots, zero_first, active):
     x, weights = parts(cell, slots=slots)
     schedule = Schedule(active, zero_first=zero_first)
     states, read = unroll(x, weights, CELLS[cell], schedule)
-    wanted = plain(x, weights, CELLS[cell], schedule)
+    wanted = reference_loop(x, weights, CELLS[cell], schedule)
     assert_close(states, wanted)
     grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     options = {"retain_graph": True, "materialize_grads": True}
@@ -71,9 +71,9 @@ def test_from_a_start_it_equals_the_plain_expression(cell, slots, inner, active)
     x, weights = parts(cell, slots=slots)
     schedule, start = Schedule(active, zero_first=False), begun(active[0], inner=inner)
     states, read = unroll(x, weights, CELLS[cell], schedule, start)
-    wanted = plain(x, weights, CELLS[cell], schedule, start)
+    wanted = reference_loop(x, weights, CELLS[cell], schedule, start)
     assert_close(states, wanted)
-    assert not torch.allclose(states, plain(x, weights, CELLS[cell], schedule))
+    assert not torch.allclose(states, reference_loop(x, weights, CELLS[cell], schedule))
     assert read.shape[1] == (9 if slots else 0)
     grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     every = [*learned(x, weights), *(part for part in start if part is not None)]

@@ -101,7 +101,7 @@ class MemoryAttention(nn.Module):
             raise BadInput("memory attention was called without a memory: call it inside `attend_to`, or ungraft first")
         past = arguments.get("past_key_values")
         if past is not None and past.get_seq_length(self.number) > 0:
-            raise BadInput("memory attention reads complete texts and does not support past_key_values: set use_cache=False")
+            raise BadInput("memory attention needs complete texts, without past_key_values: call with use_cache=False")
         memory, norm = active.memory[self.place].to(states.dtype), self.plain[1]
         query, keys, values = self._project(states, memory if norm is None else norm(memory))
         mask, bias = arguments.get("attention_mask"), arguments.get("position_bias")
@@ -115,7 +115,7 @@ class MemoryAttention(nn.Module):
             both = None
             if own_mask is not None and memory_mask is not None:
                 both = torch.cat([own_mask.expand_as(memory_mask), memory_mask], dim=-1)
-            if listening() and not self.training:
+            if is_recording() and not self.training:
                 record("general/mass", _memory_mass(query, keys, both, self.scale))
             mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=both, **options)  # (b, h, t, q)
         else:
@@ -131,7 +131,7 @@ class MemoryAttention(nn.Module):
             if self.attention == "gate":
                 share = active.share[self.place].sigmoid().to(plain.dtype)[:, None, None]
                 mixed = torch.lerp(plain, mixed, share)
-            if listening() and not self.training:
+            if is_recording() and not self.training:
                 record("general/mass", share[..., 0].detach().expand(query.shape[:3]))
         out = mixed.transpose(1, 2).flatten(2)  # (b, t, d)
         for name in self.family.out:

@@ -1,12 +1,9 @@
-"""From what a user asks for to entries: which part goes where in a network, with every setting resolved.
-
-d width
-"""
+"""Resolve a user's graft request to entries: which part is inserted where, with all settings."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 from torch import nn
@@ -14,142 +11,142 @@ from torch import nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.nn.experts.graft import LAYER_CHOICES, expert_settings, feed_forward_names, layer_indices
 from holdfast.nn.graft.holder import Entry
-from holdfast.nn.memory.general import plan_reads
-from holdfast.nn.memory.key_value import KeyValueMemory
+from holdfast.nn.memory.general import GeneralSettings, ReadSettings, plan_reads
+from holdfast.nn.memory.key_value import KeyValueSettings
+from holdfast.nn.memory.neck import BlendSettings
 
-SLOTS = tuple(name for name in inspect.signature(KeyValueMemory).parameters if name != "width")
-MEMORY = ("at", "share", "width", *SLOTS)
-READS = ("layers", "source", "chunks", "states")
-GENERAL = ("network", "strategy", *READS, "attention", "mask", "gate", "share")
 At = str | int | Sequence[str | int] | None
 
 
-def memories(module: nn.Module, given: int | Mapping[str, Any]) -> list[Entry]:
-    """A memory after each of some layers, or after parts by their names; a number is how many slots it has."""
-    told: dict[str, Any] = {"slots": given} if isinstance(given, int) else dict(given)
-    for key in told:
-        if key not in MEMORY:
-            raise unknown("setting of a memory", key, MEMORY)
-    share, at, width = told.pop("share", 0.5), told.pop("at", None), told.pop("width", None)
-    if not 0 <= share <= 1:
-        raise BadInput(f"share, the memory's part in the features, lies between 0 and 1, not {share}")
+def memories(module: nn.Module, request: int | Mapping[str, Any]) -> list[Entry]:
+    """Return one entry per memory, given a number of slots or settings with `at`, `share` and `width`."""
+    settings: dict[str, Any] = {"slots": request} if isinstance(request, int) else dict(request)
+    _check_names("setting of a memory", settings, ("at", "share", "width", *_names(KeyValueSettings)))
+    share, at, width = settings.pop("share", 0.5), settings.pop("at", None), settings.pop("width", None)
+    BlendSettings(share=share)  # raises unless the share lies between 0 and 1
     return [
-        {"kind": "memory", "at": place, "width": width or _width(module, place), "share": share, "settings": told}
-        for place in _places(module, at)
+        {"kind": "memory", "at": name, "width": width or _width(module, name), "share": share, "settings": settings}
+        for name in _module_names(module, at)
     ]
 
 
-def experts(module: nn.Module, given: int | Mapping[str, Any]) -> list[Entry]:
-    """Experts in each of some layers, or in blocks by their names; a number is how many there are."""
-    told: dict[str, Any] = {"count": given} if isinstance(given, int) else dict(given)
-    feed, at = told.pop("feed", None), told.pop("at", LAYER_CHOICES[0])
-    options = expert_settings({"count": 6} | told)
+def experts(module: nn.Module, request: int | Mapping[str, Any]) -> list[Entry]:
+    """Return one entry per expert layer, given a number of experts or settings with `at` and `feed`."""
+    settings: dict[str, Any] = {"count": request} if isinstance(request, int) else dict(request)
+    feed, at = settings.pop("feed", None), settings.pop("at", LAYER_CHOICES[0])
+    options = expert_settings({"count": 6} | settings)
     if options is None:
-        raise BadInput("experts are at least one: leave them out to have none")
+        raise BadInput("`experts` must be at least 1, got 0: remove it for a network without experts")
     del options["at"]
     names = [at] if isinstance(at, str) else at
     if isinstance(names, Sequence) and names and all(isinstance(n, str) and n not in LAYER_CHOICES for n in names):
-        blocks = [_known(module, name) for name in names]
+        blocks = [_existing(module, name) for name in names]
     else:
         stack = _stack(module)
         blocks = [stack[i] for i in layer_indices(at, len(stack))]
-    found = []
+    entries = []
     for block in blocks:
         names = feed_forward_names(module.get_submodule(block)) if feed is None else _feed(module, block, feed)
-        found.append({"kind": "experts", "at": block, "feed": list(names), "settings": options})
-    return found
+        entries.append({"kind": "experts", "at": block, "feed": list(names), "settings": options})
+    return entries
 
 
-def general_memory(module: nn.Module, given: nn.Module | Mapping[str, Any]) -> tuple[Entry, nn.Module]:
-    """What chosen layers read of a general network, and that network."""
-    told: dict[str, Any] = {"network": given} if isinstance(given, nn.Module) else dict(given)
-    for key in told:
-        if key not in GENERAL:
-            raise unknown("setting of a general memory", key, GENERAL)
-    network = told.pop("network", None)
+def general_memory(module: nn.Module, request: nn.Module | Mapping[str, Any]) -> tuple[Entry, nn.Module]:
+    """Return the entry of a general memory and the general network."""
+    settings: dict[str, Any] = {"network": request} if isinstance(request, nn.Module) else dict(request)
+    _check_names("setting of a general memory", settings, ("network", *_names(ReadSettings), *_names(GeneralSettings)))
+    network = settings.pop("network", None)
     if not isinstance(network, nn.Module) or network is module:
-        raise BadInput("general needs a second network, such as the model before it saw the domain, as its 'network'")
-    for each in (module, network):
-        if "config" not in vars(each):
-            raise BadInput(f"{type(each).__name__} is no network of transformers, which a general memory is for")
-    asked = {name: told.pop(name) for name in READS if name in told}
+        raise BadInput("`general` needs a second network as its `network`, e.g. the model before domain adaptation")
+    for net in (module, network):
+        if "config" not in vars(net):
+            raise BadInput(f"a general memory needs transformers models, got {type(net).__name__}")
+    plan = {name: settings.pop(name) for name in _names(ReadSettings) if name in settings}
     depth = {"depth": len(_stack(module)), "general": len(_stack(network))}
-    reads = plan_reads(told.pop("strategy", "chunk-gated"), **depth, **asked)
-    settings = {"attention": "memory", "mask": "keys", "gate": "normal", "share": 0.0} | told
-    return {"kind": "general", "reads": [[i, list(sources)] for i, sources in reads.items()], **settings}, network
+    reads = plan_reads(plan.pop("strategy", ReadSettings.strategy), **depth, **plan)
+    entry = {"kind": "general", "reads": [[i, list(sources)] for i, sources in reads.items()]}
+    return {**entry, **asdict(GeneralSettings(**settings))}, network
 
 
-def _places(module: nn.Module, at: At) -> list[str]:
-    """Dotted names: of layers by their numbers, from 0 or from the end; of all of them; or as they are given."""
+def _names(settings: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(settings))
+
+
+def _check_names(what: str, settings: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in settings:
+        if name not in known:
+            raise unknown(what, name, known)
+
+
+def _module_names(module: nn.Module, at: At) -> list[str]:
+    """Return dotted module names for layer numbers (from 0 or from the end), "all", or names."""
     if at is None:
-        stack = _stack(module, needed=False)
+        stack = _stack(module, required=False)
         return [stack[-1] if stack else ""]
     if at == "all":
         return _stack(module)
-    found = []
-    for each in [at] if isinstance(at, str | int) else at:
-        if isinstance(each, str):
-            found.append(_known(module, each))
+    names = []
+    for item in [at] if isinstance(at, str | int) else at:
+        if isinstance(item, str):
+            names.append(_existing(module, item))
             continue
         stack = _stack(module)
-        if not -len(stack) <= each < len(stack):
-            raise BadInput(f"at names a layer from 0 to {len(stack) - 1}, or from the end, not {each}")
-        found.append(stack[each])
-    if not found or len(set(found)) < len(found):
-        raise BadInput(f"at names one place or several, and each once, not {at!r}")
-    return found
+        if not -len(stack) <= item < len(stack):
+            raise BadInput(f"`at` must name a layer from 0 to {len(stack) - 1}, or count from the end; got {item}")
+        names.append(stack[item])
+    if not names or len(set(names)) < len(names):
+        raise BadInput(f"`at` must name at least one module and no duplicates, got {at!r}")
+    return names
 
 
-def _stack(module: nn.Module, *, needed: bool = True) -> list[str]:
-    """The names of the layers: of the longest list of modules."""
+def _stack(module: nn.Module, *, required: bool = True) -> list[str]:
+    """Return the names of the layers: the items of the longest ModuleList."""
     lists = {name: len(part) for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)}
     if not lists:
-        if needed:
-            raise BadInput(
-                f"{type(module).__name__} has no stack of layers: name the places as its named_modules() names them"
-            )
+        if required:
+            raise BadInput(f"{type(module).__name__} has no list of layers: set `at` to names from its named_modules()")
         return []
-    name = max(lists, key=lambda each: lists[each])
+    name = max(lists, key=lambda key: lists[key])
     return [f"{name}.{i}" for i in range(lists[name])]
 
 
-def _known(module: nn.Module, name: str) -> str:
-    names = [each for each, _ in module.named_modules()]
+def _existing(module: nn.Module, name: str) -> str:
+    names = [known for known, _ in module.named_modules()]
     if name not in names:
         raise unknown(f"part of {type(module).__name__}", name, names[1:])
     return name
 
 
 def _feed(module: nn.Module, block: str, feed: Sequence[str]) -> tuple[str, ...]:
-    """The names of a linear map up, an activation and a linear map down in a block, if they are that."""
+    """Check the names of the first linear layer, the activation and the second linear layer of a block."""
     if isinstance(feed, str) or len(feed) != 3:
-        raise BadInput("feed names three parts of a block: its linear map up, its activation, its linear map down")
-    up, _, down = (module.get_submodule(_known(module, f"{block}.{name}" if block else name)) for name in feed)
+        raise BadInput(f"`feed` must name three modules of a block: linear, activation, linear; got {feed!r}")
+    up, _, down = (module.get_submodule(_existing(module, f"{block}.{name}" if block else name)) for name in feed)
     if not isinstance(up, nn.Linear) or not isinstance(down, nn.Linear) or up.out_features != down.in_features:
-        raise BadInput(f"{feed[0]} and {feed[2]} of '{block}' are no linear maps that fit: one up, one down")
+        raise BadInput(f"`feed`: {feed[0]} and {feed[2]} of '{block}' must be linear layers of matching width")
     return tuple(feed)
 
 
-def _width(module: nn.Module, place: str) -> int:
-    """(d) how wide what a part gives is, where its kind or the network's configuration says so."""
-    if place in _stack(module, needed=False) and "config" in vars(module):
+def _width(module: nn.Module, name: str) -> int:
+    """Return the output width of a module, from its type or from the network's configuration."""
+    if name in _stack(module, required=False) and "config" in vars(module):
         return int(vars(module)["config"].hidden_size)
-    found = _out(module.get_submodule(place))
-    if found is None:
-        kind = type(module.get_submodule(place)).__name__
-        raise BadInput(f"how wide the output of '{place}' ({kind}) is cannot be seen: say it, memory={{'width': ...}}")
-    return found
+    width = _output_width(module.get_submodule(name))
+    if width is None:
+        kind = type(module.get_submodule(name)).__name__
+        raise BadInput(f"the output width of '{name}' ({kind}) is unknown: set memory={{'width': ...}}")
+    return width
 
 
-def _out(part: nn.Module) -> int | None:
-    match part:
+def _output_width(module: nn.Module) -> int | None:
+    match module:
         case nn.Linear():
-            return part.out_features
+            return module.out_features
         case nn.LayerNorm():
-            return int(part.normalized_shape[-1])
+            return int(module.normalized_shape[-1])
         case nn.BatchNorm1d():
-            return part.num_features
+            return module.num_features
         case nn.Sequential():
-            known = (_out(each) for each in reversed(part))
-            return next((width for width in known if width is not None), None)
+            widths = (_output_width(child) for child in reversed(module))
+            return next((width for width in widths if width is not None), None)
     return None

@@ -64,7 +64,7 @@ class SegmentedSlots(nn.Module):
     def segments(self, count: int | None = None) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first `count` segments (default: all), concatenated over slots."""
         if count is not None and not 1 <= count <= len(self.keys):
-            raise BadInput(f"`segments` must lie between 1 and {len(self.keys)}, the segments of this memory; got {count}")
+            raise BadInput(f"`segments` must lie between 1 and {len(self.keys)} for this memory, got {count}")
         keys, values = list(self.keys)[:count], list(self.values)[:count]
         return (keys[0], values[0]) if len(keys) == 1 else (torch.cat(keys, -2), torch.cat(values, -2))
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
-from holdfast.core.tape import listening, record
-from holdfast.nn.backbones.companion import Second
-from holdfast.nn.backbones.pretrained import layers_of
+from holdfast.core.tape import is_recording, record
+from holdfast.nn.backbones.companion import GeneralEncoder
+from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.graft.attention import MemoryStates, attend_to, insert_attention, is_causal
 from holdfast.nn.memory.substitutes import SubstituteTexts, fit_length
 
@@ -236,18 +236,24 @@ class GeneralMemory(nn.Module):
     tape_name = "general/mass"
 
     def __init__(
-        self, network: Any, second: Second, reads: Reads, *, others: SubstituteTexts | None = None, **settings: Any
+        self,
+        network: Any,
+        second: GeneralEncoder,
+        reads: Reads,
+        *,
+        others: SubstituteTexts | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__()
         options = GeneralSettings(**settings)
-        layers, config = layers_of(network), network.config
+        layers, config = layer_stack(network), network.config
         self.width = int(config.hidden_size)
         if second.width != self.width:
             raise BadInput(
                 f"the general model has width {second.width} and the domain model {self.width}: the projections are "
                 "shared, so use two models of the same width"
             )
-        if is_causal(layers) and not is_causal(layers_of(second.module)):
+        if is_causal(layers) and not is_causal(layer_stack(second.module)):
             raise BadInput("a causal network cannot read a general model that sees later tokens: use a causal one")
         if is_causal(layers) and options.mask == "legacy":
             raise BadInput("encoder.mask=legacy lets a causal network see later tokens: use encoder.mask=keys")
@@ -261,7 +267,7 @@ class GeneralMemory(nn.Module):
         self.settings: dict[str, Any] = {
             "reads": [[place, list(sources)] for place, sources in reads.items()],
             "attention": self.attention,
-            "frozen": second.held is not None,
+            "frozen": second.frozen is not None,
             "digest": second.digest,
         }
         if self.mask != "keys":

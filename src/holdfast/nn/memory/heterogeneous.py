@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.tape import exporting, listening, record
+from holdfast.core.tape import exporting, is_recording, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, concatenate
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 
@@ -126,7 +126,7 @@ class HeterogeneousMemory(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         context = "self" if not self.across else "batch" if self.training else self.context
-        recording = listening() and not self.training
+        recording = is_recording() and not self.training
         queue, shared = self._queue_rows(), self._shared_rows(context)
         # an exported program must accept any number of rows, but the number of pieces would be fixed
         undivided = self.training or context == "batch" or exporting()

@@ -62,7 +62,7 @@ class BlendSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise BadInput(f"`share`, the weight of the memory in the features, must lie between 0 and 1; got {self.share}")
+            raise BadInput(f"`share`, the weight of the memory, must lie between 0 and 1; got {self.share}")
         if self.place not in PLACES:
             raise unknown("place of a memory", self.place, PLACES)
 

@@ -107,9 +107,9 @@ def best_pairs(scores: Tensor, k: int) -> Tensor:
     Only the k best scores of each list can contribute. After sorting both lists, the pair of the i-th and j-th best
     (counted from 1) has i j - 1 other pairs that are at least as good, so pairs with i j > k are skipped.
     """
-    fast = kernels("best", scores)
-    if fast is not None and max(scores.shape[-1], k * k) <= fast.LONGEST:
-        return fast.best_sums(*fast.best(scores, k), k)
+    fast = kernels("memory", scores)
+    if fast is not None and max(scores.shape[-1], k * k) <= fast.MAX_CANDIDATES:
+        return fast.top_sums(*fast.top_scores(scores, k), k)
     values, positions = scores.topk(k, dim=-1)  # (2, r, k), sorted
     i, j = (torch.tensor(ranks, device=scores.device) for ranks in _candidate_ranks(k))  # (p,) each
     wide = torch.promote_types(scores.dtype, torch.float32)

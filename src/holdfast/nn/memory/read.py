@@ -148,15 +148,15 @@ class _WeightedRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         table, rows, weights = ctx.saved_tensors
         (grad,), (needs_table, _, needs_weights, _) = grads, ctx.needs_input_grad
-        fast = kernels("rows", table)
+        fast = kernels("memory", table)
         if torch.is_grad_enabled():  # this gradient will be differentiated
             grad_table, grad_weights = _plain_gradients(table, rows, weights, grad)
-        elif fast is not None and table.shape[1] <= fast.WIDEST:
+        elif fast is not None and table.shape[1] <= fast.MAX_WIDTH:
             grad, table, rows, weights = grad.contiguous(), table.contiguous(), rows.contiguous(), weights.contiguous()
             if needs_table:
                 grad_table, grad_weights = fast.gradients(table, rows, weights, grad, sparse=ctx.sparse)
             else:
-                grad_table, grad_weights = None, fast.dots(table, rows, grad)
+                grad_table, grad_weights = None, fast.weight_gradient(table, rows, grad)
         else:
             grad_table, grad_weights = _bag_gradients(
                 table, rows, weights, grad, needs_table=needs_table, sparse=ctx.sparse
@@ -188,8 +188,8 @@ def _bag_gradients(
 def softmax_sum(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return sum_h softmax_m(scores), (b, m), and the weights (h, b, m); both are differentiable."""
     many = not exporting() and scores.numel() >= LEAST_SCORES  # an exported program must not depend on the batch size
-    fast = kernels("heads", scores) if many else None
-    if fast is not None and scores.shape[-1] <= fast.WIDEST:
+    fast = kernels("memory", scores) if many else None
+    if fast is not None and scores.shape[-1] <= fast.MAX_SLOTS:
         return _SoftmaxSum.apply(scores)  # pyright: ignore[reportReturnType]
     weights = scores.softmax(dim=-1)
     return weights.sum(dim=0), weights
@@ -216,7 +216,7 @@ class _SoftmaxSum(torch.autograd.Function):
         if grad_total is None and grad_weights is None:
             return None
         if grad_weights is None and grad_total is not None and not torch.is_grad_enabled():
-            return kernels("heads", weights).gradient(weights, grad_total.contiguous())
+            return kernels("memory", weights).softmax_sum_gradient(weights, grad_total.contiguous())
         if grad_total is None:
             grad = grad_weights
         else:

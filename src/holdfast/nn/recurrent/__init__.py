@@ -1,1 +1,1 @@
-"""recurrent."""
+"""LSTM and GRU with a memory read at every step."""

@@ -1,12 +1,14 @@
-"""An LSTM or GRU whose input at each step is joined by what its last state reads from a bank of slots.
+"""LSTM and GRU layers whose input at each step includes what the previous state reads from a bank of slots.
 
-b batch, t steps, p steps of all rows together, g directions, e input width, h hidden units, m slots, s segments,
-d width of a value
+Shapes: b batch, t steps, p rows of all steps together, g directions, e input width, h hidden units, m slots,
+s segments, d value width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,57 +25,78 @@ from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, ref
 FIRST_READS = ("zero", "uniform")
 
 
+@dataclass(frozen=True)
+class RecurrentSettings:
+    """Settings of a recurrent layer."""
+
+    cell: str = "lstm"  # or `gru`
+    slots: int = 0  # slots per direction; 0: no bank
+    slot_width: int | None = None  # width of the values; default: the input width
+    directions: int = 2
+    first_read: str = "zero"  # at the first step read nothing; `uniform`: read all slots with equal weight
+
+    def __post_init__(self) -> None:
+        if self.cell not in CELLS:
+            raise unknown("cell", self.cell, CELLS)
+        if self.first_read not in FIRST_READS:
+            raise unknown("first read", self.first_read, FIRST_READS)
+        if self.slots < 0 or self.directions not in (1, 2) or (self.slot_width is not None and self.slot_width < 1):
+            raise BadInput(
+                f"`slots` must be at least 0, `slot_width` at least 1, `directions` 1 or 2; got {self.slots}, "
+                f"{self.slot_width} and {self.directions}"
+            )
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of hidden units that the input and the state contribute to."""
+        by_input, by_state = CELLS[self.cell].by_input, CELLS[self.cell].by_state
+        return by_input.stop - by_input.start, by_state.stop - by_state.start
+
+
 class RecurrentLayer(nn.Module):
     """h_i = cell(h_{i-1}, [x_i; c_i]) with c_i = sum_j softmax_j(<h_{i-1}, k_j>) v_j (Asghar et al., 2020, Eqs. 1-2).
 
-    Each direction has a cell and a bank of its own. Without slots it is the plain network. At the first step there is
-    no state to read with: `zero` reads nothing, `uniform` all slots alike. A row's result depends on its own steps
-    alone, whatever else the batch holds and however far it is padded.
+    Each direction has its own cell and bank; without slots it is a plain LSTM or GRU. The result of a row depends
+    only on its own steps, not on the rest of the batch or on padding.
+
+    Args:
+        inputs: Input width e.
+        hidden: Hidden units h per direction.
+        **settings: Fields of `RecurrentSettings`: `cell`, `slots`, `slot_width`, `directions`, `first_read`.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        hidden: int,
-        *,
-        cell: str = "lstm",
-        slots: int = 0,
-        slot_width: int | None = None,
-        directions: int = 2,
-        first_read: str = "zero",
-    ) -> None:
+    Settings = RecurrentSettings
+
+    def __init__(self, inputs: int, hidden: int, **settings: Any) -> None:
         super().__init__()
-        if cell not in CELLS:
-            raise unknown("cell", cell, CELLS)
-        if first_read not in FIRST_READS:
-            raise unknown("first read", first_read, FIRST_READS)
-        if min(inputs, hidden, 1 if slot_width is None else slot_width) < 1 or slots < 0 or directions not in (1, 2):
-            raise BadInput("widths must be at least 1, slots at least 0, directions 1 or 2")
-        self.cell, self.hidden, self.directions, self.first_read = cell, hidden, directions, first_read
-        entering, carried = (blocks * hidden for blocks in self._blocks())
-        width = inputs if slot_width is None else slot_width
-        self.by_input = nn.Parameter(torch.empty(directions, inputs, entering))
-        self.by_state = nn.Parameter(torch.empty(directions, hidden, carried))
-        self.bias = nn.Parameter(torch.empty(directions, BLOCKS * hidden))
-        self.by_content = nn.Parameter(torch.empty(directions, width, entering)) if slots else None
+        self.options = options = RecurrentSettings(**settings)
+        if min(inputs, hidden) < 1:
+            raise BadInput(f"`inputs` and `hidden` must be at least 1, got {inputs} and {hidden}")
+        self.cell, self.hidden, self.directions = options.cell, hidden, options.directions
+        entering, carried = (blocks * hidden for blocks in options.blocks)
+        slots, width = options.slots, inputs if options.slot_width is None else options.slot_width
+        self.by_input = nn.Parameter(torch.empty(self.directions, inputs, entering))
+        self.by_state = nn.Parameter(torch.empty(self.directions, hidden, carried))
+        self.bias = nn.Parameter(torch.empty(self.directions, BLOCKS * hidden))
+        self.by_content = nn.Parameter(torch.empty(self.directions, width, entering)) if slots else None
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
-        self.bank = MemoryBank(slots, directions=directions, hidden=hidden, width=width) if slots else None
+        self.bank = MemoryBank(slots, directions=self.directions, hidden=hidden, width=width) if slots else None
 
     @property
     def tape_name(self) -> str:
         return "" if self.bank is None else "memory/weights"
 
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
-        """More slots for every direction; the new parameters, for an optimizer to adopt."""
+        """Add slots for every direction and return the new parameters, for the optimizer."""
         if self.bank is None:
-            raise BadInput("a network without slots has no bank that could grow: begin with at least one slot")
+            raise BadInput("a layer without a bank cannot grow: start with `slots` of at least 1")
         return self.bank.grow(slots, domain=domain)
 
     def widen(self, units: int) -> None:
-        """More hidden units, joined to the old ones both ways and to every slot; all parameters but values are new."""
+        """Add hidden units, fully connected to the old ones; all parameters except the values are replaced."""
         check_units(units, "a wider state")
-        entering, carried = self._blocks()
+        entering, carried = self.options.blocks
         self.by_input = expand_units(self.by_input, units, blocks=entering)
         self.by_state = expand_units(self.by_state, units, blocks=carried, rows=units)
         self.bias = expand_units(self.bias, units, blocks=BLOCKS)
@@ -83,65 +106,104 @@ class RecurrentLayer(nn.Module):
         self.hidden += units
 
     def widening_cost(self, units: int) -> int:
-        """How many parameters `widen` would add."""
-        (entering, carried), slots = self._blocks(), 0 if self.bank is None else self.bank.slots
+        """Return the number of parameters that `widen(units)` adds."""
+        (entering, carried), slots = self.options.blocks, 0 if self.bank is None else self.bank.slots
         inputs = self.by_input.shape[1] + (0 if self.by_content is None else self.by_content.shape[1])
         by_state = carried * ((self.hidden + units) ** 2 - self.hidden**2)
         return self.directions * (by_state + (entering * inputs + BLOCKS + slots) * units)
 
-    def _blocks(self) -> tuple[int, int]:
-        """Blocks of hidden units that the input adds to, and that the state adds to."""
-        made = CELLS[self.cell]
-        return made.by_input.stop - made.by_input.start, made.by_state.stop - made.by_state.start
-
     def forward(
-        self, x: Tensor, lengths: Tensor, *, segments: int | None = None, start: InitialState | None = None
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        *,
+        segments: int | None = None,
+        start: InitialState | None = None,
     ) -> States:
-        """All states for inputs (b, t, e), of which each row has `lengths` (b,); by the bank's first `segments` alone.
+        """Return all states for inputs (b, t, e) of these lengths (b,), by default t.
 
-        With a start, whose tensors are (g, b, h), the first step goes on from that state and reads the bank with it.
-        Whoever opened a tape gets for each row and direction the mean weight of every slot over the row's reads as
-        `memory/weights` (b, g, m), and of every segment as `memory/mass` (b, g, s), both without gradient.
+        `segments` restricts reads to the first segments of the bank. With `start`, whose tensors are (g, b, h), the
+        first step continues from that state and reads the bank with it. An open tape gets the mean weight of every
+        slot over a row's reads, `memory/weights` (b, g, m), and of every segment, `memory/mass` (b, g, s).
         """
+        lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
         layout = make_layout(lengths, x.shape[1], x.device)
-        weights = Weights(self.by_input, self.by_state, self.bias, *self._bank(segments))
-        with torch.autocast(x.device.type, enabled=False):  # many small steps add up: the loop stays in fp32
+        with torch.autocast(x.device.type, enabled=False):  # errors of many small steps add up: the loop stays in fp32
             flat = x.to(self.bias.dtype).flatten(0, 1)
-            taken = torch.stack([flat.index_select(0, at) for at in layout.words[: self.directions]])  # (g, p, e)
-            schedule = Schedule(layout.active, zero_first=self.first_read == "zero" and start is None)
-            if start is not None:  # in the order of the first step, which has every row
+            inputs = torch.stack([flat.index_select(0, at) for at in layout.words[: self.directions]])  # (g, p, e)
+            schedule = Schedule(layout.active, zero_first=self.options.first_read == "zero" and start is None)
+            if start is not None:  # in the row order of the first step, which contains every row
                 order = layout.row[: len(lengths)]
-                parts = (None if part is None else part.to(self.bias.dtype).index_select(1, order) for part in start)
-                start = InitialState(*parts)  # pyright: ignore[reportArgumentType]
-            states, read = unroll(taken, weights, CELLS[self.cell], schedule, start)
+                tensors = (None if t is None else t.to(self.bias.dtype).index_select(1, order) for t in start)
+                start = InitialState(*tensors)  # pyright: ignore[reportArgumentType]
+            states, read = unroll(inputs, self._weights(segments), CELLS[self.cell], schedule, start)
         if self.bank is not None and is_recording():
-            self._tell(read, layout, self.bank.sizes[:segments])
+            self._record_weights(read, layout, self.bank.sizes[:segments])
         return States(states, layout)
 
     def step(self, x: Tensor, before: InitialState) -> InitialState:
-        """One step by itself: inputs (b, e) and the state before them to the state after, as `forward` makes it."""
-        weights = Weights(self.by_input, self.by_state, self.bias, *self._bank(None))
+        """Compute one step of inputs (b, e) from a state, as in `forward`."""
         inner = torch.zeros_like(before.hidden) if before.inner is None else before.inner
         with torch.autocast(x.device.type, enabled=False):
-            entering = x.to(self.bias.dtype).expand(self.directions, *x.shape)
-            return InitialState(*reference_step(entering, before.hidden, inner, weights, CELLS[self.cell]))
+            inputs = x.to(self.bias.dtype).expand(self.directions, *x.shape)
+            return InitialState(*reference_step(inputs, before.hidden, inner, self._weights(None), CELLS[self.cell]))
 
-    def _bank(self, segments: int | None) -> tuple[Tensor, Tensor, Tensor]:
-        if self.by_content is None or self.bank is None:
-            if segments is not None:
-                raise BadInput("a network without slots has no segments to choose from")
-            sizes = ((0, self.by_input.shape[2]), (0, self.hidden), (0, 0))
-            return tuple(self.bias.new_empty(self.directions, *size) for size in sizes)  # pyright: ignore[reportReturnType]
-        return self.by_content, *self.bank.first(segments)
+    def _weights(self, segments: int | None) -> Weights:
+        if self.by_content is not None and self.bank is not None:
+            return Weights(self.by_input, self.by_state, self.bias, self.by_content, *self.bank.segments(segments))
+        if segments is not None:
+            raise BadInput(f"`segments` needs a layer with slots, got segments={segments}")
+        sizes = ((0, self.by_input.shape[2]), (0, self.hidden), (0, 0))
+        empty = (self.bias.new_empty(self.directions, *size) for size in sizes)
+        return Weights(self.by_input, self.by_state, self.bias, *empty)
 
-    def _tell(self, read: Tensor, layout: Layout, sizes: list[int]) -> None:
-        skipped = len(layout.row) - read.shape[1]  # the rows of a first step that reads nothing
+    def _record_weights(self, read: Tensor, layout: Layout, sizes: list[int]) -> None:
+        skipped = len(layout.row) - read.shape[1]  # rows of a first step that does not read
         row, real = layout.row[skipped:], layout.real[skipped:].to(read.dtype)
         counts = read.new_zeros(len(layout.last)).index_add_(0, row, real).clamp(min=1)
         sums = read.new_zeros(len(read), len(layout.last), read.shape[2]).index_add_(1, row, read * real[:, None])
         mean = (sums / counts[:, None]).transpose(0, 1)  # (b, g, m)
         record("memory/weights", mean)
-        record("memory/mass", torch.stack([part.sum(-1) for part in mean.split(sizes, -1)], -1))
+        record("memory/mass", torch.stack([segment.sum(-1) for segment in mean.split(sizes, -1)], -1))
+
+
+class MemoryLSTM(RecurrentLayer):
+    """LSTM that reads a growable bank of slots at every step (Asghar et al., 2020).
+
+    Args:
+        inputs: Input width e.
+        hidden: Hidden units h per direction.
+        slots: Slots per direction; `grow(slots, domain=...)` adds more.
+        **settings: `slot_width` (default: `inputs`), `directions` (1 or 2), `first_read` ("zero" or "uniform").
+
+    Shape:
+        inputs (b, t, e) and optional lengths (b,) to `States`: `padded()` (b, t, g * h), `last()` (b, g * h).
+
+    Example:
+        >>> layer = MemoryLSTM(8, 16, slots=32)
+        >>> states = layer(torch.randn(4, 7, 8), torch.tensor([7, 5, 2, 1]))
+        >>> states.padded().shape, states.last().shape
+        (torch.Size([4, 7, 32]), torch.Size([4, 32]))
+    """
+
+    def __init__(self, inputs: int, hidden: int, *, slots: int = 64, **settings: Any) -> None:
+        super().__init__(inputs, hidden, cell="lstm", slots=slots, **settings)
+
+
+class MemoryGRU(RecurrentLayer):
+    """GRU that reads a growable bank of slots at every step (Asghar et al., 2020).
+
+    Arguments and shapes are those of `MemoryLSTM`.
+
+    Example:
+        >>> layer = MemoryGRU(8, 16, slots=32, directions=1)
+        >>> new_parameters = layer.grow(16, domain=1)
+        >>> layer(torch.randn(4, 7, 8)).padded().shape
+        torch.Size([4, 7, 16])
+    """
+
+    def __init__(self, inputs: int, hidden: int, *, slots: int = 64, **settings: Any) -> None:
+        super().__init__(inputs, hidden, cell="gru", slots=slots, **settings)
 
 
 def run_columns(
@@ -152,27 +214,27 @@ def run_columns(
     dropout: nn.Module,
     segments: int | None = None,
 ) -> list[States]:
-    """The states of each column for words (b, t, e); a column reads [x_t; states of those before it at t].
+    """Return the states of each column for words (b, t, e); a column reads [x_t; states of earlier columns at t].
 
-    (Rusu et al., 2016; here all of the states before, of both directions, and as inputs rather than through adapters.)
-    Only the newest one learns: it alone has dropout on its words, and `segments` is about its bank.
+    Progressive networks (Rusu et al., 2016) with all earlier states of both directions as inputs, without adapters.
+    Only the newest column is trained: it alone has dropout on its words, and `segments` refers to its bank.
     """
     *earlier, newest = columns
-    seen, found = [], []
+    padded, states = [], []
     for column in earlier:
-        found.append(column(torch.cat([words, *seen], -1), lengths))
-        seen.append(found[-1].padded())  # (b, t, g h)
-    found.append(newest(torch.cat([dropout(words), *seen], -1), lengths, segments=segments))
-    return found
+        states.append(column(torch.cat([words, *padded], -1), lengths))
+        padded.append(states[-1].padded())  # (b, t, g h)
+    states.append(newest(torch.cat([dropout(words), *padded], -1), lengths, segments=segments))
+    return states
 
 
 def total_width(columns: Sequence[RecurrentLayer]) -> int:
-    """The width of the states of all columns side by side."""
+    """Return the width of the concatenated states of all columns."""
     return sum(column.directions * column.hidden for column in columns)
 
 
 def column_positions(columns: Sequence[RecurrentLayer], units: int) -> Tensor:
-    """(reach,) where each state lies once the newest column is `units` wider: each direction ends with what is new."""
+    """Return the position (total_width,) of each state after the newest column is widened by `units`."""
     newest = columns[-1]
     start = total_width(columns[:-1])
     sides = [start + g * (newest.hidden + units) + torch.arange(newest.hidden) for g in range(newest.directions)]
@@ -180,21 +242,15 @@ def column_positions(columns: Sequence[RecurrentLayer], units: int) -> Tensor:
 
 
 def next_column(columns: Sequence[RecurrentLayer], units: int, *, slots: int = 0) -> RecurrentLayer:
-    """One more column of the same kind as the first; with `slots` it has a bank of its own."""
+    """Build a column with the settings of the first one; with `slots` it has its own bank."""
     first = columns[0]
     words = first.by_input.shape[1]
-    return RecurrentLayer(
-        words + total_width(columns),
-        units,
-        cell=first.cell,
-        slots=slots,
-        slot_width=words if first.bank is None else first.bank.width,
-        directions=first.directions,
-        first_read=first.first_read,
-    )
+    slot_width = words if first.bank is None else first.bank.width
+    options = replace(first.options, slots=slots, slot_width=slot_width)
+    return RecurrentLayer(words + total_width(columns), units, **asdict(options))
 
 
 def next_column_cost(columns: Sequence[RecurrentLayer], units: int) -> int:
-    """How many parameters it would have without a bank."""
+    """Return the number of parameters of a column without a bank."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in next_column(columns, units).parameters())

@@ -1,6 +1,6 @@
-"""Where the words of a batch lie in the time loop, and where the states that it leaves belong.
+"""Layout of a padded batch in the time loop, and the states that the loop returns.
 
-b batch, t words, p steps of all rows together, g directions, h hidden units
+Shapes: b batch, t positions, p rows of all steps together, g directions, h hidden units.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from torch import Tensor
 
 from holdfast.core.errors import BadInput
 
-BUCKET = 5  # on a GPU a batch takes a multiple of so many steps: few shapes, and each is recorded once
+BUCKET = 5  # on a GPU the number of steps is rounded up to a multiple: few shapes, one CUDA graph per shape
 
 
 class Layout(NamedTuple):
-    """Which word each row takes at each step, in the order of the time loop."""
+    """Position that each row reads at each step, in the order of the time loop."""
 
-    active: tuple[int, ...]  # rows of each step
-    words: tuple[Tensor, Tensor]  # (p,) each, into (b * t): from the first word on, and from the last
-    row: Tensor  # (p,) which row of the batch
-    real: Tensor  # (p,) bool: no padding
-    last: Tensor  # (b,) where the last state of each row is
+    active: tuple[int, ...]  # rows per step
+    words: tuple[Tensor, Tensor]  # (p,) each, indices into (b * t): forward and backward direction
+    row: Tensor  # (p,) row of the batch
+    real: Tensor  # (p,) bool: not padding
+    last: Tensor  # (b,) index of the last state of each row
     shape: tuple[int, int]  # b, t
 
 
 def make_layout(lengths: Tensor, t: int, device: torch.device) -> Layout:
-    """For rows of so many words (b,), padded to t.
+    """Lay out rows of these lengths (b,), padded to t.
 
-    Both directions begin at step 0: the one from the last word backwards takes each row's own last word first.
+    Both directions start at step 0: the backward direction reads each row's last position first.
     """
     if device.type == "cuda":
         return _dense(lengths.to(device), t)
     if not len(lengths) or int(lengths.min()) < 1 or int(lengths.max()) > t:
-        raise BadInput(f"every row needs between 1 and {t} steps")
+        raise BadInput(f"`lengths` must lie between 1 and {t}, got {lengths.tolist()}")
     return _packed(lengths.cpu(), t)
 
 
 def _packed(lengths: Tensor, t: int) -> Layout:
-    """Rows by falling length, so that a step has only the rows that still have a word."""
+    """Sort rows by decreasing length, so that a step contains only rows that have not ended."""
     order = lengths.argsort(descending=True, stable=True)
     sizes = lengths[order]
     active = (sizes > torch.arange(int(sizes.max()))[:, None]).sum(1)
@@ -55,7 +55,7 @@ def _packed(lengths: Tensor, t: int) -> Layout:
 
 
 def _dense(lengths: Tensor, t: int) -> Layout:
-    """All rows in all steps: shapes that do not depend on the lengths, and nothing to wait for."""
+    """Put all rows into all steps: shapes do not depend on the lengths, and no device synchronisation is needed."""
     b, steps = len(lengths), -(-t // BUCKET) * BUCKET
     row = torch.arange(b, device=lengths.device)
     step = torch.arange(steps, device=lengths.device)[:, None]  # (steps, 1)
@@ -66,27 +66,28 @@ def _dense(lengths: Tensor, t: int) -> Layout:
 
 
 class States(NamedTuple):
-    """The states of every row at every step, as the time loop left them."""
+    """Hidden states of all rows at all steps, in the order of the time loop."""
 
     packed: Tensor  # (g, p, h)
     layout: Layout
 
     def map(self, function: Callable[[Tensor], Tensor]) -> States:
+        """Apply a function to the packed states."""
         return States(function(self.packed), self.layout)
 
     def last(self) -> Tensor:
-        """(b, g * h) the state after each row's own last step, direction beside direction."""
+        """Return the state after each row's last step, directions concatenated, (b, g * h)."""
         return self.packed.index_select(1, self.layout.last).transpose(0, 1).flatten(1)
 
     def padded(self) -> Tensor:
-        """(b, t, g * h) the states at their words, zero where a row has none."""
+        """Return the states at their positions, zero for padding, (b, t, g * h)."""
         (b, t), layout, directions = self.layout.shape, self.layout, len(self.packed)
         p = torch.arange(len(layout.row), device=layout.row.device)
-        at = torch.full((b * t + 1, directions), -1, device=p.device)  # where each word's state is; padding goes last
+        at = torch.full((b * t + 1, directions), -1, device=p.device)  # state of each position; padding goes last
         for g in range(directions):
             at[torch.where(layout.real, layout.words[g], b * t), g] = p + g * len(p)
         at = at[:-1]
-        found = self.packed.flatten(0, 1).index_select(0, at.clamp(min=0).flatten()).reshape(b, t, -1)
-        if len(p) == b * t and p.device.type == "cpu":  # every row is as long as the longest
-            return found
-        return found * (at[:, 0] >= 0).view(b, t, 1)
+        states = self.packed.flatten(0, 1).index_select(0, at.clamp(min=0).flatten()).reshape(b, t, -1)
+        if len(p) == b * t and p.device.type == "cpu":  # no padding
+            return states
+        return states * (at[:, 0] >= 0).view(b, t, 1)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from holdfast.core import inputs
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question, Sentence, Tokens
-from holdfast.nn.memory.substitutes import POOL, SubstituteTexts, distinct_texts, fitted
+from holdfast.nn.memory.substitutes import POOL, SubstituteTexts, distinct_texts, fit_length
 
 
 def texts(count: int, seed: int = 0) -> Tokens:
@@ -40,10 +40,10 @@ def test_no_text_is_given_itself_not_with_some_words_hidden_either():
 
 def test_states_are_cut_or_filled_up():
     states = torch.randn(2, 5, 3)
-    assert torch.equal(fitted(states, 4), states[:, :4])
-    assert torch.equal(fitted(states, 7)[:, :5], states)
-    assert not fitted(states, 7)[:, 5:].any()
-    assert fitted(torch.ones(2, 5, dtype=torch.bool), 7).tolist() == [[True] * 5 + [False] * 2] * 2
+    assert torch.equal(fit_length(states, 4), states[:, :4])
+    assert torch.equal(fit_length(states, 7)[:, :5], states)
+    assert not fit_length(states, 7)[:, 5:].any()
+    assert fit_length(torch.ones(2, 5, dtype=torch.bool), 7).tolist() == [[True] * 5 + [False] * 2] * 2
 
 
 def test_a_pool_is_drawn_from_examples_of_any_task():

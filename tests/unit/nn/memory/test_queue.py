@@ -35,8 +35,8 @@ def test_it_holds_the_newest_whatever_the_sizes(rows, sizes):
     assert int(queue.at) == start % rows
     for row, label, seen in zip(queue.features, queue.labels, queue.seen, strict=True):
         assert not seen or int(label) == int(row[0]) % 5
-    assert queue.hidden().eq(0).equal(queue.seen)
-    assert queue.hidden()[~queue.seen].eq(-torch.inf).all()
+    assert queue.mask_bias().eq(0).equal(queue.seen)
+    assert queue.mask_bias()[~queue.seen].eq(-torch.inf).all()
 
 
 def test_it_wraps_around_at_the_oldest():

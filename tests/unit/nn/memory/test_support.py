@@ -19,12 +19,12 @@ def offered(labels, size):
 
 def test_rows_replace_what_was_held():
     support = Support(4, 2)
-    assert support.hidden().eq(-torch.inf).all()
+    assert support.mask_bias().eq(-torch.inf).all()
     support.replace(torch.ones(3, 2))
     assert support.seen.tolist() == [True, True, True, False]
     support.replace(torch.full((6, 2), 2.0))
     assert support.rows.eq(2).all()
-    assert support.hidden().eq(0).all()
+    assert support.mask_bias().eq(0).all()
     support.replace(torch.full((1, 2), 3.0))
     assert support.rows[:, 0].tolist() == [3, 0, 0, 0]
     assert support.seen.tolist() == [True, False, False, False]
