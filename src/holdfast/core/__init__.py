@@ -1,1 +1,1 @@
-"""The words everyone speaks: inputs, batches, seeds, the tape, checkpoints."""
+"""Shared data structures and utilities: inputs, batches, settings, randomness, checkpoints, distributed training."""

@@ -1,6 +1,6 @@
-"""A batch that knows which domain each example came from.
+"""Training batch grouped by domain.
 
-b examples, n domains
+Shapes: b examples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.core.ragged import cat_targets
 
 @dataclass(frozen=True, slots=True)
 class DomainBatch:
-    """Examples of one or more domains, laid out domain after domain."""
+    """Examples of one or more domains, one domain after another."""
 
     x: Inputs  # b examples
     y: Tensor  # (b, ...) targets
@@ -33,26 +33,26 @@ class DomainBatch:
             raise ValueError(f"{len(self.domains)} domains but {len(self.sizes)} sizes")
 
     @staticmethod
-    def cat(parts: Sequence[DomainBatch]) -> DomainBatch:
-        """Several batches as one; a domain that comes twice stays two pieces."""
+    def cat(batches: Sequence[DomainBatch]) -> DomainBatch:
+        """Concatenate batches; a domain that occurs in two of them stays two groups."""
         return DomainBatch(
-            x=inputs.cat([p.x for p in parts]),
-            y=cat_targets([p.y for p in parts]),
-            domains=tuple(d for p in parts for d in p.domains),
-            sizes=tuple(s for p in parts for s in p.sizes),
+            x=inputs.cat([b.x for b in batches]),
+            y=cat_targets([b.y for b in batches]),
+            domains=tuple(d for b in batches for d in b.domains),
+            sizes=tuple(s for b in batches for s in b.sizes),
         )
 
     def split(self, t: Any) -> tuple[Any, ...]:
-        """Cut anything of b examples into one piece per domain."""
+        """Split anything of length b into one piece per domain."""
         return inputs.split(t, self.sizes)
 
     def by_domain(self) -> tuple[DomainBatch, ...]:
-        """The same batch, one domain at a time."""
-        rows = zip(self.split(self.x), self.split(self.y), self.domains, self.sizes, strict=True)
-        return tuple(DomainBatch(x, y, (d,), (n,)) for x, y, d, n in rows)
+        """Return one batch per domain."""
+        groups = zip(self.split(self.x), self.split(self.y), self.domains, self.sizes, strict=True)
+        return tuple(DomainBatch(x, y, (d,), (n,)) for x, y, d, n in groups)
 
     def microbatches(self, count: int) -> Iterator[DomainBatch]:
-        """The batch in so many pieces of about the same size, each with its share of every domain."""
+        """Yield `count` smaller batches of about equal size, with every domain represented in proportion."""
         cuts = [[n * (i + 1) // count - n * i // count for i in range(count)] for n in self.sizes]
         flat = [n for domain in cuts for n in domain]
         xs, ys = inputs.split(self.x, flat), inputs.split(self.y, flat)
@@ -62,11 +62,11 @@ class DomainBatch:
                 yield DomainBatch.cat([DomainBatch(xs[k], ys[k], (domain,), (len(ys[k]),)) for k, domain in rows])
 
     def hold_out(self, i: int) -> tuple[DomainBatch, DomainBatch]:
-        """(all domains but the i-th, the i-th): meta-train and meta-test."""
-        parts = self.by_domain()
-        return DomainBatch.cat(parts[:i] + parts[i + 1 :]), parts[i]
+        """Return (all domains except the i-th, the i-th domain): meta-train and meta-test."""
+        groups = self.by_domain()
+        return DomainBatch.cat(groups[:i] + groups[i + 1 :]), groups[i]
 
     def positions(self) -> Tensor:
-        """(b,) position of each example's domain in this batch: the target of a discriminator."""
+        """Return (b,) the position of each example's domain in this batch: the target of a domain critic."""
         index = torch.arange(len(self.sizes), device=self.y.device)
         return index.repeat_interleave(torch.tensor(self.sizes, device=self.y.device))

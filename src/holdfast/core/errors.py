@@ -1,4 +1,4 @@
-"""The exception that means: what the user gave is wrong, here is how to mend it; and a sentence where it was mended."""
+"""Exceptions for wrong user input, and messages that are safe to print."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from collections.abc import Iterable
 
 from holdfast.core import processes
 
-MAX_LENGTH = 800  # characters of a sentence, beside the mark of what was left out
-_TURNED = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # they change the order of what follows
+MAX_LENGTH = 800  # characters of a message, without the mark for the omitted middle
+_BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # change the order of characters
 
 
 class BadInput(ValueError):
-    """One clear sentence for the user; the command line prints it and exits with code 2."""
+    """Wrong user input, described in one sentence; the command line prints it and exits with code 2."""
 
 
 class Absent(BadInput):
-    """A data set that the user has to bring is not there; a table goes on without the columns that need it."""
+    """A data set that the user must supply is missing; tables continue without the columns that need it."""
 
 
 class Damaged(BadInput):
-    """A file that was written whole is no longer what was written: cut short, or with other bits."""
+    """A file is truncated or its content changed since it was written."""
 
 
 def warn(sentence: str) -> None:
-    """One sentence about a fault that was mended on the way: on stderr, unless the program listens to its logger."""
+    """Log one warning: printed to stderr unless the program handles the logger `holdfast`."""
     if processes.is_first():
         logging.getLogger("holdfast").warning(sentence)
 
 
 def one_line(sentence: str) -> str:
-    """A sentence fit to be shown, whatever was quoted in it: one line, its beginning and its end never lost."""
+    """Return the sentence on one line without control characters; the middle of a long one is omitted."""
     text = escape_control(" ".join(sentence.split()))
     return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH // 2]} [...] {text[-MAX_LENGTH // 2 :]}"
 
 
 def escape_control(text: str) -> str:
-    """Characters that steer a terminal or change the order of others by their numbers; all else, and lines, stay."""
-    return "".join(_escaped(each) for each in text)
+    """Escape characters that control a terminal or the order of characters; line breaks stay."""
+    return "".join(_escaped(character) for character in text)
 
 
 def _escaped(character: str) -> str:
-    odd = character in _TURNED or (character != "\n" and unicodedata.category(character) in ("Cc", "Cs"))
-    return character.encode("unicode_escape").decode("ascii") if odd else character
+    control = character in _BIDI_CONTROLS or (character != "\n" and unicodedata.category(character) in ("Cc", "Cs"))
+    return character.encode("unicode_escape").decode("ascii") if control else character
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
-    """An error for a name that is not known, with the nearest one suggested."""
+    """Return an error for an unknown name that suggests the nearest known one."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"

@@ -1,6 +1,6 @@
-"""What a backbone takes: a plain tensor, tokens of a text, or graphs; handled alike by single dispatch.
+"""Inputs of a backbone: a tensor, tokens or graphs, with functions that work on all three.
 
-b batch, t tokens, k places, v nodes of all graphs together, e edges, d width
+Shapes: b batch, t tokens, k positions, v nodes of all graphs, e edges, d width.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.core.ragged import pad_rows
+from holdfast.core.ragged import cat_targets
 
 Rows = Any  # a slice, a list of ints or a tensor of ints
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids with the mask of real tokens and, for text pairs, the segment each belongs to.
+    """Token ids, the mask of real tokens and, for text pairs, the segment of each token.
 
-    Where places are given, a state of each is asked for, and not one feature of the whole.
+    With positions `at` the backbone returns one state per position instead of one feature per text.
     """
 
     ids: Tensor  # (b, t) int64
     mask: Tensor  # (b, t) bool
     types: Tensor | None = None  # (b, t) int64
-    at: Tensor | None = None  # (b, k) int64, -1 where a row has fewer places than others
+    at: Tensor | None = None  # (b, k) int64, positions, padded with -1
 
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """Several graphs as one: nodes and edges side by side, and the graph that owns each node."""
+    """Several graphs as one disconnected graph, with the index of the graph that each node belongs to."""
 
     nodes: Tensor  # (v, d) node features
     edges: Tensor  # (2, e) node indices within this batch
@@ -47,24 +47,24 @@ Inputs = Tensor | Tokens | Graphs
 
 
 def _reject(x: Any) -> TypeError:
-    return TypeError(f"inputs are a Tensor, Tokens or Graphs, not {type(x).__name__}")
+    return TypeError(f"inputs must be a Tensor, Tokens or Graphs, not {type(x).__name__}")
 
 
 @singledispatch
 def size(x: Any) -> int:
-    """How many examples there are."""
+    """Return the number of examples."""
     raise _reject(x)
 
 
 @singledispatch
 def take(x: Any, rows: Rows) -> Any:
-    """The examples at `rows`, in that order."""
+    """Return the examples at `rows`, in that order."""
     raise _reject(x)
 
 
 @singledispatch
 def to(x: Any, device: torch.device | str) -> Any:
-    """The same inputs on another device."""
+    """Copy the inputs to a device."""
     raise _reject(x)
 
 
@@ -73,13 +73,13 @@ def _cat(first: Any, rest: Sequence[Any]) -> Any:
     raise _reject(first)
 
 
-def cat(parts: Sequence[Any]) -> Any:
-    """Several inputs of one kind, one after another."""
-    return parts[0] if len(parts) == 1 else _cat(parts[0], parts[1:])
+def cat(batches: Sequence[Any]) -> Any:
+    """Concatenate inputs of one kind."""
+    return batches[0] if len(batches) == 1 else _cat(batches[0], batches[1:])
 
 
 def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
-    """Consecutive pieces of the given sizes."""
+    """Split into consecutive pieces of the given sizes."""
     if isinstance(x, Tensor):
         return x.split(list(sizes))
     ends = torch.tensor(sizes).cumsum(0).tolist()
@@ -100,7 +100,7 @@ def _(x: Tensor, rows: Rows) -> Tensor:
 
 
 def _moved(t: Tensor, device: torch.device | str) -> Tensor:
-    # towards the GPU a copy may go on behind our back; from it, the CPU would read what has not arrived
+    # only copies to the GPU may be asynchronous: the CPU would read a tensor before it has arrived
     return t.to(device, non_blocking=torch.device(device).type == "cuda")
 
 
@@ -124,32 +124,32 @@ def _(x: Tokens) -> int:
 
 @take.register
 def _(x: Tokens, rows: Rows) -> Tokens:
-    types, at = (None if part is None else part[rows] for part in (x.types, x.at))
+    types, at = (None if t is None else t[rows] for t in (x.types, x.at))
     return Tokens(x.ids[rows], x.mask[rows], types, at)
 
 
 @to.register
 def _(x: Tokens, device: torch.device | str) -> Tokens:
-    types, at = (None if part is None else _moved(part, device) for part in (x.types, x.at))
+    types, at = (None if t is None else _moved(t, device) for t in (x.types, x.at))
     return Tokens(_moved(x.ids, device), _moved(x.mask, device), types, at)
 
 
-def _wide(t: Tensor, width: int) -> Tensor:
-    return torch.nn.functional.pad(t, (0, width - t.shape[1]))
+def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
+    width = max(t.shape[1] for t in tensors)
+    return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
 
 
 @_cat.register
 def _(first: Tokens, rest: Sequence[Tokens]) -> Tokens:
-    parts = [first, *rest]
-    width = max(p.ids.shape[1] for p in parts)
-    types = None
-    if first.types is not None:
-        types = torch.cat([_wide(p.types, width) for p in parts if p.types is not None])
-    places = [p.at for p in parts if p.at is not None]
-    most = max((at.shape[1] for at in places), default=0)
-    at = torch.cat([pad_rows(each, most) for each in places]) if places else None
-    ids = torch.cat([_wide(p.ids, width) for p in parts])
-    return Tokens(ids, torch.cat([_wide(p.mask, width) for p in parts]), types, at)
+    batches = [first, *rest]
+    types = [b.types for b in batches if b.types is not None]
+    positions = [b.at for b in batches if b.at is not None]
+    return Tokens(
+        ids=_cat_padded([b.ids for b in batches]),
+        mask=_cat_padded([b.mask for b in batches]),
+        types=_cat_padded(types) if types else None,
+        at=cat_targets(positions) if positions else None,
+    )
 
 
 # graphs
@@ -161,7 +161,7 @@ def _(x: Graphs) -> int:
 
 
 def _spans(starts: Tensor, sizes: Tensor) -> Tensor:
-    """start, start + 1, ... of each span, one span after another."""
+    """Return start, start + 1, ... of every span, concatenated."""
     shift = starts - (sizes.cumsum(0) - sizes)
     return torch.arange(int(sizes.sum()), device=sizes.device) + shift.repeat_interleave(sizes)
 
@@ -172,7 +172,7 @@ def _(x: Graphs, rows: Rows) -> Graphs:
     sizes, edge_owner = torch.bincount(x.owner, minlength=x.count), x.owner[x.edges[0]]
     edge_sizes = torch.bincount(edge_owner, minlength=x.count)
     starts, edge_starts = sizes.cumsum(0) - sizes, edge_sizes.cumsum(0) - edge_sizes
-    # a graph may be taken twice, so its edges are gathered for each time with their new first node
+    # a graph may be taken twice: its edges are copied for each occurrence and shifted to the new nodes
     edges = edge_owner.argsort(stable=True)[_spans(edge_starts[chosen], edge_sizes[chosen])]
     shift = sizes[chosen].cumsum(0) - sizes[chosen] - starts[chosen]
     return Graphs(
@@ -192,50 +192,50 @@ def _(x: Graphs, device: torch.device | str) -> Graphs:
 
 @_cat.register
 def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
-    parts = [first, *rest]
-    first_node = accumulate((len(p.nodes) for p in parts), initial=0)
-    first_graph = accumulate((p.count for p in parts), initial=0)
-    weights = [p.weights for p in parts if p.weights is not None]
+    batches = [first, *rest]
+    first_node = accumulate((len(b.nodes) for b in batches), initial=0)
+    first_graph = accumulate((b.count for b in batches), initial=0)
+    weights = [b.weights for b in batches if b.weights is not None]
     return Graphs(
-        nodes=torch.cat([p.nodes for p in parts]),
-        edges=torch.cat([p.edges + at for p, at in zip(parts, first_node, strict=False)], dim=1),
-        owner=torch.cat([p.owner + at for p, at in zip(parts, first_graph, strict=False)]),
-        count=sum(p.count for p in parts),
+        nodes=torch.cat([b.nodes for b in batches]),
+        edges=torch.cat([b.edges + at for b, at in zip(batches, first_node, strict=False)], dim=1),
+        owner=torch.cat([b.owner + at for b, at in zip(batches, first_graph, strict=False)]),
+        count=sum(b.count for b in batches),
         weights=torch.cat(weights) if weights else None,
     )
 
 
 def top_fraction(scores: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:
-    """(k,) the nodes or edges with the best scores, this share of each graph's, rounded up, graph after graph."""
+    """Return (k,) the indices of the nodes or edges with the best scores: a fraction per graph, rounded up."""
     order = scores.argsort(descending=True, stable=True)
     order = order[owner[order].argsort(stable=True)]
     sizes = owner.bincount(minlength=count)
-    place = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[owner[order]]
-    return order[place < (sizes * ratio).ceil()[owner[order]]]
+    rank = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[owner[order]]
+    return order[rank < (sizes * ratio).ceil()[owner[order]]]
 
 
-def select_nodes(x: Graphs, kept: Tensor) -> Graphs:
-    """The graphs with these nodes (v,) alone and the edges between them."""
-    place = torch.cumsum(kept, 0) - 1
-    stays = kept[x.edges[0]] & kept[x.edges[1]]
+def select_nodes(x: Graphs, mask: Tensor) -> Graphs:
+    """Return the subgraphs of the nodes in a boolean mask (v,)."""
+    index = torch.cumsum(mask, 0) - 1
+    inside = mask[x.edges[0]] & mask[x.edges[1]]
     return Graphs(
-        nodes=x.nodes[kept],
-        edges=place[x.edges[:, stays]],
-        owner=x.owner[kept],
+        nodes=x.nodes[mask],
+        edges=index[x.edges[:, inside]],
+        owner=x.owner[mask],
         count=x.count,
-        weights=None if x.weights is None else x.weights[stays],
+        weights=None if x.weights is None else x.weights[inside],
     )
 
 
 class Sentence(NamedTuple):
-    """Words, and for each the number of its tag; no tags where they are to be found."""
+    """Words and the index of each word's tag; no tags at prediction time."""
 
     words: list[str]
     tags: list[int] | None = None
 
 
 class Question(NamedTuple):
-    """A question about a text; each answer is a stretch of the text that begins at a character."""
+    """A question about a text; every answer is a span of the text, given by its first character."""
 
     context: str
     question: str

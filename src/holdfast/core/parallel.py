@@ -1,6 +1,6 @@
-"""One run on several processes: joining them, and what they tell each other; alone, all of it does nothing.
+"""Distributed training: the process group and its collectives. In a single process every function is a no-op.
 
-The processes hold the same parameters and the same state of the rule, bit for bit; each has its own share of a batch.
+All processes of a run have bit-identical parameters and method state; each one takes its share of every batch.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from holdfast.core import processes
 from holdfast.core.errors import BadInput
 
 T = TypeVar("T")
-MEETING = timedelta(minutes=10)  # within which all must have started
-PATIENCE = timedelta(days=1)  # later a process that ends is noticed at once, and one that is slow is waited for
-FAILED = "holdfast/failed"
-_met: dict[str, dist.Store] = {}
+JOIN_TIMEOUT = timedelta(minutes=10)  # for all processes to start
+COLLECTIVE_TIMEOUT = timedelta(days=1)  # for a slow process; one that ends is noticed at once
+_ERROR_COUNT = "holdfast/failed"  # key in the store
+_stores: list[dist.Store] = []  # of the process group, at most one
 
 
 class Lost(BadInput):
-    """Another process of the run is gone."""
+    """Another process of the run ended."""
 
 
 @contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Train together with the processes that a launcher started, each on its own GPU where there are any."""
+    """Join the processes that a launcher started, with one GPU per process where GPUs are used."""
     if processes.world_size() == 1 or dist.is_initialized():
         yield
         return
@@ -38,96 +38,98 @@ def process_group(device: str) -> Iterator[None]:
     if on_gpus:
         if processes.local_world_size() > torch.cuda.device_count():
             raise BadInput(
-                f"{processes.local_world_size()} processes were started for {torch.cuda.device_count()} GPUs: start one a "
-                "GPU, or use --device cpu"
+                f"{processes.local_world_size()} processes were started on a machine with {torch.cuda.device_count()} "
+                "GPUs: start one process per GPU, or use --device cpu"
             )
         torch.cuda.set_device(processes.local_rank())
-    # what decides, such as whether to stop, goes over the CPU, so that nothing waits for a GPU
-    with _gone():
-        store, number, count = next(dist.rendezvous("env://", timeout=MEETING))
-        init_process_group(store, number, count, backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo")
-    yield  # where something failed, the others learn it from this process's end, and not from a goodbye
+    # decisions, such as whether to stop, are exchanged over the CPU so that they do not synchronise the GPU
+    with _raise_lost():
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=JOIN_TIMEOUT))
+        init_process_group(store, rank, world_size, backend="cpu:gloo,cuda:nccl" if on_gpus else "gloo")
+    yield  # after an error the group is not destroyed: the other processes notice that this one ended
     dist.destroy_process_group()
 
 
-def init_process_group(store: dist.Store, number: int, count: int, *, backend: str = "gloo") -> None:
-    """Become the process of this number among so many that meet at a store."""
-    dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=PATIENCE)
-    _met["store"] = store
+def init_process_group(store: dist.Store, rank: int, world_size: int, *, backend: str = "gloo") -> None:
+    """Initialise torch.distributed with a store that all processes share."""
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
+    _stores[:] = [store]
 
 
 def active() -> bool:
-    """Whether this process is one of several that train together."""
+    """Whether this run uses several processes."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def rank() -> int:
+    """Return the rank of this process."""
     return dist.get_rank() if active() else 0
 
 
 def world_size() -> int:
+    """Return the number of processes of this run."""
     return dist.get_world_size() if active() else 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes files."""
+    """Whether this process writes files."""
     return rank() == 0
 
 
 def may_report() -> bool:
-    """Of the processes that fail together, one tells why: the first that asks."""
+    """Whether this process prints the error when several fail: the first one that asks."""
     if not active():
         return processes.is_first()
     try:
-        return _met["store"].add(FAILED, 1) == 1
+        return _stores[0].add(_ERROR_COUNT, 1) == 1
     except RuntimeError:
-        return False  # whoever kept the count is gone
+        return False  # the process that hosts the store ended
 
 
 @contextmanager
-def _gone() -> Iterator[None]:
+def _raise_lost() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         raise Lost(
-            "another process of this run has ended, so this one ends too; the same command goes on from the last "
+            "another process of this run ended, so this one ends too: repeat the command to resume from the last "
             "checkpoint"
         ) from error
 
 
-def all_max(*flags: int) -> list[int]:
-    """The largest of each of these numbers over the processes."""
+def all_max(*values: int) -> list[int]:
+    """Return the maximum of each value over the processes."""
     if not active():
-        return list(flags)
-    told = torch.tensor(flags)
-    with _gone():
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return told.tolist()
+        return list(values)
+    largest = torch.tensor(values)
+    with _raise_lost():
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest.tolist()
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """What the first process makes, for all; the others make nothing."""
+    """Call `make` in the first process and return its result in all."""
     if not active():
         return make()
     box: list[Any] = [make() if is_first() else None]
-    with _gone():
+    with _raise_lost():
         dist.broadcast_object_list(box, device=torch.device("cpu"))
     return box[0]
 
 
-def all_gather(thing: T) -> list[T]:
-    """What each process has, in their order, for all."""
+def all_gather(value: T) -> list[T]:
+    """Return the value of every process, ordered by rank."""
     if not active():
-        return [thing]
-    found: list[Any] = [None] * world_size()
-    with _gone():
-        dist.all_gather_object(found, thing)
-    return found
+        return [value]
+    values: list[Any] = [None] * world_size()
+    with _raise_lost():
+        dist.all_gather_object(values, value)
+    return values
 
 
 @contextmanager
 def local_first() -> Iterator[None]:
-    """The first process of each machine goes ahead, so that the others find the file that it wrote."""
+    """Run the block in the first process of each machine, then in the others, which can use the files it wrote."""
     ahead = processes.local_rank() == 0
     if active() and not ahead:
         all_max(0)
@@ -137,40 +139,38 @@ def local_first() -> Iterator[None]:
 
 
 def mean(value: Tensor) -> Tensor:
-    """The mean of a tensor over the processes, without gradient; itself when alone."""
-    if not active():
-        return value
-    return _reduced([value.detach()])[0]
+    """Average a tensor over the processes, without gradient."""
+    return _means([value.detach()])[0] if active() else value
 
 
 def total(value: Tensor) -> Tensor:
-    """The sum of a tensor over the processes."""
-    return value if not active() else mean(value) * world_size()
+    """Sum a tensor over the processes, without gradient."""
+    return mean(value) * world_size() if active() else value
 
 
 def gather_rows(value: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The rows of all processes as one batch lies, domain after domain; of each domain they have `sizes` rows."""
+    """Concatenate the rows (b, ...) of all processes, one domain after another, `sizes` rows per domain and process."""
     if not active():
         return value
-    found = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(world_size())]
-    with _gone():
-        dist.all_gather(found, value.detach().contiguous())
-    each = [one.split(list(sizes)) for one in found]
-    return torch.cat([piece for domain in zip(*each, strict=True) for piece in domain])
+    gathered = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(world_size())]
+    with _raise_lost():
+        dist.all_gather(gathered, value.detach().contiguous())
+    by_process = [rows.split(list(sizes)) for rows in gathered]
+    return torch.cat([rows for domain in zip(*by_process, strict=True) for rows in domain])
 
 
 def mean_gradients(grads: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor | None]:
-    """Gradients of these parameters as their means over the processes; None where no process has one.
+    """Average gradients over the processes; None where no process has a gradient.
 
-    Where a gradient has a graph, only its value is the mean: it is differentiated as this process made it.
+    A gradient with a graph gets the mean as its value and keeps the graph of this process.
     """
     if not active():
         return list(grads)
-    there = all_max(*(int(g is not None) for g in grads))
-    trio = zip(grads, parameters, there, strict=True)
-    mine = [(torch.zeros_like(p) if g is None else g) if wanted else None for g, p, wanted in trio]
-    means = iter(_reduced([g.detach() for g in mine if g is not None]))
-    return [None if g is None else _with_value(g, next(means)) for g in mine]
+    needed = all_max(*(int(g is not None) for g in grads))
+    triples = zip(grads, parameters, needed, strict=True)
+    local = [(torch.zeros_like(p) if g is None else g) if is_needed else None for g, p, is_needed in triples]
+    means = iter(_means([g.detach() for g in local if g is not None]))
+    return [None if g is None else _with_value(g, next(means)) for g in local]
 
 
 def _with_value(grad: Tensor, value: Tensor) -> Tensor:
@@ -178,40 +178,40 @@ def _with_value(grad: Tensor, value: Tensor) -> Tensor:
 
 
 def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Replace each gradient by its mean over the processes; what no process has a gradient for stays without."""
+    """Replace `.grad` by its mean over the processes; it stays None where no process has a gradient."""
     if not active():
         return
-    there = all_max(*(int(p.grad is not None) for p in parameters))
+    needed = all_max(*(int(p.grad is not None) for p in parameters))
     grads = []
-    for p, wanted in zip(parameters, there, strict=True):
-        if wanted and p.grad is None:
+    for p, is_needed in zip(parameters, needed, strict=True):
+        if is_needed and p.grad is None:
             p.grad = torch.zeros_like(p)
         if p.grad is not None:
             grads.append(p.grad)
-    for grad, found in zip(grads, _reduced(grads), strict=True):
-        grad.copy_(found)
+    for grad, average in zip(grads, _means(grads), strict=True):
+        grad.copy_(average)
 
 
 @torch.no_grad()
 def average_batch_statistics(network: nn.Module) -> None:
-    """Running statistics of batches as their means over the processes, so that all predict alike."""
+    """Average the running statistics of batch normalisation, so that all processes predict the same."""
     if not active():
         return
     layers = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training]
-    kept = [t for m in layers for t in (m.running_mean, m.running_var) if t is not None]
-    for mine, found in zip(kept, _reduced(kept), strict=True):
-        mine.copy_(found)
+    statistics = [t for m in layers for t in (m.running_mean, m.running_var) if t is not None]
+    for local, average in zip(statistics, _means(statistics), strict=True):
+        local.copy_(average)
 
 
-def _reduced(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Means over the processes, in one flat sum for each type of number."""
-    found: dict[int, Tensor] = {}
-    for dtype in dict.fromkeys(t.dtype for t in tensors):  # in order, which a set has not
-        mine = [i for i, t in enumerate(tensors) if t.dtype == dtype]
-        flat = torch.cat([tensors[i].flatten() for i in mine])
-        with _gone():
+def _means(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Average tensors over the processes with one all-reduce per dtype."""
+    means: dict[int, Tensor] = {}
+    for dtype in dict.fromkeys(t.dtype for t in tensors):  # a dict keeps the order, a set does not
+        members = [i for i, t in enumerate(tensors) if t.dtype == dtype]
+        flat = torch.cat([tensors[i].flatten() for i in members])
+        with _raise_lost():
             dist.all_reduce(flat)
         flat /= world_size()
-        parts = flat.split([tensors[i].numel() for i in mine])
-        found |= {i: part.view(tensors[i].shape) for i, part in zip(mine, parts, strict=True)}
-    return [found[i] for i in range(len(tensors))]
+        pieces = flat.split([tensors[i].numel() for i in members])
+        means |= {i: piece.view(tensors[i].shape) for i, piece in zip(members, pieces, strict=True)}
+    return [means[i] for i in range(len(tensors))]

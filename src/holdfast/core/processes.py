@@ -1,37 +1,37 @@
-"""Which of several processes this one is, as torchrun or another launcher says it; needs no torch."""
+"""Rank of this process among those a launcher such as torchrun started; does not import torch."""
 
 from __future__ import annotations
 
 import os
 
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def world_size() -> int:
-    """How many processes were started together for one run; 1 where no launcher says otherwise."""
-    return _number("WORLD_SIZE", 1) if all(name in os.environ for name in NEEDED) else 1
+    """Return the number of processes started for this run; 1 without a launcher."""
+    return _variable("WORLD_SIZE", 1) if all(name in os.environ for name in _REQUIRED) else 1
 
 
 def rank() -> int:
-    """The number of this process among them, from 0."""
-    return _number("RANK", 0) if world_size() > 1 else 0
+    """Return the rank of this process, counted from 0."""
+    return _variable("RANK", 0) if world_size() > 1 else 0
 
 
 def local_rank() -> int:
-    """The same among those of this machine."""
-    return _number("LOCAL_RANK", rank()) if world_size() > 1 else 0
+    """Return the rank of this process among those on this machine."""
+    return _variable("LOCAL_RANK", rank()) if world_size() > 1 else 0
 
 
 def local_world_size() -> int:
-    """How many of them are on this machine."""
-    return _number("LOCAL_WORLD_SIZE", world_size()) if world_size() > 1 else 1
+    """Return the number of processes of this run on this machine."""
+    return _variable("LOCAL_WORLD_SIZE", world_size()) if world_size() > 1 else 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes files and speaks to the user."""
+    """Whether this process writes files and prints messages."""
     return rank() == 0
 
 
-def _number(name: str, otherwise: int) -> int:
+def _variable(name: str, default: int) -> int:
     text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else otherwise
+    return int(text) if text.isdecimal() else default

@@ -1,4 +1,4 @@
-"""One seed gives every source of chance its own named generator, so that none disturbs another."""
+"""Random number generators: named seeds, global RNG state, and a separate stream per process."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ import torch
 from holdfast.core import parallel
 from holdfast.core.tape import ScopedValue
 
+RngState = dict[str, torch.Tensor]
+
 
 def derive(seed: int, *names: str | int) -> int:
-    """A number that depends on the seed and the names alone."""
+    """Return a seed that depends only on the given seed and names."""
     text = "/".join(map(str, (seed, *names)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU generator of its own for one purpose: split, init, batches, method."""
+    """Return a CPU generator for one purpose, such as splits or batches."""
     return torch.Generator().manual_seed(derive(seed, *names))
 
 
 @contextmanager
 def seeded(seed: int, *names: str | int) -> Iterator[None]:
-    """Torch's global generators start from the named seed inside and are put back afterwards."""
+    """Seed the global RNGs of torch inside and restore them afterwards."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, *names))
         yield
 
 
-def rng_state() -> dict[str, torch.Tensor]:
-    """The state of torch's global generators: what dropout will draw next."""
+def rng_state() -> RngState:
+    """Return the state of the global RNGs of torch."""
     state = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state |= {f"cuda{i}": s for i, s in enumerate(torch.cuda.get_rng_state_all())}
     return state
 
 
-def set_rng_state(state: dict[str, torch.Tensor]) -> None:
-    """Put back what `chance_state` gave."""
+def set_rng_state(state: RngState) -> None:
+    """Restore a state returned by `rng_state`."""
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_available():
         for i in range(torch.cuda.device_count()):
@@ -52,53 +54,54 @@ def set_rng_state(state: dict[str, torch.Tensor]) -> None:
 
 @dataclass(slots=True)
 class _Streams:
-    resting: dict[str, torch.Tensor]  # the state of the stream that is not drawn from now
-    own: bool = False  # whether the process's own is drawn from
+    inactive: RngState  # state of the stream that is not in use
+    per_process: bool = False  # whether the stream of this process is in use
 
 
-_open = ScopedValue[_Streams]()
+_streams = ScopedValue[_Streams]()
 
 
 @contextmanager
 def process_rng_streams(seed: int) -> Iterator[None]:
-    """Torch's global generators are the shared stream inside; alone there is one stream for everything."""
+    """Give every process of a run a stream of its own next to the shared one; a single process has one stream."""
     if not parallel.active():
         yield
         return
     with seeded(seed, "process", parallel.rank()):
-        own = rng_state()
-    with _open.bind(_Streams(own)):
+        state = rng_state()
+    with _streams.bind(_Streams(state)):
         yield
 
 
 @contextmanager
 def use_process_rng() -> Iterator[None]:
-    """This process draws by itself inside."""
-    with _drawing(own=True):
+    """Draw different random numbers in every process inside."""
+    with _use(per_process=True):
         yield
 
 
 @contextmanager
 def use_shared_rng() -> Iterator[None]:
-    """All processes draw the same inside, though each draws its own around it."""
-    with _drawing(own=False):
+    """Draw the same random numbers in all processes inside."""
+    with _use(per_process=False):
         yield
 
 
-def process_rng_state() -> dict[str, torch.Tensor]:
-    """Where this process's own stream is, outside of steps; nothing when alone."""
-    return {} if _open.value is None else _open.value.resting
+def process_rng_state() -> RngState:
+    """Return the state of this process's stream while the shared one is in use; empty for a single process."""
+    return {} if _streams.value is None else _streams.value.inactive
 
 
-def set_process_rng_state(state: dict[str, torch.Tensor]) -> None:
-    if _open.value is not None:
-        _open.value.resting = state
+def set_process_rng_state(state: RngState) -> None:
+    """Restore a state returned by `process_rng_state`."""
+    if _streams.value is not None:
+        _streams.value.inactive = state
 
 
 @contextmanager
-def _drawing(*, own: bool) -> Iterator[None]:
-    streams = _open.value
-    if streams is None or streams.own == own:
+def _use(*, per_process: bool) -> Iterator[None]:
+    streams = _streams.value
+    if streams is None or streams.per_process == per_process:
         yield
         return
     _swap(streams)
@@ -109,6 +112,6 @@ def _drawing(*, own: bool) -> Iterator[None]:
 
 
 def _swap(streams: _Streams) -> None:
-    now = rng_state()
-    set_rng_state(streams.resting)
-    streams.resting, streams.own = now, not streams.own
+    active = rng_state()
+    set_rng_state(streams.inactive)
+    streams.inactive, streams.per_process = active, not streams.per_process

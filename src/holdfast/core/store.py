@@ -1,6 +1,6 @@
-"""All prepared examples of a data set, held compactly; `take` makes the inputs of one batch from rows.
+"""Prepared examples of a data set in memory; `take` builds the inputs of a batch.
 
-n examples, t tokens, d width
+Shapes: n examples, b batch, t tokens.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from holdfast.core import inputs
 from holdfast.core.inputs import Graphs, Inputs, Tokens
 from holdfast.core.ragged import Ragged
 
-SHARE = 0.25  # of the free memory of a GPU that examples may take
+SHARE = 0.25  # of the free GPU memory that examples may use
 
 
 class Store(ABC):
-    """Prepared examples by row."""
+    """Prepared examples, indexed by row."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def take(self, rows: Tensor) -> Inputs:
-        """The inputs of these rows (n,), in that order."""
+        """Return the inputs of the given rows (b,), in that order."""
 
     @abstractmethod
     def to(self, device: torch.device | str) -> Store:
-        """The same examples, on the device where that is worth it."""
+        """Move the examples to a device where that makes batches faster."""
 
     def lengths(self) -> Tensor | None:
-        """(n,) the cost of each example where examples differ in length, so that batches can be even."""
+        """Return (n,) the length of each example, or None if all have the same."""
         return None
 
 
 class TensorStore(Store):
-    """Rows of one tensor: features, images as uint8."""
+    """Rows of one tensor: features, or images as uint8."""
 
     def __init__(self, data: Tensor) -> None:
         self.data = data
@@ -51,7 +51,7 @@ class TensorStore(Store):
         return self.data.index_select(0, rows.to(self.data.device))
 
     def to(self, device: torch.device | str) -> TensorStore:
-        """All of it there, unless that would take more than a share of a GPU; then each batch travels."""
+        """Move all rows, unless they need too much GPU memory; then batches are copied one by one."""
         if torch.device(device).type == "cuda" and not self.data.is_cuda:
             free, _ = torch.cuda.mem_get_info(device)
             if self.data.nbytes > SHARE * free:
@@ -60,9 +60,9 @@ class TensorStore(Store):
 
 
 class TokenStore(Store):
-    """Token ids of all texts laid end to end; a batch is padded to its own longest text only.
+    """Token ids of all texts, stored end to end; a batch is padded to its longest text.
 
-    Where a task asks for the states of some tokens, their places lie beside them.
+    `at` has the positions of every text for tasks with one output per position.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TokenStore(Store):
         types: Sequence[Sequence[int]] | None = None,
         at: Sequence[Sequence[int]] | None = None,
     ) -> TokenStore:
-        flat = [np.fromiter((i for row in part for i in row), dtype=np.int32) for part in (rows, types or [])]
+        flat = [np.fromiter((i for row in table for i in row), dtype=np.int32) for table in (rows, types or [])]
         sizes = torch.tensor([0, *(len(row) for row in rows)])
         return TokenStore(
             torch.from_numpy(flat[0]),
@@ -97,19 +97,19 @@ class TokenStore(Store):
     def take(self, rows: Tensor) -> Tokens:
         rows = rows.cpu()
         start, size = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
-        reach = torch.arange(int(size.max()) if len(rows) else 0)  # (t,)
-        mask = reach < size[:, None]  # (b, t)
-        at = (start[:, None] + reach).clamp(max=max(len(self.ids) - 1, 0))
+        offset = torch.arange(int(size.max()) if len(rows) else 0)  # (t,)
+        mask = offset < size[:, None]  # (b, t)
+        at = (start[:, None] + offset).clamp(max=max(len(self.ids) - 1, 0))
         ids = torch.where(mask, self.ids[at].long(), self.pad)
         types = None if self.types is None else torch.where(mask, self.types[at].long(), 0)
         return Tokens(ids, mask, types, None if self.at is None else self.at.take(rows))
 
     def to(self, device: torch.device | str) -> TokenStore:
-        return self  # ragged rows are padded on the CPU; the batch travels
+        return self  # texts are padded on the CPU, then the batch is moved
 
 
 class GraphStore(Store):
-    """One Graphs of a single graph per example."""
+    """Graphs, one `Graphs` object per example."""
 
     def __init__(self, graphs: Sequence[Graphs]) -> None:
         self.graphs = list(graphs)
@@ -127,23 +127,23 @@ class GraphStore(Store):
         return GraphStore([inputs.to(g, device) for g in self.graphs])
 
 
-def join(parts: Sequence[Store]) -> Store:
-    """Stores of one kind, one after another."""
-    first = parts[0]
+def join(stores: Sequence[Store]) -> Store:
+    """Concatenate stores of one kind."""
+    first = stores[0]
     if isinstance(first, TensorStore):
-        return TensorStore(torch.cat([p.data for p in parts if isinstance(p, TensorStore)]))
+        return TensorStore(torch.cat([s.data for s in stores if isinstance(s, TensorStore)]))
     if isinstance(first, GraphStore):
-        return GraphStore([g for p in parts if isinstance(p, GraphStore) for g in p.graphs])
-    tokens = [p for p in parts if isinstance(p, TokenStore)]
-    assert len(tokens) == len(parts), "stores of different kinds cannot be joined"
-    types = [p.types for p in tokens if p.types is not None]
-    places = [p.at for p in tokens if p.at is not None]
-    sizes = torch.cat([p.lengths() for p in tokens])
+        return GraphStore([g for s in stores if isinstance(s, GraphStore) for g in s.graphs])
+    tokens = [s for s in stores if isinstance(s, TokenStore)]
+    assert len(tokens) == len(stores), "stores of different kinds cannot be joined"
+    types = [s.types for s in tokens if s.types is not None]
+    positions = [s.at for s in tokens if s.at is not None]
+    sizes = torch.cat([s.lengths() for s in tokens])
     starts = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
     return TokenStore(
-        torch.cat([p.ids for p in tokens]),
+        torch.cat([s.ids for s in tokens]),
         starts,
         pad=tokens[0].pad,
         types=torch.cat(types) if types else None,
-        at=Ragged.join(places) if places else None,
+        at=Ragged.join(positions) if positions else None,
     )

@@ -1,4 +1,4 @@
-"""A value that the calls inside a `with` can ask for, on this thread alone."""
+"""Side outputs of a forward pass: modules record named tensors, callers open a tape around the pass to read them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class ScopedValue(threading.local, Generic[T]):
-    """None, or what the innermost `hold` of this thread gave.
+    """Value that is set inside a `with` block, per thread; None outside.
 
-    It is a plain object and no context variable, because torch.compile looks through the one and breaks at the other.
+    It is not a `contextvars.ContextVar` because torch.compile breaks the graph at those.
     """
 
     def __init__(self) -> None:
@@ -25,6 +25,7 @@ class ScopedValue(threading.local, Generic[T]):
 
     @contextmanager
     def bind(self, value: T) -> Iterator[None]:
+        """Set the value inside the block."""
         before, self.value = self.value, value
         try:
             yield
@@ -33,105 +34,111 @@ class ScopedValue(threading.local, Generic[T]):
 
 
 def exporting() -> bool:
-    """Torch 2.11, unlike 2.13, tells a call that is only compiled the same, though that is meant for export alone."""
+    """Whether the model is being exported; torch 2.11 also reports an export while it only compiles."""
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
 
 
-Shares = Mapping[str, list[Tensor]]  # of one pass, without gradients: in its order, what each module told
+Shares = Mapping[str, list[Tensor]]  # the `share/` values of one pass, without gradient
 
 
 class Tape(Mapping[str, list[Tensor]]):
-    """By name what was told, in order; nothing under a name that nobody told.
+    """Recorded tensors by name, in order; an unknown name has an empty list.
 
-    What is told goes to a chain, the last one first, and only whoever reads makes lists of it: a compiler looks at all
-    of a list that it adds to, and would compile layers anew for whatever others told before them.
+    Values are appended to a linked list, newest first, which is sorted into lists on the first read: torch.compile
+    guards on the complete content of a list it appends to, and would recompile a layer for values of other layers.
     """
 
     def __init__(self) -> None:
         self.last: tuple[str, Tensor, Any] | None = None
-        self._heard: defaultdict[str, list[Tensor]] = defaultdict(list)
+        self._lists: defaultdict[str, list[Tensor]] = defaultdict(list)
 
-    def _lists(self) -> defaultdict[str, list[Tensor]]:
-        mean_shares, at = [], self.last
-        while at is not None:
-            mean_shares.append(at)
-            at = at[2]
+    def _read(self) -> defaultdict[str, list[Tensor]]:
+        values, node = [], self.last
+        while node is not None:
+            values.append(node)
+            node = node[2]
         self.last = None
-        for name, value, _ in reversed(mean_shares):
-            self._heard[name].append(value)
-        return self._heard
+        for name, value, _ in reversed(values):
+            self._lists[name].append(value)
+        return self._lists
 
     def __getitem__(self, name: str) -> list[Tensor]:
-        return self._lists()[name]
+        return self._read()[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._lists()
+        return name in self._read()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._lists())
+        return iter(self._read())
 
     def __len__(self) -> int:
-        return len(self._lists())
+        return len(self._read())
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self._lists().get(name, default)
+        return self._read().get(name, default)
 
 
-_open = ScopedValue[Tape]()
-_passes = ScopedValue[list[Shares]]()
+_tape = ScopedValue[Tape]()
+_collected = ScopedValue[list[Shares]]()
 
 
 def record(name: str, value: Tensor) -> None:
-    """Leave a value for whoever listens."""
-    opened = _open.value
+    """Add a value to the innermost open tape, if there is one."""
+    opened = _tape.value
     if opened is not None:
         opened.last = (name, value, opened.last)
 
 
 def is_recording() -> bool:
-    """Whether someone listens, for values that cost something to make."""
-    return _open.value is not None
+    """Whether a tape is open; lets modules skip values that are expensive to compute."""
+    return _tape.value is not None
 
 
 @contextmanager
 def tape() -> Iterator[Tape]:
-    """Listen to the forward passes inside; an inner tape hides an outer one."""
+    """Record the side outputs of the forward passes inside; an inner tape hides an outer one."""
     opened = Tape()
-    with _open.bind(opened):
+    with _tape.bind(opened):
         yield opened
-    if _passes.value is not None:  # shares alone: the rest would keep a pass in memory
-        _passes.value.append({name: opened[name] for name in opened if name.startswith("share/")})
+    if _collected.value is not None:  # only the shares: other values would keep the graph in memory
+        _collected.value.append({name: opened[name] for name in opened if name.startswith("share/")})
 
 
 @contextmanager
 def collect_shares() -> Iterator[list[Shares]]:
-    """The shares of each tape that is opened and closed inside, by whomever."""
-    found: list[Shares] = []
-    with _passes.bind(found):
-        yield found
+    """Collect the `share/` values of every tape that is closed inside."""
+    collected: list[Shares] = []
+    with _collected.bind(collected):
+        yield collected
 
 
-def mean_shares(heard: Sequence[Shares]) -> dict[str, Tensor]:
-    """The mean over passes of what each module told, a vector number by number: name/module or name/module/place."""
-    alike: dict[str, list[Tensor]] = defaultdict(list)
-    for each in heard:
-        for name, values in each.items():
+def mean_shares(passes: Sequence[Shares]) -> dict[str, Tensor]:
+    """Average shares over passes, per element: `load/0/2` is element 2 of the first module that recorded `load`."""
+    by_module: dict[str, list[Tensor]] = defaultdict(list)
+    for shares in passes:
+        for name, values in shares.items():
             for module, value in enumerate(values):
-                alike[f"{name.removeprefix('share/')}/{module}"].append(value)
-    found = {}
-    for name, values in alike.items():
+                by_module[f"{name.removeprefix('share/')}/{module}"].append(value)
+    means = {}
+    for name, values in by_module.items():
         mean = values[0] if len(values) == 1 else torch.stack(values).mean(dim=0)
-        found |= {f"{name}/{i}": value for i, value in enumerate(mean.unbind(0))} if mean.dim() else {name: mean}
-    return found
+        means |= {f"{name}/{i}": value for i, value in enumerate(mean.unbind(0))} if mean.dim() else {name: mean}
+    return means
 
 
 def auxiliary(side: Tape) -> Tensor | None:
-    """The sum of all losses the modules left on the tape, or None."""
+    """Return the sum of the recorded losses (names that start with `loss/`), or None without any."""
     losses = [value for name, values in side.items() if name.startswith("loss/") for value in values]
     return sum(losses[1:], losses[0]) if losses else None
 
 
 def auxiliary_loss(side: Tape) -> Tensor | float:
-    """The same for a loop of one's own, to be added to a loss: 0 where there are none."""
-    found = auxiliary(side)
-    return 0.0 if found is None else found
+    """Return the sum of the recorded losses, or 0.0: add it to the loss in your own training loop."""
+    extra = auxiliary(side)
+    return 0.0 if extra is None else extra
+
+
+def with_auxiliary(loss: Tensor, side: Tape) -> Tensor:
+    """Add the recorded losses to a loss."""
+    extra = auxiliary(side)
+    return loss if extra is None else loss + extra

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast import catalog
 from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
-from holdfast.core.files import NAME as LOCK
+from holdfast.core.files import LOCK_NAME as LOCK
 from holdfast.core.files import locked, write_text
 from holdfast.data.dataset import Dataset
 from holdfast.nn.backbones.text import TextEncoder

@@ -18,7 +18,7 @@ from torch import Tensor
 from holdfast import catalog
 from holdfast.core.checkpoint import AllocationLimit, load_tensors, save_tensors
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import NAME as LOCK
+from holdfast.core.files import LOCK_NAME as LOCK
 from holdfast.core.files import read_json, write_error, write_text
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Raw, Subset

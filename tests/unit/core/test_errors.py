@@ -1,4 +1,4 @@
-"""Sentences for users: the nearest name, and whatever is quoted in them fit to be shown."""
+"""Error messages: safe to print, one line, and with the nearest known name."""
 
 import pytest
 
@@ -15,29 +15,29 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("sentence", PLAIN)
-def test_a_plain_sentence_in_any_script_stays_as_it_is(sentence):
+def test_text_in_any_script_is_unchanged(sentence):
     assert one_line(sentence) == escape_control(sentence) == sentence
 
 
-def test_a_sentence_is_one_line():
+def test_line_breaks_become_spaces():
     assert one_line("  a\r\nb\t c\u2028d\x85e\n") == "a b c d e"
     assert escape_control("a\nb") == "a\nb"
 
 
-def test_what_steers_a_terminal_or_cannot_be_written_is_told_by_its_number():
+def test_control_characters_and_surrogates_are_escaped():
     assert one_line("a\x1b[31mred\x00\x7f") == "a\\x1b[31mred\\x00\\x7f"
     assert one_line("'\u202eabc\u2066'") == "'\\u202eabc\\u2066'"
     assert one_line("lone \ud800").encode() == b"lone \\ud800"
 
 
-def test_of_a_long_sentence_the_beginning_and_the_end_stay():
+def test_the_middle_of_a_long_message_is_omitted():
     assert one_line("x" * MAX_LENGTH) == "x" * MAX_LENGTH
-    told = one_line(f"data.csv: row 7 has '{'a' * 200_000}': mend it")
-    assert told.startswith("data.csv: row 7 has 'aaa")
-    assert told.endswith("aaa': mend it")
-    assert len(told) == MAX_LENGTH + len(" [...] ")
+    line = one_line(f"data.csv: row 7 has '{'a' * 200_000}': shorten it")
+    assert line.startswith("data.csv: row 7 has 'aaa")
+    assert line.endswith("aaa': shorten it")
+    assert len(line) == MAX_LENGTH + len(" [...] ")
 
 
-def test_unknown_names_suggest_the_nearest():
+def test_an_unknown_name_suggests_the_nearest():
     assert "did you mean 'coral'" in str(unknown("method", "corall", ["erm", "coral"]))
     assert "known: coral, erm" in str(unknown("method", "zzz", ["erm", "coral"]))

@@ -1,3 +1,5 @@
+"""Tensors, tokens and graphs as inputs, their stores, and batches grouped by domain."""
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,7 +26,7 @@ def graph(n, value):
     return Graphs(nodes, edges, torch.zeros(n, dtype=torch.long), 1, torch.full((n - 1, 1), float(value)))
 
 
-def test_tokens_are_padded_to_the_longest_of_the_batch_only():
+def test_tokens_are_padded_to_the_longest_text_of_the_batch():
     store = TokenStore.build([[1, 2, 3], [4], [5, 6]], pad=9, types=[[0, 0, 1], [0], [1, 1]])
     got = store.take(torch.tensor([2, 1]))
     assert got.ids.tolist() == [[5, 6], [4, 9]]
@@ -33,7 +35,7 @@ def test_tokens_are_padded_to_the_longest_of_the_batch_only():
     assert store.lengths().tolist() == [3, 1, 2]
 
 
-def test_cat_pads_and_split_takes_apart():
+def test_cat_pads_and_split_reverses_it():
     a, b = tokens(3, 1, types=True), tokens(5, types=True)
     both = inputs.cat([a, b])
     assert both.ids.shape == (3, 5)
@@ -45,10 +47,10 @@ def test_cat_pads_and_split_takes_apart():
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_graphs_survive_cat_and_take(sizes, data):
-    made = [graph(n, i) for i, n in enumerate(sizes)]
+def test_graphs_round_trip_through_cat_and_take(sizes, data):
+    graphs = [graph(n, i) for i, n in enumerate(sizes)]
     rows = data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=6))
-    got = inputs.take(inputs.cat(made), rows)
+    got = inputs.take(inputs.cat(graphs), rows)
     assert got.count == len(rows)
     assert got.owner.tolist() == [k for k, i in enumerate(rows) for _ in range(sizes[i])]
     assert got.nodes[:, 0].tolist() == [float(i) for i in rows for _ in range(sizes[i])]
@@ -58,14 +60,14 @@ def test_graphs_survive_cat_and_take(sizes, data):
         assert torch.equal(got.weights[:, 0], got.nodes[got.edges[0], 0])
 
 
-def test_join_lays_stores_end_to_end():
-    parts = [TokenStore.build([[1], [2, 3]], pad=0), TokenStore.build([[4, 5, 6]], pad=0)]
-    assert join(parts).take(torch.tensor([2, 0])).ids.tolist() == [[4, 5, 6], [1, 0, 0]]
+def test_join_concatenates_stores():
+    stores = [TokenStore.build([[1], [2, 3]], pad=0), TokenStore.build([[4, 5, 6]], pad=0)]
+    assert join(stores).take(torch.tensor([2, 0])).ids.tolist() == [[4, 5, 6], [1, 0, 0]]
     assert len(join([TensorStore(torch.zeros(2, 3)), TensorStore(torch.ones(1, 3))])) == 3
     assert len(join([GraphStore([graph(2, 0)]), GraphStore([graph(3, 1)])])) == 2
 
 
-def test_other_things_are_refused_by_name():
+def test_other_types_are_type_errors():
     with pytest.raises(TypeError, match="not list"):
         inputs.size([1, 2])
 
@@ -81,27 +83,27 @@ def test_a_batch_splits_by_domain(batch):
     assert batch.positions().tolist() == [0, 1, 1, 2, 2, 2]
 
 
-def test_hold_out_parts_one_domain_from_the_rest(batch):
-    rest, held = batch.hold_out(1)
+def test_hold_out_separates_one_domain(batch):
+    rest, target = batch.hold_out(1)
     assert (rest.domains, rest.y.tolist()) == ((4, 7), [0, 3, 4, 5])
-    assert (held.domains, held.y.tolist()) == ((2,), [1, 2])
+    assert (target.domains, target.y.tolist()) == ((2,), [1, 2])
 
 
 def test_a_batch_of_texts_splits_too():
     batch = DomainBatch(tokens(2, 3, 1), torch.arange(3), (0, 1), (2, 1))
-    rest, held = batch.hold_out(0)
+    rest, target = batch.hold_out(0)
     assert isinstance(rest.x, Tokens)
-    assert (inputs.size(rest.x), inputs.size(held.x)) == (1, 2)
+    assert (inputs.size(rest.x), inputs.size(target.x)) == (1, 2)
 
 
-def test_sizes_that_do_not_add_up_say_so():
+def test_inconsistent_sizes_are_errors():
     with pytest.raises(ValueError, match="3 inputs, 2 targets"):
         DomainBatch(torch.zeros(3, 1), torch.zeros(2), (0,), (3,))
     with pytest.raises(ValueError, match="1 domains but 2 sizes"):
         DomainBatch(torch.zeros(2, 1), torch.zeros(2), (0,), (1, 1))
 
 
-def test_the_best_share_of_each_graph_is_kept_and_at_least_one():
+def test_top_fraction_keeps_at_least_one_node_per_graph():
     scores, owner = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.7, 0.3]), torch.tensor([0, 0, 0, 1, 1, 2])
     assert top_fraction(scores, owner, 3, 0.5).tolist() == [1, 2, 4, 5]
     assert top_fraction(scores, owner, 3, 0.1).tolist() == [1, 4, 5]

@@ -1,3 +1,5 @@
+"""Process groups: collectives, averaged gradients and random streams."""
+
 import os
 
 import pytest
@@ -39,13 +41,13 @@ def gradients(rank: int) -> None:
     parallel.average_gradients([a, b, c])
     assert torch.equal(a.grad, torch.full((2, 2), 0.5))
     assert torch.equal(b.grad, torch.tensor([1.0, 2.0, 3.0]))
-    assert c.grad is None  # as alone: what nothing used is not decayed
+    assert c.grad is None  # unused parameters are not decayed
     w = nn.Parameter(torch.tensor([1.0 + rank]))
     (slope,) = torch.autograd.grad(w**2, [w], create_graph=True)  # 2w: 2 here, 4 there
-    found, none = parallel.mean_gradients([slope, None], [w, c])
-    assert found.tolist() == [3.0]
+    average, none = parallel.mean_gradients([slope, None], [w, c])
+    assert average.tolist() == [3.0]
     assert none is None
-    assert torch.autograd.grad(found, [w])[0].tolist() == [2.0]
+    assert torch.autograd.grad(average, [w])[0].tolist() == [2.0]
 
 
 def statistics(rank: int) -> None:
@@ -54,29 +56,32 @@ def statistics(rank: int) -> None:
     for layer in layers:
         layer.running_mean.fill_(float(rank))
     parallel.average_batch_statistics(layers)
-    assert [float(layer.running_mean) for layer in layers] == [0.5, float(rank)]  # one that rests stays
+    assert [float(layer.running_mean) for layer in layers] == [
+        0.5,
+        float(rank),
+    ]  # not in evaluation mode
 
 
 def streams(rank: int) -> None:
     with seeded(0), process_rng_streams(0):
         before = torch.rand(1)
         with use_process_rng():
-            own = torch.rand(1)
+            private = torch.rand(1)
             with use_shared_rng():
                 shared = torch.rand(1)
             again = torch.rand(1)
         after = torch.rand(1)
-    first, second = parallel.all_gather([before, own, shared, again, after])
+    first, second = parallel.all_gather([before, private, shared, again, after])
     assert [torch.equal(a, b) for a, b in zip(first, second, strict=True)] == [True, False, True, False, True]
     with seeded(0):
-        assert torch.equal(torch.cat([before, shared, after]), torch.rand(3))  # the shared one is that of a run alone
+        assert torch.equal(torch.cat([before, shared, after]), torch.rand(3))  # equal to the stream of a single process
 
 
-def test_two_processes_tell_each_other(tmp_path):
+def test_collectives_of_two_processes(tmp_path):
     mp.start_processes(worker, args=(str(tmp_path / "store"),), nprocs=2, start_method="spawn")
 
 
-def test_alone_nothing_happens():
+def test_a_single_process_needs_no_group():
     p = nn.Parameter(torch.zeros(2))
     parallel.average_gradients([p])
     assert p.grad is None
@@ -88,8 +93,8 @@ def test_alone_nothing_happens():
 
 
 @pytest.mark.gpu
-def test_what_processes_on_gpus_tell_each_other_goes_over_nccl(tmp_path, monkeypatch):
-    """NCCL takes one process a GPU: with one GPU it is a group of one that is made to speak."""
+def test_collectives_on_gpus_use_nccl(tmp_path, monkeypatch):
+    """NCCL needs one GPU per process, so a group of one process is treated as active."""
     parallel.init_process_group(dist.FileStore(str(tmp_path / "store"), 1), 0, 1, backend="cpu:gloo,cuda:nccl")
     try:
         monkeypatch.setattr(parallel, "active", lambda: True)

@@ -1,4 +1,4 @@
-"""Rows of different lengths: taken in any order, joined, padded and stripped again; places travel with tokens."""
+"""Rows of different lengths: taken, joined, padded and stripped; positions stay with their tokens."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ ROWS = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=6
 
 
 @given(rows=ROWS, data=st.data())
-def test_rows_come_back_in_the_order_asked(rows, data):
+def test_take_returns_rows_in_the_requested_order(rows, data):
     order = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
-    found = Ragged.build(rows).take(torch.tensor(order))
+    taken = Ragged.build(rows).take(torch.tensor(order))
     width = max(len(rows[i]) for i in order)
-    assert found.tolist() == [rows[i] + [NONE] * (width - len(rows[i])) for i in order]
-    for row, i in zip(found, order, strict=True):
+    assert taken.tolist() == [rows[i] + [NONE] * (width - len(rows[i])) for i in order]
+    for row, i in zip(taken, order, strict=True):
         if rows[i]:
             assert strip_padding(row[None])[0].tolist() == rows[i]
 
 
 @given(first=ROWS, second=ROWS)
-def test_joined_are_the_rows_of_both(first, second):
+def test_join_has_the_rows_of_both(first, second):
     both = Ragged.join([Ragged.build(first), Ragged.build(second)])
     at = torch.arange(len(first) + len(second))
     assert torch.equal(both.take(at), Ragged.build(first + second).take(at))
 
 
-def test_targets_of_batches_are_filled_up_to_the_widest():
+def test_targets_are_padded_to_the_widest():
     assert cat_targets([torch.tensor([1, 2]), torch.tensor([3])]).tolist() == [1, 2, 3]
     wide = cat_targets([torch.tensor([[1, 2, 3]]), torch.tensor([[4], [5]])])
     assert wide.tolist() == [[1, 2, 3], [4, NONE, NONE], [5, NONE, NONE]]
 
 
-def test_places_travel_with_tokens():
-    parts = [TokenStore.build([[7, 8, 9], [7]], pad=0, at=[[2, 0], [0]]), TokenStore.build([[5, 6]], pad=0, at=[[1]])]
-    x = join(parts).take(torch.tensor([2, 0, 1]))
+def test_positions_stay_with_their_tokens():
+    stores = [TokenStore.build([[7, 8, 9], [7]], pad=0, at=[[2, 0], [0]]), TokenStore.build([[5, 6]], pad=0, at=[[1]])]
+    x = join(stores).take(torch.tensor([2, 0, 1]))
     assert isinstance(x, Tokens)
     assert x.at is not None
     assert x.at.tolist() == [[1, NONE], [2, 0], [0, NONE]]
@@ -52,4 +52,4 @@ def test_places_travel_with_tokens():
     assert inputs.cat([taken, long]).at.tolist() == [[1, NONE, NONE], [0, NONE, NONE], [1, 1, 0]]
     narrow = DomainBatch(taken, torch.tensor([[3], [4]]), (0,), (2,))
     wide = DomainBatch(long, torch.tensor([[5, 6, 7]]), (1,), (1,))
-    assert [part.y.shape for part in DomainBatch.cat([narrow, wide]).by_domain()] == [(2, 3), (1, 3)]
+    assert [group.y.shape for group in DomainBatch.cat([narrow, wide]).by_domain()] == [(2, 3), (1, 3)]

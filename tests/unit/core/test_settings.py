@@ -1,4 +1,4 @@
-"""Settings of the wrong kind are told before anything is built, in one sentence."""
+"""Types of settings are checked from annotations before anything is built."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def part(
     free=None,
     experts: int | dict | None = None,
 ) -> None:
-    """With settings of every kind."""
+    """Have parameters of every type."""
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "message"),
     [
         ("count", 2.5, "count must be an integer, got 2.5"),
         ("count", "six", "count must be an integer, got 'six'"),
@@ -38,12 +38,12 @@ def part(
         ("free", 8.5, ""), ("unknown", 8.5, ""), ("experts", {"count": 2}, ""),
     ],
 )  # fmt: skip
-def test_what_annotations_say(key, value, told):
-    assert type_error(part, {key: value}) == told
+def test_type_errors_from_annotations(key, value, message):
+    assert type_error(part, {key: value}) == message
 
 
 @pytest.mark.parametrize(
-    ("section", "name", "given", "told"),
+    ("section", "name", "options", "message"),
     [
         ("necks", "experts", {"count": 2.5}, "neck 'experts': count must be an integer, got 2.5"),
         ("necks", "experts", {"temperature": "hot"}, "neck 'experts': temperature must be a number, got 'hot'"),
@@ -53,7 +53,7 @@ def test_what_annotations_say(key, value, told):
         ("encoders", "vit-tiny", {"patch": 8.0}, "encoder 'vit-tiny': patch must be an integer, got 8.0"),
     ],
 )  # fmt: skip
-def test_parts_of_the_catalog(section, name, given, told):
-    with pytest.raises(BadInput) as said:
-        catalog.check_settings(section, name, given)
-    assert str(said.value) == told
+def test_type_errors_of_catalog_entries(section, name, options, message):
+    with pytest.raises(BadInput) as error:
+        catalog.check_settings(section, name, options)
+    assert str(error.value) == message
