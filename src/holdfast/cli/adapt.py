@@ -1,4 +1,4 @@
-"""holdfast adapt: a model folder learns one more domain, if it forgets little of the earlier ones."""
+"""holdfast adapt and holdfast rollback: learn one more domain, and return to an earlier version."""
 
 from __future__ import annotations
 
@@ -8,50 +8,53 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, say, show, watching
+from holdfast.cli.console import print_json, progress, say, show
 
-REFUSED = 3  # the exit code where the model would forget too much: nothing was wrong with the command
+REFUSED = 3  # exit code if the model would forget too much
 
 
 def adapt(
-    model: Annotated[Path, typer.Argument(help="A folder that `holdfast fit` wrote.", show_default=False)],
+    model: options.Model,
     data: options.Data,
     domain: Annotated[
         str | None,
-        typer.Option(help="The new domain: which one of the file, or its name where it has none.", show_default=False),
+        typer.Option(
+            help="The new domain: which domain of the file to use, or its name if the file has no domain column.",
+            show_default=False,
+        ),
     ] = None,
     earlier: Annotated[
         list[str] | None,
         typer.Option(
-            help="The data the model learned from, again: its held-out examples are found by their hashes, the others "
-            "serve rules that rehearse. Repeatable.",
+            help="The data the model was trained on: its held-out examples are recognised by their hashes, the others "
+            "serve methods with rehearsal. Repeatable.",
             show_default=False,
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="progressive, ewc, lwf, replay, ...; auto grows where the network has slots.")
+        str, typer.Option(help="progressive, ewc, lwf, replay, ...; auto grows a network that has slots.")
     ] = "auto",
     max_forgetting: Annotated[
         float,
-        typer.Option(help="Points that an earlier domain may lose; above, nothing is changed and the exit code is 3."),
+        typer.Option(help="Points an earlier domain may lose; above, nothing is changed and the exit code is 3."),
     ] = 5.0,
     force: Annotated[
-        bool, typer.Option("--force", help="Keep the new version whatever it forgot, measured or not.")
+        bool, typer.Option("--force", help="Save the new version no matter how much was forgotten.")
     ] = False,
     metric: options.Metric = None,
     steps: options.Steps = None,
     batch: options.Batch = None,
     lr: options.Rate = None,
-    seed: Annotated[int, typer.Option(help="The seed of every chance.")] = 0,
+    seed: options.Seed = 0,
     device: options.Device = "auto",
     column: options.Column = None,
     set_: options.Set = None,
     json: options.Json = False,
 ) -> None:
-    """Learn one more domain, score every earlier one before and after, and keep the new version if it holds.
+    """Train on one more domain, score all earlier domains before and after, and save the new version if it holds up.
 
-    What the model was stays in its folder: `holdfast rollback MODEL` lists the versions and gives any of them back.
-    Steps, batch and learning rate are those of the fit unless given.
+    Earlier versions stay in the folder: `holdfast rollback MODEL` lists them and restores any of them. Steps, batch
+    and learning rate default to those of the fit.
 
     Examples:
 
@@ -61,7 +64,7 @@ def adapt(
 
     - `holdfast adapt models/reviews shoes.csv --method progressive --set method.slots=100`
 
-    Stopped, it goes on where it was when the same command runs again; until it is done the old version is whole.
+    Run the same command again to continue a stopped training; until it ends the old version stays in use.
     """
     from holdfast.models.adapt import Terms
     from holdfast.models.adapt import adapt as run
@@ -71,26 +74,69 @@ def adapt(
         method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,
         seed=seed, device=device, settings=parse(set_ or []),
     )  # fmt: skip
-    with watching(json) as watch:
-        done = run(model, data, terms, domain=domain, earlier=earlier or (), columns=options.pairs(column), watch=watch)
+    columns = options.pairs(column)
+    with progress(json) as listener:
+        result = run(model, data, terms, domain=domain, earlier=earlier or (), columns=columns, watch=listener)
     if json:
-        told = ("domain", "metric", "before", "after", "forgetting", "examples", "refused", "version")
-        give_json({**{name: getattr(done, name) for name in told}, "notes": list(done.notes), "model": str(model)})
+        fields = ("domain", "metric", "before", "after", "forgetting", "examples", "refused", "version")
+        document = {name: getattr(result, name) for name in fields}
+        print_json({**document, "notes": list(result.notes), "model": str(model)})
     else:
-        for note in done.notes:
+        for note in result.notes:
             say(note)
-        for name, after in done.after.items():
-            lost = f", forgot {done.forgetting[name]:.1f} points" if name in done.forgetting else " (new)"
-            show(
-                f"{name}: {done.metric} {_number(done.before[name])} -> {_number(after)} on {done.examples[name]}{lost}"
-            )
-        if done.version is not None:
-            say(f"version {done.version} of {model} is in use (go back: holdfast rollback {model} N)")
-        if done.refused:
-            say(f"{'kept all the same' if force else 'not kept, and nothing was changed'}: {done.refused}")
-    if done.version is None:
+        for name, after in result.after.items():
+            lost = f", forgot {result.forgetting[name]:.1f} points" if name in result.forgetting else " (new)"
+            before, count = _number(result.before[name]), result.examples[name]
+            show(f"{name}: {result.metric} {before} -> {_number(after)} on {count}{lost}")
+        if result.version is not None:
+            say(f"version {result.version} of {model} is in use (undo with: holdfast rollback {model} N)")
+        if result.refused:
+            say(f"{'saved because of --force' if force else 'not saved, nothing was changed'}: {result.refused}")
+    if result.version is None:
         raise typer.Exit(REFUSED)
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def rollback(
+    model: Annotated[Path, typer.Argument(help="A model folder.", show_default=False)],
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="N", help="Version to use; without it, list all versions.", show_default=False),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Switch to another version of a model that `holdfast adapt` changed, bit for bit; without a number, list them.
+
+    No version is deleted, so you can switch forward again.
+
+    Examples:
+
+    - `holdfast rollback models/reviews`
+
+    - `holdfast rollback models/reviews 1`
+    """
+    from dataclasses import asdict
+
+    from holdfast.models.adapt import ledger_of
+    from holdfast.models.versions import use_version
+
+    ledger = ledger_of(model)
+    current = ledger.current if number is None else use_version(model, ledger, number).number
+    if json:
+        versions = [asdict(version) for version in ledger.versions]
+        print_json({"model": str(model), "current": current, "versions": versions})
+        return
+    if number is not None:
+        say(f"version {number} of {model} is in use")
+        return
+    for version in ledger.versions:
+        scores = ", ".join(f"{name} {value:.3f}" for name, value in version.scores.items() if value is not None)
+        origin = "" if version.parent is None else f", from version {version.parent}"
+        in_use = " (in use)" if version.number == current else ""
+        show(
+            f"{version.number}{in_use}: {version.made} UTC, {version.method} learned {', '.join(version.learned)}"
+            f"{origin}{', forced' if version.forced else ''}; {version.metric}: {scores}"
+        )

@@ -1,4 +1,4 @@
-"""holdfast audit: is there a shift, are there copies, and what to do about it."""
+"""holdfast audit: check data for duplicates, leaks and shift before training."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ import typer
 from rich.text import Text
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, say, show
+from holdfast.cli.console import print_json, say, show
 
 
 def audit(
     data: options.Data,
     task: options.Task = None,
     near: Annotated[
-        float, typer.Option(help="The likeness from which two texts are nearly equal, 0.7 to 1; 1: only equal inputs.")
+        float,
+        typer.Option(help="Similarity above which two texts are near duplicates, 0.7 to 1; 1: exact duplicates only."),
     ] = 0.8,
     clean: Annotated[
         Path | None,
         typer.Option(
-            help="A table to write without copies; .csv, .jsonl or .parquet by its ending. The data stays as it is.",
+            help="Write a table without duplicates; .csv, .jsonl or .parquet. The original data is not changed.",
             show_default=False,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("audit.html"),
+    out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("audit.html"),
     column: options.Column = None,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
-    """Look at data before training on it: copies, leaks between splits, labels, how far domains lie apart, advice.
+    """Inspect data before training: duplicates, leaks between splits, labels, distances between domains, advice.
 
-    Nothing is trained but a quick linear classifier, inside each domain and on all others.
+    Only a fast linear classifier is trained, within each domain and on all other domains.
 
     Examples:
 
@@ -40,14 +41,14 @@ def audit(
 
     - `holdfast audit reviews.csv --clean clean.csv --out reviews.html`
 
-    - `holdfast audit pictures/ --json`
+    - `holdfast audit images/ --json`
 
     - `holdfast audit names/ --task tag`
     """
     from holdfast.audit.audit import audit as run
     from holdfast.report.terminal import rich_grid
 
-    done = run(
+    result = run(
         data,
         task=task or "classify",
         near=near,
@@ -58,16 +59,16 @@ def audit(
         tell=None if json else say,
     )
     if json:
-        give_json(done.json())
+        print_json(result.json())
         return
-    for note in done.notes:
+    for note in result.notes:
         say(note)
-    for grid in done.grids:
+    for grid in result.grids:
         show(rich_grid(grid))
         show(Text(f"{grid.about}\n"))
-    show(Text(done.headline))
-    for sentence in done.advice:
+    show(Text(result.headline))
+    for sentence in result.advice:
         show(Text(f"- {sentence}"))
-    if done.clean is not None:
-        say(f"without copies: {done.clean}")
-    say(f"report: {done.report}")
+    if result.clean is not None:
+        say(f"without duplicates: {result.clean}")
+    say(f"report: {result.report}")

@@ -1,4 +1,4 @@
-"""holdfast bench: speed as ratios to a reference measured in the same run."""
+"""holdfast bench: measure speed as a ratio to a reference in the same run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import typer
 from rich.table import Table
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, say, show
+from holdfast.cli.console import print_json, say, show
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="See `holdfast list benches`.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Benchmark; see `holdfast list benches`.", show_default=False)],
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:
-    """Measure a part against its reference; exit code 1 when a bar is missed. Each case is told as it comes.
+    """Measure one benchmark; cases are printed as they finish, and the exit code is 1 if a target is missed.
 
     Examples:
 
@@ -31,17 +31,17 @@ def bench(
 
     if name not in catalog.BENCHES:
         raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")
-    where = choose_device(device)
+    run_device = choose_device(device)
     measure = catalog.lookup("benches", name).load()
     with heard.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
-        results = measure(where)
+        results = measure(run_device)
     if json:
-        give_json({"bench": name, "device": str(where), "results": [r.json() for r in results]})
+        print_json({"bench": name, "device": str(run_device), "results": [r.json() for r in results]})
     else:
-        table = Table("case", "ratio", "bar", "", box=None)
+        table = Table("case", "ratio", "target", "", box=None)
         for r in results:
-            told = "ok" if r.ok else r.error or "missed"
-            table.add_row(r.case, "-" if r.error else f"{r.ratio:.3f}", r.bar_text(), told)
+            status = "ok" if r.ok else r.error or "missed"
+            table.add_row(r.case, "-" if r.error else f"{r.ratio:.3f}", r.bar_text(), status)
         show(table)
     if not all(r.ok for r in results):
         raise typer.Exit(1)

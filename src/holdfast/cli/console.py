@@ -1,4 +1,4 @@
-"""What the command line shows: sentences and bars on stderr, results on stdout, JSON for machines."""
+"""Terminal output: messages and progress bars on stderr, results on stdout, JSON for programs."""
 
 from __future__ import annotations
 
@@ -30,64 +30,64 @@ if TYPE_CHECKING:
     from holdfast.record import RunRecord
     from holdfast.run.progress import ProgressListener
 
-SHOWN = 16  # runs with a bar, where more are under way at once
-EVERY = 30.0  # seconds between two lines about runs that are done
+MAX_BARS = 16  # progress bars of concurrent runs
+INTERVAL = 30.0  # seconds between progress lines without a terminal
 
 
-def say(sentence: str, *, anyone: bool = False) -> None:
-    """A sentence for a person, on stderr; of several processes the first alone says it, unless `anyone` may."""
-    if not anyone and not processes.is_first():
+def say(sentence: str, *, all_processes: bool = False) -> None:
+    """Print a message to stderr; with several processes only the first prints, unless `all_processes`."""
+    if not all_processes and not processes.is_first():
         return
     text = escape_control(" ".join(sentence.split()))
     Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
 
 
-def show(thing: Any) -> None:
-    """A result for a person, on stdout."""
+def show(result: Any) -> None:
+    """Print a result to stdout."""
     if not processes.is_first():
         return
-    width = None if sys.stdout.isatty() else 200  # a file or a pipe has no edge to wrap at
+    width = None if sys.stdout.isatty() else 200  # files and pipes do not wrap
     console = Console(highlight=False, width=width)
-    if isinstance(thing, str):  # a domain called [red] is a name, not markup
-        console.print(escape_control(thing), soft_wrap=True, markup=False, emoji=False)
+    if isinstance(result, str):  # a domain called [red] is a name, not markup
+        console.print(escape_control(result), soft_wrap=True, markup=False, emoji=False)
     else:
-        parts = [Segment(escape_control(part.text), part.style) for part in console.render(thing)]
-        console.print(Segments(parts), crop=False)
+        segments = [Segment(escape_control(segment.text), segment.style) for segment in console.render(result)]
+        console.print(Segments(segments), crop=False)
 
 
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
-    """The table of these records, and which methods differ from the baseline by more than chance."""
+    """Print the table of scores, and which methods differ from the baseline significantly."""
     from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note
     from holdfast.report.table import rows
     from holdfast.report.terminal import rich_table
 
     show(rich_table(rows(records, metric), metric))
-    tested = baseline_note(against_baseline(records, metric), metric) or by_example_note(by_example(records))
-    if tested is not None:
-        say(tested)
+    note = baseline_note(against_baseline(records, metric), metric) or by_example_note(by_example(records))
+    if note is not None:
+        say(note)
 
 
-def give_json(document: Any, *, anyone: bool = False) -> None:
-    """The one document a machine reads, on stdout."""
-    if anyone or processes.is_first():
+def print_json(document: Any, *, all_processes: bool = False) -> None:
+    """Print one JSON document to stdout."""
+    if all_processes or processes.is_first():
         ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
         sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=ascii_only) + "\n")
 
 
 def fail(sentence: str) -> NoReturn:
-    """The sentence on stderr, or as JSON on stdout where --json was asked for; exit code 2."""
+    """Print an error to stderr, or as JSON to stdout with --json, and exit with code 2."""
     sentence = one_line(sentence)
     if not may_report():
         sys.exit(2)
     if "--json" in sys.argv:
-        give_json({"error": sentence}, anyone=True)
+        print_json({"error": sentence}, all_processes=True)
     else:
-        say(f"error: {sentence}", anyone=True)
+        say(f"error: {sentence}", all_processes=True)
     sys.exit(2)
 
 
 def may_report() -> bool:
-    """Of several processes that end together, one says why."""
+    """Return whether this process reports the error when several processes end together."""
     if processes.world_size() == 1:
         return True
     from holdfast.core import parallel
@@ -95,19 +95,19 @@ def may_report() -> bool:
     return parallel.may_report()
 
 
-def _lines() -> ProgressListener:
+def _progress_lines() -> ProgressListener:
     from holdfast.run.progress import ProgressListener
 
     class Lines(ProgressListener):
         def start(self, total: int, finished: int) -> None:
-            say(f"{finished} of {total} runs are done already" if finished else f"runs: {total}")
-            self.total, self.done, self.said = total, finished, time.monotonic()
+            say(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
+            self.total, self.done, self.reported_at = total, finished, time.monotonic()
 
         def end(self, record: RunRecord) -> None:
             self.done += 1
-            if time.monotonic() - self.said > EVERY:
-                self.said = time.monotonic()
-                say(f"{self.done} of {self.total} runs are done")
+            if time.monotonic() - self.reported_at > INTERVAL:
+                self.reported_at = time.monotonic()
+                say(f"{self.done} of {self.total} runs are finished")
 
     return Lines()
 
@@ -118,13 +118,13 @@ class _Rate(ProgressColumn):
 
 
 @contextmanager
-def watching(quiet: bool) -> Iterator[ProgressListener]:
-    """Bars for runs, steps and encoding, with rates and the time left; plain lines where stderr is no terminal."""
+def progress(quiet: bool) -> Iterator[ProgressListener]:
+    """Show progress bars for runs, steps and encoding, or plain lines if stderr is not a terminal."""
     from holdfast.run.progress import ProgressListener
 
     silent = quiet or not processes.is_first()
     if silent or not sys.stderr.isatty():
-        yield ProgressListener() if silent else _lines()
+        yield ProgressListener() if silent else _progress_lines()
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -138,7 +138,7 @@ def watching(quiet: bool) -> Iterator[ProgressListener]:
         class Bars(ProgressListener):
             def __init__(self) -> None:
                 self.runs = self.run = self.encode = None
-                self.others: dict[str, TaskID] = {}
+                self.workers: dict[str, TaskID] = {}
 
             def encoding(self, done: int, total: int) -> None:
                 if self.encode is None:
@@ -147,21 +147,21 @@ def watching(quiet: bool) -> Iterator[ProgressListener]:
 
             def start(self, total: int, finished: int) -> None:
                 if finished:
-                    say(f"{finished} of {total} runs are done already")
+                    say(f"{finished} of {total} runs are already finished")
                 self.runs = bars.add_task("runs", total=total, completed=finished)
 
             def begin(self, name: str, steps: int) -> None:
-                self.close()  # one that diverged has no end
+                self.close()  # a diverged run does not call end
                 self.run = bars.add_task(escape_control(name), total=steps)
 
             def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
                 if done >= steps:
-                    if id in self.others:
-                        bars.remove_task(self.others.pop(id))
-                elif id in self.others:
-                    bars.update(self.others[id], completed=done)
-                elif len(self.others) < SHOWN:
-                    self.others[id] = bars.add_task(escape_control(name), total=steps, completed=done)
+                    if id in self.workers:
+                        bars.remove_task(self.workers.pop(id))
+                elif id in self.workers:
+                    bars.update(self.workers[id], completed=done)
+                elif len(self.workers) < MAX_BARS:
+                    self.workers[id] = bars.add_task(escape_control(name), total=steps, completed=done)
 
             def step(self, metrics: Any) -> None:
                 if self.run is not None:

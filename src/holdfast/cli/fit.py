@@ -1,4 +1,4 @@
-"""holdfast fit: train on all domains and save a model folder."""
+"""holdfast fit and holdfast pretrain: train a model folder, or continue pretraining a text encoder."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, say, watching
-from holdfast.cli.options import Config, settle
+from holdfast.cli.console import print_json, progress, say
 
 
 def fit(
     context: typer.Context,
     data: options.Data,
-    method: Annotated[str, typer.Option(help="See `holdfast list methods`.")] = "erm",
+    method: Annotated[str, typer.Option(help="Training method; see `holdfast list methods`.")] = "erm",
     task: options.Task = None,
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
@@ -24,13 +23,13 @@ def fit(
     steps: options.Steps = None,
     batch: options.Batch = None,
     lr: options.Rate = None,
-    seed: Annotated[int, typer.Option(help="The seed of every chance.")] = 0,
-    out: Annotated[Path, typer.Option(help="The model folder to write.")] = Path("runs/model"),
+    seed: options.Seed = 0,
+    out: Annotated[Path, typer.Option(help="Model folder to write.")] = Path("runs/model"),
     keep_sample: Annotated[
         int,
         typer.Option(
-            help="Keep so many training and so many held-out examples of each domain in the model folder, so that "
-            "`holdfast adapt` needs no other data. [default: none]",
+            help="Store this number of training and of held-out examples per domain in the model folder, so that "
+            "`holdfast adapt` needs no other data. [default: 0]",
             show_default=False,
         ),
     ] = 0,
@@ -38,12 +37,12 @@ def fit(
     examples: options.Examples = None,
     column: options.Column = None,
     set_: options.Set = None,
-    config: Config = None,
+    config: options.Config = None,
     data_dir: options.DataDir = None,
     log: options.Log = None,
     json: options.Json = False,
 ) -> None:
-    """Train one method on all domains and save a model folder: weights, configuration, preparation, card.
+    """Train one method on all domains and save a model folder: weights, configuration, preprocessing, model card.
 
     Examples:
 
@@ -61,7 +60,7 @@ def fit(
 
     - `torchrun --nproc_per_node 2 -m holdfast fit reviews.csv` (on two processes or GPUs)
 
-    Stopped, it goes on where it was when the same command runs again.
+    Run the same command again to continue a stopped training.
     """
     from holdfast.comparison import training_data
     from holdfast.core.parallel import process_group
@@ -70,7 +69,7 @@ def fit(
     from holdfast.models.saved import check_folder
     from holdfast.run.progress import logged
 
-    settings = options.with_task(settle(context, config, set_), task)
+    settings = options.with_task(options.merged_settings(context, config, set_), task)
     metric = settings.pop("metric", metric)
     with process_group(device):
         check_folder(out)
@@ -82,16 +81,90 @@ def fit(
             steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,
             keep_sample=keep_sample,
         )  # fmt: skip
-        with watching(json) as shown, logged(shown, log, out.with_name(f"{out.name}-logs")) as watch:
-            classifier.fit_dataset(dataset, folder=out, watch=watch)
+        with progress(json) as shown, logged(shown, log, out.with_name(f"{out.name}-logs")) as listener:
+            classifier.fit_dataset(dataset, folder=out, watch=listener)
     record = classifier.record_
     metric = str(record.spec["metric"])
     valid = {domain: scores[metric] for domain, scores in record.stages[-1]["valid"].items()}
     if json:
-        give_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})
+        print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})
         return
     for note in dataset.notes:
         say(note)
-    told = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
-    say(f"{metric} on held-out rows: {told}")
-    say(f"model: {out} (use it: holdfast predict {out} {to_predict(record.spec)} --out predictions.csv)")
+    scores = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
+    say(f"{metric} on held-out rows: {scores}")
+    say(f"model: {out} (predict with: holdfast predict {out} {to_predict(record.spec)} --out predictions.csv)")
+
+
+def pretrain(
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            help="A .txt file with one document per line, a folder of such files (one per domain), a table with a text "
+            "column, or a known data set; @pack=2000 joins neighbouring documents up to 2000 characters.",
+            show_default=False,
+        ),
+    ],
+    start: Annotated[
+        str, typer.Option("--from", help="Encoder to start from: minilm, a folder, or a name on the hub.")
+    ] = "minilm",
+    out: Annotated[Path, typer.Option(help="Folder to write; use it with --encoder hf:FOLDER.")] = Path(
+        "runs/pretrained"
+    ),
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 1000,
+    batch: options.Batch = None,
+    lr: options.Rate = None,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens per segment; longer texts are split. [default: 128]", show_default=False),
+    ] = None,
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    examples: options.Examples = None,
+    column: options.Column = None,
+    data_dir: options.DataDir = None,
+    set_: options.Set = None,
+    json: options.Json = False,
+) -> None:
+    """Continue masked-language-model pretraining on unlabelled text of a domain (DAPT) or of a task (TAPT).
+
+    15% of the tokens are masked, chosen again in every step. Some texts per domain are held out; the loss on them
+    before and after is printed, and report.html shows its curve.
+
+    transformers can load the folder: config.json, model.safetensors, tokenizer.json.
+
+    Examples:
+
+    - `holdfast pretrain papers.txt --from roberta-base --out models/papers --steps 5000 --length 512`
+
+    - `holdfast pretrain reviews.csv --from minilm --out models/reviews`
+
+    - `holdfast compare reviews.csv --encoder hf:models/reviews --tune full`
+
+    - `holdfast pretrain ncbi-disease --data-dir data --from minilm --out models/tapt-ncbi-disease --steps 300`
+
+    Run the same command again to continue a stopped training.
+    """
+    from holdfast.models.pretrain import pretrain as run
+    from holdfast.run.settings import parse
+
+    with progress(json) as listener:
+        result = run(
+            corpus, encoder=start, out=out, steps=steps, batch=batch, lr=lr, length=length, seed=seed, device=device,
+            columns=options.pairs(column), examples=examples, data_dir=data_dir, settings=parse(set_ or []),
+            watch=listener,
+        )  # fmt: skip
+    if json:
+        print_json(
+            {
+                "encoder": str(result.folder), "before": result.before, "after": result.after,
+                "report": str(result.report), "record": asdict(result.record), "notes": list(result.notes),
+            }
+        )  # fmt: skip
+        return
+    for note in result.notes:
+        say(note)
+    for domain, value in result.after.items():
+        say(f"{domain}: masked-token loss {result.before[domain]:.3f} before, {value:.3f} after")
+    say(f"encoder: {result.folder} (use it with --encoder hf:{result.folder})")
+    say(f"report: {result.report}")

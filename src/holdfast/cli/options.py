@@ -1,4 +1,4 @@
-"""The options that several verbs share, with the words of their help."""
+"""Options shared by several commands, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -12,45 +12,55 @@ from holdfast.core import processes
 from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.core.files import read_json
 
+if TYPE_CHECKING:
+    from holdfast.run.jobs import Engine as RunEngine
+
+ENGINES = ("local", "ray")
+STRING_SETTINGS = (
+    "method", "task", "encoder", "tune", "neck", "head", "metric", "plan", "select", "optimizer", "schedule",
+)  # fmt: skip
+
 Data = Annotated[
     str,
     typer.Argument(
-        help="A csv, tsv, jsonl or parquet table, an .npz of arrays, a folder domain/class/image, a zip or folder of "
-        "graphs, or a known name; settings of the data follow an @, as in nci1@shift=size.",
+        help="A csv, tsv, jsonl or parquet table, an .npz file of arrays, a folder domain/class/image, a zip file or "
+        "folder of graphs, or the name of a known data set; options follow an @, as in nci1@shift=size.",
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")]
-Encoder = Annotated[str, typer.Option(help="What turns examples into features; see `holdfast list encoders`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout and nothing else.")]
+Encoder = Annotated[str, typer.Option(help="Encoder that turns examples into features; see `holdfast list encoders`.")]
 Tune = Annotated[
-    str, typer.Option(help="Which of its parameters learn: full, frozen, last:N, head+cls; auto by encoder.")
+    str, typer.Option(help="Encoder parameters to train: full, frozen, last:N, head+cls; auto depends on the encoder.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Steps = Annotated[
     int | None,
     typer.Option(
-        help="Training steps of each run, and of each phase of a rule that has two. [default: 300]", show_default=False
+        help="Training steps per run, and per phase of a two-phase method. [default: 300]", show_default=False
     ),
 ]
 Batch = Annotated[
     int | None,
-    typer.Option(
-        help="Examples of each domain in a batch; under torchrun, of each process. [default: 32]", show_default=False
-    ),
+    typer.Option(help="Examples per domain in a batch; under torchrun, per process. [default: 32]", show_default=False),
 ]
 Rate = Annotated[
     float | None,
     typer.Option("--lr", help="Learning rate. [default: by encoder and tuning]", show_default=False),
 ]
-Plan = Annotated[str, typer.Option(help="The protocol; see `holdfast list protocols`.")]
-Select = Annotated[str, typer.Option(help="How the kept step is chosen; see `holdfast list selections`.")]
-Task = Annotated[str | None, typer.Option(help="See `holdfast list tasks`. [default: classify]", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
+Plan = Annotated[str, typer.Option(help="Evaluation protocol; see `holdfast list protocols`.")]
+Select = Annotated[str, typer.Option(help="Model selection; see `holdfast list selections`.")]
+Task = Annotated[
+    str | None, typer.Option(help="Task; see `holdfast list tasks`. [default: classify]", show_default=False)
+]
 Metric = Annotated[
     str | None,
     typer.Option(
-        help="What to select by and to show: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, nll, ece; "
-        "of answers nll, perplexity, bleu2, w2v_similarity, distinct2; of tags entity_f1, entity_precision, "
-        "entity_recall, accuracy, nll; of stretches answer_f1, exact_match, nll. [default: the first]",
+        help="Metric for model selection and tables: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, "
+        "nll, ece; for responses nll, perplexity, bleu2, w2v_similarity, distinct2; for tags entity_f1, "
+        "entity_precision, entity_recall, accuracy, nll; for answer spans answer_f1, exact_match, nll. "
+        "[default: the first of the task]",
         show_default=False,
     ),
 ]
@@ -71,18 +81,26 @@ Set = Annotated[
         show_default=False,
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Where records, checkpoints and report.html go.")]
-Seeds = Annotated[str, typer.Option(help="How many seeds, or the seeds themselves: 3, or 0,5,7.")]
-Methods = Annotated[str, typer.Option(help="Comma separated, or all; see `holdfast list methods`.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="JSON file of settings as in --set, plus method, encoder and tune; command-line options take precedence.",
+        show_default=False,
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Folder for records, checkpoints and report.html.")]
+Seeds = Annotated[str, typer.Option(help="Number of seeds, or a list of seeds: 3, or 0,5,7.")]
+Methods = Annotated[str, typer.Option(help="Comma separated methods, or all; see `holdfast list methods`.")]
 Examples = Annotated[
     int | None,
-    typer.Option(help="At most so many examples of each domain, drawn by seed.", show_default=False),
+    typer.Option(help="Use at most this number of examples per domain, sampled by seed.", show_default=False),
 ]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Compute frozen features anew in every step.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")]
 Log = Annotated[
     str | None,
     typer.Option(
-        help="Write losses and validation scores to tensorboard, tensorboard:DIR or mlflow:URI as well.",
+        help="Also log losses and validation scores to tensorboard, tensorboard:DIR or mlflow:URI.",
         show_default=False,
     ),
 ]
@@ -93,66 +111,80 @@ DataDir = Annotated[
 Analyse = Annotated[
     str,
     typer.Option(
-        help="What to look at in each trained run, comma separated, or all; see `holdfast list analyses`.",
+        help="Comma separated analyses of each trained run, or all; see `holdfast list analyses`.",
         show_default=False,
     ),
 ]
+Engine = Annotated[str, typer.Option(help="Where runs execute: local, or ray for a cluster (needs the package ray).")]
+Jobs = Annotated[
+    str | None,
+    typer.Option(
+        help="Concurrent runs on this machine, each with its share of the cores; auto is one per core, or one per GPU. "
+        "[default: 1]",
+        show_default=False,
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="With --engine ray: address of a cluster such as head:6379, or auto. [default: a temporary local cluster]",
+        show_default=False,
+    ),
+]
+Cpus = Annotated[float | None, typer.Option(help="With --engine ray: CPUs per run. [default: 1]", show_default=False)]
+Gpus = Annotated[
+    float | None,
+    typer.Option(
+        help="With --engine ray: GPUs per run, or a fraction such as 0.25. [default: 1 on a GPU, else 0]",
+        show_default=False,
+    ),
+]
+Model = Annotated[Path, typer.Argument(help="A model folder that `holdfast fit` wrote.", show_default=False)]
 
 
-def pairs(given: list[str] | None) -> dict[str, str]:
-    """KEY=NAME options as a dict."""
-    found = {}
-    for text in given or []:
+def pairs(column: list[str] | None) -> dict[str, str]:
+    """Parse KEY=NAME options."""
+    columns = {}
+    for text in column or []:
         key, sign, name = text.partition("=")
         if not sign or not key:
-            raise BadInput(f"--column takes KEY=NAME, such as --column text=review, not '{text}'")
-        found[key] = name
-    return found
+            raise BadInput(f"--column takes KEY=NAME, such as --column text=review; got '{text}'")
+        columns[key] = name
+    return columns
 
 
 def words(text: str) -> list[str]:
-    """Comma separated words."""
+    """Split comma separated words."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def with_task(settings: dict[str, Any], task: str | None) -> dict[str, Any]:
-    """The settings with the task that an option names, if one does."""
+    """Add the task option to the settings."""
     return settings if task is None else {**settings, "task": task}
 
 
 def seed_numbers(text: str) -> int | list[int]:
-    """`3` is how many, `0,5,7` are which."""
+    """Parse `3` as a number of seeds and `0,5,7` as a list of seeds."""
     try:
         return [int(word) for word in words(text)] if "," in text else int(text)
     except ValueError:
-        raise BadInput(f"--seeds takes a number or a list such as 0,1,2, not '{text}'") from None
+        raise BadInput(f"--seeds takes a number or a list such as 0,1,2; got '{text}'") from None
 
 
-def comparison_json(done: Any) -> dict[str, Any]:
-    """The contract of compare, sweep and reproduce for machines."""
+def comparison_json(result: Any) -> dict[str, Any]:
+    """Return the JSON document that compare, sweep and reproduce share."""
     from dataclasses import asdict
 
     return {
-        "table": done.table(),
-        "records": [{"id": r.id, **asdict(r)} for r in done.records],
-        "report": str(done.report),
-        "notes": list(done.notes),
+        "table": result.table(),
+        "records": [{"id": record.id, **asdict(record)} for record in result.records],
+        "report": str(result.report),
+        "notes": list(result.notes),
     }
 
 
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help="A JSON file of settings as --set takes them, with method, encoder and tune; options given here win.",
-        show_default=False,
-    ),
-]
-WORDS = ("method", "task", "encoder", "tune", "neck", "head", "metric", "plan", "select", "optimizer", "schedule")
-
-
-def settle(context: typer.Context, config: Path | None, set_: list[str] | None) -> dict[str, Any]:
-    """The file's settings without those that an option on the command line says, and --set over them."""
+def merged_settings(context: typer.Context, config: Path | None, set_: list[str] | None) -> dict[str, Any]:
+    """Combine --config and --set; options on the command line override the file."""
     from holdfast.run.settings import parse
 
     settings = {} if config is None else read_config(config)
@@ -161,101 +193,71 @@ def settle(context: typer.Context, config: Path | None, set_: list[str] | None) 
         if source is not None and source.name == "COMMANDLINE":
             settings.pop("method" if option == "methods" else option, None)
             if option == "steps":
-                settings.pop("every", None)  # how often to validate goes with how long
+                settings.pop("every", None)  # the validation interval depends on the number of steps
     settings |= parse(set_ or [])
-    for name in WORDS:
+    for name in STRING_SETTINGS:
         if name in settings and not isinstance(settings[name], str):
-            raise BadInput(f"{name} takes a word, not {settings[name]!r}")
+            raise BadInput(f"{name} must be a string; got {settings[name]!r}")
     return settings
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings of a file; one sentence where it holds none."""
+    """Read a JSON object of settings."""
     try:
-        found = read_json(path, max_bytes=1 << 20)
+        settings = read_json(path, max_bytes=1 << 20)
     except Damaged as error:
         if not path.is_file():
-            told = "name one that `holdfast sweep` wrote, or a JSON object of settings"
-            raise BadInput(f"no file {path}: {told}") from None
-        raise BadInput(f'{error}: write an object such as {{"lr": 0.001}}') from None
-    if not isinstance(found, dict):
-        raise BadInput(f'{path} holds no JSON object: write one such as {{"lr": 0.001}}')
-    return found
+            fix = "name a file that `holdfast sweep` wrote, or a JSON object of settings"
+            raise BadInput(f"no file {path}: {fix}") from None
+        raise BadInput(f'{error}: write a JSON object such as {{"lr": 0.001}}') from None
+    if not isinstance(settings, dict):
+        raise BadInput(f'{path} is not a JSON object: write one such as {{"lr": 0.001}}')
+    return settings
 
 
-class Once(TyperCommand):
-    """Options that may be repeated, such as `--set`, stay so."""
+class SingleUseCommand(TyperCommand):
+    """A command that rejects an option given twice, unless the option is repeatable."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        options: list[Any] = [each for each in self.params if each.param_type_name == "option"]
-        named = {name: each for each in options if not each.multiple for name in (*each.opts, *each.secondary_opts)}
+        options: list[Any] = [parameter for parameter in self.params if parameter.param_type_name == "option"]
+        by_flag = {flag: o for o in options if not o.multiple for flag in (*o.opts, *o.secondary_opts)}
         seen: set[str] = set()
         for word in args[: args.index("--")] if "--" in args else args:
-            name = word.partition("=")[0]
-            if name not in named:
+            flag = word.partition("=")[0]
+            if flag not in by_flag:
                 continue
-            option = named[name]
+            option = by_flag[flag]
             if option.name in seen:
-                several = "comma separated" in (option.help or "").lower()
-                mend = "separate its values with commas" if several else "give it once"
-                raise BadInput(f"{name} was given twice, and only one would count: {mend}")
+                is_list = "comma separated" in (option.help or "").lower()
+                fix = "separate its values with commas" if is_list else "use it once"
+                raise BadInput(f"{flag} was used twice and only one value would count: {fix}")
             seen.add(option.name)
         return super().parse_args(ctx, args)
 
 
-if TYPE_CHECKING:
-    from holdfast.run.jobs import Engine as Made
-
-ENGINES = ("local", "ray")
-Engine = Annotated[str, typer.Option(help="Where the runs go: local, or ray for a cluster (needs the package ray).")]
-Jobs = Annotated[
-    str | None,
-    typer.Option(
-        help="Runs at once on this machine, each with its share of the cores; auto is one a core, or one a GPU. "
-        "[default: 1]",
-        show_default=False,
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="With --engine ray: a cluster such as head:6379, or auto. [default: one on this machine, for the while]",
-        show_default=False,
-    ),
-]
-Cpus = Annotated[
-    float | None, typer.Option(help="With --engine ray: CPUs of each run. [default: 1]", show_default=False)
-]
-Gpus = Annotated[
-    float | None,
-    typer.Option(
-        help="With --engine ray: GPUs of each run, or a part of one, such as 0.25. [default: 1 on a GPU, else 0]",
-        show_default=False,
-    ),
-]
-
-
-def chosen(engine: str, jobs: str | None, address: str | None, cpus: float | None, gpus: float | None) -> Made:
-    """The engine that these options name; an option of the other one is a mistake."""
+def make_engine(
+    engine: str, jobs: str | None, address: str | None, cpus: float | None, gpus: float | None
+) -> RunEngine:
+    """Build the engine the options name; options of the other engine are errors."""
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
     if processes.world_size() > 1 and (engine != "local" or jobs not in (None, "1")):
         raise BadInput(
-            "processes of torchrun share each run, one run after another: leave out --engine and --jobs, or start "
-            "holdfast without torchrun to have many runs at once"
+            "torchrun processes share each run: remove --engine and --jobs, or start holdfast without torchrun for "
+            "concurrent runs"
         )
     if engine == "local":
         from holdfast.run.local import local
 
         for name, value in (("address", address), ("cpus", cpus), ("gpus", gpus)):
             if value is not None:
-                raise BadInput(f"--{name} is for a cluster: add --engine ray, or use --jobs for runs on this machine")
+                raise BadInput(f"--{name} needs --engine ray; use --jobs for concurrent runs on this machine")
         return local(jobs or "1")
     from holdfast.run.ray import Ray
 
     if jobs is not None:
-        raise BadInput("--jobs is for runs on this machine: with --engine ray say what each is given by --cpus")
+        raise BadInput("--jobs is for runs on this machine; with --engine ray use --cpus and --gpus per run")
     for name, value in (("cpus", cpus), ("gpus", gpus)):
         if value is not None and value < 0:
-            raise BadInput(f"--{name} must be at least 0, not {value:g}")
+            raise BadInput(f"--{name} must be at least 0; got {value:g}")
     return Ray(address, 1.0 if cpus is None else cpus, gpus)

@@ -1,4 +1,4 @@
-"""holdfast predict: labels and probabilities, responses, tags, answers or hidden words, from a model folder."""
+"""holdfast predict, export and serve: use a trained model folder."""
 
 from __future__ import annotations
 
@@ -8,34 +8,31 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, say
+from holdfast.cli.console import print_json, say
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A folder that `holdfast fit` wrote.", show_default=False)],
+    model: options.Model,
     data: options.Data,
-    out: Annotated[Path, typer.Option(help="The file to write; .csv, .jsonl or .parquet by its ending.")] = Path(
-        "predictions.csv"
-    ),
+    out: Annotated[Path, typer.Option(help="File to write; .csv, .jsonl or .parquet.")] = Path("predictions.csv"),
     uncalibrated: Annotated[
-        bool, typer.Option("--uncalibrated", help="Probabilities as the network gives them, without its temperature.")
+        bool, typer.Option("--uncalibrated", help="Probabilities of the network without temperature scaling.")
     ] = False,
     abstain_above: Annotated[
         float | None,
-        typer.Option(help="No label where an example is more foreign than this percentile.", show_default=False),
+        typer.Option(help="Give no label to examples whose `foreign` percentile is above this.", show_default=False),
     ] = None,
     device: options.Device = "auto",
     column: options.Column = None,
     json: options.Json = False,
 ) -> None:
-    """Label new examples: id, label, one probability a class, and how foreign the example is.
+    """Label new examples: id, label, one probability per class, and how far the example is from the training data.
 
-    `foreign` says of 100 validation examples how many lie as near to the training examples, or nearer; `undecided`,
-    where the model has a memory, how many of them read it as decidedly, or more. A table may be of any length.
+    `foreign` is the percentile of the example's distance to the training data, among validation examples. For models
+    with a memory, `undecided` is the percentile of the entropy of the memory read. Tables of any length are streamed.
 
-    Other models answer messages (id, response), tag words (id, tokens, tags), answer questions from a text (id,
-    answer, score), or find the words that texts hide behind [MASK] (id, words, scores). No domain, label, response,
-    tag or answer is needed.
+    Other tasks write responses (id, response), tags (id, tokens, tags), answers (id, answer, score), or masked words
+    (id, words, scores). No domain, label, response, tag or answer column is needed.
 
     Examples:
 
@@ -49,29 +46,105 @@ def predict(
     """
     from holdfast.models.predict import predict as run
 
-    done = run(
+    result = run(
         model, data, out, columns=options.pairs(column), device=device,
         calibrated=not uncalibrated, abstain_above=abstain_above,
     )  # fmt: skip
     if json:
-        give_json(
+        print_json(
             {
-                "predictions": done.examples,
-                "counts": done.counts,
-                "accuracy": done.accuracy,
-                "scored": done.scored,
-                "abstained": done.abstained,
-                "notes": list(done.notes),
-                "out": str(done.path),
+                "predictions": result.examples,
+                "counts": result.counts,
+                "accuracy": result.accuracy,
+                "scored": result.scored,
+                "abstained": result.abstained,
+                "notes": list(result.notes),
+                "out": str(result.path),
             }
         )
         return
-    for note in done.notes:
+    for note in result.notes:
         say(note)
-    told = ", ".join(f"{label}: {count}" for label, count in done.counts.items())
-    say(told or f"{done.what}: {done.examples}")
+    counts = ", ".join(f"{label}: {count}" for label, count in result.counts.items())
+    say(counts or f"{result.what}: {result.examples}")
     if abstain_above is not None:
-        say(f"without a label, since they are too foreign: {done.abstained}")
-    if done.accuracy is not None:
-        say(f"accuracy {done.accuracy:.3f} on the {done.scored} examples whose label the model knows")
-    say(f"predictions: {done.path}")
+        say(f"without a label because `foreign` is above {abstain_above:g}: {result.abstained}")
+    if result.accuracy is not None:
+        say(f"accuracy {result.accuracy:.3f} on {result.scored} examples with a label the model knows")
+    say(f"predictions: {result.path}")
+
+
+def export(
+    model: options.Model,
+    out: Annotated[Path, typer.Argument(help="File to write: .onnx or .pt2.", show_default=False)],
+    format: Annotated[str, typer.Option(help="onnx, or torch for torch.export.")] = "onnx",
+    pairs: Annotated[bool, typer.Option("--pairs", help="The model was trained on text pairs.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Export a classifier, including its memories, to ONNX or torch.export for batches of any size.
+
+    A JSON file next to it describes inputs, labels and preprocessing; text encoders also get their tokenizer. The
+    exported program is run once and its probabilities are compared with those of the model.
+
+    Examples:
+
+    - `holdfast export models/reviews reviews.onnx`
+
+    - `holdfast export models/reviews reviews.pt2 --format torch`
+    """
+    from holdfast.models.export import export as run
+
+    result = run(model, out, format=format, pairs=pairs)
+    if json:
+        print_json({"program": str(result.program), "about": str(result.about), "difference": result.difference})
+        return
+    say(f"probabilities differ from the model's by at most {result.difference:.1g}")
+    say(f"program: {result.program} (inputs and preprocessing: {result.about})")
+
+
+def serve(
+    model: options.Model,
+    host: Annotated[str, typer.Option(help="Address to bind; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 8000,
+    device: options.Device = "auto",
+    column: options.Column = None,
+    max_batch: Annotated[int, typer.Option(help="Examples per forward pass.")] = 64,
+    max_wait: Annotated[float, typer.Option(help="Milliseconds a request waits to be batched with others.")] = 5.0,
+    max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 8_000_000,
+    max_examples: Annotated[int, typer.Option(help="Examples per request.")] = 256,
+    max_text: Annotated[int, typer.Option(help="Characters per text, nodes or edges per graph.")] = 20_000,
+    max_seconds: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
+    json: options.Json = False,
+) -> None:
+    """Serve predictions over HTTP: POST /predict; GET /health, /model, /metrics; /docs describes every path.
+
+    A body is `{"examples": [...]}` or `{"example": ...}`. An example is a text, two texts, words, a question with its
+    text, a list of numbers, a base64 image file, a graph, or an object with the columns of a table. Concurrent
+    requests are batched.
+
+    Examples:
+
+    - `holdfast serve models/reviews`
+
+    - `holdfast serve models/reviews --host 0.0.0.0 --port 80 --max-text 5000`
+
+    SIGINT and SIGTERM stop the server after pending requests are answered.
+    """
+    from holdfast.serve.reading import Limits
+    from holdfast.serve.server import Service
+    from holdfast.serve.server import serve as run
+
+    limits = Limits(
+        body=max_body, examples=max_examples, text=max_text, seconds=max_seconds, batch=max_batch, wait=max_wait / 1000
+    )
+    service = Service(model, limits=limits, device=device, columns=options.pairs(column))
+
+    def ready(address: str) -> None:
+        if json:
+            print_json({"address": address, "model": service.model()["name"]})
+        else:
+            say(f"{service.model()['name']} is served at {address} (see {address}/docs)")
+
+    run(service, host=host, port=port, ready=ready)
+    if not json:
+        say("stopped; all requests were answered")

@@ -1,26 +1,37 @@
-"""holdfast report: the table and the page again, from the records alone."""
+"""holdfast report and holdfast list: tables from records, and the names other commands accept."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from holdfast.cli import options
-from holdfast.cli.console import give_json, say, show_records
+from holdfast.cli.console import print_json, say, show, show_records
+
+if TYPE_CHECKING:
+    from holdfast.recipes.recipe import Recipe
+    from holdfast.report.terminal import WrappedTable
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders that `holdfast compare` wrote.", show_default=False)],
-    metric: Annotated[str | None, typer.Option(help="Another metric than the runs' own.", show_default=False)] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders that `holdfast compare` wrote, or .jsonl.gz record files.", show_default=False),
+    ],
+    metric: Annotated[
+        str | None, typer.Option(help="Metric to show. [default: the metric of the runs]", show_default=False)
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The page. [default: report.html in the first folder]", show_default=False),
+        typer.Option(help="HTML file to write. [default: report.html in the first folder]", show_default=False),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Build the page again from the records of one or several comparisons; nothing is trained.
+    """Rebuild the table and the HTML report from the records of one or several comparisons, without training.
 
     Examples:
 
@@ -41,30 +52,89 @@ def report(
         if folder.name.endswith(PACKED) and folder.is_file():
             continue
         if not folder.is_dir():
-            raise BadInput(f"no folder {folder}: name one that `holdfast compare` wrote")
+            raise BadInput(f"no folder {folder}: name a folder that `holdfast compare` wrote")
         if (folder / "config.json").is_file() and not (folder / "records").is_dir():
             raise BadInput(
-                f"{folder} holds a model and not the records of a comparison: its own scores are in "
-                f"{folder / 'record.json'}, `holdfast predict {folder} FILE` scores it on labelled data, and a report "
-                "is of a folder that `holdfast compare` wrote"
+                f"{folder} is a model folder without records of a comparison: its scores are in "
+                f"{folder / 'record.json'}, and `holdfast predict {folder} FILE` scores it on labelled data"
             )
-    records = list({r.id: r for folder in runs for r in load(folder)}.values())
+    records = list({record.id: record for folder in runs for record in load(folder)}.values())
     if not records:
         raise BadInput(f"no records in {', '.join(map(str, runs))}: run `holdfast compare` first")
-    told = metric or records[0].spec["metric"]
-    metrics = {m for r in records for scores in r.stages[-1]["test"].values() for m in scores}
-    if told not in metrics:
-        raise unknown("metric", told, metrics)
-    names = ", ".join(dict.fromkeys(str(r.spec["data"]) for r in records))
-    asked = {name for r in records for name in r.analysis}
-    notes = missing_analysis_notes(records, {name: each.needs for name, each in ANALYSES.items() if name in asked})
+    metric = metric or str(records[0].spec["metric"])
+    metrics = {name for record in records for scores in record.stages[-1]["test"].values() for name in scores}
+    if metric not in metrics:
+        raise unknown("metric", metric, metrics)
+    data = ", ".join(dict.fromkeys(str(record.spec["data"]) for record in records))
+    analyses = {name for record in records for name in record.analysis}
+    needs = {name: entry.needs for name, entry in ANALYSES.items() if name in analyses}
+    notes = missing_analysis_notes(records, needs)
     folder = runs[0] if runs[0].is_dir() else runs[0].parent
-    page = write_report(records, out or folder / "report.html", title=f"Holdfast: {names}", metric=told, notes=notes)
+    page = write_report(records, out or folder / "report.html", title=f"Holdfast: {data}", metric=metric, notes=notes)
     if json:
-        full = [{"id": r.id, **asdict(r)} for r in records]
-        give_json({"table": flat_table(records, told), "records": full, "report": str(page)})
+        documents = [{"id": record.id, **asdict(record)} for record in records]
+        print_json({"table": flat_table(records, metric), "records": documents, "report": str(page)})
         return
-    show_records(records, told)
-    for sentence in notes:
-        say(sentence)
+    show_records(records, metric)
+    for note in notes:
+        say(note)
     say(f"report: {page}")
+
+
+def list_section(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="methods, encoders, necks, heads, datasets, augmentations, protocols, selections, tasks, benches, "
+            "analyses, recipes.",
+            show_default=False,
+        ),
+    ],
+    json: options.Json = False,
+) -> None:
+    """List the names other commands accept, with one line about each; recipes show their published numbers.
+
+    Examples:
+
+    - `holdfast list methods`
+
+    - `holdfast list encoders --json`
+
+    - `holdfast list recipes`
+    """
+    from holdfast import catalog
+    from holdfast.core.errors import unknown
+
+    if what not in catalog.SECTIONS:
+        raise unknown("list", what, catalog.SECTIONS)
+    entries: list[dict[str, Any]] = list(catalog.describe(what))
+    recipes: list[Recipe] = []
+    if what == "recipes":
+        from holdfast.recipes.recipe import load_recipe
+
+        recipes = [load_recipe(entry["name"]) for entry in entries]
+        details = [{"claim": recipe.claim, "notes": list(recipe.notes), "rows": recipe.json()} for recipe in recipes]
+        entries = [entry | detail for entry, detail in zip(entries, details, strict=True)]
+    if json:
+        print_json(entries)
+        return
+    table = Table("name", "about", box=None)
+    for entry in entries:
+        table.add_row(entry["name"], entry["about"])
+    show(table)
+    for recipe in recipes:
+        show(_published_table(recipe))
+
+
+def _published_table(recipe: Recipe) -> WrappedTable:
+    """Return the published numbers of a recipe, its claim, and the rows that cannot be run."""
+    from holdfast.report.terminal import WrappedTable
+
+    lines = [
+        [Text(cell) for cell in (name, row.label, *(cell.printed() for cell in recipe.choose([name])))]
+        for name, row in recipe.rows.items()
+    ]
+    closed = [f"{', '.join(names)} not run: {reason}" for reason, names in recipe.reasons.items()]
+    notes = [text for text in (recipe.claim, *recipe.notes, *closed) if text]
+    heads = ["row", "", *recipe.columns]
+    return WrappedTable(heads, lines, Text(recipe.name), "\n".join(notes), title_justify="left", labels=2)

@@ -1,4 +1,4 @@
-"""holdfast reproduce: a published table, row by row, beside what is measured here."""
+"""holdfast reproduce: run a published table and print each number next to the measured one."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ import typer
 from rich.text import Text
 
 from holdfast.cli import options
-from holdfast.cli import options as engines
-from holdfast.cli.console import give_json, say, show, watching
+from holdfast.cli.console import print_json, progress, say, show
 
 if TYPE_CHECKING:
     from holdfast.recipes.reproduce import Reproduction
     from holdfast.report.terminal import WrappedTable
 
-Recipe = Annotated[str, typer.Argument(help="See `holdfast list recipes`.", show_default=False)]
+Recipe = Annotated[str, typer.Argument(help="Table or figure; see `holdfast list recipes`.", show_default=False)]
 Rows = Annotated[str, typer.Option(help="Comma separated rows of the table. [default: all]", show_default=False)]
 Columns = Annotated[str, typer.Option(help="Comma separated columns of the table. [default: all]", show_default=False)]
 Encoder = Annotated[
     str | None,
-    typer.Option(help="In place of the published encoder; see `holdfast list encoders`.", show_default=False),
+    typer.Option(help="Replaces the published encoder; see `holdfast list encoders`.", show_default=False),
 ]
 Tune = Annotated[
-    str | None, typer.Option(help="In place of the published tuning: full, frozen, last:N.", show_default=False)
+    str | None, typer.Option(help="Replaces the published tuning: full, frozen, last:N.", show_default=False)
 ]
-Steps = Annotated[int | None, typer.Option(help="In place of the published number of epochs; warm-up scales with it.")]
-Batch = Annotated[int | None, typer.Option(help="Examples of each domain, in place of the published batch.")]
-Rate = Annotated[float | None, typer.Option("--lr", help="In place of the published learning rate.")]
+Steps = Annotated[int | None, typer.Option(help="Replaces the published number of epochs; warm-up scales with it.")]
+Batch = Annotated[int | None, typer.Option(help="Examples per domain, replaces the published batch size.")]
+Rate = Annotated[float | None, typer.Option("--lr", help="Replaces the published learning rate.")]
 
 
 def reproduce(
@@ -48,19 +47,18 @@ def reproduce(
     analyse: options.Analyse = "",
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
-    engine: engines.Engine = "local",
-    jobs: engines.Jobs = None,
-    address: engines.Address = None,
-    cpus: engines.Cpus = None,
-    gpus: engines.Gpus = None,
+    engine: options.Engine = "local",
+    jobs: options.Jobs = None,
+    address: options.Address = None,
+    cpus: options.Cpus = None,
+    gpus: options.Gpus = None,
     json: options.Json = False,
 ) -> None:
-    """Run a published table with its published settings, and show each number beside the one measured here.
+    """Run a published table with its published settings and print each number next to the measured one.
 
-    The data sets are read from tables that you put into one folder; where one is missing, a sentence says which file
-    with which columns, and where the set is published. What you say here goes over what was published, so a smaller
-    encoder, fewer steps or some rows give a first look. A setting of a method, a neck or a plan, such as
-    `neck.slots`, goes to the rows that have it.
+    Data sets are read from files in --data-dir; if one is missing, the error names the file, its columns and where the
+    data set is published. Options override the published settings, so a smaller encoder, fewer steps or a few rows give
+    a first impression. A setting of a method, neck or plan, such as `neck.slots`, applies to the rows that have it.
 
     Examples:
 
@@ -78,14 +76,14 @@ def reproduce(
 
     - `holdfast reproduce mil/table1 --data-dir data --jobs 4`
 
-    Run the same command again and it goes on where it was; finished runs are not run twice.
+    Run the same command again to continue; finished runs are not repeated.
     """
     from holdfast.recipes.reproduce import reproduce as run
     from holdfast.run.settings import parse
 
-    where = engines.chosen(engine, jobs, address, cpus, gpus)
-    with watching(json) as watch:
-        done = run(
+    run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
+    with progress(json) as listener:
+        result = run(
             recipe,
             rows=options.words(rows),
             columns=options.words(columns),
@@ -102,31 +100,31 @@ def reproduce(
             data_dir=data_dir,
             settings=parse(set_ or []),
             analyse=options.words(analyse),
-            watch=watch,
-            engine=where,
+            watch=listener,
+            engine=run_engine,
         )
     if json:
-        give_json(options.comparison_json(done))
+        print_json(options.comparison_json(result))
         return
-    for text in done.notes:
-        if "published / measured:" not in text:  # the table says it
-            say(text)
-    show(_table(done))
-    say(f"report: {done.report}")
+    for note in result.notes:
+        if "published / measured:" not in note:  # the table shows it
+            say(note)
+    show(_table(result))
+    say(f"report: {result.report}")
 
 
-def _table(done: Reproduction) -> WrappedTable:
-    """Rows and columns as published, two numbers in each cell."""
+def _table(result: Reproduction) -> WrappedTable:
+    """Return rows and columns as published, with two numbers per cell."""
     from holdfast.report.terminal import WrappedTable
     from holdfast.report.words import metric_name
 
     lines: dict[str, dict[str, str]] = {}
-    for one in done.cells:
-        lines.setdefault(one.cell.row.label, {})[one.cell.column.label] = one.text()
-    counts = sorted({len(one.values) for one in done.cells if one.values})
+    for measured in result.cells:
+        lines.setdefault(measured.cell.row.label, {})[measured.cell.column.label] = measured.text()
+    counts = sorted({len(measured.values) for measured in result.cells if measured.values})
     seeds = " to ".join(str(count) for count in dict.fromkeys((*counts[:1], *counts[-1:]))) or "none"
-    scores = metric_name(str(done.recipe.settings["metric"]))
+    scores = metric_name(str(result.recipe.settings["metric"]))
     note = f"published / measured here; scores are {scores}; seeds: {seeds}; ± is the standard error"
-    columns = dict.fromkeys(one.cell.column.label for one in done.cells)
+    columns = dict.fromkeys(measured.cell.column.label for measured in result.cells)
     shown = [[Text(label), *(Text(text) for text in line.values())] for label, line in lines.items()]
-    return WrappedTable(["row", *columns], shown, title=Text(done.recipe.name), caption=note)
+    return WrappedTable(["row", *columns], shown, title=Text(result.recipe.name), caption=note)

@@ -1,4 +1,4 @@
-"""holdfast sweep: search each method's settings before comparing."""
+"""holdfast sweep: hyperparameter search per method."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli import options as engines
-from holdfast.cli.console import give_json, say, show_records, watching
+from holdfast.cli.console import print_json, progress, say, show_records
 
 
 def sweep(
     data: options.Data,
     methods: options.Methods = "all",
     task: options.Task = None,
-    trials: Annotated[int, typer.Option(help="Configurations of each method; the first is its defaults.")] = 20,
+    trials: Annotated[int, typer.Option(help="Configurations per method; the first has the default settings.")] = 20,
     seeds: options.Seeds = "3",
-    sampler: Annotated[str, typer.Option(help="random, or optuna (needs the package).")] = "random",
+    sampler: Annotated[str, typer.Option(help="random, or optuna (needs the package optuna).")] = "random",
     encoder: options.Encoder = "auto",
     tune: options.Tune = "auto",
     plan: options.Plan = "leave-one-out",
@@ -34,17 +33,17 @@ def sweep(
     set_: options.Set = None,
     no_cache: options.NoCache = False,
     data_dir: options.DataDir = None,
-    engine: engines.Engine = "local",
-    jobs: engines.Jobs = None,
-    address: engines.Address = None,
-    cpus: engines.Cpus = None,
-    gpus: engines.Gpus = None,
+    engine: options.Engine = "local",
+    jobs: options.Jobs = None,
+    address: options.Address = None,
+    cpus: options.Cpus = None,
+    gpus: options.Gpus = None,
     json: options.Json = False,
 ) -> None:
-    """Search each method's settings, choose by validation scores alone, and score what was chosen on the targets.
+    """Search the hyperparameters of each method, choose by validation scores, and test the chosen configurations.
 
-    Searched are a method's own settings, learning rate, weight decay and batch; what you set is fixed. The best
-    configuration of each method over all targets is written for `holdfast fit --config`.
+    The search covers a method's own settings, learning rate, weight decay and batch size; settings you pass are fixed.
+    The best configuration per method over all targets is written for `holdfast fit --config`.
 
     Examples:
 
@@ -54,18 +53,18 @@ def sweep(
 
     - `holdfast fit reviews.csv --config runs/sweep/best-erm.json`
 
-    - `holdfast report runs/sweep --out trials.html` shows every trial
+    - `holdfast report runs/sweep --out trials.html` shows all trials
 
     - `holdfast sweep reviews.csv --trials 100 --engine ray --address head:6379 --cpus 2`
 
-    Run the same command again and it goes on where it was; with more trials it adds to those that are done.
+    Run the same command again and it goes on where it was; with more trials it adds to those that are result.
     """
     from holdfast.run.settings import parse
     from holdfast.search.sweep import sweep as run
 
-    where = engines.chosen(engine, jobs, address, cpus, gpus)
-    with watching(json) as watch:
-        done = run(
+    run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
+    with progress(json) as listener:
+        result = run(
             data,
             methods=options.words(methods),
             trials=trials,
@@ -86,16 +85,16 @@ def sweep(
             examples=examples,
             data_dir=data_dir,
             settings=options.with_task(parse(set_ or []), task),
-            watch=watch,
-            engine=where,
+            watch=listener,
+            engine=run_engine,
         )
-    best = {name: str(path) for name, path in done.best.items()}
+    best = {name: str(path) for name, path in result.best.items()}
     if json:
-        give_json(options.comparison_json(done) | {"chosen": done.choices(), "best": best})
+        print_json(options.comparison_json(result) | {"chosen": result.choices(), "best": best})
         return
-    for text in done.notes:
-        say(text)
-    show_records(done.told(), done.metric)
+    for note in result.notes:
+        say(note)
+    show_records(result.told(), result.metric)
     for name, path in best.items():
         say(f"best settings of {name}: {path}")
-    say(f"report: {done.report}")
+    say(f"report: {result.report}")

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli import main
-from holdfast.cli.console import fail, give_json, say, show
+from holdfast.cli.console import fail, print_json, say, show
 
 NAME = "[red]x[/red] :smile: \x1b[31mred"
 SHOWN = "[red]x[/red] :smile: \\x1b[31mred"
@@ -37,7 +37,7 @@ def test_a_table_keeps_its_lines_and_steers_nothing(capsys):
 def test_json_can_be_read_whatever_a_stream_can_say(monkeypatch, encoding):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", stream)
-    give_json({"domain": "🙂 مرحبا é"})
+    print_json({"domain": "🙂 مرحبا é"})
     stream.flush()
     told = stream.buffer.getvalue().decode(encoding)
     assert json.loads(told) == {"domain": "🙂 مرحبا é"}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from holdfast.cli.listing import _printed
+from holdfast.cli.report import _published_table
 from holdfast.cli.reproduce import _table
 from holdfast.recipes.recipe import load_recipe
 
@@ -21,8 +21,13 @@ def printed(thing) -> str:
 
 @pytest.mark.parametrize("name", ["mil/table1", "gmoe/table1"])
 def test_no_number_and_no_name_of_a_row_is_cut(name):
+<<<<<<< HEAD
     recipe = load_recipe(name)
-    text = printed(_printed(recipe))
+    text = printed(_published_table(recipe))
+=======
+    recipe = catalog.lookup("recipes", name).load()()
+    text = printed(_published_table(recipe))
+>>>>>>> 50028c1 (Rewrite the command line in plain English and group its commands)
     assert "…" not in text
     assert all(row in text for row in recipe.rows)
     assert all(cell.printed() in text for cell in recipe.choose(list(recipe.rows)))

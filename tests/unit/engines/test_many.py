@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast import BadInput, world
-from holdfast.cli.options import chosen
+from holdfast.cli.options import make_engine
 from holdfast.record import load
 from holdfast.run import jobs as job_module
 from holdfast.run import local as processes
@@ -189,9 +189,9 @@ def test_steps_are_told_now_and_then():
 
 def test_what_the_options_mean():
     assert local("auto") == Local(0)
-    assert chosen("local", None, None, None, None) == Local(1)
-    assert chosen("local", "3", None, None, None) == Local(3)
-    assert chosen("ray", None, "head:1", 0.5, 0.25) == Ray("head:1", 0.5, 0.25)
+    assert make_engine("local", None, None, None, None) == Local(1)
+    assert make_engine("local", "3", None, None, None) == Local(3)
+    assert make_engine("ray", None, "head:1", 0.5, 0.25) == Ray("head:1", 0.5, 0.25)
     for given, said in {
         ("rai", None, None, None, None): "did you mean 'ray'",
         ("local", "many", None, None, None): "--jobs takes a number",
@@ -201,7 +201,7 @@ def test_what_the_options_mean():
         ("ray", None, None, -1.0, None): "--cpus must be at least 0",
     }.items():
         with pytest.raises(BadInput, match=said):
-            chosen(*given)
+            make_engine(*given)
 
 
 def test_without_ray_one_sentence_says_what_to_install(workspace, specs, tmp_path, monkeypatch):
