@@ -21,13 +21,8 @@ def printed(thing) -> str:
 
 @pytest.mark.parametrize("name", ["mil/table1", "gmoe/table1"])
 def test_no_number_and_no_name_of_a_row_is_cut(name):
-<<<<<<< HEAD
     recipe = load_recipe(name)
     text = printed(_published_table(recipe))
-=======
-    recipe = catalog.lookup("recipes", name).load()()
-    text = printed(_published_table(recipe))
->>>>>>> 50028c1 (Rewrite the command line in plain English and group its commands)
     assert "…" not in text
     assert all(row in text for row in recipe.rows)
     assert all(cell.printed() in text for cell in recipe.choose(list(recipe.rows)))
