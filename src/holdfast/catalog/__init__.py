@@ -75,15 +75,15 @@ def unwrap(section: str, name: str) -> list[tuple[str, Any]]:
 
 def check_settings(section: str, name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the options of every part in `unwrap(section, name)`; raise for an unknown name or a wrong type."""
-    parts = unwrap(section, name)
-    names = [entry.setting_names() for _, entry in parts]
+    entries = unwrap(section, name)
+    names = [entry.setting_names() for _, entry in entries]
     for key in options:
         if not any(names):
             raise no_settings_error(section, name, key)
         if not any(key in known for known in names):
             raise unknown(f"setting of {_singular(section)} '{name}'", key, [key for known in names for key in known])
     chosen = [{key: value for key, value in options.items() if key in known} for known in names]
-    for (part, entry), settings in zip(parts, chosen, strict=True):
+    for (part, entry), settings in zip(entries, chosen, strict=True):
         if problem := type_error(entry.load(), settings):
             raise BadInput(f"{_singular(section)} '{part}': {problem}")
         negative = [key for key, value in settings.items() if isinstance(value, int | float) and value < 0]

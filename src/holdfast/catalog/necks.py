@@ -12,43 +12,43 @@ _MEMORY_SPACE = {"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(128, 
 NECKS = {
     "none": NeckEntry("holdfast.nn.necks:NoNeck", "the plain backbone", tasks=ALL_TASKS),
     "projection": NeckEntry(
-        "holdfast.nn.necks:Projection", "a learned layer on the features, also of a frozen backbone", tasks=FEATURE_TASKS
+        "holdfast.nn.necks:Projection", "learned projection of the features, also of a frozen backbone", tasks=FEATURE_TASKS
     ),
     "ffn": NeckEntry(
-        "holdfast.nn.necks:FeedForward", "one more feed-forward sub-layer: parameters without memory", tasks=FEATURE_TASKS
+        "holdfast.nn.necks:FeedForward", "extra feed-forward layer: control with the same parameters, no memory", tasks=FEATURE_TASKS
     ),
     "layer": NeckEntry(
-        "holdfast.nn.necks:ExtraLayer", "one more transformer layer: parameters without memory", tasks=FEATURE_TASKS
+        "holdfast.nn.necks:ExtraLayer", "extra transformer layer: control with the same parameters, no memory", tasks=FEATURE_TASKS
     ),
     "memory": NeckEntry(
-        _KEY_VALUE, "a key-value memory fused into the features (Jia & Zhang, 2023)",
+        _KEY_VALUE, "key-value memory added to the features (Jia & Zhang, 2023)",
         space=_MEMORY_SPACE, tasks=FEATURE_TASKS,
     ),
     "memory-4.8m": NeckEntry(
-        _KEY_VALUE, "the same in the layout whose size is the published one: shared keys, values by head, projected",
+        _KEY_VALUE, "key-value memory with the published size: shared keys, values per head, output projection",
         preset={"keys_per_head": False, "values_per_head": True, "project": True}, space=_MEMORY_SPACE,
         tasks=FEATURE_TASKS,
     ),
     "heterogeneous": NeckEntry(
-        _HMA, "a queue of real examples, the batch and learned slots of the classes (Qiu et al., 2023)",
+        _HMA, "HMA: attention over a queue of examples, the batch and learned slots per class (Qiu et al., 2023)",
         space={"real": _REAL, "slots": _SLOTS},
     ),
     "rma": NeckEntry(
-        _HMA, "HMA's queue of real examples alone", fixed={"slots": 0, "across": False}, space={"real": _REAL},
+        _HMA, "only the queue of HMA", fixed={"slots": 0, "across": False}, space={"real": _REAL},
     ),
-    "abd": NeckEntry(_HMA, "HMA's attention between the examples of a batch alone", fixed={"real": 0, "slots": 0}),
-    "abd-rma": NeckEntry(_HMA, "HMA without slots: its queue and its batch", fixed={"slots": 0}, space={"real": _REAL}),
-    "abd-syn": NeckEntry(_HMA, "HMA without a queue: its batch and its slots", fixed={"real": 0}, space={"slots": _SLOTS}),
+    "abd": NeckEntry(_HMA, "only the attention between examples of HMA", fixed={"real": 0, "slots": 0}),
+    "abd-rma": NeckEntry(_HMA, "HMA without slots", fixed={"slots": 0}, space={"real": _REAL}),
+    "abd-syn": NeckEntry(_HMA, "HMA without the queue", fixed={"real": 0}, space={"slots": _SLOTS}),
     "param": NeckEntry("holdfast.nn.necks:ParameterControl", "control: HMA's attention blocks without a memory, parameters alone"),
     "experts": NeckEntry(
-        "holdfast.nn.experts.graft:ExpertsNeck", "experts in late layers of a transformer, first copies (Li et al., 2023)",
+        "holdfast.nn.experts.graft:ExpertsNeck", "experts in late transformer layers, initialised as copies (Li et al., 2023)",
         space={"count": choice(2, 4, 6, 8), "balance": choice(0.001, 0.01, 0.1)},
     ),
     "wide": NeckEntry(
-        "holdfast.nn.experts.graft:WideNeck", "wider feed-forward networks in late layers: experts' parameters alone",
+        "holdfast.nn.experts.graft:WideNeck", "wider feed-forward networks in late layers: control with the parameters of experts",
     ),
     "product-memory": NeckEntry(
-        "holdfast.nn.memory.neck:product_key", "a memory of very many slots with product keys (Lample et al., 2019)",
+        "holdfast.nn.memory.neck:product_key", "large memory with product keys (Lample et al., 2019)",
         space={"share": choice(0.1, 0.2, 0.3, 0.5, 0.7), "slots": choice(16_384, 65_536, 262_144)},
         tasks=FEATURE_TASKS,
     ),
