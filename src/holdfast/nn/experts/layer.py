@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.settings import choice, setting
 from holdfast.core.tape import ScopedValue, exporting, is_recording, record
 from holdfast.nn.experts.balance import FORMS, importance, weighed
 from holdfast.nn.experts.dispatch import Places, place_pairs, room_for, through_all, through_experts
@@ -37,7 +38,7 @@ def exclude_padding(mask: Tensor) -> Iterator[None]:
 class ExpertSettings:
     """How experts are chosen and kept in balance; the defaults make a copied layer what it was (Li et al., 2023)."""
 
-    count: int = 6
+    count: int = setting(6, search=choice(2, 4, 6, 8))
     top: int = 2  # experts a token goes to
     renormalise: bool | None = None  # gates of a token add up to one; None: where it goes to several
     router: str = "cosine"  # or linear; random never learns and looks at the place of a token alone
@@ -45,7 +46,7 @@ class ExpertSettings:
     temperature: float = 0.5
     temperature_learned: bool = True
     noise: float = 1.0  # of the scores in training, in units of 1 / count
-    balance: float = 0.01  # weight of half the sum of the importance and the load loss
+    balance: float = setting(0.01, search=choice(0.001, 0.01, 0.1))  # weight of the balance loss
     form: str = "logit"  # or tutel: the load loss as that library has it
     threshold_learns: bool = True  # whether the load loss moves the score that an expert has to reach
     capacity: float = 0.0  # in training an expert takes so many times its even share; 0: all that come

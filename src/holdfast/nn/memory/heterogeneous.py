@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.settings import choice, setting
 from holdfast.core.tape import exporting, is_recording, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, concatenate
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
@@ -28,8 +29,8 @@ PIECE = 64  # rows per prediction: a matrix product of another shape may differ 
 class HeterogeneousSettings(BlockSettings):
     """Settings of a heterogeneous memory."""
 
-    real: int = 128  # rows of the queue; 0 removes the first block
-    slots: int = 16  # learned slots per class; 0 for none
+    real: int = setting(128, search=choice(64, 128, 256, 512))  # rows of the queue; 0 removes the first block
+    slots: int = setting(16, search=choice(4, 8, 16, 32))  # learned slots per class; 0 for none
     across: bool = True  # examples of a batch attend to each other
     label_width: int | None = None  # default: 64, or the next width that the heads divide evenly
     part: str = "all"  # columns returned: `all`, `label` or `feature`

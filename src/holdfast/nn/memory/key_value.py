@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.settings import choice, setting
 from holdfast.nn.memory.bank import SegmentedSlots
 from holdfast.nn.memory.read import SIMILARITIES, Read, read
 
@@ -22,7 +23,7 @@ QUERIES = ("linear", "mlp")
 class KeyValueSettings:
     """Settings of a key-value memory; the defaults are the published ones (Jia & Zhang, 2023)."""
 
-    slots: int = 1024
+    slots: int = setting(1024, search=choice(128, 256, 512, 1024, 2048))
     heads: int = 4
     key_width: int = 256
     query: str = "linear"  # query network, `linear` or `mlp`

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.settings import choice, setting
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import insert_after
@@ -56,7 +57,7 @@ def effective_slots(weights: Tensor) -> Tensor:
 class BlendSettings:
     """Settings that every memory neck has."""
 
-    share: float = 0.5  # the published lambda; 0 is the plain backbone
+    share: float = setting(0.5, search=choice(0.1, 0.2, 0.3, 0.5, 0.7))  # the published lambda; 0 is the plain backbone
     place: str = "feature"  # or, inside a transformer, `tokens` (last layer) or `layers` (one memory per layer)
     frozen: bool = False  # leave the slots as they are initialised
 
@@ -110,7 +111,8 @@ class KeyValueNeckSettings(KeyValueSettings, BlendSettings):
 class ProductKeyNeckSettings(ProductKeySettings, BlendSettings):
     """Settings of the neck `product-memory`."""
 
-    slots: int = 65_536  # during training, gradient and optimizer take three times the memory of the values
+    # during training, gradient and optimizer take three times the memory of the values
+    slots: int = setting(65_536, search=choice(16_384, 65_536, 262_144))
 
 
 def key_value(width: int, **settings: Any) -> MemoryNeck:
