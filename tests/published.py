@@ -1,4 +1,4 @@
-"""Small files in the form of the published data sets, for the real reading code."""
+"""Write small files in the formats of the published data sets."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ CLASSES = {True: ("entailment", "neutral", "contradiction"), False: ("positive",
 
 
 def write_published(folder: Path, *names: str, size: int = 24) -> Path:
-    """One csv a data set, `size` examples of each domain: labels in turn, then splits in turn."""
+    """Write one csv per data set with `size` examples per domain; labels alternate, then splits."""
     folder.mkdir(exist_ok=True)
     if not names or "dialogue" in names:
         _write_dialogue(folder, size)
     for name in [name for name in names if name != "dialogue"] or (() if names else tuple(DOMAINS)):
         pair = name in PAIRS
         classes, splits = CLASSES[pair], SPLITS.get(name, ("train", "dev", "test"))
-        chance = random.Random(name)
+        rng = random.Random(name)
         with (folder / f"{name}.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow([*(("premise", "hypothesis") if pair else ("text",)), "label", "domain", "split"])
             for domain in DOMAINS[name]:
                 for i in range(size):
                     label = classes[i % len(classes)]
-                    said = f"{domain} {chance.randrange(99)} is {'good' if i % len(classes) else 'bad'}"
-                    given = (said, f"it was {label[:4]}") if pair else (said,)
-                    table.writerow([*given, label, domain, splits[i // len(classes) % len(splits)]])
+                    text = f"{domain} {rng.randrange(99)} is {'good' if i % len(classes) else 'bad'}"
+                    inputs = (text, f"it was {label[:4]}") if pair else (text,)
+                    table.writerow([*inputs, label, domain, splits[i // len(classes) % len(splits)]])
     return folder
 
 
 def _write_dialogue(folder: Path, size: int) -> None:
-    """Two tables of pairs; the first names no split that is known."""
+    """Write two tables of pairs; the split of the first is not train, dev or test."""
     for stem, domain, splits in (
         ("cornell_pairs", "cornell_movie", ("all",)),
         ("irc_pairs", "ubuntu", ("train", "dev", "test")),
     ):
-        chance = random.Random(stem)
+        rng = random.Random(stem)
         with (folder / f"{stem}.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["message", "response", "domain", "split"])
             for i in range(size):
-                number = chance.randrange(9)
-                said = (f"{domain} has {number}, yes?", f"yes, {number} it is")
-                table.writerow([*said, domain, splits[i % len(splits)]])
+                number = rng.randrange(9)
+                text = (f"{domain} has {number}, yes?", f"yes, {number} it is")
+                table.writerow([*text, domain, splits[i % len(splits)]])
 
 
 def write_molecules(path: Path, domains: tuple[str, ...], size: int = 20) -> Path:
-    """One csv of SMILES: chains of carbon, or of carbon and one oxygen, with the splits of a scaffold cut."""
+    """Write one csv of SMILES: carbon chains with or without an oxygen atom, with splits."""
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["smiles", "label", "domain", "split"])
@@ -78,24 +78,24 @@ def write_molecules(path: Path, domains: tuple[str, ...], size: int = 20) -> Pat
 
 
 def write_digits(path: Path, size: int = 48) -> Path:
-    """Images and digits in the arrays of MNIST."""
-    chance = np.random.default_rng(0)
-    images = chance.integers(0, 256, (2 * size, 28, 28), dtype=np.uint8)
+    """Write images and digits in the arrays of MNIST."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2 * size, 28, 28), dtype=np.uint8)
     digits = np.arange(2 * size) % 10
     np.savez(path, x_train=images[:size], y_train=digits[:size], x_test=images[size:], y_test=digits[size:])
     return path
 
 
-def write_pictures(folder: Path, size: int = 12) -> Path:
-    """CIFAR's binary files, and three sets of tiny images as SPLIT/CLASS/FILE."""
-    chance = np.random.default_rng(0)
+def write_images(folder: Path, size: int = 12) -> Path:
+    """Write the binary files of CIFAR, and three sets of tiny images as SPLIT/CLASS/FILE."""
+    rng = np.random.default_rng(0)
     files = {"cifar-10-batches-bin": [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"],
              "cifar-100-binary": ["train.bin", "test.bin"]}  # fmt: skip
     for name, names in files.items():
         (folder / name).mkdir()
         labels = 2 if "100" in name else 1
         for file in names:
-            rows = chance.integers(0, 256, (size, labels + 3072), dtype=np.uint8)
+            rows = rng.integers(0, 256, (size, labels + 3072), dtype=np.uint8)
             rows[:, :labels] = np.arange(size)[:, None] % 4
             rows.tofile(folder / name / file)
     for name, splits in (("dtd", ("train", "val", "test")), ("pets", ("trainval", "test")),
@@ -105,6 +105,6 @@ def write_pictures(folder: Path, size: int = 12) -> Path:
                 place = folder / name / split / label
                 place.mkdir(parents=True)
                 for i in range(size // 2):
-                    pixels = chance.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+                    pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
                     Image.fromarray(pixels).save(place / f"{i}.png")
     return folder

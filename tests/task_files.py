@@ -1,4 +1,4 @@
-"""Small files in the form of G-MAP's data sets, for the real reading code."""
+"""Write small files in the formats of G-MAP's data sets."""
 
 from __future__ import annotations
 
@@ -6,52 +6,50 @@ import csv
 import json
 from pathlib import Path
 
-from holdfast.data.known import task_sets
-from holdfast.data.known.published import IMDB, Published
+from holdfast.data.known.base import KnownSet
 from tests.annotated import tagged
 
-CLASSIFYING = {
-    each.name: each
-    for each in (
-        task_sets.CHEMPROT, task_sets.RCT, task_sets.ACL_ARC, task_sets.SCIERC, task_sets.CSABSTRUCT,
-        task_sets.HYPERPARTISAN, task_sets.AG_NEWS, task_sets.HELPFULNESS,
+CLASSIFICATION = {
+    name: KnownSet.of(name)
+    for name in (
+        "chemprot", "rct", "acl-arc", "scierc", "csabstruct", "hyperpartisan", "ag-news", "helpfulness",
     )
 }  # fmt: skip
 SPLITS = ("train", "train", "dev", "test")
 
 
 def write_tasks(folder: Path, *names: str, times: int = 1) -> Path:
-    """A csv a set: `times` texts of each label in each of four splits, two of them train; one test text is in train."""
+    """Write one csv per set: `times` texts per label in four splits, two of them train; one test text is in train."""
     folder.mkdir(exist_ok=True)
-    for name in names or (*CLASSIFYING, "imdb"):
-        _write(folder, IMDB if name == "imdb" else CLASSIFYING[name], times)
+    for name in names or (*CLASSIFICATION, "imdb"):
+        _write(folder, KnownSet.of(name), times)
     return folder
 
 
-def _write(folder: Path, published: Published, times: int) -> None:
-    with (folder / f"{published.name}.csv").open("w", newline="") as file:
+def _write(folder: Path, known: KnownSet, times: int) -> None:
+    with (folder / f"{known.name}.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["text", "label", "split"])
         for turn, split in enumerate(SPLITS):
-            for i, label in enumerate(published.labels):
+            for i, label in enumerate(known.labels):
                 for j in range(times):
-                    number = turn * 1000 + i * 100 + j if (turn, i) != (3, 0) else j  # as in the first turn
+                    number = turn * 1000 + i * 100 + j if (turn, i) != (3, 0) else j  # equal to the first split
                     word = "good" if i % 2 else "bad film"
-                    table.writerow([f"{published.name[:2]} {number} was {word} {i}", label.upper(), split])
+                    table.writerow([f"{known.name[:2]} {number} was {word} {i}", label.upper(), split])
 
 
 def write_places(folder: Path, size: int = 8) -> Path:
-    """Tags as a folder of lines and as a table, questions as tables, texts of two fields as one table."""
+    """Write tags as a folder of CoNLL files and as a table, questions as tables, texts of two fields as one table."""
     folder.mkdir(exist_ok=True)
     kinds = {"ncbi-disease": ("Disease",), "conll2003": ("LOC", "MISC", "ORG", "PER")}
     (folder / "conll2003").mkdir()
     for name, known in kinds.items():
-        said = [
+        sentences = [
             (words, [tag if tag == "O" else f"{tag[0]}-{known[i % len(known)]}" for tag in tags])
             for i, (words, tags) in enumerate(tagged("sea", 3 * size))
         ]
         for place, split in enumerate(("train", "dev", "test")):
-            part = said[place::3]
+            part = sentences[place::3]
             if name == "conll2003":
                 lines = ["\n".join(f"{w} {t}" for w, t in zip(*each, strict=True)) for each in part]
                 (folder / name / f"{split}.conll").write_text("\n\n".join(lines) + "\n")
@@ -64,8 +62,8 @@ def write_places(folder: Path, size: int = 8) -> Path:
             for i in range(3 * size):
                 split = ("train", "test", "train" if name == "newsqa" else "dev")[i % 3]
                 context = f"the food was {('good', 'bad')[i % 2]} at {i}"
-                asked = {"context": context, "question": "how was the food", "answers": [("good", "bad")[i % 2]]}
-                file.write(json.dumps({**asked, "answer_start": [13], "split": split}) + "\n")
+                question = {"context": context, "question": "how was the food", "answers": [("good", "bad")[i % 2]]}
+                file.write(json.dumps({**question, "answer_start": [13], "split": split}) + "\n")
     with (folder / "corpora.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["text", "domain"])

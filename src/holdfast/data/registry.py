@@ -50,11 +50,7 @@ class Readers(Mapping[str, Reader]):
             return _registered[name]
         if name not in table():
             return _load_plugin(_plugins()[name])
-        module, _, path = table()[name]["reader"].partition(":")
-        reader: Any = importlib.import_module(module)
-        for attribute in path.split("."):
-            reader = getattr(reader, attribute)
-        return reader
+        return importlib.import_module("holdfast.data.known.base").KnownSet.of(name).load_reader()
 
     def __iter__(self) -> Iterator[str]:
         return iter({**table(), **_registered, **_plugins()})

@@ -15,7 +15,7 @@ from holdfast.recipes.specs import SpecBuilder
 from holdfast.run.assemble import Workspace
 from holdfast.run.train import check_job, episodes
 from tests.graphs import rings_and_stars, write_layout, write_zip
-from tests.published import write_digits, write_molecules, write_pictures
+from tests.published import write_digits, write_molecules, write_images
 from tests.unit.recipes.tables import recipes_of
 
 RECIPES = recipes_of("hma")
@@ -71,7 +71,7 @@ def folder(tmp_path_factory):
         write_layout(folder / name, name, dense)
     write_molecules(folder / "molecules.csv", ("bace", "bbbp", "hiv"))
     write_digits(folder / "mnist.npz")
-    write_pictures(folder)
+    write_images(folder)
     return folder
 
 

@@ -1,1 +1,1 @@
-"""known."""
+"""Readers of published data sets; the sets are listed in `sets.toml`."""

@@ -1,4 +1,4 @@
-"""Known data sets, fetched once from a package registry and checked by their sha256."""
+"""The VADER sentiment data, downloaded once as a package archive and verified by its sha256."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder, file_digest, write_atomic
 from holdfast.data.dataset import Dataset
+from holdfast.data.known.base import KnownSet
 from holdfast.data.raw import Texts
 
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
@@ -25,12 +26,12 @@ _FILES = {
     "products": "hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt",
     "news": "hutto_ICWSM_2014/nytEditorialSnippets_GroundTruth.txt",
 }
-_CLEAR = 0.5  # ratings run from -4 to 4; nearer to zero people do not agree on a sign
-_SECONDS = 300
+_MIN_RATING = 0.5  # ratings range from -4 to 4; annotators disagree on the sign of those nearer to zero
+_TIMEOUT = 300  # seconds
 
 
-def vader(*, data_dir: Path | None = None) -> Dataset:
-    """Sentiment of tweets, films, products and news, rated by people (Hutto and Gilbert, ICWSM 2014)."""
+def read_vader(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
+    """Read sentiment of tweets, films, products and news, rated by people (Hutto and Gilbert, ICWSM 2014)."""
     archive = _find(Path(data_dir)) if data_dir is not None else _fetch()
     texts: list[str] = []
     ids: list[str] = []
@@ -39,17 +40,17 @@ def vader(*, data_dir: Path | None = None) -> Dataset:
     notes: list[str] = []
     for domain, lines in _lines(archive).items():
         rated = [line.split("\t", 2) for line in lines if line.strip()]
-        kept = [(key, float(rating), text) for key, rating, text in rated if abs(float(rating)) >= _CLEAR]
-        ids += [f"{domain}-{key}" for key, _, _ in kept]
-        labels += [int(rating > 0) for _, rating, _ in kept]
-        texts += [text.strip() for _, _, text in kept]
-        sizes.append(len(kept))
+        clear = [(key, float(rating), text) for key, rating, text in rated if abs(float(rating)) >= _MIN_RATING]
+        ids += [f"{domain}-{key}" for key, _, _ in clear]
+        labels += [int(rating > 0) for _, rating, _ in clear]
+        texts += [text.strip() for _, _, text in clear]
+        sizes.append(len(clear))
         notes.append(
-            f"{domain}: {len(kept)} kept, {len(rated) - len(kept)} dropped "
-            f"whose mean rating is within {_CLEAR} of neutral"
+            f"{domain}: {len(clear)} used, {len(rated) - len(clear)} dropped "
+            f"whose mean rating is within {_MIN_RATING} of neutral"
         )
     return Dataset(
-        name="vader",
+        name=known.name,
         raw=Texts.of(texts),
         y=np.asarray(labels, dtype=np.int64),
         classes=("negative", "positive"),
@@ -64,11 +65,11 @@ def _find(folder: Path) -> Path:
     path = folder / ARCHIVE
     if not path.is_file():
         raise BadInput(f"{folder} does not hold {ARCHIVE}: put the source archive of vaderSentiment 3.3.2 there")
-    return _checked(path)
+    return _verified(path)
 
 
 def _fetch() -> Path:
-    """The archive in the cache, downloaded by pip the first time so that its index settings hold."""
+    """Return the archive in the cache; the first time it is downloaded with pip, so that its index settings apply."""
     path = cache_folder() / "downloads" / ARCHIVE
     if path.is_file() and file_digest(path) == SHA256:
         return path
@@ -77,43 +78,43 @@ def _fetch() -> Path:
                    "--no-deps", "--no-binary", "vaderSentiment", "vaderSentiment==3.3.2",
                    "--dest", folder]  # fmt: skip
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-            said = " ".join(done.stderr.split())[-200:]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+            reason = " ".join(done.stderr.split())[-200:]
         except subprocess.TimeoutExpired:
-            said = f"no answer within {_SECONDS} seconds"
-        got = Path(folder) / ARCHIVE
-        if not got.is_file():
+            reason = f"no answer within {_TIMEOUT} seconds"
+        downloaded = Path(folder) / ARCHIVE
+        if not downloaded.is_file():
             raise BadInput(
-                f"{ARCHIVE} could not be downloaded ({said}): fetch it where there is a network, from the "
+                f"{ARCHIVE} could not be downloaded ({reason}): download it on a machine with network access from the "
                 "files of vaderSentiment 3.3.2 on pypi.org, and pass its folder with --data-dir"
             )
-        _checked(got)
-
-        def copy(draft: Path) -> None:
-            draft.write_bytes(got.read_bytes())
-
-        return write_atomic(path, copy)
+        content = _verified(downloaded).read_bytes()
+        return write_atomic(path, lambda draft: _write(draft, content))
 
 
-def _checked(path: Path) -> Path:
-    found = file_digest(path)
-    if found != SHA256:
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _verified(path: Path) -> Path:
+    digest = file_digest(path)
+    if digest != SHA256:
         raise BadInput(
-            f"{path} is not the expected archive (its sha256 is {found[:12]}..., expected {SHA256[:12]}...): "
-            "delete it and fetch it again"
+            f"{path} is not the expected archive (its sha256 is {digest[:12]}..., expected {SHA256[:12]}...): "
+            "delete it and download it again"
         )
     return path
 
 
 def _lines(archive: Path) -> dict[str, list[str]]:
-    """The lines of each domain's file, read from the archive inside the archive without unpacking to disk."""
+    """Return the lines of each domain's file, read from the archive inside the archive."""
     try:
         with tarfile.open(archive, "r:gz") as outer:
             inner = _member(outer, _INNER)
         with tarfile.open(fileobj=io.BytesIO(inner), mode="r:gz") as files:
-            return {d: _member(files, name).decode().split("\r\n") for d, name in _FILES.items()}
+            return {domain: _member(files, name).decode().split("\r\n") for domain, name in _FILES.items()}
     except (tarfile.TarError, OSError, EOFError, KeyError, UnicodeDecodeError) as error:
-        raise BadInput(f"{archive} cannot be unpacked ({error}): delete it and fetch it again") from error
+        raise BadInput(f"{archive} cannot be unpacked ({error}): delete it and download it again") from error
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The dialogue data: two tables, other domains left out, a small target, and sentences where something is missing."""
+"""The dialogue data: two tables, dropped domains, a sample of published size, and errors for missing files."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_films_have_no_split_and_ubuntu_its_own(folder):
+def test_films_have_no_split_and_ubuntu_has_one(folder):
     found = load_data("dialogue", data_dir=folder)
     assert (found.name, found.domains, found.classes, len(found)) == ("dialogue", ("films", "ubuntu"), (), 50)
     assert set(found.y) == {-1}
-    parts = rows_by_domain(found)
-    assert not parts["films"].splits
-    assert {kind: len(rows) for kind, rows in parts["ubuntu"].splits.items()} == {"train": 18, "valid": 6, "test": 6}
+    rows_of = rows_by_domain(found)
+    assert not rows_of["films"].splits
+    assert {kind: len(rows) for kind, rows in rows_of["ubuntu"].splits.items()} == {"train": 18, "valid": 6, "test": 6}
     pairs = found.raw.take(np.arange(50))
     assert pairs[0] == ("f0", "g0")
     assert pairs[20:] == [(f"u{i}", f"v{i}") for i in range(30)]
-    assert any("20 pairs of films" in note for note in found.notes)
+    assert any("20 film pairs" in note for note in found.notes)
 
 
-def test_of_ubuntu_no_more_than_published_are_drawn_the_same_each_time(folder, monkeypatch):
+def test_ubuntu_sample_has_the_published_size_and_is_reproducible(folder, monkeypatch):
     monkeypatch.setattr(dialogue, "DRAWN", {"train": 5, "valid": 6, "test": 2})
     first, second = (load_data("dialogue", data_dir=folder) for _ in range(2))
     assert {kind: len(rows) for kind, rows in rows_by_domain(first)["ubuntu"].splits.items()} == {
         "train": 5, "valid": 6, "test": 2,
     }  # fmt: skip
     assert first.fingerprint == second.fingerprint
-    assert any("13 of the 30 pairs" in note for note in first.notes)
+    assert any("13 of the 30 Ubuntu pairs" in note for note in first.notes)
 
 
-def test_without_splits_or_domains_it_is_cut_by_the_seed(tmp_path):
+def test_tables_without_splits_or_domains_are_read(tmp_path):
     for name in ("cornell_pairs", "irc_pairs"):
         write(tmp_path / f"{name}.csv", [[f"{name} {i}", "yes"] for i in range(6)], HEAD[:2])
     found = load_data("dialogue", data_dir=tmp_path)
@@ -61,13 +61,13 @@ def test_without_splits_or_domains_it_is_cut_by_the_seed(tmp_path):
 
 
 def test_bad_input(folder, tmp_path):
-    with pytest.raises(BadInput, match=r"get films from https.*cornell_pairs.csv.*--data-dir"):
+    with pytest.raises(BadInput, match=r"cornell.*\(films\).*cornell_pairs.csv.*--data-dir"):
         load_data("dialogue")
     (folder / "irc_pairs.csv").unlink()
-    with pytest.raises(BadInput, match=r"get ubuntu from .*ubuntu_pairs.csv"):
+    with pytest.raises(BadInput, match=r"ubuntu.*ubuntu_pairs.csv"):
         load_data("dialogue", data_dir=folder)
     write(folder / "irc_pairs.csv", [["a", "b", "rust", "new"], ["a", "b", "go", "new"]])
-    with pytest.raises(BadInput, match=r"no row of the domain ubuntu: it has rust, go"):
+    with pytest.raises(BadInput, match=r"ubuntu.*rust, go"):
         load_data("dialogue", data_dir=folder)
     write(folder / "irc_pairs.csv", [["a", "ubuntu"]], ["message", "domain"])
     with pytest.raises(BadInput, match="needs message, response"):

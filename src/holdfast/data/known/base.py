@@ -1,0 +1,104 @@
+"""One published data set as the table describes it: finding its files and comparing them with what was published."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.core.errors import Absent, BadInput
+from holdfast.data.dataset import SPLITS, Dataset
+from holdfast.data.readers import formats
+from holdfast.data.registry import Reader, table
+
+Spellings = Mapping[str, Sequence[str]]  # name -> other spellings in files
+TABLE_FILE = "{}.csv, .jsonl or .parquet"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSet:
+    """A row of `sets.toml`, which documents the fields."""
+
+    name: str
+    about: str
+    reader: str
+    home: str = ""
+    files: Sequence[str] = ()
+    labels: Spellings = field(default_factory=dict)
+    domains: Spellings = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    classes: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)  # further keys of the row
+
+    @staticmethod
+    def of(name: str) -> KnownSet:
+        """Return the data set of this name."""
+        row = dict(table()[name])
+        known = {key: row.pop(key) for key in {each.name for each in fields(KnownSet)} & row.keys()}
+        return KnownSet(**{"files": (name,), "domains": {name: ()}, **known}, name=name, options=row)
+
+    def read(self, **settings: Any) -> Dataset:
+        """Read the data set; `data_dir` is the folder with its files."""
+        return self.load_reader()(**settings)
+
+    def load_reader(self) -> Reader:
+        """Import the reader and bind this data set."""
+        module, _, function = self.reader.partition(":")
+        return partial(getattr(importlib.import_module(f"holdfast.data.known.{module}"), function), self)
+
+    def find(self, data_dir: Path | None, suffixes: Sequence[str] = formats.SUFFIXES) -> Path | None:
+        """Return the first file of this data set in `data_dir`; with the suffix "" it may be a folder."""
+        for stem in self.files if data_dir is not None else ():
+            for suffix in suffixes:
+                path = Path(data_dir or "").expanduser() / f"{stem}{suffix}"
+                if path.is_file() or (not suffix and path.is_dir()):
+                    return path
+        return None
+
+    def absent(self, data_dir: Path | None, expected: str, *, reason: str = "", home: str = "") -> Absent:
+        """Return the error for missing files; `expected` is what to put where, for example `x.csv into FOLDER`."""
+        folder = "a folder that you pass with --data-dir" if data_dir is None else str(data_dir)
+        return Absent(
+            f"the data set {self.name} is not downloaded automatically: {reason}get it from {home or self.home} and "
+            f"put {expected.replace('FOLDER', folder)}"
+        )
+
+    def finish(self, dataset: Dataset, unit: str = "examples", *, notes: Sequence[str] = ()) -> Dataset:
+        """Name the data set and add notes, among them where its sizes differ from the published ones."""
+        differences = []
+        nested = all(isinstance(sizes, Mapping) for sizes in self.sizes.values())
+        for domain, sizes in (self.sizes if nested else {"": self.sizes}).items():
+            rows = dataset.rows_of(domain) if domain else np.arange(len(dataset))
+            for kind, published in sizes.items():
+                count = len(rows)
+                if kind != "all":
+                    count = 0 if dataset.split is None else int((dataset.split[rows] == SPLITS.index(kind)).sum())
+                if count != published:
+                    where = " ".join(word for word in (domain, kind) if word not in ("", "all"))
+                    differences.append(f"{where + ' ' if where else ''}{count:,} instead of {published:,}")
+        if self.classes and len(dataset.classes) != self.classes:
+            differences.append(f"{len(dataset.classes):,} classes instead of {self.classes:,}")
+        if differences:
+            listing = ", ".join(differences)
+            notes = (*notes, f"{self.name} does not have the published number of {unit}: {listing}")
+        return replace(dataset, name=self.name, notes=(*dataset.notes, *notes))
+
+
+def rename_codes(
+    codes: np.ndarray, names: Sequence[str], wanted: Spellings, what: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Recode to the published names; raise if a name is not one of their spellings."""
+    order = list(wanted)
+    spelling = {word.lower(): name for name, others in wanted.items() for word in (name, *others)}
+    mapping = np.full(len(names), -1, dtype=np.int64)
+    for code in map(int, np.unique(codes)):  # names without rows are ignored
+        name = spelling.get(names[code].lower())
+        if name is None:
+            raise BadInput(f"{what} '{names[code]}' is not one of {', '.join(order)}: rename or remove it")
+        mapping[code] = order.index(name)
+    return mapping[codes], tuple(order)

@@ -1,0 +1,115 @@
+"""Published classification sets of texts and pairs of texts, read from tables.
+
+n examples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from holdfast.core.errors import BadInput, unknown
+from holdfast.core.seeds import generator
+from holdfast.data.dataset import SPLITS, Dataset
+from holdfast.data.known.base import TABLE_FILE, KnownSet, rename_codes
+from holdfast.data.raw import Texts
+from holdfast.data.readers.table import read_table
+
+LEAKS = ("keep", "drop")
+NO_LABEL = ("-", "-1")  # marks pairs without annotator agreement in SNLI
+
+
+def read_texts(
+    known: KnownSet, *, data_dir: Path | None = None, leaks: str = "keep", seed: int | None = None
+) -> Dataset:
+    """Read the table of a data set; labels and domains get their published names.
+
+    `leaks=drop` drops validation and test rows whose text is in the training split. `seed` (default 0) draws the split
+    of a data set that was published without one.
+    """
+    pairs, draw = known.options.get("pairs", False), known.options.get("draw_split", False)
+    if leaks not in LEAKS:
+        raise unknown("setting leaks", leaks, LEAKS)
+    if seed is not None and not draw:
+        raise BadInput(f"{known.name} was published with a split, so `seed` has no effect: remove seed={seed}")
+    path = known.find(data_dir)
+    if path is None:
+        raise known.absent(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {_columns(known)}")
+    several = len(known.domains) > 1
+    need = ("label", "domain") if several else ("label",)
+    dataset = read_table(path, columns={"split": ""} if draw else None, need=need)
+    if not isinstance(dataset.raw, Texts) or (dataset.raw.second is not None) != pairs:
+        raise BadInput(f"{path} does not have the columns of {known.name}: it needs {_columns(known)}")
+    dataset = _drop_unlabelled(dataset)
+    y, classes = rename_codes(dataset.y, dataset.classes, known.labels, f"{path}: label")
+    domain, domains = np.zeros(len(dataset), dtype=np.int64), tuple(known.domains)
+    if several:
+        domain, domains = rename_codes(dataset.domain, dataset.domains, known.domains, f"{path}: domain")
+    dataset = replace(dataset, name=known.name, y=y, classes=classes, domain=domain, domains=domains).checked()
+    if draw:
+        dataset = replace(dataset, split=draw_split(dataset, known.sizes, seed or 0))
+    if leaks == "drop":
+        return _drop_leaks(dataset)
+    report = known.options.get("report_leaks") and _is_leaked(dataset).any()
+    note = f"{known.name}: {_count_leaks(dataset)} texts are also in train; {known.name}@leaks=drop drops them"
+    dataset = known.finish(dataset)
+    return replace(dataset, notes=(*dataset.notes, note)) if report else dataset
+
+
+def _columns(known: KnownSet) -> str:
+    inputs = "premise, hypothesis" if known.options.get("pairs") else "text"
+    domain = f", domain ({', '.join(known.domains)})" if len(known.domains) > 1 else ""
+    split = "" if known.options.get("draw_split") else " and split (train, dev, test)"
+    return f"the columns {inputs}, label ({', '.join(known.labels)}){domain}{split}"
+
+
+def _drop_unlabelled(dataset: Dataset) -> Dataset:
+    unlabelled = np.isin(dataset.y, [dataset.classes.index(label) for label in NO_LABEL if label in dataset.classes])
+    if not unlabelled.any():
+        return dataset
+    subset = dataset.subset(np.flatnonzero(~unlabelled))
+    note = f"{dataset.name}: {int(unlabelled.sum()):,} examples without a label were dropped"
+    return replace(subset, notes=(*subset.notes, note))
+
+
+def draw_split(dataset: Dataset, sizes: Mapping[str, int], seed: int) -> np.ndarray:
+    """Draw a split (n,) in the published sizes, or in their proportion if the number of rows differs."""
+    valid, test = (round(len(dataset) * sizes[kind] / sum(sizes.values())) for kind in SPLITS[1:])
+    order = torch.randperm(len(dataset), generator=generator(seed, "cut", dataset.name)).numpy()
+    split = np.zeros(len(dataset), dtype=np.int64)
+    split[order[:valid]] = 1
+    split[order[valid : valid + test]] = 2
+    return split
+
+
+def _is_leaked(dataset: Dataset) -> np.ndarray:
+    """Return a mask (n,) of validation and test rows whose text is also in the training split."""
+    if dataset.split is None:
+        return np.zeros(len(dataset), dtype=bool)
+    texts = dataset.raw.take(np.arange(len(dataset)))
+    seen = {text for text, split in zip(texts, dataset.split, strict=True) if split == 0}
+    return np.asarray([split > 0 and text in seen for text, split in zip(texts, dataset.split, strict=True)])
+
+
+def _count_leaks(dataset: Dataset) -> str:
+    """Return for example `52 of 139 test and 43 of 114 valid`."""
+    if dataset.split is None:
+        return ""
+    leaked, counts = _is_leaked(dataset), []
+    for kind in ("test", "valid"):
+        rows = dataset.split == SPLITS.index(kind)
+        counts.append(f"{int((leaked & rows).sum()):,} of {int(rows.sum()):,} {kind}")
+    return " and ".join(counts)
+
+
+def _drop_leaks(dataset: Dataset) -> Dataset:
+    leaked = _is_leaked(dataset)
+    if not leaked.any():
+        return dataset
+    subset = dataset.subset(np.flatnonzero(~leaked))
+    note = f"{dataset.name}: {_count_leaks(dataset)} texts are also in train and were dropped"
+    return replace(subset, notes=(*subset.notes, note))
