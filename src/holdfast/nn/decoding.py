@@ -1,6 +1,6 @@
-"""Answers word by word, greedy or by beam search, from any network that scores the next word.
+"""Generate responses word by word, greedily or by beam search, with any network that scores the next word.
 
-b rows, k beams, v words, t steps
+Shapes: b rows, k beams, v words, t steps.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 
 State = tuple[Tensor, ...]  # rows first
-Score = Callable[[Tensor, State], tuple[Tensor, State]]  # words (n,) just said -> log-probabilities (n, v) of the next
+Score = Callable[[Tensor, State], tuple[Tensor, State]]  # last words (n,) -> log-probabilities (n, v) of the next ones
 
 
 @runtime_checkable
 class Responder(Protocol):
-    """A backbone that answers messages, and knows what answer was wanted."""
+    """A backbone that responds to messages and knows the reference responses."""
 
     def answer(self, x: Inputs) -> Tensor:
-        """(b, t) the words of an answer to each message; t is always the same, and padding follows the last word."""
+        """Return the words (b, t) of a response per message, padded to a fixed t."""
         ...
 
     def references(self, x: Inputs) -> Tensor:
-        """(b, t) the words of the response that each example brings, padded; -1 is a word that is never said."""
+        """Return the words (b, t) of the reference responses, padded; -1 is a word that is never generated."""
         ...
 
     def similarity(self, answers: Tensor, x: Inputs) -> Tensor | None:
-        """(b,) how near answer and response are in meaning; None where nothing tells."""
+        """Return the semantic similarity (b,) of response and reference; None if it cannot be computed."""
         ...
 
     def texts(self, answers: Tensor) -> list[str]:
-        """The answers as texts."""
+        """Return the responses as texts."""
         ...
 
 
 class SpecialTokens(NamedTuple):
-    """The words that are no words: what comes before the first, what ends an answer, and what is never said."""
+    """Token that starts a response, token that ends it, padding, and all tokens that are never generated."""
 
     begin: int
     end: int
@@ -49,58 +49,58 @@ class SpecialTokens(NamedTuple):
 
 
 def check_search(beam: int, longest: int) -> None:
-    """One sentence where no answer could be searched for."""
+    """Check the size of the beam and the maximal length."""
     if beam < 1 or longest < 1:
-        raise BadInput(f"beam and longest must be at least 1, not {beam} and {longest}")
+        raise BadInput(f"`beam` and `longest` must be at least 1, got {beam} and {longest}")
 
 
-def greedy(score: Score, state: State, marks: SpecialTokens, *, longest: int) -> Tensor:
-    """(b, longest) the best next word again and again, until the end; padding follows it.
+def greedy(score: Score, state: State, tokens: SpecialTokens, *, longest: int) -> Tensor:
+    """Return responses (b, longest) of the most probable next words, with padding after the end.
 
-    An answer has at least one word, as every response has.
+    A response has at least one word.
     """
-    last = torch.full_like(state[0][:, 0], marks.begin, dtype=torch.long)
+    last = torch.full_like(state[0][:, 0], tokens.begin, dtype=torch.long)
     done = torch.zeros_like(last, dtype=torch.bool)
-    found = torch.full((len(last), longest), marks.pad, device=last.device)
+    words = torch.full((len(last), longest), tokens.pad, device=last.device)
     for i in range(longest):
-        told, state = score(last, state)
-        last = _said(told, marks, first=i == 0).argmax(-1)
-        done |= last == marks.end
+        scores, state = score(last, state)
+        last = _mask_silent(scores, tokens, first=i == 0).argmax(-1)
+        done |= last == tokens.end
         if bool(done.all()):
             break
-        found[:, i] = torch.where(done, marks.pad, last)
-    return found
+        words[:, i] = torch.where(done, tokens.pad, last)
+    return words
 
 
 def beam_search(
-    score: Score, state: State, marks: SpecialTokens, *, longest: int, beam: int, length_power: float = 0.0
+    score: Score, state: State, tokens: SpecialTokens, *, longest: int, beam: int, length_power: float = 0.0
 ) -> Tensor:
-    """(b, longest) the answer with the best sum of log-probabilities / length ** length_power among `beam` at a time.
+    """Return the responses (b, longest) with the best sum of log-probabilities / length ** length_power.
 
-    The length counts the end. Answers that have ended stay in the beam and compete with those that go on.
+    The length includes the end token. Finished responses stay in the beam and compete with unfinished ones.
     """
     b, device = len(state[0]), state[0].device
-    state = tuple(part.repeat_interleave(beam, 0) for part in state)
-    last = torch.full((b * beam,), marks.begin, device=device)
+    state = tuple(tensor.repeat_interleave(beam, 0) for tensor in state)
+    last = torch.full((b * beam,), tokens.begin, device=device)
     total = torch.full((b, beam), -torch.inf, device=device)
-    total[:, 0] = 0.0  # the beams begin alike, so one of them stands for all
+    total[:, 0] = 0.0  # all beams start equal, so only one is active
     length, done = torch.zeros_like(total), torch.zeros_like(total, dtype=torch.bool)
-    words = torch.full((b, beam, longest), marks.pad, device=device)
-    first = torch.arange(b, device=device)[:, None] * beam  # (b, 1) where a row's beams lie among all
+    words = torch.full((b, beam, longest), tokens.pad, device=device)
+    first = torch.arange(b, device=device)[:, None] * beam  # (b, 1) index of a row's first beam
     for i in range(longest):
-        told, state = score(last, state)
-        told = _said(told, marks, first=i == 0).unflatten(0, (b, beam))  # (b, k, v)
-        told = told.masked_fill(done[..., None], -torch.inf)
-        told[..., marks.pad] = torch.where(done, 0.0, told[..., marks.pad])  # what has ended stays as it is
+        scores, state = score(last, state)
+        scores = _mask_silent(scores, tokens, first=i == 0).unflatten(0, (b, beam))  # (b, k, v)
+        scores = scores.masked_fill(done[..., None], -torch.inf)
+        scores[..., tokens.pad] = torch.where(done, 0.0, scores[..., tokens.pad])  # finished beams do not change
         length = length + ~done
-        sums = total[..., None] + told
+        sums = total[..., None] + scores
         at = (sums / length[..., None] ** length_power).flatten(1).topk(beam).indices  # (b, k)
-        origin, word = at // told.shape[-1], at % told.shape[-1]
+        origin, word = at // scores.shape[-1], at % scores.shape[-1]
         total, length, done = sums.flatten(1).gather(1, at), length.gather(1, origin), done.gather(1, origin)
-        done = done | (word == marks.end)
+        done = done | (word == tokens.end)
         words = words.gather(1, origin[..., None].expand_as(words))
-        words[..., i] = torch.where(done, marks.pad, word)
-        state = tuple(part.index_select(0, (first + origin).flatten()) for part in state)
+        words[..., i] = torch.where(done, tokens.pad, word)
+        state = tuple(tensor.index_select(0, (first + origin).flatten()) for tensor in state)
         last = word.flatten()
         if bool(done.all()):
             break
@@ -108,7 +108,7 @@ def beam_search(
     return words[torch.arange(b, device=device), best]
 
 
-def _said(told: Tensor, marks: SpecialTokens, *, first: bool) -> Tensor:
-    """Log-probabilities (n, v) without the words that are never said, nor an end before the first word."""
-    silent = [*marks.silent, *([marks.end] if first else [])]
-    return told.index_fill(-1, torch.tensor(silent, device=told.device), -torch.inf)
+def _mask_silent(scores: Tensor, tokens: SpecialTokens, *, first: bool) -> Tensor:
+    """Mask log-probabilities (n, v) of tokens that are never generated, and of the end before the first word."""
+    silent = [*tokens.silent, *([tokens.end] if first else [])]
+    return scores.index_fill(-1, torch.tensor(silent, device=scores.device), -torch.inf)

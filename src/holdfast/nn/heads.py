@@ -1,11 +1,12 @@
-"""What turns features into outputs: a linear layer, or a small network before it.
+"""Heads: from features to outputs, by a linear layer or a small network.
 
-b batch, d width, c classes, w words
+Shapes: b batch, d width, c classes, w words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
@@ -17,38 +18,38 @@ from holdfast.nn.growth import expand_inputs
 
 
 class Head(Protocol):
-    """What a rule may ask of any head, and how the catalog and a model folder make one."""
+    """Interface of heads; `type(head)(**head.settings)` builds a head of the same shape."""
 
     outputs: int
-    settings: dict[str, Any]  # JSON; `load(settings)` builds the same shape again
+    settings: dict[str, Any]  # JSON
 
     @classmethod
     def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
-        """Make one for features of this width and classes of these names; keywords after these are settings."""
+        """Build a head for features of this width and these classes; further keywords are settings."""
         ...
 
     def last_layer(self) -> nn.Linear:
-        """The last layer that learns, for rules about the classifier's own gradients."""
+        """Return the last trainable layer, for methods that use the classifier's gradients."""
         ...
 
     def named_parameters(self) -> Any: ...
 
     def __call__(self, z: Tensor) -> Tensor:
-        """Features (b, d) to outputs (b, c)."""
+        """Map features (b, d) to outputs (b, c)."""
         ...
 
 
 @runtime_checkable
 class WordHead(Protocol):
-    """A head that says words before it says classes."""
+    """A head that predicts words before classes."""
 
     def words(self, z: Tensor) -> Tensor:
-        """Features (b, d) to log-probabilities of words (b, w)."""
+        """Map features (b, d) to log-probabilities of words (b, w)."""
         ...
 
 
 class NoHead(nn.Module):
-    """Features as they are, where the backbone's are the outputs already."""
+    """Returns the features, for backbones whose features are the outputs."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -60,7 +61,7 @@ class NoHead(nn.Module):
         return cls(width)
 
     def last_layer(self) -> nn.Linear:
-        raise BadInput("the head none has no layer: use linear or dense")
+        raise BadInput("head=none has no layer: use head=linear or head=dense")
 
     def forward(self, z: Tensor) -> Tensor:
         return z
@@ -74,48 +75,59 @@ class Linear(nn.Linear):
         self.outputs = outputs
         self.settings = {"width": width, "outputs": outputs}
 
-    def widened(self, at: Tensor, width: int, *, fresh: bool = False) -> Linear:
-        """The same for wider features, of which those of before lie `at` (d,); `fresh` forgets what it knew."""
-        made = Linear(width, self.outputs).to(self.weight)
-        if not fresh:
-            made.load_state_dict(expand_inputs(self, at, width).state_dict())
-        return made
-
     @classmethod
     def build(cls, width: int, classes: Sequence[str], encoder: Backbone, *, std: float | None = None) -> Self:
-        """With `std` it begins as the heads of vision transformers do: a truncated normal, biases of 0."""
-        made = cls(width, len(classes))
+        """With `std`, initialise as vision transformers do: truncated normal weights and zero biases."""
+        head = cls(width, len(classes))
         if std is not None:
             if not std > 0:
-                raise BadInput(f"std of a linear head must be above 0, not {std}: leave it out for torch's own start")
-            nn.init.trunc_normal_(made.weight, std=std)
-            nn.init.zeros_(made.bias)
-        return made
+                raise BadInput(f"head.std must be above 0, got {std}: remove it for torch's default initialisation")
+            nn.init.trunc_normal_(head.weight, std=std)
+            nn.init.zeros_(head.bias)
+        return head
+
+    def widened(self, at: Tensor, width: int, *, fresh: bool = False) -> Linear:
+        """Return a head for wider features; old features moved to `at` (d,). `fresh` reinitialises all weights."""
+        head = Linear(width, self.outputs).to(self.weight)
+        if not fresh:
+            head.load_state_dict(expand_inputs(self, at, width).state_dict())
+        return head
 
     def last_layer(self) -> nn.Linear:
         return self
 
 
-class Dense(nn.Module):
-    """W2 drop(tanh(W1 drop(z))): the head that is usual on the first token of a transformer; W1 may be several."""
+@dataclass(frozen=True)
+class DenseSettings:
+    """Settings of a dense head."""
 
-    def __init__(self, width: int, outputs: int, *, dropout: float = 0.1, layers: int = 1) -> None:
+    dropout: float = 0.1
+    layers: int = 1  # hidden layers
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise BadInput(f"head.dropout must be at least 0 and below 1, got {self.dropout}")
+        if self.layers < 1:
+            raise BadInput(f"head.layers must be at least 1, got {self.layers}: use head=linear for none")
+
+
+class Dense(nn.Module):
+    """W2 drop(tanh(W1 drop(z))), the usual head on the first token of a transformer, with one or more hidden layers."""
+
+    Settings = DenseSettings
+
+    def __init__(self, width: int, outputs: int, **settings: Any) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise BadInput(f"dropout of a head must be at least 0 and below 1, not {dropout}")
-        if layers < 1:
-            raise BadInput(f"a dense head has at least 1 layer before its last one, not {layers}: or use head linear")
+        options = DenseSettings(**settings)
         self.outputs = outputs
-        self.settings = {"width": width, "outputs": outputs, "dropout": dropout, "layers": layers}
-        self.dropout = nn.Dropout(dropout)
+        self.settings = {"width": width, "outputs": outputs, **asdict(options)}
+        self.dropout = nn.Dropout(options.dropout)
         self.dense, self.out = nn.Linear(width, width), nn.Linear(width, outputs)
-        self.more = nn.ModuleList(nn.Linear(width, width) for _ in range(layers - 1))
+        self.more = nn.ModuleList(nn.Linear(width, width) for _ in range(options.layers - 1))
 
     @classmethod
-    def build(
-        cls, width: int, classes: Sequence[str], encoder: Backbone, *, dropout: float = 0.1, layers: int = 1
-    ) -> Self:
-        return cls(width, len(classes), dropout=dropout, layers=layers)
+    def build(cls, width: int, classes: Sequence[str], encoder: Backbone, **settings: Any) -> Self:
+        return cls(width, len(classes), **settings)
 
     def last_layer(self) -> nn.Linear:
         return self.out

@@ -1,6 +1,6 @@
-"""backbone -> neck -> head. A neck is where a memory or an expert layer sits.
+"""A model: backbone, neck and head. Memories and expert layers are necks.
 
-b batch, d width, c classes
+Shapes: b batch, d width, c classes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
 from holdfast.nn.graft.insert import Attachable, prompt_parameters
 
+MODES = "full, frozen, last:N (the last N blocks) or head+cls"
+
 
 @runtime_checkable
 class BatchDependent(Protocol):
-    """A neck or a layer in which an example may look at the others of its batch."""
+    """A neck or layer in which other examples of the batch may change a prediction."""
 
     @property
     def prediction_batch(self) -> tuple[int, int] | None: ...
@@ -28,13 +30,13 @@ class BatchDependent(Protocol):
 
 @runtime_checkable
 class TiedHead(Protocol):
-    """A head that shares parameters with the backbone below; a model lets it."""
+    """A head that shares parameters with the backbone."""
 
     def tie(self, backbone: Backbone) -> None: ...
 
 
 class Model(nn.Module):
-    """A network in three parts; with precision `bf16` the first two run under autocast."""
+    """Backbone, neck and head; with precision `bf16` backbone and neck run under autocast."""
 
     def __init__(self, backbone: nn.Module, neck: nn.Module, head: nn.Module, *, precision: str = "fp32") -> None:
         super().__init__()
@@ -47,42 +49,41 @@ class Model(nn.Module):
 
     @property
     def width(self) -> int:
-        """The width of the features, which the neck decides."""
+        """Width of the features after the neck."""
         return int(self.neck.width)  # pyright: ignore[reportArgumentType]
 
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
-        """Where others change a prediction: how many to predict at once and the seed to shuffle by; else None."""
-        parts = (self.neck, *expert_layers(self.backbone))
-        return next(
-            (part.prediction_batch for part in parts if isinstance(part, BatchDependent) and part.prediction_batch),
-            None,
-        )
+        """Batch size and shuffle seed of predictions if other examples change a prediction, else None."""
+        modules = (self.neck, *expert_layers(self.backbone))
+        batches = (module.prediction_batch for module in modules if isinstance(module, BatchDependent))
+        return next((batch for batch in batches if batch), None)
 
     def encode(self, x: Inputs, *, backbone: nn.Module | None = None) -> Tensor:
-        """(b, d) what the backbone, or another one in its place, makes of the inputs."""
-        with self._precision():
+        """Return the features (b, d) of this backbone, or of another one."""
+        with self._autocast():
             return (self.backbone if backbone is None else backbone)(x)
 
     def apply_neck(self, z: Tensor) -> Tensor:
-        """(b, d) what the neck makes of the backbone's features, in full precision for the head."""
-        with self._precision():
-            fused = self.neck(z)
-        return fused if self.precision == "fp32" else fused.float()
+        """Return the features (b, d) after the neck, in full precision for the head."""
+        with self._autocast():
+            z = self.neck(z)
+        return z if self.precision == "fp32" else z.float()
 
     def features(self, x: Inputs) -> Tensor:
+        """Return the input (b, d) of the head."""
         return self.apply_neck(self.encode(x))
 
     def forward(self, x: Inputs) -> Tensor:
         return self.head(self.features(x))  # (b, c)
 
-    def _precision(self) -> AbstractContextManager[object]:
+    def _autocast(self) -> AbstractContextManager[object]:
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(next(self.parameters()).device.type, dtype=torch.bfloat16)
 
     def trainable_parameters(self) -> list[nn.Parameter]:
-        """The parameters that an optimizer may touch."""
+        """Return the parameters for an optimizer."""
         return [p for p in self.parameters() if p.requires_grad]
 
     def train(self, mode: bool = True) -> Self:
@@ -92,11 +93,8 @@ class Model(nn.Module):
         return self
 
 
-MODES = "full, frozen, last:N (N blocks from the end) or head+cls"
-
-
 def check_mode(mode: str) -> None:
-    """One sentence where there is no such tuning."""
+    """Raise an error for an unknown tuning mode."""
     name, _, count = mode.partition(":")
     last = name == "last" and count.isdigit() and int(count) > 0
     if mode not in ("full", "frozen", "head+cls") and not last:
@@ -104,24 +102,24 @@ def check_mode(mode: str) -> None:
 
 
 def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
-    """Set requires_grad throughout the backbone; necks and heads outside it always learn, and experts of the neck."""
+    """Set `requires_grad` in the backbone; expert layers that the neck inserted are always trained."""
     check_mode(mode)
-    _set(backbone, mode)
+    _set_trainable(backbone, mode)
     experts = [p for layer in expert_layers(backbone) for p in layer.parameters()]
     if isinstance(neck, ExpertsNeck):
         for parameter in experts:
             parameter.requires_grad_(True)
     if experts and not any(p.requires_grad for p in experts):
-        raise BadInput(f"experts are there to learn, and tuning {mode} freezes them: use --tune full or last:N")
+        raise BadInput(f"--tune {mode} freezes the experts: use --tune full or last:N")
 
 
-def _set(backbone: Backbone, mode: str) -> None:
+def _set_trainable(backbone: Backbone, mode: str) -> None:
     if mode == "full":
         backbone.requires_grad_(True)
         return
     backbone.requires_grad_(False)
     if mode != "head+cls" and prompt_parameters(backbone):
-        raise BadInput(f"prompts are there to learn, and tuning {mode} freezes them: use --tune head+cls or full")
+        raise BadInput(f"--tune {mode} freezes the prompts: use --tune head+cls or full")
     if mode == "frozen":
         return
     if mode == "head+cls":
@@ -130,14 +128,14 @@ def _set(backbone: Backbone, mode: str) -> None:
         return
     blocks, count = backbone.blocks(), int(mode.removeprefix("last:"))
     if count > len(blocks):
-        raise BadInput(f"tuning '{mode}' asks for more than the {len(blocks)} blocks of this backbone")
+        raise BadInput(f"--tune {mode} exceeds the {len(blocks)} blocks of this backbone: use last:{len(blocks)}")
     for block in blocks[-count:]:
         block.requires_grad_(True)
 
 
 def eval_frozen(module: nn.Module) -> None:
-    """Put every part without a learning parameter into evaluation mode: no dropout, no batch statistics."""
-    for part in module.modules():
-        owned = list(part.parameters())
-        if owned and not any(p.requires_grad for p in owned):
-            part.eval()
+    """Switch every module without trainable parameters to evaluation mode: no dropout, no batch statistics."""
+    for child in module.modules():
+        parameters = list(child.parameters())
+        if parameters and not any(p.requires_grad for p in parameters):
+            child.eval()

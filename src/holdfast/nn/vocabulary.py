@@ -1,6 +1,6 @@
-"""A head for masked words: a score for every word, compared with the encoder's own word vectors.
+"""Vocabulary head for masked words: scores of all words, tied to the encoder's word embeddings.
 
-b batch, k places, d width, e width of word vectors, v words
+Shapes: b batch, k positions, d width, e width of word vectors, v words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.nn.backbones.text import TextEncoder
 
 
 class Vocabulary(nn.Module):
-    """E norm(act(W z + b)) + c, with E the word vectors of the encoder below, one tensor for both."""
+    """E norm(act(W z + b)) + c, where E are the word embeddings of the encoder, shared with it."""
 
     weight: Tensor  # (v, e)
 
@@ -36,94 +36,95 @@ class Vocabulary(nn.Module):
 
     @classmethod
     def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
-        """As the checkpoint has it; fresh, in the form that BERT has, where it has none or one of another make."""
+        """Load the head of the checkpoint; without a compatible one, initialise a head as in BERT."""
         if not isinstance(encoder, TextEncoder):
-            raise BadInput("head 'vocabulary' needs the words of a text encoder: use one such as hf:roberta-base")
-        table = _table(encoder)
-        if width != int(encoder.module.config.hidden_size):
-            raise BadInput(f"head 'vocabulary' reads the states of the encoder, but the neck makes {width} of them")
+            raise BadInput("head=vocabulary needs a text encoder: use one such as hf:roberta-base")
+        table = _embeddings(encoder)
+        if width != (expected := int(encoder.module.config.hidden_size)):
+            raise BadInput(f"head=vocabulary needs {expected} features, but the neck returns {width}: use neck=none")
         try:
-            found = (
-                load_mlm_head(encoder.checkpoint, None, name=encoder.settings["name"]) if encoder.checkpoint else None
-            )
+            name, checkpoint = encoder.settings["name"], encoder.checkpoint
+            source = load_mlm_head(checkpoint, None, name=name) if checkpoint else None
         except BadInput:
-            found = None
-        if found is None or found.weight.shape != table.shape:
-            made = cls(width=width, inner=table.shape[1], words=len(table), activation="gelu", eps=1e-12)
-            nn.init.normal_(made.transform.dense.weight, std=0.02)
-            nn.init.zeros_(made.transform.dense.bias)
-            return made
-        eps = found.transform.norm.eps
-        made = cls(width=width, inner=table.shape[1], words=len(table), activation=found.activation, eps=eps)
-        made.transform.load_state_dict(found.transform.state_dict())
+            source = None
+        shape = {"width": width, "inner": table.shape[1], "words": len(table)}
+        if source is None or source.weight.shape != table.shape:
+            head = cls(**shape, activation="gelu", eps=1e-12)
+            nn.init.normal_(head.transform.dense.weight, std=0.02)
+            nn.init.zeros_(head.transform.dense.bias)
+            return head
+        head = cls(**shape, activation=source.activation, eps=source.transform.norm.eps)
+        head.transform.load_state_dict(source.transform.state_dict())
         with torch.no_grad():
-            made.bias.copy_(found.bias)
-        return made
+            head.bias.copy_(source.bias)
+        return head
 
     def tie(self, backbone: Backbone) -> None:
-        """Take the word vectors of the encoder below for the last layer."""
+        """Share the word embeddings of the encoder."""
         assert isinstance(backbone, TextEncoder)
-        self.weight = _table(backbone)
+        self.weight = _embeddings(backbone)
 
     def last_layer(self) -> nn.Linear:
-        raise BadInput("the last layer of head 'vocabulary' is the whole vocabulary, too large for this method")
+        raise BadInput("the last layer of head=vocabulary has the complete vocabulary: too large for this method")
 
     def forward(self, z: Tensor) -> Tensor:
         return F.linear(self.transform(z), self.weight, self.bias)  # (b, k, v)
 
 
-def _table(encoder: TextEncoder) -> Tensor:
+def _embeddings(encoder: TextEncoder) -> Tensor:
     return encoder.module.get_input_embeddings().weight
 
 
 def write_checkpoint(encoder: TextEncoder, head: Vocabulary, folder: Path) -> bool:
-    """Write the encoder; whether its masked-word head could go with it, in the form that its family has."""
-    whole = _whole(encoder, head)
+    """Write the encoder and, if its architecture allows, the masked-word head; return whether the head is included."""
+    model = _masked_language_model(encoder, head)
     with quiet():
-        (encoder.module if whole is None else whole).save_pretrained(folder)
+        (encoder.module if model is None else model).save_pretrained(folder)
         encoder.tokenizer.save_pretrained(folder)
-    return whole is not None
+    return model is not None
 
 
 @torch.no_grad()
-def _whole(encoder: TextEncoder, head: Vocabulary) -> Any | None:
-    """The family's own masked language model with these weights; None where its head is made otherwise.
+def _masked_language_model(encoder: TextEncoder, head: Vocabulary) -> Any | None:
+    """Return the architecture's masked language model with these weights; None if its head has another form.
 
-    A head that learned on states which read a second network would say something else without it.
+    Also None with a companion network: the head was trained on states that depend on it.
     """
     config = encoder.module.config
     if encoder.companion is not None or type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         return None
     with quiet(), torch.random.fork_rng(devices=[]):
         model = AutoModelForMaskedLM.from_config(config, trust_remote_code=False).float().eval()
-    _fill(model.base_model, encoder.module.state_dict())
-    parts = head_modules(model)
-    if parts is None:
+    _load_base(model.base_model, encoder.module.state_dict())
+    modules = head_modules(model)
+    if modules is None:
         return None
-    dense, norm, decoder = parts
+    dense, norm, decoder = modules
     if (dense.in_features, dense.out_features) != (head.settings["width"], head.settings["inner"]):
         return None
-    for theirs, mine in ((dense, head.transform.dense), (norm, head.transform.norm)):
-        theirs.load_state_dict(mine.state_dict())
+    dense.load_state_dict(head.transform.dense.state_dict())
+    norm.load_state_dict(head.transform.norm.state_dict())
     decoder.weight.copy_(head.weight)
     if decoder.bias is not None:
         decoder.bias.copy_(head.bias)
-    return model if _agree(model, encoder, head) else None
+    return model if _same_outputs(model, encoder, head) else None
 
 
-def _fill(base: Any, weights: dict[str, torch.Tensor]) -> None:
-    lacking, left = base.load_state_dict(weights, strict=False)
-    if left or any("pooler" not in name for name in lacking):
-        other = [*left, *lacking][0]
-        raise BadInput(f"the encoder holds parts that its family does not have ({other}): leave them out")
+def _load_base(base: Any, weights: dict[str, Tensor]) -> None:
+    missing, unexpected = base.load_state_dict(weights, strict=False)
+    if unexpected or any("pooler" not in name for name in missing):
+        name = [*unexpected, *missing][0]
+        raise BadInput(
+            f"the encoder has inserted parts ({name}) that its checkpoint format does not support: remove them"
+        )
 
 
-def _agree(model: Any, encoder: TextEncoder, head: Vocabulary) -> bool:
-    """Whether both say the same of a few tokens: a family may do more in its head than its layers tell."""
+def _same_outputs(model: Any, encoder: TextEncoder, head: Vocabulary) -> bool:
+    """Return whether both predict the same for a few tokens: an architecture's head may do more than its layers."""
     ids = torch.arange(2, 6, device=head.bias.device)[None]
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    arguments = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     module, model = encoder.module, model.to(head.bias.device)
     training = module.training
-    mine = head(module.eval()(**given).last_hidden_state)  # the head has no dropout
+    outputs = head(module.eval()(**arguments).last_hidden_state)  # the head has no dropout
     module.train(training)
-    return torch.allclose(model(**given).logits, mine, rtol=1e-3, atol=1e-4)
+    return torch.allclose(model(**arguments).logits, outputs, rtol=1e-3, atol=1e-4)

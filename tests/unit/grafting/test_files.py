@@ -55,7 +55,7 @@ def test_other_weights_are_refused_unless_asked_for(folder, tmp_path):
     train(kind, net, parameters=[p for p in net.parameters() if p.requires_grad])
     place = holdfast.save_graft(net, tmp_path / "graft")
     plain = make(kind, folder)
-    with pytest.raises(BadInput, match="saved beside other weights than this Own has"):
+    with pytest.raises(BadInput, match="other weights than this Own"):
         holdfast.load_graft(plain, place)
     assert not torch.equal(run(kind, holdfast.load_graft(make(kind, folder), place, strict=False)), run(kind, net))
     plain.load_state_dict(holdfast.plain_state(net))
@@ -65,21 +65,21 @@ def test_other_weights_are_refused_unless_asked_for(folder, tmp_path):
 def test_wrong_folders_and_networks_are_told(folder, tmp_path):
     kind, net = grafted("general", folder)
     place = holdfast.save_graft(net, tmp_path / "graft")
-    with pytest.raises(BadInput, match="which is not kept with it"):
+    with pytest.raises(BadInput, match="general=NETWORK"):
         holdfast.load_graft(make(kind, folder), place)
     other = make(kind, folder)
     with torch.no_grad():
         other.embeddings.word_embeddings.weight.add_(1.0)
     fresh = make(kind, folder)
-    with pytest.raises(BadInput, match="other weights than the one that this graft was trained with"):
+    with pytest.raises(BadInput, match="general.*other weights"):
         holdfast.load_graft(fresh, place, general=other)
     assert torch.equal(run(kind, fresh), run(kind, make(kind, folder)))
     memory = holdfast.save_graft(grafted("memory-bert", folder)[1], tmp_path / "memory")
-    with pytest.raises(BadInput, match=r"made for a BertModel with a part 'encoder\.layer\.0', which this Own has not"):
+    with pytest.raises(BadInput, match=r"BertModel with a part 'encoder\.layer\.0'.* Own"):
         holdfast.load_graft(make("own", folder), memory)
     with pytest.raises(BadInput, match="is not grafted"):
         holdfast.save_graft(make("own", folder), tmp_path / "none")
-    with pytest.raises(BadInput, match="holds no whole graft"):
+    with pytest.raises(BadInput, match="absent has no complete graft"):
         holdfast.load_graft(make(kind, folder), tmp_path / "absent")
     told = json.loads((memory / "graft.json").read_text())
     told["parts"] = told["parts"][:1]

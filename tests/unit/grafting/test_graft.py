@@ -175,19 +175,19 @@ def test_a_general_network_is_read_and_stays_as_it_is(folder):
     ("kind", "asked", "said"),
     [
         ("own", {}, "nothing to graft"),
-        ("own", {"memory": 4}, r"cannot be seen: say it, memory=\{'width'"),
+        ("own", {"memory": 4}, r"memory=\{'width'"),
         ("own", {"memory": {"slot": 4}}, "did you mean 'slots'"),
         ("own", {"memory": {"at": "onee"}}, "did you mean 'one'"),
-        ("own", {"memory": {"at": [0]}}, "has no stack of layers: name the places"),
-        ("own", {"memory": {"share": 2.0}}, "lies between 0 and 1"),
+        ("own", {"memory": {"at": [0]}}, "Own has no list of layers"),
+        ("own", {"memory": {"share": 2.0}}, "share.*2.0"),
         ("own", {"experts": {"at": "one"}}, "Block has no feed-forward network"),
-        ("own", {"experts": {"at": "one", "feed": ("up", "down")}}, "feed names three parts"),
-        ("own", {"experts": {"at": "one", "feed": ("up", "act", "act")}}, "no linear maps that fit"),
-        ("own", {"general": nn.Linear(2, 2)}, "is no network of transformers"),
-        ("own", {"experts": 0}, "leave them out to have none"),
-        ("bert", {"memory": {"at": 3}}, "at names a layer from 0 to 2"),
-        ("bert", {"memory": {"at": [2, -1]}}, "each once"),
-        ("bert", {"general": {"strategy": "single"}}, "general needs a second network"),
+        ("own", {"experts": {"at": "one", "feed": ("up", "down")}}, "feed.*three"),
+        ("own", {"experts": {"at": "one", "feed": ("up", "act", "act")}}, "up and act of 'one'"),
+        ("own", {"general": nn.Linear(2, 2)}, "transformers.*(Own|Linear)"),
+        ("own", {"experts": 0}, "experts.*0"),
+        ("bert", {"memory": {"at": 3}}, "at.* 0 to 2.*3"),
+        ("bert", {"memory": {"at": [2, -1]}}, "at.*duplicates"),
+        ("bert", {"general": {"strategy": "single"}}, "general.*network"),
         ("bert", {"experts": {"cuont": 3}}, "did you mean 'count'"),
     ],
 )
@@ -201,10 +201,10 @@ def test_what_cannot_be_grafted_is_told_and_the_network_left_alone(kind, asked, 
 
 def test_faults_in_use_are_told(folder):
     net = holdfast.graft(make("own", folder), memory={"at": "one", "width": 5})
-    with pytest.raises(BadInput, match=r"after 'one' is 5 wide, but .* is \(4, 8\): set its width to 8"):
+    with pytest.raises(BadInput, match=r"'one' .* 5.*\(4, 8\).*width=8"):
         run("own", net)
     with pytest.raises(BadInput, match="is grafted already"):
         holdfast.graft(net, memory={"at": "two", "width": 8})
     whole = holdfast.graft(make("bert", folder), memory={"at": "", "width": 32})
-    with pytest.raises(BadInput, match="the network itself gives no tensor"):
+    with pytest.raises(BadInput, match="the network itself"):
         run("bert", whole)

@@ -281,17 +281,17 @@ def test_a_causal_network_cannot_go_on_from_kept_keys():
     net = tiny_gpt2().eval()
     kept = net(input_ids=IDS[:1], use_cache=True).past_key_values
     insert_attention(layer_stack(net), [PLACE])
-    with attend_to(MemoryStates({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="word by word"):
+    with attend_to(MemoryStates({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="past_key_values"):
         net(input_ids=IDS[:1, :1], past_key_values=kept)
 
 
 def test_without_a_memory_it_says_so(net):
     insert_attention(layer_stack(net), [PLACE])
-    with pytest.raises(BadInput, match="was given none"):
+    with pytest.raises(BadInput, match="without a memory"):
         states(net)
     with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)})):
         states(net)
-    with pytest.raises(BadInput, match="was given none"):
+    with pytest.raises(BadInput, match="without a memory"):
         states(net)  # nothing was left behind
 
 
@@ -345,7 +345,7 @@ def test_gradient_checkpointing_reads_the_same_again(family, networks):
 
 
 def test_other_makes_are_refused():
-    with pytest.raises(BadInput, match=r"TransformerEncoderLayer has no self-attention of a known make \(Bert"):
+    with pytest.raises(BadInput, match="TransformerEncoderLayer.*Bert"):
         insert_attention(nn.ModuleList([nn.TransformerEncoderLayer(8, 2)]), [0])
     with pytest.raises(BadInput, match="unknown attention to a memory 'crossed'"):
         insert_attention(nn.ModuleList(), [], attention="crossed")
@@ -359,7 +359,7 @@ def test_a_known_name_with_another_function_is_refused(networks):
 
     net = copy.deepcopy(networks["bert"])
     layer_stack(net)[0].attention.self.__class__ = Sharper
-    with pytest.raises(BadInput, match="Sharper attends in a way that is not known"):
+    with pytest.raises(BadInput, match="Sharper"):
         insert_attention(layer_stack(net), [0])
     assert layer_stack(net)[0].attention.self.training == net.training
 

@@ -54,7 +54,7 @@ def test_a_folder_keeps_it(folder, tmp_path):
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(BadInput, match="at least 0 and below 1, not 1"):
+    with pytest.raises(BadInput, match="drop_path.*1"):
         add_drop_path(nn.ModuleList([nn.Identity()]), 1.0)
-    with pytest.raises(BadInput, match="Identity has no branches of a known make"):
+    with pytest.raises(BadInput, match="drop_path.*Identity"):
         add_drop_path(nn.ModuleList([nn.Identity()]), 0.1)

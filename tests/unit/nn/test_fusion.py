@@ -73,7 +73,7 @@ def test_it_is_for_two_networks_alone(tmp_path):
     encoder = TextEncoder.build(list, name=str(tiny_bert(tmp_path)), length=16)
     with pytest.raises(BadInput, match=r"encoder\.strategy=beside"):
         Fusion.build(32, ["a", "b"], encoder)
-    with pytest.raises(BadInput, match="unknown thing to add 'odds'"):
+    with pytest.raises(BadInput, match="head.add 'odds'"):
         head(add="odds")
     with pytest.raises(BadInput, match="unknown kind of head"):
         head(kind="deep")

@@ -54,7 +54,7 @@ def test_words_are_added_to_encoders_that_have_words():
     model = recurrent()
     (new,) = add_words(model, ["b", "e", "f"], vectors=None)
     assert new.shape == (2, 6)
-    with pytest.raises(BadInput, match="no vocabulary"):
+    with pytest.raises(BadInput, match="expand=V"):
         add_words(Model(MLP(inputs=8, hidden=[6]), NoNeck(6), Linear(6, 2)), ["e"], vectors=None)
 
 

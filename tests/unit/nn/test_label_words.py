@@ -97,13 +97,13 @@ def test_byte_level_words_have_the_space_before_them(folders):
 def test_a_word_of_several_tokens(folders):
     encoder = encode(folders["bert"])
     words = {**WORDS, "maybe": "uncertain"}
-    with pytest.raises(BadInput, match=r"'uncertain' is 9 tokens \(u, ##n.*first_piece=true"):
+    with pytest.raises(BadInput, match=r"'uncertain' has 9 tokens \(u, ##n.*first_piece=true"):
         build(encoder, words=words)
     head = build(encoder, words=words, first_piece=True)
     assert head.settings["words"][0] == [tiny.VOCABULARY.index("u")]
-    with pytest.raises(BadInput, match="'food' and 'food' are one token"):
+    with pytest.raises(BadInput, match="'food' and 'food'.*token"):
         build(encoder, words={**WORDS, "maybe": ["food", "food"]})
-    with pytest.raises(BadInput, match="'gooda' and 'good' are one token"):
+    with pytest.raises(BadInput, match="'gooda' and 'good'.*token"):
         build(encoder, words={**WORDS, "maybe": "gooda"}, first_piece=True)
 
 
@@ -114,7 +114,7 @@ def test_every_class_needs_words(folders):
             build(encoder, words=words)
     with pytest.raises(BadInput, match=r"unknown class in head\.words 'yess': did you mean 'yes'"):
         build(encoder, words={**WORDS, "yess": "a"})
-    with pytest.raises(BadInput, match="does not know the label word '漢'"):
+    with pytest.raises(BadInput, match="tokenizer.*'漢'"):
         build(encoder, words={**WORDS, "yes": "漢"})
 
 
@@ -128,17 +128,17 @@ def test_without_a_masked_word_head_it_says_so_and_can_be_tied(folders):
     ids = [tiny.VOCABULARY.index(word) for word in ("film", "bad", "not", "good", "very", "phone")]
     assert_close(head.decoder(head.transform(z)), z @ table[ids].T)
     assert head.decoder.weight.data_ptr() != table.data_ptr()  # a copy of its own
-    with pytest.raises(BadInput, match="word vectors of 32 numbers, these have 16"):
+    with pytest.raises(BadInput, match="head.tied.* 32.* 16"):
         build(encode(folders["electra"]), tied=True)
 
 
 def test_what_it_cannot_sit_on(folders):
-    with pytest.raises(BadInput, match="reads the mask"):
+    with pytest.raises(BadInput, match="encoder.template"):
         build(encode(folders["bert"], template=None))
     build(encode(folders["bert"], template=None, pooling="mask"))  # texts that bring their own mask
-    with pytest.raises(BadInput, match="needs a masked language model"):
+    with pytest.raises(BadInput, match="masked language model"):
         LabelWords.build(4, CLASSES, Features(inputs=4), words=WORDS)
-    with pytest.raises(BadInput, match="reads 32 features, but the neck makes 256"):
+    with pytest.raises(BadInput, match="32 features.* 256"):
         LabelWords.build(256, CLASSES, encode(folders["bert"]), words=WORDS)
 
 

@@ -89,7 +89,7 @@ def test_they_learn_with_the_class_token_or_with_everything(tmp_path):
     tune(net, "full")
     assert all(p.requires_grad for p in net.parameters())
     for mode in ("frozen", "last:1"):
-        with pytest.raises(BadInput, match=f"tuning {mode} freezes them: use --tune head\\+cls or full"):
+        with pytest.raises(BadInput, match=f"--tune {mode} freezes the prompts"):
             tune(net, mode)
 
 

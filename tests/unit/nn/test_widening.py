@@ -136,7 +136,7 @@ def test_units_nearest_in_cost(parameters, units):
 
 
 def test_bad_input():
-    with pytest.raises(BadInput, match="at least one parameter"):
+    with pytest.raises(BadInput, match="parameter budget.*0"):
         units_for_budget(0, lambda e: e)
     with pytest.raises(BadInput, match="at least one hidden unit"):
         net("lstm").widen(0)

@@ -121,7 +121,7 @@ def test_they_go_with_prompts_and_with_what_follows_a_layer(family, folder):
 def test_tuning_that_freezes_all_of_them_is_refused(folder):
     net, _ = transformer("vit", folder, experts={"count": 3, "inner": 4})
     for mode in ("frozen", "head+cls", "last:1"):
-        with pytest.raises(BadInput, match=f"tuning {mode.replace('+', '.')} freezes them"):
+        with pytest.raises(BadInput, match=f"--tune {mode.replace('+', '.')} freezes"):
             tune(net, mode)
     tune(net, "last:2")
     assert all(p.requires_grad for p in expert_layers(net)[0].parameters())

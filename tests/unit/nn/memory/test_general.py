@@ -61,7 +61,7 @@ def test_other_depths_go_by_proportion():
 @pytest.mark.parametrize("layers", [0, 13, [12, 13], [-1], [2.5], ["six"], [True], ["0/12"], "13/12", "6/0"])
 def test_a_layer_that_is_not_there_is_refused(layers):
     for strategy in STRATEGIES:
-        with pytest.raises(BadInput, match=r"layers that read the memory, from 1 to 12, not"):
+        with pytest.raises(BadInput, match=r"encoder\.layers.* from 1 to 12"):
             plan_reads(strategy, depth=12, general=12, layers=layers)
 
 
@@ -83,7 +83,7 @@ def test_chunks_other_than_even_ones():
 )
 def test_a_chunk_of_layers_that_are_not_there_is_refused(chunk):
     with pytest.raises(
-        BadInput, match=r"encoder\.chunks names layers of the general model, from 1 to 12, for each layer"
+        BadInput, match=r"encoder\.chunks.* from 1 to 12"
     ):
         plan_reads("chunk-gated", depth=12, general=12, chunks=["1-6", chunk])
 
@@ -119,23 +119,23 @@ def test_kept_states_of_both_kinds_are_kept_apart():
 
 
 def test_other_settings_that_mean_nothing_are_refused():
-    with pytest.raises(BadInput, match=r"encoder\.chunks names what strategy chunk-gated reads; gated has no such"):
+    with pytest.raises(BadInput, match=r"encoder\.chunks.*chunk-gated"):
         plan_reads("gated", depth=12, general=12, chunks=["1-6", "7-12"])
-    with pytest.raises(BadInput, match="has 3 chunks for 2 layers that read"):
+    with pytest.raises(BadInput, match=r"encoder\.chunks has 3 chunks for 2"):
         plan_reads("chunk-gated", depth=12, general=12, chunks=["1-4", "5-8", "9-12"])
     with pytest.raises(BadInput, match="unknown mask of a general memory 'key'"):
         GeneralMemory(bert(), GeneralEncoder(FrozenModule(bert())), {0: (1,)}, mask="key")
-    with pytest.raises(BadInput, match=r"with encoder\.mask=legacy a causal network would see what comes later"):
+    with pytest.raises(BadInput, match=r"encoder\.mask=legacy.*causal"):
         GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(tiny_gpt2())), {0: (1,)}, mask="legacy")
-    with pytest.raises(BadInput, match="at least one layer, and each once"):
+    with pytest.raises(BadInput, match=r"encoder\.layers.*duplicates"):
         plan_reads("single", depth=12, general=12, layers=[])
-    with pytest.raises(BadInput, match="at least one layer, and each once"):
+    with pytest.raises(BadInput, match=r"encoder\.layers.*duplicates"):
         plan_reads("single", depth=12, general=12, layers=[3, 3])
-    with pytest.raises(BadInput, match="from 1 to 12, not 13"):
+    with pytest.raises(BadInput, match="from 1 to 12; got 13"):
         plan_reads("single", depth=12, general=12, source=13)
-    with pytest.raises(BadInput, match="gated has no such setting"):
+    with pytest.raises(BadInput, match=r"encoder\.source.*single"):
         plan_reads("gated", depth=12, general=12, source=3)
-    with pytest.raises(BadInput, match="3 layers cannot read a chunk each of 2"):
+    with pytest.raises(BadInput, match="3 .* 2 layers"):
         plan_reads("chunk-gated", depth=12, general=2, layers=[1, 2, 3])
     with pytest.raises(BadInput, match="unknown strategy of a general memory 'chunked'"):
         plan_reads("chunked", depth=12, general=12)
@@ -216,9 +216,9 @@ def test_gates_and_masses_are_told_to_a_tape_in_evaluation_alone():
 
 
 def test_networks_that_do_not_fit_are_refused():
-    with pytest.raises(BadInput, match="the general model is 16 wide and the domain's 32"):
+    with pytest.raises(BadInput, match="width 16 .* 32"):
         GeneralMemory(bert(), GeneralEncoder(FrozenModule(bert(width=16))), {0: (1,)})
-    with pytest.raises(BadInput, match="would see what comes later"):
+    with pytest.raises(BadInput, match="causal"):
         GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(bert())), {0: (1,)})
     both = GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(tiny_gpt2())), {0: (1,)})
     assert set(both.memory_states(X).memory) == {0}

@@ -270,13 +270,13 @@ def test_sizes_are_those_of_the_published_cost():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"heads": 5}, r"8 features and a label_width of 4 .* by 5 heads: set neck.label_width=7 or another"),
-        ({"heads": 0}, "by 0 heads"),
+        ({"heads": 5}, r"neck.heads=5 .* 12 .*neck.label_width=7"),
+        ({"heads": 0}, "neck.heads.*got 0"),
         ({"context": "all"}, "unknown context 'all'"),
         ({"part": "half"}, "unknown part 'half'"),
-        ({"real": 0, "slots": 0, "across": False}, "nothing is left of this neck: set neck.real to 1 or more"),
-        ({"context": "none", "slots": 0}, "there are none: set neck.context=self, or use neck=heterogeneous or"),
-        ({"real": -1}, "not negative"),
+        ({"real": 0, "slots": 0, "across": False}, "neck.real"),
+        ({"context": "none", "slots": 0}, "neck.context=none.*slots"),
+        ({"real": -1}, "neck.real.*-1"),
         ({"label_width": 0}, "at least 1"),
     ],
 )
@@ -288,7 +288,7 @@ def test_wrong_options_get_one_sentence(options, told):
 @pytest.mark.parametrize("name", ["rma", "abd", "abd-rma", "abd-syn", "heterogeneous"])
 def test_the_hint_for_context_none_can_be_followed(name):
     without = {"slots": 0} if "slots" in catalog.lookup("necks", name).setting_names() else {}
-    with pytest.raises(BadInput, match=r"set neck\.context=self, or use neck=heterogeneous or neck=abd-syn with neck"):
+    with pytest.raises(BadInput, match=r"neck\.context=self.*neck=abd-syn"):
         catalog.build_neck(name, 60, CLASSES, options={**without, "context": "none"})
     catalog.build_neck(name, 60, CLASSES, options={**without, "context": "self"})
     for other in ("heterogeneous", "abd-syn"):

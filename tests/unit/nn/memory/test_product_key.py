@@ -107,7 +107,7 @@ def test_it_begins_as_published():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"slots": 80}, "80 is none, 81 is near"),
+        ({"slots": 80}, "slots.*80.*81"),
         ({"slots": 0}, "square"),
         ({"top": 10}, "between 1 and 9"),
         ({"top": 0}, "between 1 and 9"),
