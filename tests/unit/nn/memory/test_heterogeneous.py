@@ -318,9 +318,7 @@ def test_a_neck_without_classes_is_made_as_before_and_settings_hide_the_classes(
 
 
 def test_a_model_says_where_others_change_a_prediction():
-    made = neck()
-    model = Model(nn.Identity(), made, nn.Linear(made.width, CLASSES))
-    assert model.prediction_batch is None
-    made.context, made.shuffle = "batch", 5
-    assert model.prediction_batch == (6, 5)
+    for options, expected in (({}, None), ({"context": "batch", "shuffle": 5}, (6, 5))):
+        memory = neck(**options)
+        assert Model(nn.Identity(), memory, nn.Linear(memory.width, CLASSES)).prediction_batch == expected
     assert Model(nn.Identity(), nn.Identity(), nn.Linear(1, 1)).prediction_batch is None
