@@ -70,16 +70,17 @@ def training_data(
     return found.checked(labels="label" in asked.needs)
 
 
-def as_names(given: str | Sequence[str]) -> list[str]:
-    """Names in a list; a text is one, or several with commas between, as on the command line."""
-    names = given.split(",") if isinstance(given, str) else given
-    return [name.strip() for name in names if name.strip()]
+def as_names(names: str | Sequence[str | type]) -> list[str]:
+    """Return a list of names; a string is split at commas, and method classes are registered in the catalog."""
+    items = names.split(",") if isinstance(names, str) else names
+    plain = [catalog.register_method(item) if isinstance(item, type) else item.strip() for item in items]
+    return [name for name in plain if name]
 
 
 def compare(
     data: Source,
     *,
-    methods: str | Sequence[str] = ("all",),
+    methods: str | Sequence[str | type] = ("all",),
     seeds: int | Sequence[int] = 3,
     out: str | Path = "runs/compare",
     encoder: str = "auto",

@@ -30,6 +30,11 @@ class Entry:
         if self.target in _registered:
             return _registered[self.target]
         module, _, attributes = self.target.partition(":")
+        if module == "__main__" or "<locals>" in attributes:
+            raise BadInput(
+                f"worker processes cannot import {attributes} of {module}: move it to the top level of a module or "
+                "run with one job"
+            )
         target: Any = importlib.import_module(module)
         for attribute in attributes.split("."):
             target = getattr(target, attribute)

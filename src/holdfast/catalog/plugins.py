@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
-from holdfast.catalog.datasets import DATASETS
+from holdfast.catalog.datasets import DATASETS, PublishedEntry
 from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.entry import BrokenEntry, DatasetEntry, EncoderEntry, Entry, MethodEntry, remember
 from holdfast.catalog.methods import METHODS
@@ -67,7 +67,7 @@ def register_encoder(encoder: type, name: str | None = None, about: str = "", **
 
 
 def register_dataset(read: Callable[..., Any], name: str | None = None, about: str = "") -> str:
-    """Add a function that returns a `Dataset` and return its name."""
+    """Add a function `read(data_dir=None, **settings)` that returns a `Dataset`, and return its name."""
     if not callable(read):
         raise BadInput(f"{read!r} is not a data set: pass a function that returns a Dataset")
     name = _register("datasets", DatasetEntry(_target(read), about or _first_line(read)), read, name)
@@ -75,11 +75,7 @@ def register_dataset(read: Callable[..., Any], name: str | None = None, about: s
     return name
 
 
-REGISTER: dict[str, Callable[..., str]] = {
-    "methods": register_method,
-    "encoders": register_encoder,
-    "datasets": register_dataset,
-}
+REGISTER: dict[str, Callable[..., str]] = {"methods": register_method, "encoders": register_encoder}
 
 
 def _register(section: str, entry: Entry, target: Any, name: str | None) -> str:
@@ -88,36 +84,28 @@ def _register(section: str, entry: Entry, target: Any, name: str | None) -> str:
     if not re.fullmatch(r"[\w.-]+(\(METHOD\))?", name):
         raise BadInput(f"'{name}' cannot be the name of a {kind}: use letters, digits, '-', '_' and '.'")
     if name in OPEN_SECTIONS[section] and (section, name) not in _added:
-        raise BadInput(f"{kind} '{name}' is built in: register {target.__qualname__} under another name")
+        raise BadInput(f"{kind} '{name}' exists already: register {target.__qualname__} under another name")
     remember(entry.target, target)
     OPEN_SECTIONS[section][name] = _added[section, name] = entry
     return name
 
 
+@cache
 def discover(section: str) -> None:
     """Add the plug-ins of installed packages to a section, once per process."""
-    if section in OPEN_SECTIONS:
-        _discover(section)
-
-
-@cache
-def _discover(section: str) -> None:
-    for point in entry_points(group=f"holdfast.{section}"):
-        if (section, point.name) in _added:
-            continue
+    if section == "datasets":  # imported by the registry when one is loaded
+        for name in registry.READERS.keys() - DATASETS.keys():
+            DATASETS[name] = _added[section, name] = PublishedEntry(name, "data set of an installed plug-in")
+    for point in entry_points(group=f"holdfast.{section}") if section in REGISTER else ():
+        origin = f"plug-in '{point.name}' of {point.dist.name if point.dist else 'an unknown package'}"
         if point.name in OPEN_SECTIONS[section]:
-            logging.getLogger("holdfast").warning(f"{_origin(point)} is ignored: '{point.name}' is built in")
+            logging.getLogger("holdfast").warning(f"{origin} is ignored: {section} has another '{point.name}'")
             continue
         try:
             REGISTER[section](point.load(), point.name)
-        except Exception as error:  # any exception of foreign code
-            reason = f"{_origin(point)} cannot be loaded ({type(error).__name__}: {error}): fix or uninstall it"
+        except Exception as error:  # any exception of the plug-in
+            reason = f"{origin} cannot be loaded ({type(error).__name__}: {error}): fix or uninstall it"
             OPEN_SECTIONS[section][point.name] = _added[section, point.name] = BrokenEntry(point.value, reason)
-
-
-def _origin(point: EntryPoint) -> str:
-    package = point.dist.name if point.dist else "an unknown package"
-    return f"plug-in '{point.name}' of {package}"
 
 
 def _target(value: Any) -> str:

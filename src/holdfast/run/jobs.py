@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import torch
 
+from holdfast import catalog
+from holdfast.catalog.plugins import UserParts
 from holdfast.core.errors import BadInput
 from holdfast.methods.base import Metrics
 from holdfast.protocols.plan import Episode
@@ -62,19 +64,21 @@ class Kit:
     out: Path
     analyse: tuple[str, ...] = ()
     threads: int = 1
+    user_parts: UserParts | None = None  # methods and encoders that user code registered
     environment: dict[str, str] = field(default_factory=dict)  # the variables of this library, as the driver has them
 
     @staticmethod
     def of(workspace: Workspace, out: Path, analyse: Sequence[str], *, threads: int, device: str = "") -> Kit:
         own = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST")}
-        return Kit(
-            workspace.dataset, device or workspace.device.type, None if workspace.cache is None else workspace.cache.resolve(),
-            out.resolve(), tuple(analyse), threads, own,
-        )  # fmt: skip
+        cache = None if workspace.cache is None else workspace.cache.resolve()
+        device, registered = device or workspace.device.type, catalog.user_parts()
+        return Kit(workspace.dataset, device, cache, out.resolve(), tuple(analyse), threads, registered, own)
 
     def workspace(self) -> Workspace:
         """The workshop of a worker, whose runs share what they prepare."""
         os.environ.update(self.environment)
+        if self.user_parts is not None:
+            self.user_parts.install()
         torch.set_num_threads(self.threads)
         return Workspace(self.dataset, device=torch.device(self.device), cache=self.cache)
 
