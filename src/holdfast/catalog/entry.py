@@ -85,6 +85,7 @@ class MethodEntry(Part):
     necks: tuple[str, ...] = ()  # it needs one of these necks; the first is the default
     encoders: tuple[str, ...] = ()  # it needs one of these encoders
     takes: str = ""  # the only kind of example that it supports
+    family: str = "other methods"  # heading in the documentation
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Training rules, with their published defaults and the spaces to search.
+"""Training methods with their published defaults.
 
-Published numbers of steps (500 or 1,500 of 5,000) are given as shares, so that short runs anneal too.
+Steps of a schedule (500 or 1,500 of 5,000) are given as fractions, so that they scale with the length of a run.
 """
 
 from __future__ import annotations
@@ -9,70 +9,91 @@ from holdfast.catalog.entry import ALL_TASKS, MethodEntry
 from holdfast.core.settings import choice, even, log, whole
 
 _CIGA = "holdfast.methods.invariant_graph:CIGA"
-_SUBGRAPHS = ("gin-subgraph", "gcn-subgraph")
+_SUBGRAPH_ENCODERS = ("gin-subgraph", "gcn-subgraph")
 _PENALIZED = "holdfast.methods.penalized:Penalized"
-METHODS = {
+_RISK = "risk and data mixing"
+_ALIGNMENT = "feature alignment"
+_INVARIANCE = "invariant risk"
+_GRADIENTS = "gradients and meta-learning"
+_MEMORIES = "memories and pretrained features"
+_SUBGRAPHS = "subgraphs"
+_CONTINUAL = "continual learning"
+_AVERAGING = "weight averaging"
+
+METHODS: dict[str, MethodEntry] = {
     "erm": MethodEntry(
-        "holdfast.methods.erm:ERM", "the mean risk over all source domains (Vapnik, 1998)", tasks=ALL_TASKS
+        "holdfast.methods.erm:ERM",
+        "mean risk over all source domains, the baseline (Vapnik, 1998)",
+        tasks=ALL_TASKS,
+        family=_RISK,
     ),
     "group-dro": MethodEntry(
         "holdfast.methods.erm:GroupDRO",
-        "more weight to the domain with the higher risk (Sagawa et al., 2020)",
+        "domains weighted by their risk, for the worst domain (Sagawa et al., 2020)",
         space={"eta": log(1e-3, 1e-1)},
         tasks=ALL_TASKS,
+        family=_RISK,
     ),
     "mixup": MethodEntry(
         "holdfast.methods.mixup:Mixup",
-        "examples of two domains blended (Zhang et al., 2018; Yan et al., 2020)",
+        "convex combinations of examples of two domains (Zhang et al., 2018; Yan et al., 2020)",
         space={"alpha": log(0.1, 10)},
+        family=_RISK,
     ),
     "manifold-mixup": MethodEntry(
         "holdfast.methods.mixup:ManifoldMixup",
-        "features of any two examples blended (Verma et al., 2019)",
+        "convex combinations of the features of any two examples (Verma et al., 2019)",
         space={"alpha": log(0.1, 10)},
+        family=_RISK,
     ),
     "g-mixup": MethodEntry(
         "holdfast.methods.graph_mixup:GMixup",
-        "graphs drawn between the graphons of two classes (Han et al., 2022)",
+        "graphs sampled between the graphons of two classes (Han et al., 2022)",
         takes="graph",
         space={"share": choice(0.1, 0.15, 0.2, 0.25)},
+        family=_RISK,
     ),
     "coral": MethodEntry(
         _PENALIZED,
-        "equal means and covariances of features (Sun & Saenko, 2016)",
+        "equal means and covariances of features in all domains (Sun & Saenko, 2016)",
         acts_on="features",
         fixed={"penalty": "coral"},
         space={"weight": log(0.1, 10)},
+        family=_ALIGNMENT,
     ),
     "mmd": MethodEntry(
         _PENALIZED,
-        "equal feature distributions by Gaussian kernels (Li et al., 2018)",
+        "equal feature distributions, measured with Gaussian kernels (Li et al., 2018)",
         acts_on="features",
         fixed={"penalty": "mmd"},
         space={"weight": log(0.1, 10)},
+        family=_ALIGNMENT,
     ),
     "irm": MethodEntry(
         _PENALIZED,
-        "a head that is optimal in every domain at once (Arjovsky et al., 2019)",
+        "a head that is optimal in every domain simultaneously (Arjovsky et al., 2019)",
         fixed={"penalty": "irm"},
         preset={"weight": 100.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)},
+        family=_INVARIANCE,
     ),
     "vrex": MethodEntry(
         _PENALIZED,
-        "equal risks in every domain (Krueger et al., 2020)",
+        "equal risks in all domains (Krueger et al., 2020)",
         fixed={"penalty": "vrex"},
         preset={"weight": 10.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)},
         tasks=ALL_TASKS,
+        family=_INVARIANCE,
     ),
     "ib-erm": MethodEntry(
         _PENALIZED,
-        "features of small variance, an information bottleneck (Ahuja et al., 2021)",
+        "information bottleneck: low variance of the features (Ahuja et al., 2021)",
         acts_on="features",
         fixed={"penalty": "bottleneck", "before": 0.0},
         preset={"weight": 100.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)},
+        family=_INVARIANCE,
     ),
     "ib-irm": MethodEntry(
         _PENALIZED,
@@ -80,151 +101,174 @@ METHODS = {
         fixed={"penalty": "irm"},
         preset={"weight": 100.0, "bottleneck": 100.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": even(0.0, 0.9)},
+        family=_INVARIANCE,
     ),
     "dann": MethodEntry(
         "holdfast.methods.adversarial:DANN",
-        "features from which a critic cannot tell the domain (Ganin et al., 2016)",
+        "features from which a discriminator cannot predict the domain (Ganin et al., 2016)",
         acts_on="features",
         fixed={"conditional": False},
         space={"weight": log(1e-2, 1e2), "hidden": whole(64, 1024), "critic_steps": whole(1, 8)},
+        family=_ALIGNMENT,
     ),
     "cdann": MethodEntry(
         "holdfast.methods.adversarial:DANN",
-        "DANN with a critic that sees the class (Li et al., 2018)",
+        "DANN with a discriminator conditioned on the class (Li et al., 2018)",
         acts_on="features",
         fixed={"conditional": True},
         space={"weight": log(1e-2, 1e2), "hidden": whole(64, 1024), "critic_steps": whole(1, 8)},
+        family=_ALIGNMENT,
     ),
     "mldg": MethodEntry(
         "holdfast.methods.meta:MLDG",
-        "steps that also help on a domain left out, first or second order (Li et al., 2018)",
+        "meta-learning: steps that also reduce the risk of a held-out domain (Li et al., 2018)",
         space={"beta": log(0.1, 10), "inner_lr": log(1e-3, 1e-1)},
         tasks=ALL_TASKS,
+        family=_GRADIENTS,
     ),
     "fish": MethodEntry(
         "holdfast.methods.meta:Fish",
-        "gradients of the domains that agree, by walking through them (Shi et al., 2021)",
+        "gradient agreement through one inner step per domain (Shi et al., 2021)",
         space={"meta_lr": choice(0.05, 0.1, 0.5)},
         tasks=ALL_TASKS,
+        family=_GRADIENTS,
     ),
     "fishr": MethodEntry(
         "holdfast.methods.fishr:Fishr",
-        "equal variance of gradients in every domain (Rame et al., 2022)",
+        "equal gradient variance in all domains (Rame et al., 2022)",
         space={"weight": log(10, 1e4), "anneal": even(0.0, 0.9), "ema": even(0.9, 0.99)},
+        family=_GRADIENTS,
     ),
     "miro": MethodEntry(
         "holdfast.methods.miro:MIRO",
-        "features that stay informative about the pretrained ones (Cha et al., 2022)",
+        "features that remain informative about the pretrained ones (Cha et al., 2022)",
         acts_on="backbone",
         space={"weight": choice(0.001, 0.01, 0.1, 1.0)},
+        family=_MEMORIES,
     ),
     "pda": MethodEntry(
         "holdfast.methods.alignment:PDA",
-        "features and predictions aligned class by class (Jia & Zhang, 2022)",
+        "features and predictions aligned per class (Jia & Zhang, 2022)",
         space={"feature_weight": log(1e-2, 1), "prediction_weight": log(1e-2, 1)},
+        family=_ALIGNMENT,
     ),
     "m-scl": MethodEntry(
         "holdfast.methods.contrastive:MemoryContrastive",
-        "classes contrasted against a memory of source features (Tan et al., 2022)",
+        "supervised contrastive loss with a queue of source features (Tan et al., 2022)",
         acts_on="features",
         space={"weight": log(1e-2, 1), "temperature": log(0.03, 0.3)},
+        family=_ALIGNMENT,
     ),
     "mil": MethodEntry(
         "holdfast.methods.mil:MIL",
-        "a memory learned to hide the domain, then frozen while the task is learned (Jia & Zhang, 2023)",
+        "memory meta-learned to hide the domain, then frozen while the task is trained (Jia & Zhang, 2023)",
         necks=("memory", "memory-4.8m", "product-memory"),
         space={"memory_lr": log(1e-5, 1e-2), "iterations": whole(1, 64), "critic_steps": whole(1, 4)},
+        family=_MEMORIES,
     ),
     "hma": MethodEntry(
         "holdfast.methods.hma:HMA",
-        "a queue of real examples that a momentum encoder writes, read with slots of the classes (Qiu et al., 2023)",
+        "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
         necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param"),
         space={"momentum": choice(0.9, 0.99, 0.999)},
+        family=_MEMORIES,
     ),
     "ciga-v1": MethodEntry(
         _CIGA,
-        "a part of each graph that decides, alike within a class (Chen et al., 2022)",
+        "predictive subgraph whose features agree within a class (Chen et al., 2022)",
         fixed={"hinge": 0.0},
         takes="graph",
-        encoders=_SUBGRAPHS,
+        encoders=_SUBGRAPH_ENCODERS,
         space={"contrast": choice(0.5, 1.0, 2.0, 4.0, 8.0)},
+        family=_SUBGRAPHS,
     ),
     "ciga-v2": MethodEntry(
         _CIGA,
-        "CIGA that also lets the rest of a graph tell what it can (Chen et al., 2022)",
+        "CIGA with a hinge loss on the rest of the graph (Chen et al., 2022)",
         takes="graph",
-        encoders=_SUBGRAPHS,
+        encoders=_SUBGRAPH_ENCODERS,
         space={"contrast": choice(0.5, 1.0, 2.0, 4.0, 8.0), "hinge": choice(0.5, 1.0, 2.0, 4.0)},
+        family=_SUBGRAPHS,
     ),
     "dir": MethodEntry(
         "holdfast.methods.invariant_graph:DIR",
-        "a part of each graph whose risk stays the same beside any other rest (Wu et al., 2022)",
+        "predictive subgraph whose risk is stable for every other rest (Wu et al., 2022)",
         takes="graph",
-        encoders=_SUBGRAPHS,
+        encoders=_SUBGRAPH_ENCODERS,
         space={"weight": log(1e-2, 10.0)},
+        family=_SUBGRAPHS,
     ),
     "ewc": MethodEntry(
         "holdfast.methods.ewc:EWC",
-        "holds the parameters that mattered in earlier domains (Kirkpatrick et al., 2017)",
+        "penalty on changes of parameters with high Fisher information (Kirkpatrick et al., 2017)",
         acts_on="stream",
         fixed={"online": False},
         space={"weight": log(1.0, 1e5)},
         tasks=ALL_TASKS,
+        family=_CONTINUAL,
     ),
     "online-ewc": MethodEntry(
         "holdfast.methods.ewc:EWC",
-        "EWC with one anchor and one running importance (Schwarz et al., 2018)",
+        "EWC with one anchor and a running importance (Schwarz et al., 2018)",
         acts_on="stream",
         fixed={"online": True},
         space={"weight": log(1.0, 1e5), "decay": choice(0.8, 0.9, 0.95, 1.0)},
         tasks=ALL_TASKS,
+        family=_CONTINUAL,
     ),
     "si": MethodEntry(
         "holdfast.methods.si:SynapticIntelligence",
-        "holds the parameters that brought earlier risks down (Zenke et al., 2017)",
+        "penalty on changes of parameters that reduced earlier losses (Zenke et al., 2017)",
         acts_on="stream",
         space={"strength": log(0.01, 100.0), "xi": log(1e-3, 1.0)},
         tasks=ALL_TASKS,
+        family=_CONTINUAL,
     ),
     "lwf": MethodEntry(
         "holdfast.methods.distil:Distillation",
-        "the model of the earlier domains teaches on the new inputs (Li & Hoiem, 2016)",
+        "distillation from the model of earlier domains on new inputs (Li & Hoiem, 2016)",
         acts_on="stream",
         space={"weight": log(0.1, 10.0), "temperature": choice(1.0, 2.0, 4.0)},
+        family=_CONTINUAL,
     ),
     "replay": MethodEntry(
         "holdfast.methods.replay:Replay",
-        "trains again on a sample kept of the earlier domains (Rolnick et al., 2019)",
+        "training on stored examples of earlier domains (Rolnick et al., 2019)",
         acts_on="stream",
         space={"capacity": whole(50, 2000)},
         tasks=ALL_TASKS,
+        family=_CONTINUAL,
     ),
     "agem": MethodEntry(
         "holdfast.methods.replay:AGEM",
-        "no step against the gradient on kept examples (Chaudhry et al., 2019)",
+        "gradients projected to not increase the loss on stored examples (Chaudhry et al., 2019)",
         acts_on="stream",
         space={"capacity": whole(50, 2000)},
         tasks=ALL_TASKS,
+        family=_CONTINUAL,
     ),
     "progressive(METHOD)": MethodEntry(
         "holdfast.methods.progressive:Progressive",
-        "more slots, words, hidden units or a column for every domain, around any method (Asghar et al., 2020)",
+        "any method, with new slots, words, hidden units or a column per domain (Asghar et al., 2020)",
         acts_on="stream",
         necks=("memory", "memory-4.8m"),
         tasks=ALL_TASKS,
         preset={"expand": "M"},
         space={"slots": choice(50, 100, 200, 500, 1000)},
+        family=_CONTINUAL,
     ),
     "moving-average(METHOD)": MethodEntry(
         "holdfast.methods.averaging:MovingAverage",
-        "the mean of the weights over training, around any method (Arpit et al., 2022)",
+        "any method, with the average of the weights over training (Arpit et al., 2022)",
         space={"start": whole(1, 1000)},
         tasks=ALL_TASKS,
+        family=_AVERAGING,
     ),
     "swad(METHOD)": MethodEntry(
         "holdfast.methods.averaging:SWAD",
-        "the mean of the weights over the flat valley, around any method (Cha et al., 2021)",
+        "any method, with the average of the weights over a flat region of the loss (Cha et al., 2021)",
         space={"ratio": choice(1.2, 1.3)},
         tasks=ALL_TASKS,
+        family=_AVERAGING,
     ),
 }
