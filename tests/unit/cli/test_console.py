@@ -1,4 +1,4 @@
-"""What the command line writes: names as they are, whatever a stream can say, and never a steered terminal."""
+"""Terminal output: names are printed literally, every encoding works, control characters are escaped."""
 
 import io
 import json
@@ -15,13 +15,13 @@ NAME = "[red]x[/red] :smile: \x1b[31mred"
 SHOWN = "[red]x[/red] :smile: \\x1b[31mred"
 
 
-def test_a_name_is_no_markup_and_no_steering(capsys):
+def test_names_are_not_markup_and_control_characters_are_escaped(capsys):
     say(f"domain {NAME}\nis new")
     show(f"{NAME}: 0.5")
     assert capsys.readouterr() == (f"{SHOWN}: 0.5\n", f"domain {SHOWN} is new\n")
 
 
-def test_a_table_keeps_its_lines_and_steers_nothing(capsys):
+def test_tables_keep_their_lines_and_escape_control_characters(capsys):
     table = Table("name", box=None)
     table.add_column(Text(NAME))
     for row in range(3):
@@ -34,17 +34,17 @@ def test_a_table_keeps_its_lines_and_steers_nothing(capsys):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "cp1252"])
-def test_json_can_be_read_whatever_a_stream_can_say(monkeypatch, encoding):
+def test_json_is_readable_in_every_encoding(monkeypatch, encoding):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     monkeypatch.setattr(sys, "stdout", stream)
     print_json({"domain": "🙂 مرحبا é"})
     stream.flush()
-    told = stream.buffer.getvalue().decode(encoding)
-    assert json.loads(told) == {"domain": "🙂 مرحبا é"}
-    assert ("🙂" in told) == (encoding == "utf-8")
+    text = stream.buffer.getvalue().decode(encoding)
+    assert json.loads(text) == {"domain": "🙂 مرحبا é"}
+    assert ("🙂" in text) == (encoding == "utf-8")
 
 
-def test_a_terminal_without_emoji_gets_their_numbers(monkeypatch):
+def test_emoji_are_escaped_for_an_ascii_terminal(monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setattr(sys, "argv", ["holdfast", "list", "methods"])
@@ -56,16 +56,16 @@ def test_a_terminal_without_emoji_gets_their_numbers(monkeypatch):
     assert stream.buffer.getvalue().endswith(b"domain \\U0001f642\n")
 
 
-@pytest.mark.parametrize("machine", [False, True])
-def test_a_failure_is_one_short_line_and_code_2(monkeypatch, capsys, machine):
-    monkeypatch.setattr(sys, "argv", ["holdfast", *(["--json"] if machine else [])])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_failure_is_one_short_line_and_exit_code_2(monkeypatch, capsys, as_json):
+    monkeypatch.setattr(sys, "argv", ["holdfast", *(["--json"] if as_json else [])])
     with pytest.raises(SystemExit) as ended:
         fail(f"row 3 has '{'a' * 10_000}'\nwhere {NAME} belongs")
     assert ended.value.code == 2
     out, err = capsys.readouterr()
-    told = json.loads(out)["error"] if machine else err.removeprefix("error: ").rstrip("\n")
-    assert (out == "") != machine
-    assert (err == "") == machine
-    assert told.startswith("row 3 has 'aaa")
-    assert told.endswith(f" where {SHOWN} belongs")
-    assert len(told) < 1000
+    message = json.loads(out)["error"] if as_json else err.removeprefix("error: ").rstrip("\n")
+    assert (out == "") != as_json
+    assert (err == "") == as_json
+    assert message.startswith("row 3 has 'aaa")
+    assert message.endswith(f" where {SHOWN} belongs")
+    assert len(message) < 1000

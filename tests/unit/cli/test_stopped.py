@@ -1,3 +1,5 @@
+"""Messages of a command that was stopped."""
+
 import sys
 
 import pytest
@@ -5,22 +7,20 @@ import pytest
 from holdfast import cli
 
 
-@pytest.mark.parametrize(("verb", "goes_on"), [("bench", False), ("predict", False), ("fit", True), ("sweep", True)])
-def test_only_a_verb_that_keeps_checkpoints_says_that_it_goes_on(verb, goes_on, monkeypatch, capsys):
-    def stopped(**_):
+@pytest.mark.parametrize(("name", "resumes"), [("bench", False), ("predict", False), ("fit", True), ("sweep", True)])
+def test_only_commands_with_checkpoints_mention_them(name, resumes, monkeypatch, capsys):
+    def stop(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "app", stopped)
-    monkeypatch.setattr(sys, "argv", ["holdfast", "--verbose", verb, "x"])
-
+    monkeypatch.setattr(cli, "app", stop)
+    monkeypatch.setattr(sys, "argv", ["holdfast", "--verbose", name, "x"])
     with pytest.raises(SystemExit) as end:
         cli.main()
-
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert end.value.code == 130
-    assert "stopped at once" in said
-    assert ("goes on from the last checkpoint" in said) is goes_on
+    assert "stopped" in message
+    assert ("checkpoint" in message) is resumes
 
 
-def test_the_verbs_that_keep_checkpoints_are_verbs():
-    assert set(cli.KEEPS) <= {command.name for command in cli.app.registered_commands}
+def test_resumable_commands_exist():
+    assert set(cli.RESUMABLE) <= {command.name for command in cli.app.registered_commands}
