@@ -1,4 +1,4 @@
-"""Write the tables of docs/studies from the records in results/.
+"""Write the tables of docs/studies and docs/benchmarks.md from the records in results/.
 
 A page holds blocks `<!-- table: NAME -->` ... `<!-- end -->`; run `python -m studies.build` from the repository root to
 recompute every block, or `python -m studies.build --check` to list pages that are out of date.
@@ -11,16 +11,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from studies import gmap, gmoe, hma, index, mil, pmb
+from studies import benchmarks, gmap, gmoe, hma, index, mil, pmb
 
-PAGES = Path(__file__).parents[1] / "docs" / "studies"
+DOCS = Path(__file__).parents[1] / "docs"
 TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
-    "index": index.TABLES,
-    "mil": mil.TABLES,
-    "pmb": pmb.TABLES,
-    "hma": hma.TABLES,
-    "gmap": gmap.TABLES,
-    "gmoe": gmoe.TABLES,
+    "studies/index": index.TABLES,
+    "studies/mil": mil.TABLES,
+    "studies/pmb": pmb.TABLES,
+    "studies/hma": hma.TABLES,
+    "studies/gmap": gmap.TABLES,
+    "studies/gmoe": gmoe.TABLES,
+    "benchmarks": benchmarks.TABLES,
 }
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w/-]+) -->\n.*?<!-- end -->", re.DOTALL)
 LONGEST = 10  # lines of a table that is shown without a click
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
     """Rebuild the pages, or report those that are out of date."""
     stale = []
     for page in TABLES:
-        path = PAGES / f"{page}.md"
+        path = DOCS / f"{page}.md"
         text = path.read_text(encoding="utf-8")
         if (built := build(page, text)) != text:
             stale.append(path.name)

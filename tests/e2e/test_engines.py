@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.bench.cluster import cluster
+from holdfast.bench.engines import cluster
 from holdfast.data.synthetic import world
 from holdfast.record import load
 

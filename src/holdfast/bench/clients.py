@@ -1,7 +1,7 @@
-"""Clients of a server, all at once, in a process of their own: `python -m holdfast.bench.clients` reads a plan as JSON.
+"""Concurrent clients of a server in a separate process: `python -m holdfast.bench.clients` reads a plan from stdin.
 
-It imports nothing but the standard library, writes requests before the clock starts and looks at answers after it has
-stopped, so that it takes little of a machine that it shares with the server.
+Imports only the standard library, builds requests before timing and checks answers after it, so that the clients take
+little time on a machine they share with the server.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ PATIENCE = 60.0  # seconds without a byte from any connection
 
 
 class _Client:
-    """One connection, kept open, with at most one request under way."""
+    """One persistent connection with at most one pending request."""
 
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.got = b""
+        self.received = b""
 
     def answer(self) -> bytes | None:
-        """The whole answer, None where more of it is to come."""
+        """Return the complete answer, or None if more bytes are expected."""
         piece = self.socket.recv(1 << 16)
         if not piece:
             raise ConnectionError("the server closed the connection before its answer")
-        self.got += piece
-        head, found, content = self.got.partition(END)
-        if not found or len(content) < _length(head):
+        self.received += piece
+        head, separator, content = self.received.partition(END)
+        if not separator or len(content) < _length(head):
             return None
-        whole, self.got = self.got, b""
-        return whole
+        answer, self.received = self.received, b""
+        return answer
 
 
 def ask(host: str, port: int, bodies: Sequence[str], *, clients: int) -> dict[str, Any]:
-    """Every body once, by so many clients; seconds, the answers in the order they came in, errors."""
-    made = [_request(host, body) for body in bodies]
-    waiting, answers, errors = iter(made), [], []
+    """Send every body once with this number of clients; return seconds, errors and the number of missing answers."""
+    requests = [_request(host, body) for body in bodies]
+    waiting, answers, errors = iter(requests), [], []
     with selectors.DefaultSelector() as ready:
-        for each in [_Client(host, port) for _ in range(clients)]:
-            ready.register(each.socket, selectors.EVENT_READ, each)
+        for client in [_Client(host, port) for _ in range(clients)]:
+            ready.register(client.socket, selectors.EVENT_READ, client)
         start = time.perf_counter()
         for key in list(ready.get_map().values()):
-            _go_on(ready, key.data, waiting)
+            _send_next(ready, key.data, waiting)
         while ready.get_map():
-            there = ready.select(PATIENCE)
-            if not there:
+            events = ready.select(PATIENCE)
+            if not events:
                 errors.append(f"no answer for {PATIENCE:g} seconds")
                 break
-            for key, _ in there:
+            for key, _ in events:
                 try:
                     answer = key.data.answer()
                     if answer is not None:
                         answers.append(answer)
-                        _go_on(ready, key.data, waiting)
+                        _send_next(ready, key.data, waiting)
                 except (OSError, ValueError) as error:
                     errors.append(repr(error))
-                    _leave(ready, key.data)
+                    _close(ready, key.data)
         seconds = time.perf_counter() - start
         for key in list(ready.get_map().values()):
-            _leave(ready, key.data)
+            _close(ready, key.data)
     errors += [fault for answer in answers if (fault := _fault(answer))]
     return {"seconds": seconds, "errors": errors, "unanswered": len(bodies) - len(answers)}
 
@@ -76,16 +76,16 @@ def _request(host: str, body: str) -> bytes:
     return head.encode() + content
 
 
-def _go_on(ready: selectors.BaseSelector, client: _Client, waiting: Iterator[bytes]) -> None:
-    """The next request, or the end of this client where there is none."""
-    following = next(waiting, None)
-    if following is None:
-        _leave(ready, client)
+def _send_next(ready: selectors.BaseSelector, client: _Client, waiting: Iterator[bytes]) -> None:
+    """Send the next request, or close the client if none is left."""
+    request = next(waiting, None)
+    if request is None:
+        _close(ready, client)
     else:
-        client.socket.sendall(following)
+        client.socket.sendall(request)
 
 
-def _leave(ready: selectors.BaseSelector, client: _Client) -> None:
+def _close(ready: selectors.BaseSelector, client: _Client) -> None:
     ready.unregister(client.socket)
     client.socket.close()
 
@@ -96,7 +96,7 @@ def _length(head: bytes) -> int:
 
 
 def _fault(answer: bytes) -> str:
-    """What is wrong with an answer; nothing where it holds one prediction."""
+    """Return an error message unless the answer holds exactly one prediction."""
     head, _, content = answer.partition(END)
     status = head.split(None, 2)[1]
     if status == b"200" and len(json.loads(content).get("predictions", ())) == 1:
@@ -105,7 +105,7 @@ def _fault(answer: bytes) -> str:
 
 
 def main() -> None:
-    """The plan from stdin, what was found to stdout."""
+    """Read the plan from stdin and write the outcome to stdout."""
     plan = json.load(sys.stdin)
     sys.stdout.write(json.dumps(ask(plan["host"], plan["port"], plan["bodies"], clients=plan["clients"])))
 

@@ -1,4 +1,4 @@
-"""What a general memory costs: a layer that reads it beside the plain layer, and a training step beside a plain one.
+"""Benchmark `gmap`: a layer and a training step with a general memory against the plain ones.
 
 b texts, t tokens, d width
 """
@@ -22,26 +22,28 @@ from holdfast.nn.memory.general import GeneralMemory, plan_reads
 
 
 def run(device: torch.device) -> list[Result]:
-    """BERT-base on 32 texts of 256 tokens in bf16 on a GPU; on a CPU MiniLM's shape, 8 texts of 64 tokens, fp32.
+    """Measure BERT-base on 32 texts of 256 tokens in bf16 on a GPU, MiniLM's shape on 8 texts of 64 tokens on a CPU.
 
-    A layer that reads projects its memory to keys and values, 2 of 14 shares of its products more, and attends to twice
-    as many. A step with a chunk-gated memory has one more forward pass, a third of a plain step. With a memory of one
-    layer whose states are kept, it has none.
+    A layer with memory projects the memory to keys and values (a seventh more products) and attends to twice the
+    number of tokens. A step with a chunk-gated memory has one more forward pass, a third of a plain step; a memory of
+    one layer with cached states has none.
     """
     gpu = device.type == "cuda"
-    found = []
+    results = []
     with one_thread():
-        grafted, plain = _layers(device)
-        found.append(
-            Result("layer that reads/plain layer", ratio(grafted, plain, device, rounds=30), bar=None if gpu else 1.5)
+        candidate, plain = _layers(device)
+        results.append(
+            Result(
+                "layer with memory/plain layer", ratio(candidate, plain, device, rounds=30), bar=None if gpu else 1.5
+            )
         )
         plain = _step(device)
-        cases = (("chunk-gated", 0, 1.5 if gpu else 1.6), ("single, states kept", 4096, 1.08 if gpu else 1.3))
-        for name, cache, bar in cases:
-            mine = _step(device, name.partition(",")[0], cache)
-            measured = ratio(mine, plain, device, rounds=20 if gpu else 8)
-            found.append(Result(f"gmap-step/plain step, {name}", measured, bar=bar))
-    return found
+        cases = (("chunk-gated", 0, 1.5 if gpu else 1.6), ("single, cached states", 4096, 1.08 if gpu else 1.3))
+        for name, cache, target in cases:
+            candidate = _step(device, name.partition(",")[0], cache)
+            measured = ratio(candidate, plain, device, rounds=20 if gpu else 8)
+            results.append(Result(f"gmap-step/plain step, {name}", measured, bar=target))
+    return results
 
 
 def _network(device: torch.device) -> Any:
@@ -60,52 +62,52 @@ def _network(device: torch.device) -> Any:
 
 def _tokens(device: torch.device) -> Tokens:
     b, t = (32, 256) if device.type == "cuda" else (8, 64)
-    chance = torch.Generator().manual_seed(0)
-    ids = torch.randint(5, 1000, (b, t), generator=chance)
-    mask = torch.arange(t) < torch.randint(t // 2, t + 1, (b, 1), generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 1000, (b, t), generator=rng)
+    mask = torch.arange(t) < torch.randint(t // 2, t + 1, (b, 1), generator=rng)
     return Tokens(ids.to(device), mask.to(device))
 
 
-def _precise(device: torch.device) -> torch.autocast:
+def _autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
 
 
 def _layers(device: torch.device) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Forward and backward of one layer with and without a memory, to its input and every parameter."""
+    """Forward and backward pass of one layer with and without a memory."""
     network, x = _network(device), _tokens(device)
     layer = layer_stack(network)[0]
     other = copy.deepcopy(network)
     insert_attention(layer_stack(other), [0])
-    remembering = layer_stack(other)[0]
+    with_memory = layer_stack(other)[0]
     with device:
         states = torch.randn(*x.ids.shape, network.config.hidden_size, requires_grad=True)
         memory, grad = torch.randn_like(states.detach()), torch.randn_like(states.detach())
     mask = x.mask[:, None, None, :]
 
-    def passes(part: Any) -> None:
-        with _precise(device), attend_to(MemoryStates({0: memory})):
-            out: Tensor = part(states, mask)
-        torch.autograd.grad(out, (states, *part.parameters()), grad)
+    def passes(module: Any) -> None:
+        with _autocast(device), attend_to(MemoryStates({0: memory})):
+            out: Tensor = module(states, mask)
+        torch.autograd.grad(out, (states, *module.parameters()), grad)
 
-    return lambda: passes(remembering), lambda: passes(layer)
+    return lambda: passes(with_memory), lambda: passes(layer)
 
 
 def _step(device: torch.device, strategy: str = "", cache: int = 0) -> Callable[[], None]:
-    """A training step of a network alone, or of one that reads a frozen copy, whose states may fill `cache` MiB."""
+    """Training step of a network alone, or with a frozen copy as memory whose states may fill `cache` MiB."""
     network, x = _network(device), _tokens(device)
     memory: GeneralMemory | None = None
     if strategy:
         second = GeneralEncoder(FrozenModule(_network(device)), cache=cache)
         depth = second.depth
         memory = GeneralMemory(network, second, plan_reads(strategy, depth=depth, general=depth)).to(device)
-    learned = [*network.parameters(), *(() if memory is None else memory.parameters())]
-    optimizer = torch.optim.AdamW(learned, lr=1e-5, fused=True)
+    parameters = [*network.parameters(), *(() if memory is None else memory.parameters())]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
 
     def states() -> Tensor:
         return network(input_ids=x.ids, attention_mask=x.mask.long()).last_hidden_state
 
     def go() -> None:
-        with _precise(device):
+        with _autocast(device):
             out = states() if memory is None else memory(states, x)
         out[:, 0].float().square().mean().backward()
         optimizer.step()

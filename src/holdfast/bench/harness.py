@@ -1,4 +1,4 @@
-"""How every bench measures: two ways of doing one thing, turn by turn in one run, and the median of their ratios."""
+"""Measurement shared by all benchmarks: two implementations timed in alternation, and the median of their ratios."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from holdfast.core.tape import ScopedValue
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case: its ratio to the reference and the bar it must keep (at most, or at least); None is only told.
+    """Ratio of one case to its reference and its target: an upper bound, or a lower bound with `at_least`.
 
-    A case that could not be measured has no ratio and says why.
+    A case without a target is informative. A case that failed has no ratio and an error message.
     """
 
     case: str
@@ -29,8 +29,8 @@ class Result:
     error: str = ""
 
     def __post_init__(self) -> None:
-        if heard.value is not None:
-            heard.value(self)
+        if on_result.value is not None:
+            on_result.value(self)
 
     @property
     def ok(self) -> bool:
@@ -49,12 +49,12 @@ class Result:
         return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
 
 
-heard = ScopedValue[Callable[[Result], None]]()  # who is told of each case as soon as it is measured
+on_result = ScopedValue[Callable[[Result], None]]()  # called with each result as soon as it is measured
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch uses one thread inside: two that wait for each other measure the machine, and not what they do."""
+    """Limit torch to one thread, so that waiting threads do not distort the measurement."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -64,10 +64,10 @@ def one_thread() -> Iterator[None]:
 
 
 def seconds(function: Callable[[], object], device: torch.device) -> float:
-    """How long one call takes, the device's queue included; on one CPU thread the time that it was given a core."""
+    """Return the duration of one call including queued device work; process time for one CPU thread."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    alone = device.type == "cpu" and torch.get_num_threads() == 1  # then others' work on the machine need not count
+    alone = device.type == "cpu" and torch.get_num_threads() == 1  # excludes other processes on the machine
     clock = time.process_time if alone else time.perf_counter
     start = clock()
     function()
@@ -77,7 +77,7 @@ def seconds(function: Callable[[], object], device: torch.device) -> float:
 
 
 def peak(make: Callable[[], Callable[[], object]], device: torch.device) -> float:
-    """The most memory of a GPU that some work needs, what it is made of included."""
+    """Return the peak GPU memory of building and running some work, in bytes."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -86,28 +86,28 @@ def peak(make: Callable[[], Callable[[], object]], device: torch.device) -> floa
 
 
 def busy(function: Callable[[], object], device: torch.device) -> float:
-    """How long the kernels of a GPU take that one call asks for, by its own count: the work without the asking."""
+    """Return the GPU time of the kernels of one call, without launch overhead."""
     from torch.profiler import ProfilerActivity, profile
 
     function()
     torch.cuda.synchronize(device)
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as heard:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         function()
         torch.cuda.synchronize(device)
-    return sum(event.self_device_time_total for event in heard.key_averages()) / 1e6
+    return sum(event.self_device_time_total for event in profiler.key_averages()) / 1e6
 
 
 def attempt(case: str, measure: Callable[[], float], *, bar: float | None) -> Result:
-    """One case; where it fails, what a compiler or a small device may do, the others are measured all the same."""
+    """Measure one case; a failure becomes its error message, so that the other cases are still measured."""
     try:
         return Result(case, measure(), bar=bar)
     except Exception as error:
-        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return Result(case, float("nan"), bar=bar, error=told[:400])
+        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Result(case, float("nan"), bar=bar, error=message[:400])
 
 
 def captured(function: Callable[[], object], device: torch.device) -> Callable[[], object]:
-    """On a GPU the same work as one recorded graph, so that the device is measured and not Python's asking for it."""
+    """Capture the work as one CUDA graph, so that the device is measured without launch overhead from Python."""
     if device.type != "cuda":
         return function
     side = torch.cuda.Stream(device)
@@ -123,19 +123,19 @@ def captured(function: Callable[[], object], device: torch.device) -> Callable[[
 
 
 def ratio(
-    mine: Callable[[], object], reference: Callable[[], object], device: torch.device, *, rounds: int = 15
+    candidate: Callable[[], object], reference: Callable[[], object], device: torch.device, *, rounds: int = 15
 ) -> float:
-    """Median over rounds of mine / reference; both are warmed up, and their order changes every round."""
-    mine()
+    """Return the median over rounds of candidate / reference; both are warmed up and their order alternates."""
+    candidate()
     reference()
-    found = []
+    ratios = []
     gc.collect()
     gc.disable()
     try:
         for i in range(rounds):
-            pair = (mine, reference) if i % 2 else (reference, mine)
+            pair = (candidate, reference) if i % 2 else (reference, candidate)
             times = {f: seconds(f, device) for f in pair}
-            found.append(times[mine] / times[reference])
+            ratios.append(times[candidate] / times[reference])
     finally:
         gc.enable()
-    return median(found)
+    return median(ratios)

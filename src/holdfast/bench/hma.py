@@ -1,4 +1,4 @@
-"""What HMA costs: a read of its queue beside the published form, which repeats it for every query, and a whole step.
+"""Benchmark `hma`: a shared queue read against the published per-query read, and a training step against ERM.
 
 b queries, m rows, d width
 """
@@ -28,26 +28,26 @@ from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 
-CLASSES = 47  # as DTD has
+CLASSES = 47  # classes of DTD
 
 
 def run(device: torch.device) -> list[Result]:
-    """A read of 512 queries; then steps where the class token and the head learn, as the published cost is told.
+    """Measure a read of 512 queries, then training steps that tune the class token and the head, as published.
 
-    With full tuning the momentum encoder's forward pass is a third of a plain step, so its bar is another one.
-    On a CPU the read is narrower and has fewer rows, and the network is a small one of 4 layers.
+    With full tuning the momentum encoder adds a forward pass, a third of a plain step, so the target is higher. On a
+    CPU the read is narrower with fewer rows, and the network has 4 layers.
     """
-    found = [_read(device)]
+    results = [_read(device)]
     steps = [("head+cls", 1.10), ("full", 1.45)] if device.type == "cuda" else [("head+cls", 1.3), ("full", 1.6)]
     with one_thread():
-        for mode, bar in steps:
-            mine, plain = _steps(HMA, mode, device), _steps(ERM, mode, device)
-            found.append(Result(f"hma-step/plain, {mode}", ratio(mine, plain, device, rounds=15), bar=bar))
+        for mode, target in steps:
+            candidate, plain = _steps(HMA, mode, device), _steps(ERM, mode, device)
+            results.append(Result(f"hma-step/plain, {mode}", ratio(candidate, plain, device, rounds=15), bar=target))
             if device.type == "cuda" and mode == "head+cls":
-                del mine, plain
-                high = [peak(partial(_steps, rule, mode, device), device) for rule in (HMA, ERM)]
-                found.append(Result(f"hma-memory/plain, {mode}", high[0] / high[1], bar=1.14))
-    return found
+                del candidate, plain
+                high = [peak(partial(_steps, method, mode, device), device) for method in (HMA, ERM)]
+                results.append(Result(f"hma-memory/plain, {mode}", high[0] / high[1], bar=1.14))
+    return results
 
 
 def _read(device: torch.device) -> Result:
@@ -56,24 +56,24 @@ def _read(device: torch.device) -> Result:
     torch.manual_seed(0)
     with device:
         block = MemoryBlock(width, BlockSettings(dropout=0.0)).eval()
-        x, held = torch.randn(512, width, requires_grad=True), torch.randn(rows, width)
+        x, queue = torch.randn(512, width, requires_grad=True), torch.randn(rows, width)
         hidden, grad = torch.zeros(rows), torch.randn(512, width)
-    learned = (x, *block.parameters())
+    inputs = (x, *block.parameters())
 
     def once() -> None:
-        out, _ = block(x, block.keys_values(held), with_self=True, bias=hidden)
-        torch.autograd.grad(out, learned, grad)
+        out, _ = block(x, block.keys_values(queue), with_self=True, bias=hidden)
+        torch.autograd.grad(out, inputs, grad)
 
     def repeated() -> None:
-        torch.autograd.grad(read_repeated(block, x, held), learned, grad)
+        torch.autograd.grad(read_repeated(block, x, queue), inputs, grad)
 
     return Result("repeated-read/read", ratio(repeated, once, device, rounds=5 if gpu else 2), bar=50, at_least=True)
 
 
-def read_repeated(block: MemoryBlock, x: Tensor, held: Tensor) -> Tensor:
-    """The same read (b, d) as published: [x_i; rows] is made and projected for every query by itself."""
-    b, (m, d) = len(x), held.shape
-    source = torch.cat([x[:, None], held.expand(b, m, d)], dim=1)  # (b, 1 + m, d)
+def read_repeated(block: MemoryBlock, x: Tensor, queue: Tensor) -> Tensor:
+    """Read (b, d) as published: build and project [x_i; rows] separately for every query."""
+    b, (m, d) = len(x), queue.shape
+    source = torch.cat([x[:, None], queue.expand(b, m, d)], dim=1)  # (b, 1 + m, d)
     both = block.key_value(block.norm_source(source)).view(b, 1 + m, 2, block.heads, -1)
     keys, values = both.permute(2, 0, 3, 1, 4)  # (b, h, 1 + m, q)
     query = block.query(block.norm_query(x)).view(b, block.heads, 1, -1)
@@ -82,8 +82,8 @@ def read_repeated(block: MemoryBlock, x: Tensor, held: Tensor) -> Tensor:
     return state + block.feed(block.norm_out(state))
 
 
-def _steps(rule: type[HMA] | type[ERM], mode: str, device: torch.device) -> Callable[[], None]:
-    """Training steps of ViT-B/32 on 128 images with 512 rows and 16 slots a class; a small ViT on a CPU."""
+def _steps(method_class: type[HMA] | type[ERM], mode: str, device: torch.device) -> Callable[[], None]:
+    """Training steps of ViT-B/32 on 128 images with 512 rows and 16 slots per class; a small ViT on a CPU."""
     gpu = device.type == "cuda"
     pixels, count, size = (224, 4, 128) if gpu else (96, 1, 32)
     with seeded(0, "init"):
@@ -97,14 +97,14 @@ def _steps(rule: type[HMA] | type[ERM], mode: str, device: torch.device) -> Call
         )
         backbone = VisionTransformer(module_from_config(config), name="vit", size=pixels)
         tune(backbone, mode)
-        made = partial(HeterogeneousMemory, classes=CLASSES, real=4 * size, slots=16 if gpu else 4)
-        neck = made(backbone.width) if rule is HMA else NoNeck(backbone.width)
+        build_neck = partial(HeterogeneousMemory, classes=CLASSES, real=4 * size, slots=16 if gpu else 4)
+        neck = build_neck(backbone.width) if method_class is HMA else NoNeck(backbone.width)
         model = Model(backbone, neck, Linear(neck.width, CLASSES)).to(device)
-    recipe = OptimizerSettings(optimizer="sgd", lr=0.003, weight_decay=0.0)
-    method: Method = rule(model, task=Classify(), optimizer=partial(Optimizer, recipe)).to(device).train()
-    chance = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=chance).to(torch.uint8)
-    y = torch.randint(0, CLASSES, (size,), generator=chance)
+    settings = OptimizerSettings(optimizer="sgd", lr=0.003, weight_decay=0.0)
+    method: Method = method_class(model, task=Classify(), optimizer=partial(Optimizer, settings)).to(device).train()
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=rng).to(torch.uint8)
+    y = torch.randint(0, CLASSES, (size,), generator=rng)
     batch = DomainBatch(images.to(device), y.to(device), (0,), (size,))
 
     def go() -> None:

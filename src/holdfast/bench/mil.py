@@ -1,6 +1,6 @@
-"""What MIL costs: a meta step beside a step of ERM, and a prediction with a memory beside one without.
+"""Benchmark `mil`: a meta step against a step of ERM, and prediction with a memory against prediction without.
 
-The encoder has MiniLM's shape and random weights: bf16, 32 texts of 128 tokens on a GPU; fp32, 8 of 64 on a CPU.
+The encoder has the shape of MiniLM and random weights: bf16, 32 texts of 128 tokens on a GPU; fp32, 8 of 64 on a CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WIDTH, WORDS, HELD = 384, 30_522, 2
 
 
 class Encoder(nn.Module):
-    """Six layers, 384 wide, 12 heads; the mean of the last states."""
+    """Transformer with six layers of width 384 and 12 heads, mean-pooled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Encoder(nn.Module):
             num_hidden_layers=6,
             num_attention_heads=12,
             intermediate_size=1536,
-            # on a CPU drawing dropout takes as long as the rest of a forward pass, and the bar counts the rest
+            # on a CPU dropout would take as long as the rest of the forward pass
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
@@ -57,20 +57,20 @@ class Encoder(nn.Module):
 
 
 def run(device: torch.device) -> list[Result]:
-    """Three cases; the held-out domain of MIL's batch has as many texts as the two seen ones together."""
+    """Measure three cases; the held-out domain of MIL's batch is as large as the two training domains together."""
     gpu = device.type == "cuda"
     count, rounds = (8, 30) if gpu else (1, 15)
-    whole = _batch(32 if gpu else 8, 128 if gpu else 64, device)
-    seen, _ = whole.hold_out(HELD)
+    batch = _batch(32 if gpu else 8, 128 if gpu else 64, device)
+    training, _ = batch.hold_out(HELD)
     mil, erm = _mil(device), _erm(device)
-    step = _steps(mil, whole, count)
+    step = _steps(mil, batch, count)
     cases: list[tuple[str, Callable[[], None], Callable[[], None], float]] = [
-        ("meta-step/erm-on-seen", step, _steps(erm, seen, count), 1.75),
-        ("meta-step/erm-on-all", step, _steps(erm, whole, count), 1.75),
+        ("meta-step/erm-on-seen", step, _steps(erm, training, count), 1.75),
+        ("meta-step/erm-on-all", step, _steps(erm, batch, count), 1.75),
         ("predict-with-memory/without", _predictions(mil, device), _predictions(erm, device), 1.03),
     ]
     with one_thread():
-        return [Result(name, ratio(mine, other, device, rounds=rounds), bar=bar) for name, mine, other, bar in cases]
+        return [Result(name, ratio(a, b, device, rounds=rounds), bar=target) for name, a, b, target in cases]
 
 
 def _model(neck: Callable[[int], nn.Module], device: torch.device) -> Model:
@@ -88,15 +88,15 @@ def _mil(device: torch.device) -> Method:
     method = MIL(_model(key_value, device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-5)))
     method.begin_stage(StageInfo(0, ("a", "b", "c")))
     method.begin_phase("meta")
-    method.turn, method.left = HELD, 1 << 30  # the same domain is held out for as long as this is measured
+    method.turn, method.left = HELD, 1 << 30  # hold out this domain during the measurement
     return method
 
 
 def _batch(size: int, length: int, device: torch.device) -> DomainBatch:
-    """Two domains to be seen, `size` texts together, and one to be held out with as many."""
-    chance = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, WORDS, (2 * size, length), generator=chance).to(device)
-    y = torch.randint(0, 2, (2 * size,), generator=chance).to(device)
+    """Return a batch with two training domains of `size` texts in total and a held-out domain of `size` texts."""
+    rng = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, WORDS, (2 * size, length), generator=rng).to(device)
+    y = torch.randint(0, 2, (2 * size,), generator=rng).to(device)
     return DomainBatch(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)), y, (0, 1, 2), (size // 2, size // 2, size))
 
 
@@ -110,7 +110,7 @@ def _steps(method: Method, batch: DomainBatch, count: int) -> Callable[[], None]
 
 
 def _predictions(method: Method, device: torch.device) -> Callable[[], None]:
-    """All texts of a set, as `holdfast predict` goes over them once they are tokenized."""
+    """Predict all texts of a tokenized data set, as `holdfast predict` does."""
     n, length = (2048, 128) if device.type == "cuda" else (48, 64)
     ids = torch.randint(0, WORDS, (n, length), generator=torch.Generator().manual_seed(0)).tolist()
     examples = Examples(TokenStore.build(ids, pad=0), torch.zeros(n, dtype=torch.long), (), device=device)

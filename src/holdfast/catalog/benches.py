@@ -6,10 +6,10 @@ from holdfast.catalog.entry import BenchEntry
 
 BENCHES = {
     "methods": BenchEntry("holdfast.bench.methods:run", "training step of methods with a target, compared with ERM"),
-    "costs": BenchEntry("holdfast.bench.costs:run", "training step of all other methods, compared with ERM"),
+    "costs": BenchEntry("holdfast.bench.methods:run_costs", "training step of all other methods, compared with ERM"),
     "loop": BenchEntry("holdfast.bench.loop:run", "training loop, compared with a hand-written loop"),
     "cache": BenchEntry(
-        "holdfast.bench.cache:run", "cached features of a frozen encoder, compared with computing them"
+        "holdfast.bench.loop:run_cache", "cached features of a frozen encoder, compared with computing them"
     ),
     "read": BenchEntry("holdfast.bench.read:run", "memory reads, compared with a feed-forward layer"),
     "mil": BenchEntry("holdfast.bench.mil:run", "meta step of MIL and prediction with its memory, compared with ERM"),
@@ -22,8 +22,8 @@ BENCHES = {
     ),
     "engines": BenchEntry("holdfast.bench.engines:run", "200 tiny runs with Ray, compared with local processes"),
     "cluster": BenchEntry(
-        "holdfast.bench.cluster:run", "200 tiny runs on two Ray nodes, compared with the extrapolation from fewer runs"
+        "holdfast.bench.engines:run_cluster", "200 tiny runs on two Ray nodes, compared with the extrapolation from fewer runs"
     ),
     "serve": BenchEntry("holdfast.bench.serve:run", "server with 32 clients, compared with offline prediction"),
-    "recurrent": BenchEntry("holdfast.bench.recurrent:run", "LSTM with a memory bank, compared with torch.nn.LSTM"),
+    "recurrent": BenchEntry("holdfast.bench.read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"),
 }

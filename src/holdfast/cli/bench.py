@@ -25,7 +25,7 @@ def bench(
     - `holdfast bench cache --json`
     """
     from holdfast import catalog
-    from holdfast.bench.harness import heard
+    from holdfast.bench.harness import on_result
     from holdfast.core.errors import BadInput, unknown
     from holdfast.run.settings import choose_device
 
@@ -33,7 +33,7 @@ def bench(
         raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")
     run_device = choose_device(device)
     measure = catalog.lookup("benches", name).load()
-    with heard.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
+    with on_result.bind(lambda r: say(f"{r.case}: {r.error or f'{r.ratio:.3f}'}")):
         results = measure(run_device)
     if json:
         print_json({"bench": name, "device": str(run_device), "results": [r.json() for r in results]})

@@ -1,3 +1,5 @@
+"""Concurrent benchmark clients against a server that misbehaves."""
+
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,8 +9,8 @@ import pytest
 from holdfast.bench.clients import ask
 
 
-class Odd(BaseHTTPRequestHandler):
-    """Answers a text with one prediction, `none` with none, `fault` with 422, and `gone` not at all."""
+class Misbehaving(BaseHTTPRequestHandler):
+    """Answer a text with one prediction, `none` with zero, `fault` with status 422, and `gone` not at all."""
 
     protocol_version = "HTTP/1.1"
 
@@ -21,7 +23,7 @@ class Odd(BaseHTTPRequestHandler):
         self.send_response(422 if text == "fault" else 200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        for at in range(0, len(content), 7):  # in pieces, as a network brings them
+        for at in range(0, len(content), 7):  # in small chunks
             self.wfile.write(content[at : at + 7])
             self.wfile.flush()
 
@@ -31,7 +33,7 @@ class Odd(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Misbehaving) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -40,17 +42,17 @@ def port():
         thread.join()
 
 
-def asked(port, *texts):
+def send(port, *texts):
     return ask("127.0.0.1", port, [json.dumps({"example": text}) for text in texts], clients=4)
 
 
-def test_every_body_is_asked_once(port):
-    found = asked(port, *(f"text {i}" for i in range(30)))
-    assert (found["errors"], found["unanswered"]) == ([], 0)
-    assert found["seconds"] > 0
+def test_every_body_is_sent_once(port):
+    outcome = send(port, *(f"text {i}" for i in range(30)))
+    assert (outcome["errors"], outcome["unanswered"]) == ([], 0)
+    assert outcome["seconds"] > 0
 
 
-def test_what_goes_wrong_is_counted(port):
-    found = asked(port, *["good"] * 10, "none", "fault", "gone", *["good"] * 10)
-    assert sorted(error[:3] for error in found["errors"]) == ["200", "422", "Con"]
-    assert found["unanswered"] == 1
+def test_errors_are_counted(port):
+    outcome = send(port, *["good"] * 10, "none", "fault", "gone", *["good"] * 10)
+    assert sorted(error[:3] for error in outcome["errors"]) == ["200", "422", "Con"]
+    assert outcome["unanswered"] == 1
