@@ -60,6 +60,29 @@ def expert_variants() -> list[str]:
     return lines
 
 
+def extrapolation(nodes: int = 100, cpus: int = 8, runs: int = 10_000, seconds: float = 60.0) -> list[str]:
+    """Expected load of many runs on a large cluster, computed from the measured costs per run."""
+    from holdfast.run.ray import PROGRESS_INTERVAL, WINDOW
+
+    costs = {case: result["ratio"] for case, result in _results("cluster", "cpu").items()}
+    overhead, driver = (
+        costs["overhead per run, ms of a slot"] / 1000,
+        costs["CPU time of the driver per run, ms"] / 1000,
+    )
+    slots = nodes * cpus
+    total = costs["start-up, ms"] / 1000 + runs * (seconds + overhead) / slots
+    rows = {
+        "time": f"{total:.0f} s, of which {overhead / seconds:.1%} is overhead",
+        "finished runs per second": f"{slots / seconds:.1f}",
+        "CPU time of the driver": f"{runs * driver:.0f} s in total, {driver * slots / seconds:.1%} of a core",
+        "run length below which the driver is the limit": f"{slots * driver:.1f} s",
+        "records": f"{runs * costs['record, bytes'] / 1e6:.1f} MB in {runs:,} files",
+        "progress messages": f"at most {slots / PROGRESS_INTERVAL:.0f} per second, to a separate actor",
+        "pending tasks in the cluster": f"at most {WINDOW:,}, each below 2 kB",
+    }
+    return header("quantity", "expected") + [f"| {name} | {value} |" for name, value in rows.items()]
+
+
 TABLES = {
     name: partial(ratios, name)
     for name in (
@@ -67,3 +90,4 @@ TABLES = {
     )
 }  # fmt: skip
 TABLES["expert-variants"] = expert_variants
+SCALING_TABLES = {"cluster": partial(ratios, "cluster"), "extrapolation": extrapolation}

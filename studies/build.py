@@ -1,4 +1,4 @@
-"""Write the tables of docs/studies and docs/benchmarks.md from the records in results/.
+"""Write the tables of docs/studies, docs/benchmarks.md and docs/scaling.md from the records in results/.
 
 A page holds blocks `<!-- table: NAME -->` ... `<!-- end -->`; run `python -m studies.build` from the repository root to
 recompute every block, or `python -m studies.build --check` to list pages that are out of date.
@@ -22,6 +22,7 @@ TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "studies/gmap": gmap.TABLES,
     "studies/gmoe": gmoe.TABLES,
     "benchmarks": benchmarks.TABLES,
+    "scaling": benchmarks.SCALING_TABLES,
 }
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w/-]+) -->\n.*?<!-- end -->", re.DOTALL)
 LONGEST = 10  # lines of a table that is shown without a click

@@ -22,8 +22,11 @@ BENCHES = {
     ),
     "engines": BenchEntry("holdfast.bench.engines:run", "200 tiny runs with Ray, compared with local processes"),
     "cluster": BenchEntry(
-        "holdfast.bench.engines:run_cluster", "200 tiny runs on two Ray nodes, compared with the extrapolation from fewer runs"
+        "holdfast.bench.engines:run_cluster",
+        "200 tiny runs on two Ray nodes, compared with the extrapolation from fewer runs",
     ),
     "serve": BenchEntry("holdfast.bench.serve:run", "server with 32 clients, compared with offline prediction"),
-    "recurrent": BenchEntry("holdfast.bench.read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"),
+    "recurrent": BenchEntry(
+        "holdfast.bench.read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"
+    ),
 }

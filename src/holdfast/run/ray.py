@@ -22,7 +22,7 @@ from holdfast.run.progress import ProgressListener
 WINDOW = 1000  # tasks that the cluster knows of at once; the others wait in the driver
 LOOK = 0.2  # seconds between looks at whether we were asked to stop
 TOGETHER = 8  # outcomes that are taken at once where runs are so short that many end between two looks
-TELL = 2.0  # seconds between two words of a run about its steps
+PROGRESS_INTERVAL = 2.0  # seconds between two words of a run about its steps
 LONG = 10.0  # seconds without an outcome after which runs are worth asking for their steps
 PATIENCE = 60.0  # seconds that runs which were asked to stop may take to end their step and save
 QUIET = {
@@ -115,7 +115,7 @@ class _Driver:
 
     def _look(self) -> None:
         """Pass on how far the runs are."""
-        if time.monotonic() - self.looked >= TELL:
+        if time.monotonic() - self.looked >= PROGRESS_INTERVAL:
             self.looked = time.monotonic()
             if self.board is None and self.looked - self.heard >= LONG:
                 self.board = self.place.put_up()
@@ -147,7 +147,7 @@ def _task(job: Job, kits: list[Any], place: Place) -> Outcome:
         kit = importlib.import_module("ray").get(kits[0])
         _shops[place.key] = (kit, kit.workspace())
     kit, workspace = _shops[place.key]
-    tick = Counted(lambda steps: place.tell(job.id, steps), time.monotonic, TELL)
+    tick = Counted(lambda steps: place.tell(job.id, steps), time.monotonic, PROGRESS_INTERVAL)
     with stop_at_signal():  # a task that is cancelled gets what Ctrl-C gives: it saves and ends
         try:
             return do(job, workspace, kit.out, tick=tick, analyse=kit.analyse)

@@ -18,7 +18,7 @@ from typing import Any
 from holdfast.protocols.resume import Interrupted, request_stop
 from holdfast.run.jobs import Counted, Job, do
 
-TELL = 0.5  # seconds between two words about the steps of a run
+PROGRESS_INTERVAL = 0.5  # seconds between two words about the steps of a run
 
 
 def main(line: Connection) -> None:
@@ -29,7 +29,7 @@ def main(line: Connection) -> None:
     threading.Thread(target=_listen, args=(line, given), daemon=True).start()
     workspace = kit.workspace()
     while (job := given.get()) is not None:
-        tick = Counted(lambda steps: _tell(line, "steps", steps), time.monotonic, TELL)
+        tick = Counted(lambda steps: _tell(line, "steps", steps), time.monotonic, PROGRESS_INTERVAL)
         try:
             _tell(line, "done", do(job, workspace, kit.out, tick=tick, analyse=kit.analyse))
         except Interrupted:

@@ -45,7 +45,7 @@ def test_the_driver_puts_a_board_up_when_runs_prove_long_and_passes_steps_on(mon
     ray = SimpleNamespace(put=lambda kit: b"k", get=lambda thing: thing)
     driver = engine._Driver(ray, None, None, SimpleNamespace(worker_steps=lambda *told: passed.append(told)))
     driver.under_way = {"reference": SimpleNamespace(id="a", name="run a", steps=9)}
-    driver.looked = time.monotonic() - engine.TELL - 1
+    driver.looked = time.monotonic() - engine.PROGRESS_INTERVAL - 1
     driver.heard = time.monotonic() - silent
     driver._look()
     assert passed == ([("a", "run a", 7, 9)] if there else [])
