@@ -61,6 +61,12 @@ class SegmentedSlots(nn.Module):
         self.owner = torch.cat([self.owner, self.owner.new_full((slots,), domain)])
         return new
 
+    def truncate(self, segments: int) -> None:
+        """Remove all but the first segments, so that weights saved before the growth can be loaded."""
+        slots = self.segments(segments)[0].shape[-2]
+        self.keys, self.values = self.keys[:segments], self.values[:segments]
+        self.owner = self.owner[:slots]
+
     def segments(self, count: int | None = None) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first `count` segments (default: all), concatenated over slots."""
         if count is not None and not 1 <= count <= len(self.keys):

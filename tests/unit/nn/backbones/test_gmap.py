@@ -220,7 +220,7 @@ def test_two_tokenizers_are_refused(folders):
 def test_wrong_settings_are_told(folders):
     with pytest.raises(BadInput, match="unknown strategy 'chunk'"):
         build(folders, strategy="chunk")
-    with pytest.raises(BadInput, match="from 1 to 3, not 12"):
+    with pytest.raises(BadInput, match="from 1 to 3, got 12"):
         build(folders, layers=[12])
     with pytest.raises(BadInput, match="unknown attention"):
         build(folders, attention="self")

@@ -183,7 +183,7 @@ def test_gradient_reaches_all(options):
 def test_without_slots_it_is_the_plain_network():
     names = [name for name, _ in net(slots=0).named_parameters()]
     assert not any("bank" in name or "content" in name for name in names)
-    with pytest.raises(BadInput, match="at least one slot"):
+    with pytest.raises(BadInput, match="slots"):
         net(slots=0).grow(3, domain=1)
 
 

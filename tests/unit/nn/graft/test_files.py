@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 import holdfast
 from holdfast import BadInput
-from tests.unit.grafting.networks import make, run
-from tests.unit.grafting.test_graft import GRAFTS, grafted, train
+from tests.unit.nn.graft.networks import make, run
+from tests.unit.nn.graft.test_graft import GRAFTS, grafted, train
 
 
 @pytest.fixture(scope="module")

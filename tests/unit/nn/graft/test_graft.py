@@ -12,7 +12,7 @@ import holdfast
 from holdfast import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.graft.holder import NAME
-from tests.unit.grafting.networks import LABELS, MASK, make, run
+from tests.unit.nn.graft.networks import LABELS, MASK, make, run
 
 EXPERTS = {"count": 3, "inner": 8}
 GRAFTS = {
