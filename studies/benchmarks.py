@@ -62,7 +62,7 @@ def expert_variants() -> list[str]:
 
 def extrapolation(nodes: int = 100, cpus: int = 8, runs: int = 10_000, seconds: float = 60.0) -> list[str]:
     """Expected load of many runs on a large cluster, computed from the measured costs per run."""
-    from holdfast.run.ray import PROGRESS_INTERVAL, WINDOW
+    from holdfast.run.ray import MAX_SUBMITTED, PROGRESS_INTERVAL
 
     costs = {case: result["ratio"] for case, result in _results("cluster", "cpu").items()}
     overhead, driver = (
@@ -78,7 +78,7 @@ def extrapolation(nodes: int = 100, cpus: int = 8, runs: int = 10_000, seconds: 
         "run length below which the driver is the limit": f"{slots * driver:.1f} s",
         "records": f"{runs * costs['record, bytes'] / 1e6:.1f} MB in {runs:,} files",
         "progress messages": f"at most {slots / PROGRESS_INTERVAL:.0f} per second, to a separate actor",
-        "pending tasks in the cluster": f"at most {WINDOW:,}, each below 2 kB",
+        "pending tasks in the cluster": f"at most {MAX_SUBMITTED:,}, each below 2 kB",
     }
     return header("quantity", "expected") + [f"| {name} | {value} |" for name, value in rows.items()]
 

@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.api import Comparison, compare, refit
     from holdfast.audit.audit import Audit, audit
-    from holdfast.comparison import Comparison, compare
     from holdfast.core.errors import BadInput
     from holdfast.core.inputs import Graphs
     from holdfast.core.tape import auxiliary_loss, tape
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from holdfast.estimator import DomainClassifier
     from holdfast.models.adapt import Adaptation, Terms, adapt
     from holdfast.models.pretrain import Pretraining, pretrain
-    from holdfast.models.refit import refit
     from holdfast.nn.graft.api import graft, grafted_parameters, load_graft, plain_state, save_graft, ungraft
     from holdfast.recipes.reproduce import Reproduction, reproduce
     from holdfast.record import RunRecord
-    from holdfast.run.train import launch
+    from holdfast.run.execute import launch
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
 
@@ -29,7 +28,7 @@ _HOME = {
     "Adaptation": "models.adapt",
     "Audit": "audit.audit",
     "BadInput": "core.errors",
-    "Comparison": "comparison",
+    "Comparison": "api",
     "Dataset": "data.dataset",
     "DomainClassifier": "estimator",
     "Graphs": "core.inputs",
@@ -42,15 +41,15 @@ _HOME = {
     "adapt": "models.adapt",
     "audit": "audit.audit",
     "auxiliary_loss": "core.tape",
-    "compare": "comparison",
+    "compare": "api",
     "graft": "nn.graft.api",
     "grafted_parameters": "nn.graft.api",
-    "launch": "run.train",
+    "launch": "run.execute",
     "load_data": "data.load",
     "load_graft": "nn.graft.api",
     "plain_state": "nn.graft.api",
     "pretrain": "models.pretrain",
-    "refit": "models.refit",
+    "refit": "api",
     "reproduce": "recipes.reproduce",
     "save_graft": "nn.graft.api",
     "sweep": "search.sweep",

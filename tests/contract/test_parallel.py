@@ -1,6 +1,7 @@
 """Two processes train as one: the same state in both, the parameters of one with the whole batch where that can be."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import torch.multiprocessing as mp
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workspace
-from holdfast.run.train import episodes, launch_episode
+from holdfast.run.train import run_episode
+from holdfast.run.workspace import Workspace
 from tests.contract import together
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parallel.md"
@@ -93,7 +94,7 @@ def test_only_the_first_writes(pair):
 def test_another_number_of_processes_is_refused_in_one_sentence(pair):
     spec, workspace = together.spec_of("erm", "leave-one-out", 3), Workspace(together.DATA, cache=None)
     with pytest.raises(BadInput, match="begun on 2 processes and cannot go on on one process: start as many as before"):
-        launch_episode(spec, next(episodes(spec, workspace)), workspace, pair[1] / "left0")
+        run_episode(spec, workspace.episodes(spec)[0], replace(workspace, out=pair[1] / "left0"))
     (left,) = (pair[1] / "left0" / "checkpoints").glob("*.safetensors")
     assert Saver(None).load() is None
     assert left.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +25,9 @@ from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.protocols.microbatch import train_step
 from holdfast.protocols.resume import Interrupted, request_stop, stop_at_signal
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import checkpoint_path, episodes, launch_episode
+from holdfast.run.train import checkpoint_path, run_episode
+from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 from tests.contract.sizes import LIGHT, small
 
@@ -128,7 +129,7 @@ def spec_of(method: str, plan: str, batch: int):
 def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
     """A run to its record; where asked, the last process alone is told to stop after so many steps, and it goes on."""
     spec, workspace = spec_of(method, plan, 2), Workspace(DATA, cache=None)
-    episode = next(episodes(spec, workspace))
+    episode = workspace.episodes(spec)[0]
     count, stopped = 0, False
 
     def tick(metrics) -> None:
@@ -140,12 +141,12 @@ def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
     if stop_at:
         try:
             with stop_at_signal():
-                launch_episode(spec, episode, workspace, out, tick=tick)
+                run_episode(spec, episode, replace(workspace, out=out), tick=tick)
         except Interrupted:
             stopped = True
         assert stopped, "all processes stop"
         assert checkpoint_path(spec, episode, out).exists() == parallel.is_first()
-    record = launch_episode(spec, episode, Workspace(DATA, cache=None), out)
+    record = run_episode(spec, episode, Workspace(DATA, cache=None, out=out))
     return {"record": record.stages, "steps": count, "id": record.id}
 
 
@@ -177,7 +178,7 @@ def with_checkpoint(spec, workspace: Workspace, out: Path) -> None:
     """A run that is stopped and stays so."""
     try:
         with stop_at_signal():
-            launch_episode(spec, next(episodes(spec, workspace)), workspace, out, tick=lambda _: request_stop())
+            run_episode(spec, workspace.episodes(spec)[0], replace(workspace, out=out), tick=lambda _: request_stop())
     except Interrupted:
         return
     raise AssertionError("it was asked to stop")

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast import catalog
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 
 FOLDER = Path(__file__).parent / "curves"
 
@@ -21,7 +21,7 @@ def test_curve(method, request):
     settings = {"encoder.hidden": [16]}
     spec = make_spec(dataset, method=method, steps=40, every=5, batch=8, settings=settings)
     workspace = Workspace(dataset)
-    record, _ = train(spec, next(episodes(spec, workspace)), workspace)
+    record, _ = train(spec, workspace.episodes(spec)[0], workspace)
     lines = [
         " ".join(f"{k}={v:.6f}" for k, v in sorted(check.items()) if isinstance(v, float))
         + " "

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from holdfast import DomainClassifier
-from holdfast.comparison import training_data
 from holdfast.data.synthetic import world
+from holdfast.run.workspace import training_data
 from holdfast.serve.reading import Limits
 from holdfast.serve.server import Service, serving
 from tests.annotated import write_names

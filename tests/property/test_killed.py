@@ -11,8 +11,8 @@ import torch
 
 from holdfast import catalog
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workspace
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from tests.property.test_resume import METHODS, STEPS, data_for, ending, spec_for
 
 STREAMED = [m for m in METHODS if max(e.load().min_domains for _, e in catalog.unwrap("methods", m)) == 1]
@@ -29,7 +29,7 @@ def run_slowly(method, plan, path, steps):
         steps.value += 1
         time.sleep(0.02)
 
-    train(spec, next(episodes(spec, workspace)), workspace, saver=Saver(path, seconds=0.0), tick=tick)
+    train(spec, workspace.episodes(spec)[0], workspace, saver=Saver(path, seconds=0.0), tick=tick)
 
 
 def kill_at(step, method, plan, path):

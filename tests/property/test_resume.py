@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from holdfast import catalog
 from holdfast.data.synthetic import world
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workspace
+from holdfast.run.execute import launch
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, launch, record_path, train
+from holdfast.run.train import record_path, train
+from holdfast.run.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=40, classes=2, seed=0)
 GRAPHS = world("graph", "size", domains=3, size=12, classes=2, seed=0)
@@ -60,7 +61,7 @@ def spec_for(method, plan):
 
 def ending(spec, folder, kills=()):
     workspace = Workspace(data_for(spec.method))
-    episode = next(episodes(spec, workspace))
+    episode = workspace.episodes(spec)[0]
     saver = partial(Saver, folder / "run.safetensors", seconds=0.0 if kills else 1000.0)
     for at in kills:
         with pytest.raises(Killed):
@@ -141,7 +142,7 @@ def test_a_rerun_reads_what_is_done(tmp_path):
         raise AssertionError("a finished run was trained again")
 
     assert list(launch(spec, workspace, tmp_path, tick=never)) == first
-    gone = record_path(spec, next(episodes(spec, workspace)), tmp_path)
+    gone = record_path(spec, workspace.episodes(spec)[0], tmp_path)
     gone.unlink()
     again = list(launch(spec, workspace, tmp_path))
     assert [r.stages for r in again] == [r.stages for r in first]

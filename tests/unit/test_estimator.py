@@ -12,7 +12,7 @@ import holdfast
 from holdfast import BadInput, DomainClassifier
 from holdfast.data.synthetic import world
 from holdfast.nn.backbones.graph import geometric
-from holdfast.run.assemble import Workspace
+from holdfast.run.workspace import Workspace
 from tests.graphs import rings_and_stars
 from tests.tiny import tiny_bert, tiny_masked
 

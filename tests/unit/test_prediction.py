@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from holdfast import BadInput, DomainClassifier
-from holdfast.comparison import training_data
 from holdfast.data.synthetic import world
 from holdfast.models import predict as prediction
 from holdfast.models import saved
 from holdfast.models.adapt import Terms, adapt
 from holdfast.models.predict import predict
+from holdfast.run.workspace import training_data
 
 N = 90
 

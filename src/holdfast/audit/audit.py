@@ -30,7 +30,6 @@ from holdfast.audit.shift import (
     shared_words,
 )
 from holdfast.audit.verdict import Verdict, advise, headline, judge
-from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
@@ -39,6 +38,7 @@ from holdfast.data.write import check_not_input
 from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid
 from holdfast.run.settings import make_spec
+from holdfast.run.workspace import training_data
 
 SAMPLE = 2000  # rows of a domain for distances, words and the classifier, and of all domains ten times as many
 

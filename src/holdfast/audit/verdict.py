@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from holdfast.audit.facts import DomainFacts, Leak
 from holdfast.audit.shift import LEAST, Apart, Distance, Quick
-from holdfast.run.settings import unfit
+from holdfast.run.resolve import exclusion_reason
 from holdfast.spec import Spec
 
 LEVELS = ("no", "a slight", "a clear", "a strong")
@@ -162,7 +162,7 @@ def _trials(given: str, spec: Spec, kind: str, verdict: Verdict, domains: int, m
     if domains < 2:
         return [f"To look for a shift, {more}."]
     found = []
-    if (verdict.labels or 0) > 1 and not unfit("cdann", spec, domains - 1):
+    if (verdict.labels or 0) > 1 and not exclusion_reason("cdann", spec, domains - 1):
         found.append(
             "Rules that make the features of whole domains alike (coral, mmd, dann) mix up classes where label shares "
             "differ; cdann and pda go class by class."
@@ -182,4 +182,4 @@ def trials(spec: Spec, kind: str, where: str, domains: int) -> list[str]:
     names: list[str] = [*(TRIALS[where] if domains > 2 else WITH_ONE)]
     if where in ("inputs", "both") and domains > 2 and kind in ("image", "graph"):
         names.insert(-1, "hma")
-    return [name for name in names if not unfit(name, spec, domains - 1)]
+    return [name for name in names if not exclusion_reason(name, spec, domains - 1)]

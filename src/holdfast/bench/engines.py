@@ -31,13 +31,14 @@ import torch
 from holdfast.bench.harness import Result, attempt, one_thread
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workspace
+from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
 from holdfast.run.local import Local
-from holdfast.run.many import run_all
-from holdfast.run.ray import QUIET, Ray
+from holdfast.run.ray import ENVIRONMENT, Ray
+from holdfast.run.resolve import Request, resolve
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
 RUNS, AT_ONCE, EACH, ROUNDS = 200, 2, 4, 3  # EACH: episodes per spec, one per domain
@@ -71,7 +72,8 @@ def seconds(engine: Engine, count: int, device: torch.device, steps: int = STEPS
     specs, workspace = tiny(count, device, steps)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        records = run_all(specs, workspace, Path(folder), engine=engine)
+        workspace.out = Path(folder)
+        records = run_all(resolve(Request(specs=specs), workspace), workspace, engine=engine)
         assert len(records) == count
         return time.perf_counter() - start
 
@@ -87,15 +89,16 @@ def _ray_over_local(device: torch.device, steps: int = STEPS, *, rounds: int = R
 def _overhead(device: torch.device) -> float:
     """Return the milliseconds per run the engine adds to plain training: records, checks and episodes."""
     specs, workspace = tiny(RUNS, device)
-    train(specs[0], next(episodes(specs[0], workspace)), workspace)  # warm
+    train(specs[0], workspace.episodes(specs[0])[0], workspace)  # warm
     values = []
     with tempfile.TemporaryDirectory() as folder:
         for spec in specs:
             start = time.perf_counter()
-            for episode in episodes(spec, workspace):
+            for episode in workspace.episodes(spec):
                 train(spec, episode, workspace)
             between = time.perf_counter()
-            run_all([spec], workspace, Path(folder))
+            workspace.out = Path(folder)
+            run_all(resolve(Request(specs=[spec]), workspace), workspace)
             values.append(1000 * (time.perf_counter() - between - (between - start)) / EACH)
     return median(values)
 
@@ -145,7 +148,8 @@ def _sweep(address: str, count: int, device: torch.device) -> SweepTimes:
     specs, workspace = tiny(count, device)
     with tempfile.TemporaryDirectory() as folder:
         start, cpu = time.perf_counter(), time.process_time()
-        records = run_all(specs, workspace, Path(folder), engine=Ray(address))
+        workspace.out = Path(folder)
+        records = run_all(resolve(Request(specs=specs), workspace), workspace, engine=Ray(address))
         elapsed, driver = time.perf_counter() - start, time.process_time() - cpu
         stored = sum(path.stat().st_size for path in (Path(folder) / "records").iterdir())
     assert len(records) == count
@@ -174,7 +178,7 @@ def cluster(cpus: Sequence[int] = (1, 1), *, memory_mb: int = 100) -> Iterator[C
     """Start one node per entry of `cpus` on the loopback address; nodes and driver share an authentication token."""
     if importlib.util.find_spec("ray") is None:
         raise BadInput("a cluster needs the package ray: run `pip install 'holdfast[ray]'`")
-    variables = {**QUIET, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    variables = {**ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     folder = Path(tempfile.mkdtemp(prefix="hf-"))  # short, because socket paths have a length limit

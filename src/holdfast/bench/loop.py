@@ -24,9 +24,9 @@ from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.protocols.fit import fit
 from holdfast.protocols.select import newest
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 
 WIDTH, HIDDEN, CLASSES, SIZE, BATCH, STEPS = 384, 256, 2, 2000, 32, 100
@@ -91,10 +91,10 @@ def run_cache(device: torch.device) -> list[Result]:
 
         def once() -> None:
             workspace = Workspace(dataset, device=device, cache=Path(folder))
-            train(spec, next(episodes(spec, workspace)), workspace)
+            train(spec, workspace.episodes(spec)[0], workspace)
 
         warm = Workspace(dataset.limited(4), device=device, cache=Path(folder))
-        train(spec, next(episodes(spec, warm)), warm)  # load libraries and weights before timing
+        train(spec, warm.episodes(spec)[0], warm)  # load libraries and weights before timing
         first, second = seconds(once, device), seconds(once, device)
     return [Result("second/first", first / second, bar=20.0, at_least=True)]
 

@@ -68,11 +68,11 @@ def adapt(
     """
     from holdfast.models.adapt import Terms
     from holdfast.models.adapt import adapt as run
-    from holdfast.run.settings import parse
+    from holdfast.run.settings import parse_settings
 
     terms = Terms(
         method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,
-        seed=seed, device=device, settings=parse(set_ or []),
+        seed=seed, device=device, settings=parse_settings(set_ or []),
     )  # fmt: skip
     columns = options.pairs(column)
     with progress(json) as listener:

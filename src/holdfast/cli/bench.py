@@ -27,7 +27,7 @@ def bench(
     from holdfast import catalog
     from holdfast.bench.harness import on_result
     from holdfast.core.errors import BadInput, unknown
-    from holdfast.run.settings import choose_device
+    from holdfast.run.workspace import choose_device
 
     if name not in catalog.BENCHES:
         raise BadInput(f"{unknown('bench', name, catalog.BENCHES)} `holdfast list benches` shows all")

@@ -11,7 +11,7 @@ from holdfast.cli import options
 from holdfast.cli.console import print_json, progress, say, show_records
 
 if TYPE_CHECKING:
-    from holdfast.comparison import Comparison
+    from holdfast.api import Comparison
     from holdfast.run.progress import ProgressListener
 
 NoModel = Annotated[bool, typer.Option("--no-model", help="Do not train the chosen method on all domains.")]
@@ -80,13 +80,13 @@ def compare(
 
     Run the same command again to continue; finished runs are not repeated.
     """
-    from holdfast.comparison import compare as run
+    from holdfast.api import compare as run
     from holdfast.core.parallel import process_group
-    from holdfast.run.progress import logged
+    from holdfast.run.progress import with_logging
 
     settings = options.with_task(options.merged_settings(context, config, set_), task)
     run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
-    with process_group(device), progress(json) as shown, logged(shown, log, out / "logs") as listener:
+    with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
         result = run(
             data,
             methods=options.words(settings.pop("method", methods)),
@@ -140,7 +140,7 @@ def demo(
 
     - `holdfast demo --data-dir folder/with/vaderSentiment-3.3.2.tar.gz`
     """
-    from holdfast.comparison import compare as run
+    from holdfast.api import compare as run
 
     if not json:
         say("Four domains of rated sentences; each is held out once and never seen in training.")
@@ -168,7 +168,7 @@ def _train_chosen(
     result: Comparison, folder: Path, *, device: str, cache: bool, listener: ProgressListener
 ) -> Path | None:
     """Train the chosen configuration on all domains and return its folder, or None if there is none."""
-    from holdfast.models.refit import refit
+    from holdfast.api import refit
 
     return None if result.why_no_model else refit(result, folder, device=device, cache=cache, watch=listener)
 

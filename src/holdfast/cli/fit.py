@@ -62,12 +62,12 @@ def fit(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.comparison import training_data
     from holdfast.core.parallel import process_group
     from holdfast.estimator import DomainClassifier
     from holdfast.models.card import to_predict
     from holdfast.models.saved import check_folder
-    from holdfast.run.progress import logged
+    from holdfast.run.progress import with_logging
+    from holdfast.run.workspace import training_data
 
     settings = options.with_task(options.merged_settings(context, config, set_), task)
     metric = settings.pop("metric", metric)
@@ -81,7 +81,7 @@ def fit(
             steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,
             keep_sample=keep_sample,
         )  # fmt: skip
-        with progress(json) as shown, logged(shown, log, out.with_name(f"{out.name}-logs")) as listener:
+        with progress(json) as shown, with_logging(shown, log, out.with_name(f"{out.name}-logs")) as listener:
             classifier.fit_dataset(dataset, folder=out, watch=listener)
     record = classifier.record_
     metric = str(record.spec["metric"])
@@ -146,12 +146,12 @@ def pretrain(
     Run the same command again to continue a stopped training.
     """
     from holdfast.models.pretrain import pretrain as run
-    from holdfast.run.settings import parse
+    from holdfast.run.settings import parse_settings
 
     with progress(json) as listener:
         result = run(
             corpus, encoder=start, out=out, steps=steps, batch=batch, lr=lr, length=length, seed=seed, device=device,
-            columns=options.pairs(column), examples=examples, data_dir=data_dir, settings=parse(set_ or []),
+            columns=options.pairs(column), examples=examples, data_dir=data_dir, settings=parse_settings(set_ or []),
             watch=listener,
         )  # fmt: skip
     if json:

@@ -185,7 +185,7 @@ def comparison_json(result: Any) -> dict[str, Any]:
 
 def merged_settings(context: typer.Context, config: Path | None, set_: list[str] | None) -> dict[str, Any]:
     """Combine --config and --set; options on the command line override the file."""
-    from holdfast.run.settings import parse
+    from holdfast.run.settings import parse_settings
 
     settings = {} if config is None else read_config(config)
     for option in context.params:
@@ -194,7 +194,7 @@ def merged_settings(context: typer.Context, config: Path | None, set_: list[str]
             settings.pop("method" if option == "methods" else option, None)
             if option == "steps":
                 settings.pop("every", None)  # the validation interval depends on the number of steps
-    settings |= parse(set_ or [])
+    settings |= parse_settings(set_ or [])
     for name in STRING_SETTINGS:
         if name in settings and not isinstance(settings[name], str):
             raise BadInput(f"{name} must be a string; got {settings[name]!r}")
@@ -247,12 +247,12 @@ def make_engine(
             "concurrent runs"
         )
     if engine == "local":
-        from holdfast.run.local import local
+        from holdfast.run.local import parse_jobs
 
         for name, value in (("address", address), ("cpus", cpus), ("gpus", gpus)):
             if value is not None:
                 raise BadInput(f"--{name} needs --engine ray; use --jobs for concurrent runs on this machine")
-        return local(jobs or "1")
+        return parse_jobs(jobs or "1")
     from holdfast.run.ray import Ray
 
     if jobs is not None:

@@ -79,7 +79,7 @@ def reproduce(
     Run the same command again to continue; finished runs are not repeated.
     """
     from holdfast.recipes.reproduce import reproduce as run
-    from holdfast.run.settings import parse
+    from holdfast.run.settings import parse_settings
 
     run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
     with progress(json) as listener:
@@ -98,7 +98,7 @@ def reproduce(
             cache=not no_cache,
             examples=examples,
             data_dir=data_dir,
-            settings=parse(set_ or []),
+            settings=parse_settings(set_ or []),
             analyse=options.words(analyse),
             watch=listener,
             engine=run_engine,

@@ -59,7 +59,7 @@ def sweep(
 
     Run the same command again and it goes on where it was; with more trials it adds to those that are result.
     """
-    from holdfast.run.settings import parse
+    from holdfast.run.settings import parse_settings
     from holdfast.search.sweep import sweep as run
 
     run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
@@ -84,7 +84,7 @@ def sweep(
             columns=options.pairs(column),
             examples=examples,
             data_dir=data_dir,
-            settings=options.with_task(parse(set_ or []), task),
+            settings=options.with_task(parse_settings(set_ or []), task),
             watch=listener,
             engine=run_engine,
         )
@@ -94,7 +94,7 @@ def sweep(
         return
     for note in result.notes:
         say(note)
-    show_records(result.told(), result.metric)
+    show_records(result.method_records(), result.metric)
     for name, path in best.items():
         say(f"best settings of {name}: {path}")
     say(f"report: {result.report}")

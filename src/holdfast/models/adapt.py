@@ -12,7 +12,7 @@ import torch
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
-from holdfast.core.files import cache_folder, locked
+from holdfast.core.files import locked
 from holdfast.data.align import (
     align_features,
     new_domain_rows,
@@ -33,11 +33,13 @@ from holdfast.nn.growth import GrowsWords, growable_memories
 from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode, PastStages, Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
-from holdfast.record import RunRecord, read, run_id
-from holdfast.run.assemble import Assembly, Workspace
+from holdfast.record import RunRecord, read
+from holdfast.run.assemble import Assembly
 from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import GROUPS, choose_device, make_spec
-from holdfast.run.train import episodes, train, training_steps
+from holdfast.run.resolve import Request, resolve, single_run
+from holdfast.run.settings import GROUPS
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
 TASKS = ("classify", "respond")
@@ -140,20 +142,23 @@ def adapt_model(
     unmeasured = sorted(set(saved.domains) - {part.domain for part in held})
     if unmeasured and not terms.force:
         raise _nothing_to_measure(unmeasured, given=bool(earlier))
-    device, watch = choose_device(terms.device), watch or ProgressListener()
-    rule, own = choose_rule(terms.method, saved.model, saved.task, examples=bool(trained))
-    given = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric", "seed")}
-    spec = make_adapting_spec(
-        Spec(**saved.record.spec), dataset, rule, given=given, settings={**own, **terms.settings}, device=device
-    )
-    start = len(dataset) - len(new)
-    learn, choose = new_domain_rows(new, start).train_valid(0.2, spec.seed)
+    watch = watch or ProgressListener()
+    workspace = Workspace.open(dataset, device=terms.device, on_encoding=watch.encoding)
+    method, options = choose_method(terms.method, saved.model, saved.task, examples=bool(trained))
+    request = _request(Spec(**saved.record.spec), method, terms, {**options, **terms.settings}, workspace.device)
+    start, (seed,) = len(dataset) - len(new), request.seeds
+    learn, choose = new_domain_rows(new, start).train_valid(0.2, seed)
     episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (choose,), held),))
-    path = None if folder is None else folder / "checkpoints" / f"{run_id(spec.json(), episode.name)}.safetensors"
-    saver = Saver(path)
-    workspace = Workspace(dataset, device=device, cache=cache_folder(), watch=watch.encoding)
+    (job,) = resolve(replace(request, episode=episode), workspace)
+    spec = job.spec
+    if spec.neck != saved.record.spec["neck"]:
+        raise BadInput(
+            f"method {method} needs a neck such as {spec.neck}, but this model has the neck "
+            f"{saved.record.spec['neck']}: use another method, such as lwf or replay"
+        )
+    saver = Saver(None if folder is None else folder / "checkpoints" / f"{job.id}.safetensors")
     watch.start(1, 0)
-    watch.begin(f"{spec.method} on {learn.domain}", training_steps(spec))
+    watch.begin(f"{spec.method} on {learn.domain}", job.steps)
     with stop_at_signal():
         record, built = train(
             spec, episode, workspace, saver=saver, tick=watch.step,
@@ -250,15 +255,16 @@ def _told(made: SavedModel, spec: Spec, limit: float, unmeasured: Sequence[str],
     return Adaptation(made, domain, metric, before, after, lost, sizes, refused, notes)
 
 
-def go_on(saved: SavedModel, dataset: Dataset, *, device: torch.device, cache: Path | None) -> SavedModel:
-    """A copy of the model that has also learned these examples; a fifth of each domain chooses the step that is kept.
+def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.device, cache: Path | None) -> SavedModel:
+    """Train a copy of the model on more examples; a fifth of each domain selects the step.
 
-    The optimizer starts anew. Calibration and foreignness are dropped, because they need all examples at once.
+    The optimizer starts from scratch. Calibration and foreignness are dropped, because they need all examples.
     """
     spec = _spec(Spec(**saved.record.spec), dataset, device)
     dataset = with_classes(dataset, saved.classes).checked()
     workspace = Workspace(dataset, device=device, cache=cache)
-    (episode,) = episodes(spec, workspace)
+    (job,) = resolve(Request(specs=(spec,), continues=True), workspace)
+    episode = job.episode_in(workspace)
     with stop_at_signal():
         past = PastStages(len(saved.record.stages))
         record, built = train(spec, episode, workspace, trained=saved.model, past=past)
@@ -281,7 +287,7 @@ def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:
 FIXED = ("encoder", "neck", "head", "task", "tune", "plan", "data", "fingerprint")
 
 
-def choose_rule(asked: str, model: Model, task: str, *, examples: bool) -> tuple[str, dict[str, Any]]:
+def choose_method(name: str, model: Model, task: str, *, examples: bool) -> tuple[str, dict[str, Any]]:
     """The rule's name and settings of its own; `examples` says whether some of the earlier domains are there.
 
     `auto` grows where the network has slots, rehearses where there are examples, else is taught by the model as it was.
@@ -289,56 +295,42 @@ def choose_rule(asked: str, model: Model, task: str, *, examples: bool) -> tuple
     letters = ("M" if any(True for _ in growable_memories(model)) else "") + (
         "V" if isinstance(model.backbone, GrowsWords) else ""
     )
-    if asked == "auto":
-        asked = "progressive" if letters else "replay" if examples else "lwf" if task == "classify" else "erm"
-    if asked == "progressive":
-        asked = "progressive(erm)"
-    own = {"method.expand": letters} if asked.startswith("progressive(") and letters else {}
-    for name, layer in catalog.unwrap("methods", asked):
-        match layer.load().needs_past:
+    if name == "auto":
+        name = "progressive" if letters else "replay" if examples else "lwf" if task == "classify" else "erm"
+    if name == "progressive":
+        name = "progressive(erm)"
+    own = {"method.expand": letters} if name.startswith("progressive(") and letters else {}
+    for part, entry in catalog.unwrap("methods", name):
+        match entry.load().needs_past:
             case "examples" if not examples:
                 raise BadInput(
-                    f"method {name} looks at training examples of the earlier domains: give them with --earlier FILE, "
+                    f"method {part} looks at training examples of the earlier domains: give them with --earlier FILE, "
                     "fit with --keep-sample, or use lwf or progressive"
                 )
             case "path":
                 raise BadInput(
-                    f"method {name} needs what the training of the earlier domains left on its way, which a model "
+                    f"method {part} needs what the training of the earlier domains left on its way, which a model "
                     "folder does not hold: use ewc, replay, lwf or progressive"
                 )
-    return asked, own
+    return name, own
 
 
-def make_adapting_spec(
-    before: Spec,
-    dataset: Dataset,
-    method: str,
-    *,
-    given: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    device: torch.device,
-) -> Spec:
-    """The spec of the model as it was, with another rule and what is given; None in `given` stays as it was."""
+def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any], device: torch.device) -> Request:
+    """Return the request of an adaptation: the settings of the model, with another method and the given terms."""
     for key in settings:
         if key.partition(".")[0] in FIXED:
-            raise BadInput(f"'{key}' belongs to the model as it was fitted and cannot be set now: leave it out")
-    own = {f"{group}_args" for group in GROUPS}
-    skipped = {*FIXED, *own, "method", "select", "processes"}
+            raise BadInput(f"'{key}' cannot change after the model was fitted: leave it out")
+    skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed"}
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
     for group in ("encoder", "neck", "head", "task"):
         carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
     carried |= {"task": before.task, "neck": before.neck, "head": before.head}
     carried["precision"] = before.precision if device.type == "cuda" else "fp32"
-    carried |= {name: value for name, value in given.items() if value is not None}
-    if given.get("steps") is not None:
-        carried["every"] = max(1, min(before.every, given["steps"] // 4))
-    spec = make_spec(
-        dataset, encoder=before.encoder, tune=before.tune, settings={**carried, **settings}, device=device,
-        method=method, plan="stream",
+    terms_set = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric")}
+    carried |= {name: value for name, value in terms_set.items() if value is not None}
+    if terms.steps is not None:
+        carried["every"] = max(1, min(before.every, terms.steps // 4))
+    return single_run(
+        method, terms.seed, {**carried, **settings}, encoder=before.encoder, tune=before.tune, plan="stream",
+        continues=True,
     )  # fmt: skip
-    if spec.neck != before.neck:
-        raise BadInput(
-            f"method {method} needs a neck such as {spec.neck}, and this model was fitted with the neck {before.neck}: "
-            "use another method, such as lwf or replay"
-        )
-    return spec

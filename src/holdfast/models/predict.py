@@ -20,7 +20,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_chunks
 from holdfast.data.write import check_not_input, check_suffix, write_tables
 from holdfast.models.saved import WINDOW, SavedModel, load_model
-from holdfast.run.settings import choose_device
+from holdfast.run.workspace import choose_device
 
 SAID = {"tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
 WITHOUT = (

@@ -1,4 +1,4 @@
-"""pretrain: a text encoder goes on learning masked words on a corpus, to a folder that transformers loads."""
+"""Continue the masked-word training of a text encoder on a corpus; the result is a folder that transformers loads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import catalog
-from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.core.files import LOCK_NAME as LOCK
 from holdfast.core.files import locked, write_text
@@ -18,22 +17,22 @@ from holdfast.nn.vocabulary import Vocabulary, write_checkpoint
 from holdfast.protocols.evaluate import score
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
-from holdfast.record import RunRecord, read, run_id
+from holdfast.record import RunRecord, read
 from holdfast.report.page import write_report
-from holdfast.run.assemble import Assembly, Workspace
-from holdfast.run.occupied import check_own_model
+from holdfast.run.assemble import Assembly
 from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import choose_device, make_spec
-from holdfast.run.train import episodes, train, training_steps
+from holdfast.run.resolve import resolve, single_run
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace, training_data
 
 RECORD, REPORT = "record.json", "report.html"
 OWN = ("checkpoints", RECORD, REPORT)
-HELD = 0.05  # of each domain's texts to choose the step by, and as many to test
+HELD = 0.05  # share of the texts per domain for validation, and the same share for testing
 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Where the encoder is, its record and page, and the loss of a hidden word before and after, by domain."""
+    """Result: folder of the encoder, record, report, and the loss per masked word before and after, by domain."""
 
     folder: Path
     record: RunRecord
@@ -60,77 +59,74 @@ def pretrain(
     settings: Mapping[str, Any] | None = None,
     watch: ProgressListener | None = None,
 ) -> Pretraining:
-    """Train on all texts but a few held out of each domain; stopped, it goes on where it was when called again.
+    """Train on all texts except 5% per domain for validation and 5% for testing; an interrupted training resumes.
 
-    Where rows are marked as training, validation and test, those that train are the first alone.
+    If the rows are marked as training, validation and test rows, these splits are used instead.
     """
     out, watch = Path(out), watch or ProgressListener()
-    _check(out)
-    where = choose_device(device)
+    _check_folder(out)
     folder = None if data_dir is None else Path(data_dir)
-    dataset = training_data(corpus, task="masked", columns=columns, data_dir=folder)
-    if examples is not None:
-        dataset = dataset.limited(examples)
-    given = {"task": "masked", "plan.valid": HELD, "plan.test": HELD, **(settings or {})}
+    dataset = training_data(corpus, task="masked", columns=columns, data_dir=folder, examples=examples)
+    workspace = Workspace.open(dataset, device=device, cache=False, on_encoding=watch.encoding)
+    options = {"task": "masked", "plan": "all", "neck": "none", "plan.valid": HELD, "plan.test": HELD}
+    for name in ("task", "plan", "neck"):
+        if settings is not None and settings.get(name, options[name]) != options[name]:
+            raise BadInput(f"pretrain always uses {name}={options[name]}: leave {name}={settings[name]} out")
+    options |= settings or {}
     if length is not None:
-        given["encoder.length"] = length
-    spec = make_spec(
-        dataset, encoder=_named(encoder), settings=given, device=where, plan="all", seed=seed,
-        steps=steps, batch=batch, lr=lr, every=max(1, min(100, steps // 10)),
+        options["encoder.length"] = length
+    request = single_run(
+        "erm", seed, options, encoder=_encoder_name(encoder), plan="all",
+        steps=steps, batch=batch, lr=lr, every=max(1, min(100, steps // 10)), model=out,
     )  # fmt: skip
-    if spec.task != "masked" or spec.plan != "all" or spec.neck != "none":
-        raise BadInput("pretrain learns masked words on all domains without a neck: leave task, plan and neck alone")
-    check_own_model(out, spec)
-    workspace = Workspace(dataset, device=where, cache=None, watch=watch.encoding)
-    (episode,) = episodes(spec, workspace)
-    name = run_id(spec.json(), episode.name)
-    if (out / RECORD).exists() and (out / "config.json").exists() and read(out / RECORD).id == name:
-        return _told(out, read(out / RECORD), dataset.notes)
-    saver = Saver(out / "checkpoints" / f"{name}.safetensors")
+    (job,) = resolve(request, workspace)
+    if (out / RECORD).exists() and (out / "config.json").exists() and read(out / RECORD).id == job.id:
+        return _result(out, read(out / RECORD), dataset.notes)
+    saver, episode = Saver(out / "checkpoints" / f"{job.id}.safetensors"), job.episode_in(workspace)
     watch.start(1, 0)
-    watch.begin(f"masked words of {len(dataset.domains)} domains", training_steps(spec))
+    watch.begin(f"masked words of {len(dataset.domains)} domains", job.steps)
     with locked(out):
         with stop_at_signal():
-            record, built = train(spec, episode, workspace, saver=saver, tick=watch.step)
+            record, assembly = train(job.spec, episode, workspace, saver=saver, tick=watch.step)
         watch.end(record)
-        record.analysis["before"] = _before(built, episode.stages[0])
-        notes = _write(built, out)
-        told = (*dataset.notes, *notes)
-        write_report([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=told)
+        record.analysis["before"] = _scores_before(assembly, episode.stages[0])
+        notes = (*dataset.notes, *_write_encoder(assembly, out))
+        write_report([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=notes)
         write_text(out / RECORD, record.text())
         saver.finish()
-    return _told(out, record, told)
+    return _result(out, record, notes)
 
 
-def _named(encoder: str) -> str:
-    """An encoder of the catalog, or a folder or a name on the hub without the `hf:` before it."""
+def _encoder_name(encoder: str) -> str:
+    """Return the name of an encoder of the catalog; other names are folders or hub names and get the prefix `hf:`."""
     return encoder if encoder in catalog.ENCODERS or encoder.startswith(("hf:", "auto")) else f"hf:{encoder}"
 
 
-def _check(folder: Path) -> None:
-    """A folder to write to is new, empty, or one that was written, or begun, here."""
+def _check_folder(folder: Path) -> None:
+    """Raise unless a folder is new, empty, or from an earlier call."""
     if folder.is_file():
-        raise BadInput(f"{folder} is a file: name a folder with --out")
-    there = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
-    if there and not any(name in there for name in OWN):
-        raise BadInput(f"{folder} holds other files ({there[0]}): name a new folder with --out")
+        raise BadInput(f"--out {folder} is a file: choose a folder")
+    files = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
+    if files and not any(name in files for name in OWN):
+        raise BadInput(f"--out {folder} holds other files ({files[0]}): choose a new folder")
 
 
-def _before(built: Assembly, stage: Stage) -> dict[str, Any]:
-    """What the network scored on the test texts before its first step."""
-    return score(built.make(), built.examples, stage.test, built.task, built.task.metrics)
+def _scores_before(assembly: Assembly, stage: Stage) -> dict[str, Any]:
+    """Return the scores of the untrained network on the test texts."""
+    return score(assembly.make(), assembly.examples, stage.test, assembly.task, assembly.task.metrics)
 
 
-def _write(built: Assembly, out: Path) -> list[str]:
-    model = built.deploy()
+def _write_encoder(assembly: Assembly, out: Path) -> list[str]:
+    """Write the encoder as a transformers checkpoint; return notes."""
+    model = assembly.deploy()
     assert isinstance(model.backbone, TextEncoder)
     assert isinstance(model.head, Vocabulary)
     if write_checkpoint(model.backbone, model.head, out):
         return []
-    return ["the encoder is written without its masked-word head: its family makes it otherwise, or it read a memory"]
+    return ["the encoder was written without its masked-word head, because its family or its memory does not allow one"]
 
 
-def _told(out: Path, record: RunRecord, notes: tuple[str, ...]) -> Pretraining:
+def _result(out: Path, record: RunRecord, notes: tuple[str, ...]) -> Pretraining:
     before = {domain: scores["nll"] for domain, scores in record.analysis["before"].items()}
     after = {domain: scores["nll"] for domain, scores in record.stages[-1]["test"].items()}
     return Pretraining(out, record, out / REPORT, before, after, notes)

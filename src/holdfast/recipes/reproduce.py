@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.comparison import not_analysed, training_data
 from holdfast.core.errors import Absent, BadInput
-from holdfast.core.files import cache_folder
 from holdfast.data.dataset import SPLITS, Dataset, join
 from holdfast.data.splits import rows_by_domain
 from holdfast.recipes.measure import Measurement, TableJob, gain_remarks, jobs_for, measure, remarks
@@ -17,12 +15,12 @@ from holdfast.recipes.recipe import Key, Recipe, load_recipe
 from holdfast.recipes.specs import SpecBuilder
 from holdfast.record import RunRecord
 from holdfast.report.page import write_report
-from holdfast.run.assemble import Workspace
+from holdfast.run.analyses import analysis_notes, choose_analyses
+from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
-from holdfast.run.many import run_all
 from holdfast.run.progress import ProgressListener
-from holdfast.run.settings import choose_analyses, choose_device, unfit
-from holdfast.run.train import episodes, training_domains
+from holdfast.run.resolve import Request, exclusion_reason, resolve, seed_list, training_domains
+from holdfast.run.workspace import Workspace, training_data
 from holdfast.spec import Spec
 
 ROW_SETTINGS = ("method", "neck", "plan", "task", "seed")  # the rows of a table define these
@@ -70,8 +68,7 @@ def reproduce(
     table = load_recipe(recipe)
     cells = table.choose(rows, columns)
     jobs = jobs_for(table, cells)
-    seed_list = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not seed_list:
+    if not seed_list(seeds):
         raise BadInput("nothing to run: give at least one seed")
     if not jobs:
         names = {cell.row.name for cell in cells}
@@ -81,15 +78,12 @@ def reproduce(
     options = {key: value for key, value in options.items() if value is not None}
     steps, encoder = options.pop("steps", steps), options.pop("encoder", encoder)
     _check_options(table, jobs, encoder, options)
-    used_device, folder = choose_device(device), cache_folder() if cache else None
     tasks = {name: table.task(name) for job in jobs for name in job.sets}
     analyses = choose_analyses(analyse, tasks.values())
     sets, absent = _read_all(tasks, data_dir=data_dir)
     by_sets = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}
-    workspaces = {
-        key: Workspace(job_dataset(job, sets, examples), device=used_device, cache=folder)
-        for key, job in by_sets.items()
-    }
+    shared = {"device": device, "cache": cache, "out": Path(out), "analyse": tuple(analyses)}
+    workspaces = {key: Workspace.open(job_dataset(job, sets, examples), **shared) for key, job in by_sets.items()}
     builder = SpecBuilder(table, jobs, encoder=encoder, steps=steps, options=options)
     reasons = {
         job.key: reason for job in jobs if (reason := missing_data(job, sets, absent) or missing_option(job, options))
@@ -101,7 +95,7 @@ def reproduce(
     runnable = [job for job in jobs if job.key not in reasons]
     if not runnable:
         raise BadInput(f"no row of {table.name} can be run here: {'; '.join(dict.fromkeys(reasons.values()))}")
-    records = _run(runnable, specs, seed_list, workspaces, Path(out), watch, analyses, engine)
+    records = _run(runnable, specs, seed_list(seeds), workspaces, watch, engine)
     measurements = measure(table, cells, records, reasons)
     runs = list({record.id: record for group in records.values() for record in group}.values())
     notes = (
@@ -109,7 +103,7 @@ def reproduce(
         *remarks(table, measurements),
         *gain_remarks(table, measurements),
         *(note for dataset in sets.values() for note in dataset.notes),
-        *not_analysed(runs, analyses),
+        *analysis_notes(runs, analyses),
     )
     title = f"Holdfast: {table.name}, published and measured"
     metric = str(table.settings["metric"])
@@ -174,8 +168,10 @@ def missing_option(job: TableJob, options: Mapping[str, Any]) -> str:
 
 def _equals_baseline(spec: Spec, workspace: Workspace) -> str:
     """Return why a row has too few domains or would train exactly as the baseline, or an empty string."""
-    sources = training_domains(episodes(spec, workspace), spec.select)
-    return unfit(spec.method, spec, sources).partition(" (")[0]  # without the fix, which the rows do not allow
+    sources = training_domains(workspace.episodes(spec), spec.select)
+    return exclusion_reason(spec.method, spec, sources).partition(" (")[
+        0
+    ]  # without the fix, which the rows do not allow
 
 
 def _run(
@@ -183,9 +179,7 @@ def _run(
     specs: Mapping[Key, Spec],
     seeds: Sequence[int],
     workspaces: Mapping[tuple[str, ...], Workspace],
-    out: Path,
     watch: ProgressListener | None,
-    analyse: Sequence[str],
     engine: Engine | None,
 ) -> dict[Key, list[RunRecord]]:
     """Return the records of every job; jobs that share data and plan run together, equal specs once."""
@@ -194,8 +188,9 @@ def _run(
         members = [job for job in jobs if (job.sets, job.plan) == group]
         seeded = [replace(specs[job.key], seed=seed) for job in members for seed in seeds]
         unique = list({str(spec.json()): spec for spec in seeded}.values())
-        workspace, only = workspaces[group[0]], members[0].only
-        done = run_all(unique, workspace, out, only=only, watch=watch, analyse=analyse, engine=engine)
+        workspace = workspaces[group[0]]
+        runs = resolve(Request(specs=unique, only=members[0].only), workspace)
+        done = run_all(runs, workspace, watch=watch, engine=engine)
         for job in members:
             spec = {**specs[job.key].json(), "seed": None}
             records[job.key] = [record for record in done if {**record.spec, "seed": None} == spec]

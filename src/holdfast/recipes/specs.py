@@ -10,9 +10,8 @@ from holdfast import catalog
 from holdfast.core.errors import unknown
 from holdfast.recipes.measure import TableJob
 from holdfast.recipes.recipe import Key, Recipe
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes
+from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
 SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols", "task": "tasks"}
@@ -61,7 +60,7 @@ class SpecBuilder:
         options = {key: _filled(value, job) for key, value in self.options.items() if self._applies(key, job)}
         encoder, device = self._encoder(job), workspace.device
         first = make_spec(workspace.dataset, encoder=encoder, device=device, settings={**settings, **options})
-        trained = [stage.train for episode in episodes(first, workspace) for stage in episode.stages]
+        trained = [stage.train for episode in workspace.episodes(first) for stage in episode.stages]
         domains, examples = max(map(len, trained)), max(sum(map(len, domains)) for domains in trained)
         budget = self.recipe.budgets.get(job.data, self.recipe.budget)
         if job.row.steps:

@@ -1,33 +1,31 @@
-"""What an engine tells whoever watches: a base that shows nothing."""
+"""Jobs and the interface of the engines that run them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from dataclasses import dataclass
+from typing import Protocol
 
 from holdfast import catalog
-from holdfast.catalog.plugins import UserParts
 from holdfast.core.errors import BadInput
 from holdfast.methods.base import Metrics
 from holdfast.protocols.plan import Episode
-from holdfast.record import RunRecord
-from holdfast.run.assemble import Workspace, assemble
+from holdfast.record import RunRecord, run_id
+from holdfast.run.assemble import assemble
 from holdfast.run.progress import ProgressListener
-from holdfast.run.train import Tick, episodes, launch_episode, record_path, training_steps
+from holdfast.run.train import Tick, run_episode, training_steps
+from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
-Outcome = RunRecord | BadInput
-TRIES = 5  # a run whose worker dies so often is the cause itself
+MAX_ATTEMPTS = 5  # a run whose worker dies this often is the cause itself
 
 
 @dataclass(frozen=True)
 class Job:
-    """A spec and the name of its episode; whoever runs it makes the rows anew, so that none of them travel."""
+    """One run: a spec and the name of one of its episodes.
+
+    It holds no rows, so it is cheap to send; a worker generates the episode from the spec.
+    """
 
     spec: Spec
     episode: str
@@ -35,8 +33,8 @@ class Job:
     stages: int = 1
 
     @staticmethod
-    def of(spec: Spec, episode: Episode, out: Path) -> Job:
-        return Job(spec, episode.name, record_path(spec, episode, out).stem, len(episode.stages))
+    def of(spec: Spec, episode: Episode) -> Job:
+        return Job(spec, episode.name, run_id(spec.json(), episode.name), len(episode.stages))
 
     @property
     def name(self) -> str:
@@ -46,87 +44,78 @@ class Job:
     def steps(self) -> int:
         return training_steps(self.spec) * self.stages
 
-    def lost(self) -> BadInput:
-        """What to say where its workers die again and again."""
+    def episode_in(self, workspace: Workspace) -> Episode:
+        """Return the episode with its rows."""
+        return next(episode for episode in workspace.episodes(self.spec) if episode.name == self.episode)
+
+    def worker_died(self) -> BadInput:
+        """Return the error for a job whose workers died `MAX_ATTEMPTS` times."""
         return BadInput(
-            f"{self.name} ended its worker {TRIES} times: it may need more memory than there is, so run fewer at once "
-            "or give it a smaller batch; what is finished is kept, and the same command goes on from there"
+            f"the worker process of {self.name} died {MAX_ATTEMPTS} times, possibly for lack of memory: use fewer "
+            "--jobs or a smaller --batch; finished runs are saved, and the same command resumes"
         )
 
 
-@dataclass(frozen=True)
-class Kit:
-    """Data, device and folders of many jobs: what a worker gets once."""
-
-    dataset: Any
-    device: str
-    cache: Path | None
-    out: Path
-    analyse: tuple[str, ...] = ()
-    threads: int = 1
-    user_parts: UserParts | None = None  # methods and encoders that user code registered
-    environment: dict[str, str] = field(default_factory=dict)  # the variables of this library, as the driver has them
-
-    @staticmethod
-    def of(workspace: Workspace, out: Path, analyse: Sequence[str], *, threads: int, device: str = "") -> Kit:
-        own = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST")}
-        cache = None if workspace.cache is None else workspace.cache.resolve()
-        device, registered = device or workspace.device.type, catalog.user_parts()
-        return Kit(workspace.dataset, device, cache, out.resolve(), tuple(analyse), threads, registered, own)
-
-    def workspace(self) -> Workspace:
-        """The workshop of a worker, whose runs share what they prepare."""
-        os.environ.update(self.environment)
-        if self.user_parts is not None:
-            self.user_parts.install()
-        torch.set_num_threads(self.threads)
-        return Workspace(self.dataset, device=torch.device(self.device), cache=self.cache)
-
-
+Outcome = RunRecord | BadInput
 Outcomes = Generator[tuple[Job, Outcome], None, None]
 
 
 class Engine(Protocol):
-    """Runs jobs somewhere and gives what became of each, in any order; closed early, it leaves nothing running."""
+    """Runs jobs and yields their outcomes in any order; if it is closed early, no process keeps running."""
 
-    def run(
-        self, jobs: Sequence[Job], workspace: Workspace, out: Path, *, watch: ProgressListener, analyse: Sequence[str]
-    ) -> Outcomes: ...
+    def run(self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener) -> Outcomes: ...
 
 
-def do(job: Job, workspace: Workspace, out: Path, *, tick: Tick | None, analyse: Sequence[str] = ()) -> Outcome:
-    """Run a job to its record, or to the sentence that says why there is none."""
+def run_job(job: Job, workspace: Workspace, *, tick: Tick | None) -> Outcome:
+    """Run a job; return its record, or the error that stopped it."""
     try:
-        return launch_episode(job.spec, _episode(job, workspace), workspace, out, tick=tick, analyse=analyse)
+        return run_episode(job.spec, job.episode_in(workspace), workspace, tick=tick)
     except BadInput as error:
         return error
 
 
-def share_features(jobs: Sequence[Job], workspace: Workspace) -> None:
-    """Fill the cache with what many workers would otherwise each compute: features, decoded images."""
+def worker_workspace(
+    jobs: Sequence[Job], workspace: Workspace, *, threads: int, device: str = "", warm_cache: bool = True
+) -> Workspace:
+    """Return the workspace to send to worker processes, after caching what they would otherwise all compute."""
+    _check_importable(jobs)
+    if warm_cache:
+        cache_inputs(jobs, workspace)
+    return workspace.for_worker(threads=threads, device=device)
+
+
+def cache_inputs(jobs: Sequence[Job], workspace: Workspace) -> None:
+    """Fill the cache with features of frozen encoders and decoded images, once per encoder."""
     seen = set()
     for job in jobs:
         spec = job.spec
         key = (spec.encoder, str(spec.encoder_args), spec.tune)
-        kept = workspace.cache is not None and (spec.tune == "frozen" or workspace.dataset.raw.kind == "image")
-        if kept and key not in seen:
+        cached = workspace.cache is not None and (spec.tune == "frozen" or workspace.dataset.raw.kind == "image")
+        if cached and key not in seen:
             seen.add(key)
-            assemble(spec, _episode(job, workspace), workspace)
+            assemble(spec, job.episode_in(workspace), workspace)
 
 
-def _episode(job: Job, workspace: Workspace) -> Episode:
-    return next(each for each in episodes(job.spec, workspace) if each.name == job.episode)
+def _check_importable(jobs: Sequence[Job]) -> None:
+    """Raise for methods of user code that another process cannot import."""
+    for method in dict.fromkeys(job.spec.method for job in jobs):
+        for name, entry in catalog.unwrap("methods", method):
+            if entry.target.startswith("__main__:") or "<locals>" in entry.target:
+                raise BadInput(
+                    f"method '{name}' ({entry.target}) cannot be imported by worker processes: define it at the top "
+                    "level of a module, or run with one job in this process"
+                )
 
 
-class Counted:
-    """A tick that counts steps and tells them at most every few seconds, so that many runs tell little."""
+class StepReporter:
+    """A tick that counts steps and reports the count at most every few seconds."""
 
-    def __init__(self, tell: Callable[[int], None], now: Callable[[], float], every: float) -> None:
-        self.tell, self.now, self.every = tell, now, every
-        self.steps, self.last = 0, now()
+    def __init__(self, report: Callable[[int], None], clock: Callable[[], float], every: float) -> None:
+        self.report, self.clock, self.every = report, clock, every
+        self.steps, self.last = 0, clock()
 
     def __call__(self, metrics: Metrics) -> None:
         self.steps += 1
-        if (now := self.now()) - self.last >= self.every:
+        if (now := self.clock()) - self.last >= self.every:
             self.last = now
-            self.tell(self.steps)
+            self.report(self.steps)

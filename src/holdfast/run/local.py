@@ -1,4 +1,4 @@
-"""Many runs on this machine: one after another in this process, or several at once in processes of their own."""
+"""Engine for this machine: one run after another in this process, or several at once in worker processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,166 +17,152 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
-from holdfast.run.assemble import Workspace
-from holdfast.run.jobs import TRIES, Job, Kit, Outcomes, do, share_features
+from holdfast.run.jobs import MAX_ATTEMPTS, Job, Outcomes, run_job, worker_workspace
 from holdfast.run.progress import ProgressListener
+from holdfast.run.workspace import Workspace
+
+STOP_SECONDS = 60.0  # time that a worker has to finish its step and save
+POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
 
 
 @dataclass(frozen=True)
 class Local:
-    """So many runs at once; 0 is one a core, or on GPUs one a GPU."""
+    """At most `jobs` runs at once; 0 means one per core, or one per GPU."""
 
     jobs: int = 1
 
-    def run(
-        self, jobs: Sequence[Job], workspace: Workspace, out: Path, *, watch: ProgressListener, analyse: Sequence[str]
-    ) -> Outcomes:
-        count = min(self.jobs or places(workspace.device), len(jobs))
-        if count > 1:
-            yield from at_once(
-                jobs, workspace, out, watch=watch, analyse=analyse, count=count, threads=max(1, cores() // count)
-            )
-            return
+    def run(self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
+        count = min(self.jobs or parallel_runs(workspace.device), len(jobs))
         with stop_at_signal():
+            if count > 1:
+                yield from _in_workers(jobs, workspace, watch=watch, count=count)
+                return
             for job in jobs:
                 stop_all_if_requested()
                 watch.begin(job.name, job.steps)
-                yield job, do(job, workspace, out, tick=watch.step, analyse=analyse)
+                yield job, run_job(job, workspace, tick=watch.step)
 
 
-def local(jobs: str) -> Local:
-    """What `--jobs` says: a number, or auto."""
-    if jobs == "auto":
+def parse_jobs(text: str) -> Local:
+    """Return the engine for the value of `--jobs`: a number or `auto`."""
+    if text == "auto":
         return Local(0)
-    if not jobs.isdecimal() or not int(jobs):
-        raise BadInput(f"--jobs takes a number of runs at once, 1 or more, or auto, not '{jobs}'")
-    return Local(int(jobs))
+    if not text.isdecimal() or not int(text):
+        raise BadInput(f"--jobs must be auto or a number of runs at once, at least 1; got '{text}'")
+    return Local(int(text))
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def places(device: torch.device) -> int:
-    """How many runs keep this machine busy without fighting."""
+def parallel_runs(device: torch.device) -> int:
+    """Return the number of runs that use this machine fully: one per GPU, or one per core."""
     return torch.cuda.device_count() if device.type == "cuda" else cores()
 
 
-PATIENCE = 60.0  # seconds that a worker which was asked to stop may take to end its step and save
-LOOK = 0.2  # seconds between looks at whether we were asked to stop
-
-
-def at_once(
-    jobs: Sequence[Job],
-    workspace: Workspace,
-    out: Path,
-    *,
-    watch: ProgressListener,
-    analyse: Sequence[str],
-    count: int,
-    threads: int,
-) -> Outcomes:
-    """The outcome of each job as it comes; a job whose worker died is asked for again, and goes on where it was."""
-    with stop_at_signal():
-        share_features(jobs, workspace)
-        kit = Kit.of(workspace, out, analyse, threads=threads)
-        waiting, died = deque(jobs), Counter()
-        crew = [_Worker(kit, at) for at in range(count)]
-        try:
-            while waiting or any(worker.job for worker in crew):
-                stop_if_requested()
-                for worker in crew:
-                    if worker.job is None and waiting:
-                        worker.begin(waiting.popleft())
-                ready = wait([worker.line for worker in crew if worker.job], LOOK)
-                for worker in [each for each in crew if each.line in ready]:
-                    job = worker.job
-                    assert job is not None
-                    try:
-                        kind, told = worker.line.recv()
-                    except (EOFError, ConnectionError):
-                        crew[crew.index(worker)] = worker.anew()
-                        died[job.id] += 1
-                        if died[job.id] >= TRIES:
-                            yield job, job.lost()
-                        else:
-                            waiting.appendleft(job)
-                        continue
-                    if kind == "steps":
-                        watch.worker_steps(job.id, job.name, told, job.steps)
-                    elif kind == "broken":
-                        raise RuntimeError(f"{job.name} failed in a worker:\n{told}")
+def _in_workers(jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, count: int) -> Outcomes:
+    """Yield outcomes as they arrive; a job whose worker died is queued again and resumes from its checkpoint."""
+    shared = worker_workspace(jobs, workspace, threads=max(1, cores() // count))
+    waiting, deaths = deque(jobs), Counter()
+    workers = [_Worker(shared, index) for index in range(count)]
+    try:
+        while waiting or any(worker.job for worker in workers):
+            stop_if_requested()
+            for worker in workers:
+                if worker.job is None and waiting:
+                    worker.begin(waiting.popleft())
+            ready = wait([worker.connection for worker in workers if worker.job], POLL_SECONDS)
+            for worker in [worker for worker in workers if worker.connection in ready]:
+                job = worker.job
+                assert job is not None
+                try:
+                    kind, content = worker.connection.recv()
+                except (EOFError, ConnectionError):
+                    workers[workers.index(worker)] = worker.restarted()
+                    deaths[job.id] += 1
+                    if deaths[job.id] >= MAX_ATTEMPTS:
+                        yield job, job.worker_died()
                     else:
-                        worker.job = None
-                        watch.worker_steps(job.id, job.name, job.steps, job.steps)
-                        if isinstance(told, RunRecord):
-                            watch.begin(job.name, job.steps)
-                        yield job, told
-        finally:
-            _end(crew)
+                        waiting.appendleft(job)
+                    continue
+                if kind == "steps":
+                    watch.worker_steps(job.id, job.name, content, job.steps)
+                elif kind == "failed":
+                    raise RuntimeError(f"{job.name} failed in a worker:\n{content}")
+                else:
+                    worker.job = None
+                    watch.worker_steps(job.id, job.name, job.steps, job.steps)
+                    if isinstance(content, RunRecord):
+                        watch.begin(job.name, job.steps)
+                    yield job, content
+    finally:
+        _stop(workers)
 
 
 class _Worker:
-    """One process, the line to it, and the job that it has; begun when it gets its first job."""
+    """A worker process, the connection to it, and its current job."""
 
-    def __init__(self, kit: Kit, at: int) -> None:
-        self.kit, self.at = kit, at
+    def __init__(self, workspace: Workspace, index: int) -> None:
+        self.workspace, self.index = workspace, index
         self.job: Job | None = None
-        self.line, theirs = Pipe()
+        self.connection, other_end = Pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.run.worker", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=_environment(kit, at),
+            [sys.executable, "-m", "holdfast.run.worker", str(other_end.fileno())],
+            pass_fds=[other_end.fileno()],
+            env=_environment(workspace, index),
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C comes to the driver, which asks its workers to stop
+            start_new_session=True,  # Ctrl-C reaches the driver only, which stops its workers
         )
-        theirs.close()
-        _send(self.line, kit)
+        other_end.close()
+        _send(self.connection, workspace)
 
     def begin(self, job: Job) -> None:
         self.job = job
-        _send(self.line, job)
+        _send(self.connection, job)
 
-    def anew(self) -> _Worker:
+    def restarted(self) -> _Worker:
         self.close()
-        return _Worker(self.kit, self.at)
+        return _Worker(self.workspace, self.index)
 
     def close(self) -> None:
-        self.line.close()
+        self.connection.close()
         self.process.kill()
         self.process.wait()
 
 
-def _send(line: Connection, thing: Any) -> None:
+def _send(connection: Connection, message: Any) -> None:
     try:
-        line.send(thing)
+        connection.send(message)
     except ConnectionError:
-        return  # it died; the next look at the line finds that, and starts another
+        return  # the worker died, which the next `recv` notices
 
 
-def _environment(kit: Kit, at: int) -> dict[str, str]:
-    """Threads of its own share alone, and one of the GPUs that this process sees."""
-    told = {name: str(kit.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    if kit.device == "cuda":
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
-        told["CUDA_VISIBLE_DEVICES"] = seen.split(",")[at % len(seen.split(","))]
-    path = os.pathsep.join(dict.fromkeys(part for part in sys.path if part))
-    return {**os.environ, **told, "PYTHONPATH": path}
+def _environment(workspace: Workspace, index: int) -> dict[str, str]:
+    """Return the environment of a worker: its share of the threads, and one of the visible GPUs."""
+    assert workspace.worker is not None
+    threads = str(workspace.worker.threads)
+    variables = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    if workspace.device.type == "cuda":
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+        variables["CUDA_VISIBLE_DEVICES"] = gpus.split(",")[index % len(gpus.split(","))]
+    path = os.pathsep.join(dict.fromkeys(folder for folder in sys.path if folder))
+    return {**os.environ, **variables, "PYTHONPATH": path}
 
 
-def _end(crew: Sequence[_Worker]) -> None:
-    """Let those that have a job save it, and leave no process behind."""
+def _stop(workers: Sequence[_Worker]) -> None:
+    """Let workers with a job save it, then end all processes."""
     try:
-        for worker in crew:
-            _send(worker.line, None)
-        until = time.monotonic() + PATIENCE
-        for worker in crew:
+        for worker in workers:
+            _send(worker.connection, None)
+        deadline = time.monotonic() + STOP_SECONDS
+        for worker in workers:
             if worker.job is not None:
                 try:
-                    worker.process.wait(max(0.0, until - time.monotonic()))
+                    worker.process.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     continue
     finally:
-        for worker in crew:
+        for worker in workers:
             worker.close()

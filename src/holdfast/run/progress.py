@@ -1,4 +1,4 @@
-"""A watch that also writes scalars down: what each step says while it trains, validations when a run has its record."""
+"""Progress callbacks of runs, and a listener that logs scalars to TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -15,98 +15,90 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.base import Metrics
 from holdfast.record import RunRecord
 
-EVERY = 25  # steps whose numbers are fetched from the device at once
+FLUSH_STEPS = 25  # steps whose metrics are copied from the device together
 
 
 class ProgressListener:
-    """Override what you want to show; every call is cheap and may be ignored."""
+    """Callbacks that do nothing; override those you need."""
 
     def encoding(self, done: int, total: int) -> None:
-        """Features of a frozen encoder are being computed."""
+        """Features of `done` of `total` examples are computed."""
 
     def start(self, total: int, finished: int) -> None:
-        """So many runs are asked for, of which so many have a record already."""
+        """The runs start; `finished` of `total` have a record already."""
 
     def begin(self, name: str, steps: int) -> None:
-        """A run begins."""
+        """A run starts."""
 
     def step(self, metrics: Metrics) -> None:
-        """A step of the current run was taken."""
+        """The current run took a training step."""
 
     def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
-        """Of several runs at once, the one with this record has taken so many of its steps; all, when it is over."""
+        """A run in a worker process took `done` of `steps` steps; `id` is that of its record."""
 
     def end(self, record: RunRecord) -> None:
-        """The current run has its record."""
+        """A run has its record."""
 
 
 @contextmanager
-def logged(watch: ProgressListener, log: str | None, folder: Path) -> Iterator[ProgressListener]:
-    """The watch itself, or one that writes to what `log` names as well; a run that is stopped keeps what it wrote."""
+def with_logging(watch: ProgressListener, log: str | None, folder: Path) -> Iterator[ProgressListener]:
+    """Yield a listener that also logs scalars if `log` names a destination; an interrupted run keeps its log."""
     if log is None or not processes.is_first():
         yield watch
         return
-    made = Logged(watch, open_sink(log, folder))
+    listener = LoggingListener(watch, open_log(log, folder))
     try:
-        yield made
+        yield listener
     finally:
-        made.close()
+        listener.close()
 
 
-class Logged(ProgressListener):
-    """Passes everything on to another watch.
+class LoggingListener(ProgressListener):
+    """Logs training metrics and validations, and forwards every call to another listener.
 
-    Steps of training are counted from where this attempt began; validations have the steps of the record.
+    Training steps are counted from the start of this attempt; validations have the steps of the record.
     """
 
-    def __init__(self, watch: ProgressListener, sink: Sink) -> None:
-        self.watch, self.sink = watch, sink
-        self.steps, self.waiting, self.running = 0, [], False
-
-    def encoding(self, done: int, total: int) -> None:
-        self.watch.encoding(done, total)
-
-    def start(self, total: int, finished: int) -> None:
-        self.watch.start(total, finished)
+    def __init__(self, watch: ProgressListener, log: ScalarLog) -> None:
+        self.watch, self.log = watch, log
+        self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
+        self.steps, self.pending, self.running = 0, [], False
 
     def begin(self, name: str, steps: int) -> None:
-        self.close()  # one that diverged has no end
+        self.close()  # a run that diverged has no end
         self.watch.begin(name, steps)
-        self.steps, self.waiting, self.running = 0, [], True
-        self.sink.begin(name)
+        self.steps, self.pending, self.running = 0, [], True
+        self.log.begin(name)
 
     def step(self, metrics: Metrics) -> None:
         self.watch.step(metrics)
         self.steps += 1
-        self.waiting.append((self.steps, metrics))
-        if len(self.waiting) >= EVERY:
+        self.pending.append((self.steps, metrics))
+        if len(self.pending) >= FLUSH_STEPS:
             self._flush()
-
-    def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
-        self.watch.worker_steps(id, name, done, steps)
 
     def end(self, record: RunRecord) -> None:
         self._flush()
         for step, values in validations(record):
-            self.sink.scalars(values, step)
+            self.log.scalars(values, step)
         self.close()
         self.watch.end(record)
 
     def close(self) -> None:
-        """Write what waits, and end the run if one is under way."""
+        """Write pending metrics and end the current run, if there is one."""
         if self.running:
             self.running = False
             self._flush()
-            self.sink.end()
+            self.log.end()
 
     def _flush(self) -> None:
-        for step, metrics in self.waiting:
-            self.sink.scalars({f"train/{name}": float(value) for name, value in metrics.items()}, step)
-        self.waiting = []
+        for step, metrics in self.pending:
+            self.log.scalars({f"train/{name}": float(value) for name, value in metrics.items()}, step)
+        self.pending = []
 
 
 def validations(record: RunRecord) -> Iterator[tuple[int, dict[str, float]]]:
-    """Score and risk of each domain at each validation, its step counted over phases and stages."""
+    """Yield score and loss per domain at every validation; steps are counted across phases and stages."""
     before = 0
     for stage in record.stages:
         phase, last = None, 0
@@ -114,14 +106,14 @@ def validations(record: RunRecord) -> Iterator[tuple[int, dict[str, float]]]:
             if check["phase"] != phase:
                 phase, before, last = check["phase"], before + last, 0
             last = check["step"]
-            told = {f"valid/{name}": value for name, value in record.validations(check).items() if value is not None}
-            told |= {f"risk/{name}": value for name, value in check["loss"].items()}
-            yield before + last, {name: value for name, value in told.items() if math.isfinite(value)}
+            values = {f"valid/{name}": value for name, value in record.validations(check).items() if value is not None}
+            values |= {f"risk/{name}": value for name, value in check["loss"].items()}
+            yield before + last, {name: value for name, value in values.items() if math.isfinite(value)}
         before += last
 
 
-class Sink(Protocol):
-    """Takes named numbers, run after run."""
+class ScalarLog(Protocol):
+    """Stores named numbers, one run after another."""
 
     def begin(self, name: str) -> None: ...
 
@@ -130,40 +122,40 @@ class Sink(Protocol):
     def end(self) -> None: ...
 
 
-def open_sink(text: str, folder: Path) -> Sink:
-    """`tensorboard` writes to the folder, `tensorboard:DIR` there; `mlflow:URI` sends to that server or store."""
-    kind, _, place = text.partition(":")
+def open_log(text: str, folder: Path) -> ScalarLog:
+    """Open `tensorboard` (writes to `folder`), `tensorboard:DIR` or `mlflow:URI`."""
+    kind, _, location = text.partition(":")
     if kind == "tensorboard":
-        return TensorBoard(Path(place) if place else folder)
-    if kind == "mlflow" and place:
-        return MLflow(place)
+        return TensorBoard(Path(location) if location else folder)
+    if kind == "mlflow" and location:
+        return MLflow(location)
     raise BadInput(f"--log takes tensorboard, tensorboard:DIR or mlflow:URI, not '{text}'")
 
 
 class TensorBoard:
-    """One folder of event files a run."""
+    """One folder of event files per run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._writer: Any = None
-        self._make = _module("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._make = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter
 
     def begin(self, name: str) -> None:
-        self._writer = self._make(str(self.folder / _plain(name)))
+        self._writer = self._make(str(self.folder / _safe_name(name)))
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(_plain(name), value, step)
+            self._writer.add_scalar(_safe_name(name), value, step)
 
     def end(self) -> None:
         self._writer.close()
 
 
 class MLflow:
-    """One run of the experiment `holdfast` a run."""
+    """One MLflow run per run, in the experiment `holdfast`."""
 
     def __init__(self, uri: str) -> None:
-        self._mlflow = _module("mlflow", "mlflow")
+        self._mlflow = _import("mlflow", "mlflow")
         self._mlflow.set_tracking_uri(uri)
         self._mlflow.set_experiment("holdfast")
 
@@ -171,19 +163,19 @@ class MLflow:
         self._mlflow.start_run(run_name=name)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        self._mlflow.log_metrics({_plain(name): value for name, value in values.items()}, step=step)
+        self._mlflow.log_metrics({_safe_name(name): value for name, value in values.items()}, step=step)
 
     def end(self) -> None:
         self._mlflow.end_run()
 
 
-def _module(name: str, package: str) -> Any:
+def _import(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise BadInput(f"--log {package} needs the package {package}: run `pip install 'holdfast[log]'`") from error
 
 
-def _plain(name: str) -> str:
-    """Only what both take in names and folders."""
+def _safe_name(name: str) -> str:
+    """Replace characters that TensorBoard, MLflow or a file system rejects."""
     return re.sub(r"[^\w./ -]", "_", name).replace(" ", "-")

@@ -1,4 +1,4 @@
-"""Many runs on a Ray cluster: one task a run, tried again where a worker or a node dies, from its last checkpoint."""
+"""Engine for a Ray cluster: one task per run, retried from its last checkpoint if a worker or a node dies."""
 
 from __future__ import annotations
 
@@ -9,100 +9,96 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
-from holdfast.run.assemble import Workspace
-from holdfast.run.jobs import TRIES, Counted, Job, Kit, Outcome, Outcomes, do, share_features
+from holdfast.run.jobs import MAX_ATTEMPTS, Job, Outcome, Outcomes, StepReporter, run_job, worker_workspace
 from holdfast.run.progress import ProgressListener
+from holdfast.run.workspace import Workspace
 
-WINDOW = 1000  # tasks that the cluster knows of at once; the others wait in the driver
-LOOK = 0.2  # seconds between looks at whether we were asked to stop
-TOGETHER = 8  # outcomes that are taken at once where runs are so short that many end between two looks
-PROGRESS_INTERVAL = 2.0  # seconds between two words of a run about its steps
-LONG = 10.0  # seconds without an outcome after which runs are worth asking for their steps
-PATIENCE = 60.0  # seconds that runs which were asked to stop may take to end their step and save
-QUIET = {
+MAX_SUBMITTED = 1000  # tasks that the cluster knows at once; the others wait in the driver
+POLL_SECONDS = 0.2  # interval at which a request to stop is noticed
+OUTCOMES_PER_POLL = 8
+PROGRESS_INTERVAL = 2.0  # interval between two reports of the steps of a run
+LONG_RUN_SECONDS = 10.0  # time without an outcome after which runs report their steps
+STOP_SECONDS = 60.0  # time that runs have to finish their step and save
+ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a run without a GPU sees none, and Ray need not say so
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning that runs without a GPU see none
 }
 
 
 @dataclass(frozen=True)
 class Ray:
-    """A cluster by its address, or one on this machine for the while; what each run is given of it.
+    """A cluster at an address, or a temporary one on this machine, and the resources per run.
 
-    `gpus` may be a part of one; None is one where the driver's device is a GPU.
+    `gpus` may be fractional; None means one if the driver's device is a GPU, otherwise none.
     """
 
     address: str | None = None
     cpus: float = 1.0
     gpus: float | None = None
 
-    def run(
-        self, jobs: Sequence[Job], workspace: Workspace, out: Path, *, watch: ProgressListener, analyse: Sequence[str]
-    ) -> Outcomes:
+    def run(self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
         if not jobs:
             return
         gpus = float(workspace.device.type == "cuda") if self.gpus is None else self.gpus
-        device = "cuda" if gpus else "cpu"
-        if device == workspace.device.type:
-            share_features(jobs, workspace)
-        kit = Kit.of(workspace, out, analyse, threads=max(1, int(self.cpus)), device=device)
+        device, threads = "cuda" if gpus else "cpu", max(1, int(self.cpus))
+        warm_cache = device == workspace.device.type
+        shared = worker_workspace(jobs, workspace, threads=threads, device=device, warm_cache=warm_cache)
         with _connected(self.address) as ray, stop_at_signal():
             self._check(ray, gpus)
-            task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=gpus, max_retries=TRIES - 1)
-            yield from _Driver(ray, task, kit, watch).run(jobs)
+            task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=gpus, max_retries=MAX_ATTEMPTS - 1)
+            yield from _Driver(ray, task, shared, watch).run(jobs)
 
     def _check(self, ray: Any, gpus: float) -> None:
-        """A run that no node of the cluster can hold would wait for ever."""
+        """Raise if no node has the resources of a run, which would wait forever."""
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(n.get("CPU", 0) >= self.cpus and n.get("GPU", 0) >= gpus for n in nodes):
-            has = "; ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
+            resources = "; ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
             raise BadInput(
-                f"no node of the cluster has {self.cpus:g} CPUs and {gpus:g} GPUs for a run (there are {has}): "
-                "ask for less with --cpus and --gpus"
+                f"no node of the Ray cluster has {self.cpus:g} CPUs and {gpus:g} GPUs for a run (nodes: {resources}): "
+                "lower --cpus or --gpus"
             )
 
 
 class _Driver:
-    """Submits, watches, and cleans up behind itself."""
+    """Submits tasks, collects outcomes, and cancels what is left when it is closed."""
 
-    def __init__(self, ray: Any, task: Any, kit: Kit, watch: ProgressListener) -> None:
+    def __init__(self, ray: Any, task: Any, workspace: Any, watch: ProgressListener) -> None:
         self.ray, self.task, self.watch = ray, task, watch
-        self.kit = ray.put(kit)
-        self.place, self.board = Place(self.kit.hex()), None
-        self.under_way: dict[Any, Job] = {}  # by the reference to the outcome
-        self.looked = self.heard = time.monotonic()
+        self.workspace = ray.put(workspace)
+        self.channel, self.actor = StepChannel(self.workspace.hex()), None
+        self.running: dict[Any, Job] = {}  # by the reference to the outcome
+        self.last_poll = self.last_outcome = time.monotonic()
 
     def run(self, jobs: Sequence[Job]) -> Outcomes:
         waiting = iter(jobs)
         try:
-            while self._submit(waiting) or self.under_way:
+            while self._submit(waiting) or self.running:
                 stop_if_requested()
-                few = min(TOGETHER, len(self.under_way))
-                ready, _ = self.ray.wait(list(self.under_way), num_returns=few, timeout=LOOK)
-                for each in ready:
-                    self.heard = time.monotonic()
-                    job = self.under_way.pop(each)
-                    outcome = self._outcome(each, job)
+                count = min(OUTCOMES_PER_POLL, len(self.running))
+                ready, _ = self.ray.wait(list(self.running), num_returns=count, timeout=POLL_SECONDS)
+                for reference in ready:
+                    self.last_outcome = time.monotonic()
+                    job = self.running.pop(reference)
+                    outcome = self._outcome(reference, job)
                     self.watch.worker_steps(job.id, job.name, job.steps, job.steps)
                     if isinstance(outcome, RunRecord):
                         self.watch.begin(job.name, job.steps)
                     yield job, outcome
-                self._look()
+                self._poll_steps()
         finally:
-            self._end()
+            self._stop()
 
     def _submit(self, waiting: Iterator[Job]) -> bool:
-        """Fill the window; whether anything was submitted."""
-        before = len(self.under_way)
-        while len(self.under_way) < WINDOW and (job := next(waiting, None)) is not None:
-            self.under_way[self.task.remote(job, [self.kit], self.place)] = job
-        return len(self.under_way) > before
+        """Submit up to `MAX_SUBMITTED` tasks; return whether any was submitted."""
+        before = len(self.running)
+        while len(self.running) < MAX_SUBMITTED and (job := next(waiting, None)) is not None:
+            self.running[self.task.remote(job, [self.workspace], self.channel)] = job
+        return len(self.running) > before
 
     def _outcome(self, reference: Any, job: Job) -> Outcome:
         known = self.ray.exceptions
@@ -111,108 +107,110 @@ class _Driver:
         except known.RayTaskError as error:
             raise RuntimeError(f"{job.name} failed in a worker:\n{error}") from None
         except (known.WorkerCrashedError, known.NodeDiedError, known.OutOfMemoryError, known.ObjectLostError):
-            return job.lost()
+            return job.worker_died()
 
-    def _look(self) -> None:
-        """Pass on how far the runs are."""
-        if time.monotonic() - self.looked >= PROGRESS_INTERVAL:
-            self.looked = time.monotonic()
-            if self.board is None and self.looked - self.heard >= LONG:
-                self.board = self.place.put_up()
-            told = {} if self.board is None else self.ray.get(self.board.take.remote())
-            for job in self.under_way.values():
-                if job.id in told:
-                    self.watch.worker_steps(job.id, job.name, told[job.id], job.steps)
+    def _poll_steps(self) -> None:
+        """Forward the step counts of long runs to the listener."""
+        if time.monotonic() - self.last_poll >= PROGRESS_INTERVAL:
+            self.last_poll = time.monotonic()
+            if self.actor is None and self.last_poll - self.last_outcome >= LONG_RUN_SECONDS:
+                self.actor = self.channel.open()
+            steps = {} if self.actor is None else self.ray.get(self.actor.take.remote())
+            for job in self.running.values():
+                if job.id in steps:
+                    self.watch.worker_steps(job.id, job.name, steps[job.id], job.steps)
 
-    def _end(self) -> None:
-        """Where runs are under way, let them save; none goes on without us."""
-        for reference in self.under_way:
+    def _stop(self) -> None:
+        """Cancel running tasks, which save their state, and kill those that take too long."""
+        for reference in self.running:
             self.ray.cancel(reference, force=False)
-        left, until = list(self.under_way), time.monotonic() + PATIENCE
-        while left and time.monotonic() < until:
-            _, left = self.ray.wait(left, num_returns=len(left), timeout=LOOK)
-        for reference in left:
+        remaining, deadline = list(self.running), time.monotonic() + STOP_SECONDS
+        while remaining and time.monotonic() < deadline:
+            _, remaining = self.ray.wait(remaining, num_returns=len(remaining), timeout=POLL_SECONDS)
+        for reference in remaining:
             self.ray.cancel(reference, force=True)
-        if self.board is not None:
-            self.ray.kill(self.board)
+        if self.actor is not None:
+            self.ray.kill(self.actor)
 
 
-_shops: dict[str, tuple[Kit, Workspace]] = {}  # of this worker process: one, that of the last kit
+_workspaces: dict[str, Workspace] = {}  # the newest workspace of this worker process, by the key of its driver
 
 
-def _task(job: Job, kits: list[Any], place: Place) -> Outcome:
-    """A run on a node; its process keeps the data for the next."""
-    if place.key not in _shops:
-        _shops.clear()
-        kit = importlib.import_module("ray").get(kits[0])
-        _shops[place.key] = (kit, kit.workspace())
-    kit, workspace = _shops[place.key]
-    tick = Counted(lambda steps: place.tell(job.id, steps), time.monotonic, PROGRESS_INTERVAL)
-    with stop_at_signal():  # a task that is cancelled gets what Ctrl-C gives: it saves and ends
+def _task(job: Job, workspaces: list[Any], channel: StepChannel) -> Outcome:
+    """Run a job on a node; its process keeps the workspace for the next job."""
+    if channel.key not in _workspaces:
+        _workspaces.clear()
+        workspace = importlib.import_module("ray").get(workspaces[0])
+        workspace.worker.install()
+        _workspaces[channel.key] = workspace
+    tick = StepReporter(lambda steps: channel.report(job.id, steps), time.monotonic, PROGRESS_INTERVAL)
+    with stop_at_signal():  # Ray cancels a task with SIGINT: it saves and ends
         try:
-            return do(job, workspace, kit.out, tick=tick, analyse=kit.analyse)
+            return run_job(job, _workspaces[channel.key], tick=tick)
         except Interrupted:
-            return BadInput(f"{job.name} was asked to stop")
+            return BadInput(f"{job.name} was stopped")
 
 
 @contextmanager
 def _connected(address: str | None) -> Iterator[Any]:
-    """Ray, connected to a cluster of the user's, or to one on this machine that ends with us."""
-    for name, value in QUIET.items():
+    """Connect to the user's cluster, or start one on this machine for the duration of the context."""
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
         raise BadInput("--engine ray needs the package ray: run `pip install 'holdfast[ray]'`") from error
-    ours = not ray.is_initialized()
-    if ours:
-        where = address or os.environ.get("RAY_ADDRESS") or "local"
-        alone = {"include_dashboard": False} if where == "local" else {}
+    initialized = ray.is_initialized()
+    if not initialized:
+        location = address or os.environ.get("RAY_ADDRESS") or "local"
+        options = {"include_dashboard": False} if location == "local" else {}
         try:
-            ray.init(where, logging_level=logging.ERROR, log_to_driver=False, **alone)
+            ray.init(location, logging_level=logging.ERROR, log_to_driver=False, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            told = " ".join(str(error).split())[:300]
-            raise BadInput(f"no Ray cluster answers at {where} ({told}): start one, or leave --address out") from error
+            reason = " ".join(str(error).split())[:300]
+            raise BadInput(
+                f"no Ray cluster answers at --address {location} ({reason}): start one, or leave --address out"
+            ) from error
     try:
         yield ray
     finally:
-        if ours:
+        if not initialized:
             ray.shutdown()
 
 
-class Board:
-    """An actor of Ray beside the driver; runs that last long tell it their steps now and then."""
+class StepCounts:
+    """Ray actor on the driver's node that collects the step counts of long runs."""
 
     def __init__(self) -> None:
         self.steps: dict[str, int] = {}
 
-    def tell(self, id: str, steps: int) -> None:
+    def report(self, id: str, steps: int) -> None:
         self.steps[id] = steps
 
     def take(self) -> dict[str, int]:
-        """What was told since the last time."""
-        told, self.steps = self.steps, {}
-        return told
+        """Return the counts reported since the last call."""
+        steps, self.steps = self.steps, {}
+        return steps
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a board hangs once the driver has put it up: short runs need none."""
+class StepChannel:
+    """How tasks reach the step counts of their driver, which opens the channel only for long runs."""
 
-    key: str  # what tells the runs of one driver from those of another
+    key: str  # identifies the driver
 
-    def put_up(self) -> Any:
-        """The board, beside whoever calls this and gone with it."""
+    def open(self) -> Any:
+        """Start the actor on this node; it ends with the calling process."""
         ray = importlib.import_module("ray")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         here = strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        return ray.remote(Board).options(name=self._name, num_cpus=0, scheduling_strategy=here).remote()
+        return ray.remote(StepCounts).options(name=self._name, num_cpus=0, scheduling_strategy=here).remote()
 
-    def tell(self, id: str, steps: int) -> None:
-        """Pin the steps of a run, if there is a board yet."""
+    def report(self, id: str, steps: int) -> None:
+        """Report the steps of a run if the channel is open."""
         with suppress(ValueError):
-            importlib.import_module("ray").get_actor(self._name).tell.remote(id, steps)
+            importlib.import_module("ray").get_actor(self._name).report.remote(id, steps)
 
     @property
     def _name(self) -> str:
-        return f"holdfast-board-{self.key}"
+        return f"holdfast-steps-{self.key}"

@@ -1,6 +1,6 @@
-"""A worker process of the local engine: it is given a kit and then jobs, and tells steps and outcomes.
+"""Worker process of the local engine: receives a workspace and then jobs, and sends steps and outcomes.
 
-It ends when it is told to or when whoever began it is gone, and saves the run that it is in.
+It ends when the driver sends None or is gone, after saving the current run.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from holdfast.protocols.resume import Interrupted, request_stop
-from holdfast.run.jobs import Counted, Job, do
+from holdfast.run.jobs import Job, StepReporter, run_job
 
-PROGRESS_INTERVAL = 0.5  # seconds between two words about the steps of a run
+PROGRESS_INTERVAL = 0.5  # interval between two reports of the steps of a run
 
 
-def main(line: Connection) -> None:
-    """Answer until the line ends."""
+def main(connection: Connection) -> None:
+    """Run jobs until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    kit = line.recv()
-    given: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(line, given), daemon=True).start()
-    workspace = kit.workspace()
-    while (job := given.get()) is not None:
-        tick = Counted(lambda steps: _tell(line, "steps", steps), time.monotonic, PROGRESS_INTERVAL)
+    workspace = connection.recv()
+    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
+    workspace.worker.install()
+    while (job := jobs.get()) is not None:
+        tick = StepReporter(lambda steps: _send(connection, "steps", steps), time.monotonic, PROGRESS_INTERVAL)
         try:
-            _tell(line, "done", do(job, workspace, kit.out, tick=tick, analyse=kit.analyse))
+            _send(connection, "done", run_job(job, workspace, tick=tick))
         except Interrupted:
             return
         except Exception:
-            _tell(line, "broken", traceback.format_exc())
+            _send(connection, "failed", traceback.format_exc())
 
 
-def _listen(line: Connection, given: queue.SimpleQueue[Job | None]) -> None:
-    """Hand jobs on while one may be running, so that a word to stop is heard at once."""
+def _receive(connection: Connection, jobs: queue.SimpleQueue[Job | None]) -> None:
+    """Queue jobs while another may be running, so that a request to stop takes effect at once."""
     job = None
     while True:
         with suppress(EOFError, OSError):
-            job = line.recv()
-        given.put(job)
+            job = connection.recv()
+        jobs.put(job)
         if job is None:
             request_stop()
             return
         job = None
 
 
-def _tell(line: Connection, kind: str, thing: Any) -> None:
-    with suppress(OSError):  # nobody listens any more: the run is saved by the word to stop, which came too
-        line.send((kind, thing))
+def _send(connection: Connection, kind: str, content: Any) -> None:
+    with suppress(OSError):  # the driver is gone; the run is saved, because that also requests a stop
+        connection.send((kind, content))
 
 
 if __name__ == "__main__":

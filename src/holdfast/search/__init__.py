@@ -1,1 +1,1 @@
-"""Hyper-parameter search: where it looks, the runs it makes, and what it chooses."""
+"""Hyperparameter search: spaces, samplers and the search itself."""

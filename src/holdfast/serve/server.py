@@ -18,7 +18,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.versions import current_folder
-from holdfast.run.settings import choose_device
+from holdfast.run.workspace import choose_device
 from holdfast.serve.reading import Asked, Limits, Reader, as_one
 
 GRACE = 10  # seconds beyond the limit of a request, to close connections

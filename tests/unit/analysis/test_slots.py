@@ -18,9 +18,9 @@ from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 
 N, D, C = 400, 8, 12
 GENERATOR = torch.Generator().manual_seed(0)
@@ -170,9 +170,7 @@ def test_a_run_keeps_them_and_zeros_stay_one_slot():
     for start in ("zeros", "normal"):
         settings = {"encoder.hidden": [8], "neck.real": 16, "neck.slots": 4, "neck.start": start, "neck.support": 16}
         spec = make_spec(data, method="hma", steps=20, every=10, batch=8, settings=settings)
-        record, _ = train(
-            spec, next(episodes(spec, workspace)), workspace, analyse=("slot-diversity", "slot-attention")
-        )
+        record, _ = train(spec, workspace.episodes(spec)[0], workspace, analyse=("slot-diversity", "slot-attention"))
         found[start] = record.analysis
     assert found["zeros"]["slot-diversity"]["mean"] == pytest.approx(1, abs=1e-3)
     assert found["normal"]["slot-diversity"]["mean"] < 0.9

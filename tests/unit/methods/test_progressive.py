@@ -21,9 +21,10 @@ from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import run
-from holdfast.run.assemble import Workspace, assemble
+from holdfast.run.assemble import assemble
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from tests.unit.methods.streams import batch_of, build, descent, linear, perceptron, stream
 
 DOMAINS = ("films", "shops", "news")
@@ -53,7 +54,7 @@ def spec_for(dataset, method="progressive(erm)", **settings):
 
 def trained(dataset, **settings):
     spec, workspace = spec_for(dataset, **settings), Workspace(dataset)
-    (episode,) = episodes(spec, workspace)
+    (episode,) = workspace.episodes(spec)
     return train(spec, episode, workspace)
 
 
@@ -187,7 +188,7 @@ def test_growing_and_training_need_the_current_domain_alone(expand):
 
     dataset = texts()
     spec, workspace = spec_for(dataset, **{"method.expand": expand}), Workspace(dataset)
-    (episode,) = episodes(spec, workspace)
+    (episode,) = workspace.episodes(spec)
     own = [Stage(s.train, s.valid, tuple(p for p in s.test if p.domain == s.train[0].domain)) for s in episode.stages]
     built = assemble(spec, episode, workspace)
     guard = Guarded(dataset)
@@ -251,7 +252,7 @@ def test_a_run_that_was_stopped_in_any_stage_ends_the_same(tmp_path, expand, kil
             raise Killed
 
     workspace = Workspace(dataset)
-    (episode,) = episodes(spec, workspace)
+    (episode,) = workspace.episodes(spec)
     with pytest.raises(Killed):
         train(spec, episode, workspace, saver=Saver(path, seconds=0.0), tick=tick)
     again, other = train(spec, episode, Workspace(dataset), saver=Saver(path, seconds=0.0))

@@ -9,9 +9,9 @@ import torch
 from holdfast.data.synthetic import world
 from holdfast.protocols.fit import Diverged, by_device
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 
 DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
@@ -35,7 +35,7 @@ def poisoned(monkeypatch):
 
 def test_the_step_and_the_rows_are_those_of_the_first_bad_batch(tmp_path, poisoned):
     workspace = Workspace(DATA)
-    episode = next(episodes(SPEC, workspace))
+    episode = workspace.episodes(SPEC)[0]
     path = tmp_path / "run.safetensors"
     with pytest.raises(Diverged, match=r"risk is nan at step 7; lower --lr.*held ids row-\d+, row-") as caught:
         train(SPEC, episode, workspace, saver=Saver(path, seconds=0.0))
@@ -50,7 +50,7 @@ def test_the_step_and_the_rows_are_those_of_the_first_bad_batch(tmp_path, poison
 
 def test_without_ids_rows_are_numbered_as_in_the_data(poisoned):
     workspace = Workspace(replace(DATA, ids=None))
-    episode = next(episodes(SPEC, workspace))
+    episode = workspace.episodes(SPEC)[0]
     with pytest.raises(Diverged, match=r"held rows \d+, ") as caught:
         train(SPEC, episode, workspace)
     assert f"rows {caught.value.rows[0] + 1}, " in str(caught.value)
@@ -67,5 +67,5 @@ def test_values_are_asked_where_they_lie():
 def test_a_stream_with_a_buffer_is_learned_on_the_device():
     spec = make_spec(DATA, method="replay", plan="stream", steps=4, every=2, batch=4)
     workspace = Workspace(DATA, device=torch.device("cuda"))
-    record, _ = train(spec, next(episodes(spec, workspace)), workspace)
+    record, _ = train(spec, workspace.episodes(spec)[0], workspace)
     assert len(record.stages) == 3

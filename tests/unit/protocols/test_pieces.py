@@ -14,9 +14,9 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.protocols.microbatch import train_step
 from holdfast.protocols.resume import Saver
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 
 DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
@@ -28,7 +28,7 @@ def spec_for(method, **more):
 
 def ending(spec, saver=None, tick=None):
     workspace = Workspace(DATA)
-    record, built = train(spec, next(episodes(spec, workspace)), workspace, saver=saver, tick=tick)
+    record, built = train(spec, workspace.episodes(spec)[0], workspace, saver=saver, tick=tick)
     return record, built.deploy().state_dict()
 
 

@@ -11,9 +11,9 @@ from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.protocols.resume import Saver
 from holdfast.record import load
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, launch_episode, train
+from holdfast.run.train import run_episode, train
+from holdfast.run.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
 SPEC = make_spec(
@@ -37,7 +37,7 @@ def killed_after(count):
 
 def begun(folder):
     workspace = Workspace(DATA)
-    episode = next(episodes(SPEC, workspace))
+    episode = workspace.episodes(SPEC)[0]
     path = folder / "run.safetensors"
     with pytest.raises(Killed):
         train(SPEC, episode, workspace, saver=Saver(path, seconds=0.0), tick=killed_after(5))
@@ -72,7 +72,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog, d
 def test_folds_go_on_where_they_were_stopped(tmp_path, monkeypatch, first):
     """Two folds of eight steps, then the training itself."""
     spec, workspace = replace(SPEC, select="leave-one-domain-out"), Workspace(DATA)
-    episode, taken, step = next(episodes(spec, workspace)), [], ERM.step
+    episode, taken, step = workspace.episodes(spec)[0], [], ERM.step
     path, attempts = tmp_path / "run.safetensors", iter([first])
 
     def trained(saver=None):
@@ -113,13 +113,13 @@ def test_where_both_are_damaged_the_run_begins_anew_and_says_so(tmp_path, caplog
 
 
 def test_a_damaged_record_is_set_aside_and_its_run_done_again(tmp_path, caplog):
-    workspace = Workspace(DATA)
-    episode = next(episodes(SPEC, workspace))
-    first = launch_episode(SPEC, episode, workspace, tmp_path)
+    workspace = Workspace(DATA, out=tmp_path)
+    episode = workspace.episodes(SPEC)[0]
+    first = run_episode(SPEC, episode, workspace)
     (path,) = (tmp_path / "records").glob("*.json")
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        again = launch_episode(SPEC, episode, workspace, tmp_path)
+        again = run_episode(SPEC, episode, workspace)
     assert "set aside" in caplog.records[-1].getMessage()
     assert again.stages == first.stages
     assert [r.id for r in load(tmp_path)] == [first.id]

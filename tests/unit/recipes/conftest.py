@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels
-from holdfast.run.assemble import Workspace
+from holdfast.run.workspace import Workspace
 from tests.unit.recipes.tables import gmoe_domains
 
 

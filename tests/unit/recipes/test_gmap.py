@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.comparison import training_data
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.general import plan_reads
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.recipe import Budget
 from holdfast.recipes.reproduce import job_dataset, reproduce
 from holdfast.recipes.specs import SpecBuilder
-from holdfast.run.assemble import Workspace
-from holdfast.run.train import check_job, episodes
+from holdfast.run.resolve import check_episode
+from holdfast.run.workspace import Workspace, training_data
 from tests import tiny
 from tests.task_files import write_places, write_tasks
 from tests.unit.recipes.tables import recipes_of
@@ -53,8 +52,8 @@ def specs_of(name: str, data, rows=(), *, corner: bool = False):
     for job in jobs:
         workspace = Workspace(job_dataset(job, sets, None))
         spec = builder.spec(job, workspace)
-        for episode in episodes(spec, workspace):
-            check_job(spec, episode, workspace)
+        for episode in workspace.episodes(spec):
+            check_episode(spec, episode, workspace)
             assert {part.domain for part in episode.stages[0].test} == set(job.targets)
         specs[job.row.name, job.data] = spec
     return specs

@@ -18,7 +18,7 @@ from holdfast.recipes.recipe import Cell, Column, Row
 from holdfast.recipes.reproduce import reproduce
 from holdfast.recipes.specs import SpecBuilder
 from holdfast.record import RunRecord
-from holdfast.run.train import check_job, episodes
+from holdfast.run.resolve import check_episode
 from tests.unit.recipes.tables import gmoe_domains, recipes_of
 
 RECIPES = recipes_of("gmoe")
@@ -56,8 +56,8 @@ def test_rows_build_valid_specs(name, workspaces):
     builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
     for job in jobs:
         spec = builder.spec(job, workspaces[job.data])
-        plan = list(episodes(spec, workspaces[job.data]))
-        check_job(spec, plan[0], workspaces[job.data])
+        plan = workspaces[job.data].episodes(spec)
+        check_episode(spec, plan[0], workspaces[job.data])
         assert (spec.batch, spec.optimizer, spec.augment, spec.clip) == (32, "adam", "domainbed", 0.0)
         scored = {part.domain for episode in plan for stage in episode.stages for part in (*stage.test, *stage.valid)}
         assert scored >= set(job.targets)

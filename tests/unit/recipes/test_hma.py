@@ -12,10 +12,10 @@ from holdfast.data.load import load_data
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.reproduce import job_dataset, missing_data
 from holdfast.recipes.specs import SpecBuilder
-from holdfast.run.assemble import Workspace
-from holdfast.run.train import check_job, episodes
+from holdfast.run.resolve import check_episode
+from holdfast.run.workspace import Workspace
 from tests.graphs import rings_and_stars, write_layout, write_zip
-from tests.published import write_digits, write_molecules, write_images
+from tests.published import write_digits, write_images, write_molecules
 from tests.unit.recipes.tables import recipes_of
 
 RECIPES = recipes_of("hma")
@@ -97,8 +97,8 @@ def test_rows_build_valid_specs(name, folder):
         workspace = workspaces[job.data]
         spec = builder.spec(job, workspace)
         assert spec.plan == "given"
-        (episode,) = episodes(spec, workspace)
-        check_job(spec, episode, workspace)
+        (episode,) = workspace.episodes(spec)
+        check_episode(spec, episode, workspace)
         assert {part.domain for part in episode.stages[0].test} >= set(job.targets)
         if "real" in catalog.lookup("necks", spec.neck).setting_names():
             assert spec.neck_args["real"] in (0, 128, 192, 256, 512, 1024)
@@ -131,8 +131,8 @@ def test_images_have_their_steps_crops_and_splits(folder):
         workspace = Workspace(sets[job.data])
         spec = builder.spec(job, workspace)
         specs[job.row.name, job.data] = spec
-        (episode,) = episodes(spec, workspace)
-        check_job(spec, episode, workspace)
+        (episode,) = workspace.episodes(spec)
+        check_episode(spec, episode, workspace)
         assert (spec.batch, spec.every, spec.warmup, spec.lr, spec.tune) == (128, 30, 10.0, 0.003, "full")
     assert {data: specs["vit", data].steps for data in sets} == {
         "dtd": 1000, "pets": 500, "flowers": 500, "cifar100": 10_000,

@@ -6,8 +6,8 @@ from holdfast.data.load import load_data
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.reproduce import job_dataset, missing_data
 from holdfast.recipes.specs import SpecBuilder
-from holdfast.run.assemble import Workspace
-from holdfast.run.train import check_job, episodes
+from holdfast.run.resolve import check_episode
+from holdfast.run.workspace import Workspace
 from tests.published import write_published
 from tests.unit.recipes.tables import recipes_of
 
@@ -54,9 +54,9 @@ def test_rows_build_valid_specs(name, sets):
         assert (spec.lr, spec.weight_decay, spec.schedule, spec.metric) == (1e-5, 0.01, "linear", "macro_f1")
         assert spec.encoder == ("hf:bert-base-cased" if name in ("mil/table5", "mil/table6") else "hf:roberta-base")
         assert spec.encoder_args == {"pooling": "cls", "length": 128 if job.data in ("mnli", "snli", "sick") else 256}
-        plan = list(episodes(spec, workspace))
+        plan = workspace.episodes(spec)
         for episode in plan:
-            check_job(spec, episode, workspace)
+            check_episode(spec, episode, workspace)
         assert {part.domain for episode in plan for part in episode.stages[0].test} >= set(job.targets)
         assert (job.only or {e.name for e in plan}) <= {e.name for e in plan}
         count += 1
@@ -70,9 +70,9 @@ def test_scored_rows(sets):
     alone, across = jobs.values()
     builder = SpecBuilder(table, [alone, across], encoder=None, steps=None, options={})
     genre = Workspace(job_dataset(alone, sets, None))
-    stage = next(episodes(builder.spec(alone, genre), genre)).stages[0]
+    stage = genre.episodes(builder.spec(alone, genre))[0].stages[0]
     assert {len(part) for part in stage.test} == {6}  # the development rows of 24
     both = Workspace(job_dataset(across, sets, None))
-    (episode,) = episodes(builder.spec(across, both), both)
+    (episode,) = both.episodes(builder.spec(across, both))
     assert {p.domain: len(p) for p in episode.stages[0].test} == {"snli": 6, "sick": 9}  # test rows, and trial rows
     assert [len(p) for p in episode.stages[0].train] == [18] * 5

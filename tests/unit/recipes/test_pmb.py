@@ -6,8 +6,8 @@ from holdfast.data.load import load_data
 from holdfast.recipes.measure import jobs_for
 from holdfast.recipes.reproduce import job_dataset, missing_data
 from holdfast.recipes.specs import SpecBuilder
-from holdfast.run.assemble import Workspace
-from holdfast.run.train import check_job, episodes
+from holdfast.run.resolve import check_episode
+from holdfast.run.workspace import Workspace
 from tests.published import write_published
 from tests.unit.recipes.tables import recipes_of
 
@@ -64,9 +64,9 @@ def test_rows_build_valid_specs(name, sets):
         slots = 500 * (5 if name == "pmb/table4" else 2) if job.row.name == "all-slots-first" else 500
         slots = 0 if job.row.name.startswith("rnn") else slots
         assert spec.encoder_args == {"embedding": 300, "hidden": 8, "dropout": 0.1, "length": 50, "slots": slots}
-        plan = list(episodes(spec, workspace))
+        plan = workspace.episodes(spec)
         for episode in plan:
-            check_job(spec, episode, workspace)
+            check_episode(spec, episode, workspace)
         domains = 5 if name in ("pmb/table3", "pmb/table4") else 2
         if job.plan == "stream":
             (episode,) = plan
@@ -96,8 +96,8 @@ def test_rows_of_the_dialogue_build_specs_of_the_respond_task(tmp_path):
         assert spec.encoder_args == {
             "embedding": 300, "hidden": 8, "slots": slots, "slot_width": 1024, "length": 30, "max_words": 27_000,
         }  # fmt: skip
-        (episode,) = episodes(spec, workspace)
-        check_job(spec, episode, workspace)
+        (episode,) = workspace.episodes(spec)
+        check_episode(spec, episode, workspace)
         sizes = {part.domain: len(part) for part in episode.stages[0].test}
         assert sizes == {"films": 5, "ubuntu": 33}  # a twentieth where the file names no split
     percent = {name: column.percent for name, column in recipe.columns.items()}

@@ -7,7 +7,7 @@ import pytest
 from holdfast.catalog.encoders import ENCODERS
 from holdfast.catalog.protocols import TASKS
 from holdfast.report.runs import BY_ENCODER, BY_TASK, OPTIONS, command
-from holdfast.run.settings import parse
+from holdfast.run.settings import parse_settings
 from holdfast.spec import Spec
 
 
@@ -21,7 +21,7 @@ def told(made: str | None) -> tuple[dict[str, str], dict[str, object]]:
     words = shlex.split(made)
     assert words[:2] == ["holdfast", "compare"]
     pairs = [(words[i], words[i + 1]) for i in range(3, len(words), 2)]
-    return {k: v for k, v in pairs if k != "--set"}, parse(v for k, v in pairs if k == "--set")
+    return {k: v for k, v in pairs if k != "--set"}, parse_settings(v for k, v in pairs if k == "--set")
 
 
 def test_defaults_of_a_frozen_encoder_need_options_alone():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from holdfast import BadInput, DomainClassifier
-from holdfast.comparison import training_data
 from holdfast.models.predict import predict
+from holdfast.run.workspace import training_data
 from holdfast.serve.reading import Limits, TooLarge
 from holdfast.serve.server import Service
 from tests.annotated import asked, tagged, write_corpus, write_names, write_questions

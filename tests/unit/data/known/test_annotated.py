@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from holdfast.comparison import training_data
 from holdfast.core.errors import Absent, BadInput
 from holdfast.data.known.base import KnownSet
 from holdfast.data.load import load_data
+from holdfast.run.workspace import training_data
 from tests.task_files import write_places
 
 

@@ -10,9 +10,9 @@ from torch import nn
 from holdfast.data.synthetic import world
 from holdfast.nn.macs import count_macs, try_count_macs
 from holdfast.run import train as cost
-from holdfast.run.assemble import Workspace
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from tests.tiny import tiny_bert, tiny_vit
 
 VECTORS = world("vector", "rotation", domains=3, size=20, classes=2, seed=0)
@@ -22,7 +22,7 @@ WIDTH = VECTORS.raw.take(np.arange(1)).shape[1]
 def ran(dataset, *, cache=None, **asked):
     spec = make_spec(dataset, steps=2, every=1, batch=2, **asked)
     workspace = Workspace(dataset, cache=cache)
-    return train(spec, next(episodes(spec, workspace)), workspace)
+    return train(spec, workspace.episodes(spec)[0], workspace)
 
 
 def test_of_a_perceptron_by_hand():
@@ -38,7 +38,7 @@ def test_runs_that_share_a_network_are_counted_once(monkeypatch):
     workspace = Workspace(VECTORS, cache=None)
     for seed, hidden in ((0, 8), (1, 8), (1, 4)):
         spec = make_spec(VECTORS, steps=2, every=1, batch=2, seed=seed, settings={"encoder.hidden": [hidden]})
-        for episode in episodes(spec, workspace):
+        for episode in workspace.episodes(spec):
             train(spec, episode, workspace)
     assert len(asked) == 2
     assert torch.equal(asked[0], asked[1])

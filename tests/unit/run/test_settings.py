@@ -7,12 +7,14 @@ import pandas as pd
 import pytest
 
 from holdfast import catalog
-from holdfast.comparison import compare, training_data
+from holdfast.api import compare
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workspace, assemble
-from holdfast.run.settings import choose_analyses, choose_methods, make_spec, parse, settings_of, with_methods
-from holdfast.run.train import episodes
+from holdfast.run.analyses import choose_analyses
+from holdfast.run.assemble import assemble
+from holdfast.run.resolve import choose_methods, with_methods
+from holdfast.run.settings import make_spec, parse_settings, spec_settings
+from holdfast.run.workspace import Workspace, training_data
 from holdfast.search.sweep import sweep
 from holdfast.spec import Spec
 from tests.annotated import write_questions
@@ -123,9 +125,9 @@ def test_a_task_takes_settings_and_a_spec_without_any_is_as_before(tmp_path):
     data = training_data(write_questions(tmp_path / "asked.jsonl", 3), task="span")
     plain = make_spec(data, settings={"task": "span"})
     assert "task_args" not in plain.json()
-    given = make_spec(data, settings={"task": "span", **parse(["task.stride=5", "task.answer=7"])})
+    given = make_spec(data, settings={"task": "span", **parse_settings(["task.stride=5", "task.answer=7"])})
     assert given.json()["task_args"] == {"stride": 5, "answer": 7}
-    assert settings_of(given.json()).items() >= {"task": "span", "task.stride": 5, "task.answer": 7}.items()
+    assert spec_settings(given.json()).items() >= {"task": "span", "task.stride": 5, "task.answer": 7}.items()
     assert Spec(**given.json()) == given
     with pytest.raises(BadInput, match=r"unknown setting of task 'span' 'strid': did you mean 'stride'"):
         make_spec(data, settings={"task": "span", "task.strid": 5})
@@ -144,7 +146,7 @@ def test_examples_of_another_stride_are_prepared_anew(tmp_path):
     for stride in (None, 2, 10):
         more = {} if stride is None else {"task.stride": stride}
         spec = make_spec(data, encoder=encoder, plan="all", settings={**asked, **more})
-        built = assemble(spec, next(episodes(spec, workspace)), workspace)
+        built = assemble(spec, workspace.episodes(spec)[0], workspace)
         assert built.task.stride == stride
         sizes.append(len(built.examples))
     assert sizes[1] < sizes[0] < sizes[2]
@@ -162,12 +164,12 @@ def test_analyses_of_one_feature_an_example_are_not_for_tasks_with_many():
 
 
 def test_a_list_of_whole_numbers_needs_no_brackets():
-    assert parse(["neck.at=0,2"]) == parse(["neck.at=[0,2]"]) == {"neck.at": [0, 2]}
-    assert parse(["encoder.mean=[.48, 0.45,.4]"]) == {"encoder.mean": [0.48, 0.45, 0.4]}
-    assert parse(["plan.targets=1.10,1.20"]) == {"plan.targets": ["1.10", "1.20"]}
-    assert parse(["neck.at=-1,10"]) == {"neck.at": [-1, 10]}
-    assert parse(["a=0,b", "b=01,2", "c={x},1"]) == {"a": ["0", "b"], "b": ["01", "2"], "c": "{x},1"}
-    given = make_spec(DATA, settings=parse(["plan.targets=0,1"]))
+    assert parse_settings(["neck.at=0,2"]) == parse_settings(["neck.at=[0,2]"]) == {"neck.at": [0, 2]}
+    assert parse_settings(["encoder.mean=[.48, 0.45,.4]"]) == {"encoder.mean": [0.48, 0.45, 0.4]}
+    assert parse_settings(["plan.targets=1.10,1.20"]) == {"plan.targets": ["1.10", "1.20"]}
+    assert parse_settings(["neck.at=-1,10"]) == {"neck.at": [-1, 10]}
+    assert parse_settings(["a=0,b", "b=01,2", "c={x},1"]) == {"a": ["0", "b"], "b": ["01", "2"], "c": "{x},1"}
+    given = make_spec(DATA, settings=parse_settings(["plan.targets=0,1"]))
     assert given.plan_args == {"targets": ["0", "1"]}
 
 

@@ -9,13 +9,14 @@ import pytest
 from PIL import Image
 
 from holdfast import catalog
-from holdfast.comparison import compare
+from holdfast.api import compare
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.images import read_images
 from holdfast.data.synthetic import world
-from holdfast.run.assemble import Workspace
-from holdfast.run.settings import choose_analyses, make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.analyses import choose_analyses
+from holdfast.run.settings import make_spec
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
 QUICK = {"encoder.hidden": [8], "neck": "memory", "neck.slots": 16, "neck.key_width": 4, "neck.heads": 2}
@@ -29,12 +30,12 @@ def spec(plan: str = "leave-one-out"):
 def first(asked, analyse=ALL):
     """The record of the first episode."""
     workspace = Workspace(DATA)
-    return train(asked, next(episodes(asked, workspace)), workspace, analyse=analyse)[0]
+    return train(asked, workspace.episodes(asked)[0], workspace, analyse=analyse)[0]
 
 
 def test_analyses_change_no_number_of_the_run():
     workspace = Workspace(DATA)
-    episode = next(episodes(spec(), workspace))
+    episode = workspace.episodes(spec())[0]
     plain, built = train(spec(), episode, workspace)
     analysed, again = train(spec(), episode, workspace, analyse=ALL)
     assert (plain.id, plain.stages, plain.spec) == (analysed.id, analysed.stages, analysed.spec)
@@ -65,7 +66,7 @@ def test_a_wrong_table_of_parts_is_told_before_anything_is_trained(tmp_path):
     (tmp_path / "parts.csv").write_text("image,part,x,y\ncat/0,tail,far,0.5\n")
     data, ticks = read_images(tmp_path), []
     workspace, asked = Workspace(data), make_spec(data, steps=1, every=1, batch=2, settings={"encoder": "cnn"})
-    episode = next(episodes(asked, workspace))
+    episode = workspace.episodes(asked)[0]
     with pytest.raises(BadInput, match="x and y of row 1 are no numbers"):
         train(asked, episode, workspace, tick=ticks.append, analyse=("expert-parts",))
     assert not ticks

@@ -11,9 +11,10 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts, Vectors
 from holdfast.data.synthetic import world
 from holdfast.protocols.evaluate import outputs
-from holdfast.run.assemble import Workspace, assemble
+from holdfast.run.assemble import assemble
 from holdfast.run.settings import make_spec
-from holdfast.run.train import episodes, train
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from tests.tiny import tiny_bert
 
 
@@ -30,7 +31,7 @@ def texts():
 def frozen(dataset, encoder, cache, **more):
     spec = make_spec(dataset, encoder=encoder, tune="frozen", steps=15, every=5, batch=4, **more)
     workspace = Workspace(dataset, cache=cache)
-    record, built = train(spec, next(episodes(spec, workspace)), workspace)
+    record, built = train(spec, workspace.episodes(spec)[0], workspace)
     return record, built, workspace
 
 
@@ -70,7 +71,7 @@ def test_changed_examples_are_computed_anew(texts, bert, tmp_path):
 def test_every_weight_counts_in_the_key(texts, bert):
     spec = make_spec(texts, encoder=bert)
     workspace = Workspace(texts)
-    encoder = assemble(spec, next(episodes(spec, workspace)), workspace).encoder
+    encoder = assemble(spec, workspace.episodes(spec)[0], workspace).encoder
     before = weights_digest(encoder)
     assert weights_digest(encoder) == before
     with torch.no_grad():
@@ -98,7 +99,7 @@ def test_frozen_is_frozen_and_full_moves(texts, bert, tmp_path):
     for tune, cache in (("frozen", None), ("last:1", tmp_path), ("full", tmp_path)):
         spec = make_spec(texts, encoder=bert, tune=tune, steps=4, every=2, batch=4)
         workspace = Workspace(texts, cache=cache)
-        episode = next(episodes(spec, workspace))
+        episode = workspace.episodes(spec)[0]
         before = {k: v.clone() for k, v in assemble(spec, episode, workspace).encoder.state_dict().items()}
         _, built = train(spec, episode, workspace)
         after = built.deploy().backbone.state_dict()
@@ -118,7 +119,7 @@ def test_scale_and_vocabulary_come_from_training_rows_alone():
     for data in (dataset, other):
         spec = make_spec(data, steps=2)
         workspace = Workspace(data)
-        encoders.append(assemble(spec, next(episodes(spec, workspace)), workspace).encoder.state_dict())
+        encoders.append(assemble(spec, workspace.episodes(spec)[0], workspace).encoder.state_dict())
     for name, value in encoders[0].items():
         assert torch.equal(value, encoders[1][name]), name
     words = Dataset(
@@ -131,7 +132,7 @@ def test_scale_and_vocabulary_come_from_training_rows_alone():
     )
     spec = make_spec(words, encoder="bilstm", steps=2)
     workspace = Workspace(words)
-    known = assemble(spec, next(episodes(spec, workspace)), workspace).encoder.settings["words"]
+    known = assemble(spec, workspace.episodes(spec)[0], workspace).encoder.settings["words"]
     assert not [w for w in known if w.startswith("a")]
     assert "common" in known
 
@@ -140,14 +141,14 @@ def test_bf16_on_a_cpu_is_refused(texts, bert):
     spec = make_spec(texts, encoder=bert, settings={"precision": "bf16"})
     workspace = Workspace(texts)
     with pytest.raises(BadInput, match="needs a GPU"):
-        assemble(spec, next(episodes(spec, workspace)), workspace)
+        assemble(spec, workspace.episodes(spec)[0], workspace)
 
 
 def transform(kind, **settings):
     dataset = world(kind, "none", domains=2, size=6, classes=2, seed=0)
     spec = make_spec(dataset, encoder={"image": "cnn", "graph": "gin", "vector": "mlp"}[kind], settings=settings)
     workspace = Workspace(dataset)
-    return assemble(spec, next(episodes(spec, workspace)), workspace).transform
+    return assemble(spec, workspace.episodes(spec)[0], workspace).transform
 
 
 def test_an_augmentation_is_a_name_that_fits_the_examples():

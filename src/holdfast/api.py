@@ -1,0 +1,160 @@
+"""Compare methods on data with several domains, and train a model with the chosen method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.data.part_locations import unmatched_note
+from holdfast.data.readers.memory import Source
+from holdfast.data.splits import drop_test_domains
+from holdfast.record import RunRecord, read
+from holdfast.report.decision import Decision, decide
+from holdfast.report.page import write_report
+from holdfast.report.table import flat_table
+from holdfast.run.analyses import analysis_notes, choose_analyses
+from holdfast.run.execute import run_all
+from holdfast.run.jobs import Engine
+from holdfast.run.progress import ProgressListener
+from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
+from holdfast.run.settings import spec_settings
+from holdfast.run.workspace import Workspace, training_data
+from holdfast.spec import Spec
+
+# settings in which a model of all domains may differ from the runs that were compared
+MODEL_SETTINGS = ("plan", "plan_args", "select", "seed", "precision", "processes")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Result of a comparison: the records, the metric of its table, the report, the chosen method and remarks."""
+
+    records: list[RunRecord]
+    metric: str
+    report: Path
+    dataset: Dataset
+    decision: Decision | None  # None if no method finished all target domains
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return one dict per cell: method, target, metric, mean, stderr, n."""
+        return flat_table(self.records, self.metric)
+
+    @property
+    def why_no_model(self) -> str | None:
+        """The reason why `refit` cannot train a model, or None if it can."""
+        if self.decision is None:
+            return "no model was saved: no method finished all target domains"
+        if self.decision.spec["plan"] == "stream":
+            return (
+                "no model was saved: the plan was a stream; train a model with fit and continue with adapt, one domain "
+                "at a time"
+            )
+        return None
+
+
+def compare(
+    data: Source,
+    *,
+    methods: str | Sequence[str | type] = ("all",),
+    seeds: int | Sequence[int] = 3,
+    out: str | Path = "runs/compare",
+    encoder: str = "auto",
+    tune: str = "auto",
+    plan: str = "leave-one-out",
+    select: str = "train-validation",
+    metric: str | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    device: str = "auto",
+    cache: bool = True,
+    columns: Mapping[str, str] | None = None,
+    examples: int | None = None,
+    data_dir: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    analyse: str | Sequence[str] = (),
+    watch: ProgressListener | None = None,
+    engine: Engine | None = None,
+    model: str | Path | None = None,
+) -> Comparison:
+    """Train every method on every episode of the plan with every seed, and write a report.
+
+    Finished runs in `out` are not repeated. `methods` may contain subclasses of `holdfast.methods.base.Method`.
+    `model` is the folder that `refit` will write: it is checked here, before the first run.
+    """
+    task = (settings or {}).get("task")
+    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
+    analyses = choose_analyses(method_names(analyse), [task or Spec.task])
+    workspace = Workspace.open(dataset, device=device, cache=cache, out=Path(out), analyse=tuple(analyses))
+    request = Request(
+        methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan, select=select,
+        metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
+        settings=settings or {}, tested=True, model=None if model is None else Path(model), model_settings=EXPERIMENT,
+    )  # fmt: skip
+    jobs = resolve(request, workspace)
+    records = run_all(jobs, workspace, watch=watch, engine=engine)
+    metric, report = jobs[0].spec.metric, Path(out) / "report.html"
+    unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
+    notes = (*workspace.notes, *analysis_notes(records, analyses), *([unmatched] if unmatched else []))
+    if parallel.is_first():
+        source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
+        write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
+    return Comparison(records, metric, report, dataset, decide(records, metric), notes)
+
+
+def _command_line(
+    data: Source, *, columns: Mapping[str, str] | None, examples: int | None, data_dir: Path | None
+) -> list[str]:
+    """Return the words that name the data on the command line; empty for data from memory."""
+    if not isinstance(data, str | Path):
+        return []
+    words = [str(data), *(word for pair in (columns or {}).items() for word in ("--column", "=".join(pair)))]
+    words += [] if examples is None else ["--examples", str(examples)]
+    return words + ([] if data_dir is None else ["--data-dir", str(data_dir)])
+
+
+def refit(
+    done: Comparison,
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    cache: bool = True,
+    watch: ProgressListener | None = None,
+) -> Path:
+    """Train the method that a comparison chose on all domains and save it; a folder with that model is kept."""
+    from holdfast.estimator import DomainClassifier  # imports scikit-learn, which takes a second
+    from holdfast.models.saved import check_folder
+
+    folder, reason = Path(folder), done.why_no_model
+    if reason is not None or done.decision is None:
+        raise BadInput(reason or "no method was chosen")
+    spec, dataset = done.decision.spec, drop_test_domains(done.dataset)
+    if parallel.from_first(partial(_is_model_of, folder, {**spec, "fingerprint": dataset.fingerprint})):
+        return folder
+    check_folder(folder)
+    classifier = DomainClassifier(
+        spec["method"], encoder=spec["encoder"], tune=spec["tune"], steps=spec["steps"], batch=spec["batch"],
+        lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, cache=cache,
+        settings={key: value for key, value in spec_settings(spec).items() if key not in MODEL_SETTINGS},
+    )  # fmt: skip
+    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT)
+    return folder
+
+
+def _is_model_of(folder: Path, wanted: dict[str, Any]) -> bool:
+    """Whether a folder contains a finished model with these settings."""
+    path = folder / "record.json"
+    if not path.is_file() or not (folder / "config.json").is_file():
+        return False
+    try:
+        spec = read(path).spec
+    except BadInput:
+        return False
+    return all(spec.get(key) == value for key, value in wanted.items() if key not in MODEL_SETTINGS)

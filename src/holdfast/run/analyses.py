@@ -1,0 +1,40 @@
+"""Which analyses to make of runs, and notes on those that are missing from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast import catalog
+from holdfast.catalog.entry import TOKEN_TASKS
+from holdfast.core.errors import BadInput, unknown
+from holdfast.record import RunRecord
+from holdfast.report.sections import missing_analysis_notes
+
+
+def choose_analyses(names: Iterable[str], tasks: Iterable[str] = ()) -> list[str]:
+    """Return the analyses for runs with these tasks; `all` is every analysis that supports them."""
+    chosen, tasks = list(dict.fromkeys(names)), sorted(set(tasks) & set(TOKEN_TASKS))
+    if "all" in chosen:
+        return [name for name, entry in catalog.ANALYSES.items() if set(tasks) <= set(entry.tasks)]
+    for name in chosen:
+        if name not in catalog.ANALYSES:
+            raise unknown("analysis", name, [*catalog.ANALYSES, "all"])
+        if unsupported := [task for task in tasks if task not in catalog.ANALYSES[name].tasks]:
+            raise BadInput(
+                f"analysis '{name}' needs one feature per example, which {', '.join(unsupported)} does not have: "
+                "leave it out"
+            )
+    return chosen
+
+
+def analysis_notes(records: Sequence[RunRecord], names: Sequence[str]) -> list[str]:
+    """Return a note per analysis that older records lack or that no run could be analysed with."""
+    missing = {name: sum(name not in record.analysis for record in records) for name in names}
+    notes = [
+        f"{name}: {count} of {len(records)} runs were finished earlier without it; delete their records, or choose "
+        "another folder with --out, to run them again with it"
+        for name, count in missing.items()
+        if count
+    ]
+    needs = {name: catalog.lookup("analyses", name).needs for name, count in missing.items() if not count}
+    return notes + missing_analysis_notes(records, needs)

@@ -1,0 +1,232 @@
+"""From a request to jobs: build the specs, generate the episodes and check once that everything fits together.
+
+`compare`, `fit`, `sweep`, `adapt`, `pretrain` and `reproduce` all go through `resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast import catalog
+from holdfast.core.errors import BadInput, Damaged, unknown
+from holdfast.protocols.plan import Episode
+from holdfast.protocols.run import check_labels
+from holdfast.record import read
+from holdfast.run.assemble import augmentation, try_build
+from holdfast.run.jobs import Job
+from holdfast.run.settings import check_parts, make_spec, min_domains, required_necks, with_method
+from holdfast.run.workspace import Workspace, needs_labels
+from holdfast.spec import Spec
+
+MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
+EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting
+SHARED = ("method", "neck")  # groups whose settings go to those methods and necks that have them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to run: methods x seeds x episodes of a plan, or complete specs; None means the default."""
+
+    methods: Sequence[str] = ("erm",)  # ("all",): every method that fits
+    seeds: Sequence[int] = (0,)
+    encoder: str = "auto"
+    tune: str = "auto"
+    plan: str = "leave-one-out"
+    select: str | None = None
+    metric: str | None = None
+    steps: int | None = None
+    batch: int | None = None
+    lr: float | None = None
+    every: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    specs: Sequence[Spec] = ()  # run these instead of what the fields above describe
+    episode: Episode | None = None  # run this episode instead of those of the plan
+    only: Container[str] | None = None  # names of the episodes to run
+    tested: bool = False  # the plan must test something
+    continues: bool = False  # a trained network continues: test labels need not occur in the training rows
+    model: Path | None = None  # folder that will hold the model; another experiment's model is never overwritten
+    model_settings: Collection[str] | None = None  # settings in which an existing model must agree; None: all
+
+
+def method_names(methods: str | Sequence[str | type]) -> list[str]:
+    """Return a list of names from a list or a comma-separated string; classes are registered as methods."""
+    names = methods.split(",") if isinstance(methods, str) else methods
+    names = [catalog.register_method(name) if isinstance(name, type) else name.strip() for name in names]
+    return [name for name in names if name]
+
+
+def seed_list(seeds: int | Sequence[int]) -> list[int]:
+    """Return the seeds; a number means that many, from 0."""
+    return list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+
+
+def single_run(method: str, seed: int, settings: Mapping[str, Any] | None, **fields: Any) -> Request:
+    """Return a request for one method and seed; both may be overridden by the settings."""
+    settings = dict(settings or {})
+    methods, seeds = (settings.pop("method", method),), (settings.pop("seed", seed),)
+    return Request(methods=methods, seeds=seeds, settings=settings, **fields)
+
+
+def resolve(request: Request, workspace: Workspace) -> list[Job]:
+    """Return one job per spec and episode; raise `BadInput` before any training if something does not fit.
+
+    Methods that "all" leaves out are listed in `workspace.notes`.
+    """
+    specs = request.specs or _specs(request, workspace)
+    if request.model is not None and specs[0].plan != "stream":  # a stream saves no model
+        check_model_folder(request.model, specs[0], request.model_settings)
+    jobs: dict[str, Job] = {}
+    configurations: dict[str, tuple[Job, Episode]] = {}
+    for spec in specs:
+        if request.episode is not None:
+            workspace.set_episode(spec, request.episode)
+        _check_spec(spec, workspace)
+        for episode in workspace.episodes(spec):
+            if request.only is not None and episode.name not in request.only:
+                continue
+            check_episode(spec, episode, workspace, labels=not request.continues)
+            job = Job.of(spec, episode)
+            jobs[job.id] = job
+            configurations.setdefault(str(replace(spec, seed=0)), (job, episode))
+    for job, episode in () if request.continues else configurations.values():  # a trained network is built already
+        if workspace.out is None or not (workspace.out / "records" / f"{job.id}.json").exists():
+            try_build(job.spec, episode, workspace)
+    return list(jobs.values())
+
+
+def _specs(request: Request, workspace: Workspace) -> list[Spec]:
+    """Return one spec per method and seed; method and neck settings go to the methods and necks that have them."""
+    if not request.seeds or not request.methods:
+        raise BadInput("nothing to run: give at least one seed and one method")
+    shared = {group: _settings_of(group, request.settings) for group in SHARED}
+    others = {key: value for key, value in request.settings.items() if not key.startswith(("method.", "neck."))}
+    base = make_spec(
+        workspace.dataset, encoder=request.encoder, tune=request.tune, settings=others, device=workspace.device,
+        plan=request.plan, select=request.select, metric=request.metric, steps=request.steps, batch=request.batch,
+        lr=request.lr, every=request.every,
+    )  # fmt: skip
+    names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
+    specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
+    return [replace(spec, seed=seed) for spec in specs for seed in request.seeds]
+
+
+def _settings_of(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{group}.")}
+
+
+def _check_spec(spec: Spec, workspace: Workspace) -> None:
+    """Raise unless data, encoder, method, precision and augmentation fit together."""
+    kind = workspace.dataset.raw.kind
+    catalog.resolve_encoder(kind, spec.encoder, spec.task)
+    check_parts(spec)
+    if reason := catalog.incompatibility(spec.method, spec.encoder):
+        raise BadInput(f"method {spec.method} cannot be trained with the encoder {spec.encoder}: {reason}")
+    if spec.precision == "bf16" and workspace.device.type != "cuda":
+        raise BadInput("precision bf16 needs a GPU: use fp32 on the CPU")
+    augmentation(spec, kind)
+
+
+def check_episode(spec: Spec, episode: Episode, workspace: Workspace, *, labels: bool = True) -> None:
+    """Raise unless an episode has enough training domains, and training examples of every tested label."""
+    dataset = workspace.dataset
+    if labels and needs_labels(spec.task):
+        check_labels(dataset.y, dataset.classes, episode)
+    needed, count = min_domains(spec.method), training_domains([episode], spec.select)
+    if count < needed:
+        raise BadInput(
+            f"method {spec.method} needs {needed} training domains, but {episode.name} has {count}: add domains, or "
+            "use another method, --plan or --select"
+        )
+
+
+def training_domains(episodes: Iterable[Episode], select: str) -> int:
+    """Return the smallest number of domains that any stage trains on, folds of the selection included."""
+    fewest = min(len(stage.train) for episode in episodes for stage in episode.stages)
+    return fewest - (catalog.lookup("selections", select).load().scored_on == "folds")
+
+
+def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> list[str]:
+    """Return the methods to compare, `all` resolved; the reasons of those left out are added to the notes."""
+    episodes = workspace.episodes(spec)
+    if not any(stage.test for episode in episodes for stage in episode.stages):
+        raise BadInput(
+            f"the plan {spec.plan} tests nothing, so there is nothing to compare: use another, such as --plan "
+            "leave-one-out, or train a model with `holdfast fit`"
+        )
+    names = list(dict.fromkeys(names))
+    if names != ["all"]:
+        return names
+    domains = training_domains(episodes, spec.select)
+    reasons = {name: exclusion_reason(name, spec, domains) for name in catalog.buildable_names("methods")}
+    workspace.notes += [f"{name} left out: {reason}" for name, reason in reasons.items() if reason]
+    return [name for name, reason in reasons.items() if not reason]
+
+
+def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
+    """Return why a method cannot be trained here or would be equal to ERM, or an empty string."""
+    parts = catalog.unwrap("methods", name)
+    if any(spec.task not in entry.tasks for _, entry in parts):
+        return f"it does not support the task {spec.task}"
+    if reason := catalog.incompatibility(name, spec.encoder):
+        return reason
+    if min_domains(name) > domains:
+        return f"it needs {min_domains(name)} training domains, the data has {domains}"
+    necks = required_necks(name, spec)
+    if necks and spec.neck not in ("none", *necks):
+        return f"it needs a neck such as {necks[0]}, not {spec.neck}"
+    for _, entry in parts:
+        if entry.acts_on == "stream" and spec.plan != "stream":
+            return "it differs from erm only on a stream (--plan stream)"
+        fixed = entry.acts_on == "backbone" or (entry.acts_on == "features" and spec.neck == "none")
+        if spec.tune == "frozen" and fixed:
+            neck = "" if entry.acts_on == "backbone" else " or --set neck=projection"
+            return f"it changes the {entry.acts_on}, which a frozen encoder keeps fixed (--tune full{neck})"
+    return ""
+
+
+def with_methods(
+    spec: Spec, names: Sequence[str], *, method_args: Mapping[str, Any], neck_args: Mapping[str, Any]
+) -> list[Spec]:
+    """Return one spec per method; each setting goes to the methods or necks that have it, at least one of them."""
+    methods = [name.rpartition("+")[2] for name in names]
+    options = _distribute("method", methods, method_args)
+    specs = [with_method(replace(spec, method_args=args), name) for name, args in zip(names, options, strict=True)]
+    options = _distribute("neck", [each.neck for each in specs], neck_args)
+    return [replace(each, neck_args=args) for each, args in zip(specs, options, strict=True)]
+
+
+def _distribute(group: str, names: Sequence[str], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings that each named part, or a part it wraps, has; raise for a setting that none has."""
+    section = f"{group}s"
+    known = [{key for _, entry in catalog.unwrap(section, name) for key in entry.setting_names()} for name in names]
+    for key in settings:
+        if not any(key in keys for keys in known):
+            if not any(known):
+                raise catalog.no_settings_error(section, "' and '".join(dict.fromkeys(names)), key)
+            raise unknown(f"setting of a {group}", key, sorted(set().union(*known)))
+    return [{key: value for key, value in settings.items() if key in keys} for keys in known]
+
+
+def check_records(folder: Path, records: Iterable[Path], spec: Spec, names: Iterable[str]) -> None:
+    """Raise if a record in a folder differs from the spec in one of these settings; damaged records are ignored."""
+    wanted = spec.json()
+    for path in records:
+        try:
+            existing = read(path).spec
+        except Damaged:
+            continue
+        if any(existing.get(name) != wanted[name] for name in names):
+            raise BadInput(
+                f"{folder} belongs to another experiment ({existing['method']} on {existing['data']}, "
+                f"{existing['steps']} steps): choose another folder with --out, or delete it"
+            )
+
+
+def check_model_folder(folder: Path, spec: Spec, names: Collection[str] | None = None) -> None:
+    """Raise if a folder contains a model of another experiment; `names` are the settings compared, None for all."""
+    if (folder / "config.json").is_file():
+        compared = [name for name in spec.json() if name not in MACHINE] if names is None else names
+        check_records(folder, [folder / "record.json"], spec, compared)

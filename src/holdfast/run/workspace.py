@@ -1,0 +1,202 @@
+"""The context that all runs on one data set share: examples, features, encoders and episodes, each computed once.
+
+n rows, d width
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast import catalog
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.core.files import cache_folder
+from holdfast.core.store import Store
+from holdfast.data.batches import Examples, prepare
+from holdfast.data.cache import cached_features, weights_digest
+from holdfast.data.dataset import Dataset
+from holdfast.data.load import load_data
+from holdfast.data.readers.memory import Source
+from holdfast.data.splits import rows_by_domain
+from holdfast.nn.backbones.base import Backbone
+from holdfast.protocols.plan import Episode
+from holdfast.protocols.resume import stop_if_requested
+from holdfast.spec import Spec
+from holdfast.tasks.base import Prepared, Structured, Task
+
+OnEncoding = Callable[[int, int], None]  # (encoded examples, all examples)
+
+
+@dataclass
+class Workspace:
+    """One data set on one device, with the folder of its runs and everything that these runs share."""
+
+    dataset: Dataset
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    cache: Path | None = field(default_factory=cache_folder)  # None: compute frozen features in every step
+    out: Path | None = None  # folder of records and checkpoints
+    analyse: tuple[str, ...] = ()  # analyses of every run
+    on_encoding: OnEncoding | None = None
+    notes: list[str] = field(default_factory=list)  # remarks for the report
+    worker: WorkerState | None = None  # set in the copy that a worker process receives
+    stores: dict[str, Store] = field(default_factory=dict)
+    features: dict[Backbone, Tensor] = field(default_factory=dict)
+    encoders: dict[str, Backbone] = field(default_factory=dict)
+    structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
+    macs: dict[str, int | None] = field(default_factory=dict)
+    plans: dict[str, list[Episode]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, dataset: Dataset, *, device: str = "auto", cache: bool = True, **fields: Any) -> Self:
+        """Create a workspace from the options of a command."""
+        folder = cache_folder() if cache else None
+        return cls(dataset, device=choose_device(device), cache=folder, notes=list(dataset.notes), **fields)
+
+    def episodes(self, spec: Spec) -> list[Episode]:
+        """Return the episodes of the spec's plan; equal plans and seeds are generated once."""
+        key = _plan_key(spec)
+        if key not in self.plans:
+            options = {name: tuple(v) if isinstance(v, list) else v for name, v in spec.plan_args.items()}
+            plan = catalog.build("protocols", spec.plan, options=options)
+            rows, oracle = rows_by_domain(self.dataset), spec.select == "oracle"
+            self.plans[key] = list(plan.episodes(rows, spec.seed, oracle=oracle))
+        return self.plans[key]
+
+    def set_episode(self, spec: Spec, episode: Episode) -> None:
+        """Use this episode for the spec, in place of those of its plan."""
+        self.plans[_plan_key(spec)] = [episode]
+
+    def store(self, encoder: Backbone) -> Store:
+        """Return all examples as the encoder takes them."""
+        key = encoder.preparation_key()
+        if key not in self.stores:
+            self.stores[key] = prepare(
+                self.dataset.raw,
+                encoder.prepare,
+                size=encoder.size,
+                tick=lambda _: stop_if_requested(),
+                cache=self.cache,
+            )
+        return self.stores[key]
+
+    def examples(self, store: Store) -> Examples:
+        """Return the examples of a store with their labels and domains."""
+        y = torch.from_numpy(np.ascontiguousarray(self.dataset.y))
+        return Examples(store, y, self.dataset.domains, device=self.device)
+
+    def structured_examples(self, spec: Spec, task: Structured, encoder: Backbone) -> tuple[Examples, Task]:
+        """Return the examples with the positions that the task predicts, and the task prepared for them."""
+        key = (f"{spec.task}/{sorted(spec.task_args.items())}", encoder.preparation_key())
+        if key not in self.structured:
+            self.structured[key] = task.prepare(encoder, self.dataset.raw, self.dataset.classes)
+        prepared = self.structured[key]
+        examples = Examples(
+            prepared.store, prepared.y, self.dataset.domains, device=self.device, starts=prepared.starts
+        )
+        return examples, prepared.task
+
+    def shared_encoder(self, spec: Spec, build: Callable[[], Backbone]) -> Backbone:
+        """Return the spec's encoder; a frozen pretrained one is built once for all runs."""
+        if spec.tune != "frozen" or not catalog.lookup("encoders", spec.encoder).pretrained:
+            return build()
+        key = f"{spec.encoder}/{sorted(spec.encoder_args.items())}"
+        if key not in self.encoders:
+            self.encoders[key] = build()
+        return self.encoders[key]
+
+    def frozen_features(self, encoder: Backbone) -> Tensor:
+        """Return the encoder's features of all examples, read from the cache if possible.  # (n, d)"""
+        assert self.cache is not None
+        if encoder in self.features:
+            return self.features[encoder]
+        text = f"{weights_digest(encoder)}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
+        key = hashlib.sha256(text.encode()).hexdigest()
+        groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
+        encoded = 0
+
+        def count(rows: int) -> None:
+            nonlocal encoded
+            encoded = min(len(self.dataset), encoded + rows * parallel.world_size())  # an estimate for all processes
+            stop_if_requested()
+            if self.on_encoding is not None:
+                self.on_encoding(encoded, len(self.dataset))
+
+        def compute(rows: np.ndarray) -> Tensor:
+            encoder.to(self.device).eval()
+            return self.examples(self.store(encoder)).map(encoder, rows, tick=count, shared=True)
+
+        features = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
+        self.features = {encoder: features}  # only the newest: a comparison has one encoder
+        return features
+
+    def for_worker(self, *, threads: int, device: str = "") -> Workspace:
+        """Return a copy for another process: absolute paths and the state of this process, nothing prepared."""
+        assert self.out is not None
+        variables = {name: value for name, value in os.environ.items() if name.startswith("HOLDFAST")}
+        return Workspace(
+            self.dataset,
+            device=torch.device(device or self.device.type),
+            cache=None if self.cache is None else self.cache.resolve(),
+            out=self.out.resolve(),
+            analyse=self.analyse,
+            worker=WorkerState(threads, variables, catalog.user_parts()),
+        )
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """Process-wide state of the driver that its worker processes take over."""
+
+    threads: int
+    environment: Mapping[str, str]  # HOLDFAST_* variables
+    user_parts: Any  # methods, encoders and data sets that the driver registered
+
+    def install(self) -> None:
+        """Apply it to this process."""
+        os.environ.update(self.environment)
+        torch.set_num_threads(self.threads)
+        self.user_parts.install()
+
+
+def _plan_key(spec: Spec) -> str:
+    return repr((spec.plan, sorted(spec.plan_args.items()), spec.seed, spec.select == "oracle"))
+
+
+def needs_labels(task: str | None) -> bool:
+    """Whether a task trains on class labels; None is `classify`."""
+    return "label" in catalog.build("tasks", task or Spec.task, options={}).needs
+
+
+def training_data(
+    data: Source,
+    *,
+    task: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+    examples: int | None = None,
+) -> Dataset:
+    """Load a data set and check that a task can be trained on it; `examples` limits the examples per domain."""
+    target = catalog.build("tasks", task or Spec.task, options={})
+    dataset = load_data(data, columns=columns, need=target.needs, data_dir=data_dir, form=target.data_form)
+    dataset = dataset.checked(labels=needs_labels(task))
+    return dataset if examples is None else dataset.limited(examples)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the torch device; `auto` is the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise BadInput(f"unknown device '{name}': use auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput("--device cuda needs a GPU that torch can use: use --device cpu")
+    return torch.device(name)
