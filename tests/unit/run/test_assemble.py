@@ -1,4 +1,4 @@
-"""Assembly: frozen features are cached, shared and equal to the live ones; nothing of the target shapes an encoder."""
+"""Frozen features are cached, shared and equal to computed ones; encoders never depend on the target domain."""
 
 import numpy as np
 import pytest
@@ -31,15 +31,15 @@ def texts():
 def frozen(dataset, encoder, cache, **more):
     spec = make_spec(dataset, encoder=encoder, tune="frozen", steps=15, every=5, batch=4, **more)
     workspace = Workspace(dataset, cache=cache)
-    record, built = train(spec, workspace.episodes(spec)[0], workspace)
-    return record, built, workspace
+    record, assembly = train(spec, workspace.episodes(spec)[0], workspace)
+    return record, assembly, workspace
 
 
-def test_a_cached_run_gives_the_logits_of_an_uncached_one(texts, bert, tmp_path):
+def test_cached_and_uncached_runs_give_equal_logits(texts, bert, tmp_path):
     cached, first, _ = frozen(texts, bert, tmp_path)
     live, second, _ = frozen(texts, bert, None)
     rows = np.arange(len(texts))
-    a, b = (outputs(built.method, built.examples, rows) for built in (first, second))
+    a, b = (outputs(assembly.method, assembly.examples, rows) for assembly in (first, second))
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert cached.spec == live.spec
     deployed = first.deploy().eval()
@@ -50,7 +50,7 @@ def test_a_cached_run_gives_the_logits_of_an_uncached_one(texts, bert, tmp_path)
 def test_features_are_computed_once_and_shared(texts, bert, tmp_path):
     frozen(texts, bert, tmp_path)
     files = {p: p.stat().st_mtime_ns for p in (tmp_path / "features").iterdir()}
-    assert len(files) == 3  # one a domain
+    assert len(files) == 3  # one per domain
     frozen(texts, bert, tmp_path, seed=1)
     frozen(texts, bert, tmp_path, lr=0.01)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "features").iterdir()} == files
@@ -60,7 +60,7 @@ def test_features_are_computed_once_and_shared(texts, bert, tmp_path):
     assert len(list((tmp_path / "features").iterdir())) == 9
 
 
-def test_changed_examples_are_computed_anew(texts, bert, tmp_path):
+def test_changed_examples_are_recomputed(texts, bert, tmp_path):
     frozen(texts, bert, tmp_path)
     changed = [str(t) + " more" if i == 0 else t for i, t in enumerate(texts.raw.take(np.arange(len(texts))))]
     other = Dataset("t", Texts.of(changed), texts.y, texts.classes, texts.domain, texts.domains)
@@ -68,7 +68,7 @@ def test_changed_examples_are_computed_anew(texts, bert, tmp_path):
     assert len(list((tmp_path / "features").iterdir())) == 4  # only the changed domain
 
 
-def test_every_weight_counts_in_the_key(texts, bert):
+def test_cache_key_depends_on_every_weight(texts, bert):
     spec = make_spec(texts, encoder=bert)
     workspace = Workspace(texts)
     encoder = assemble(spec, workspace.episodes(spec)[0], workspace).encoder
@@ -79,7 +79,7 @@ def test_every_weight_counts_in_the_key(texts, bert):
     assert weights_digest(encoder) != before
 
 
-def test_a_broken_cache_file_is_made_anew(texts, bert, tmp_path):
+def test_damaged_cache_file_is_recomputed(texts, bert, tmp_path):
     before, _, _ = frozen(texts, bert, tmp_path)
     for path in (tmp_path / "features").iterdir():
         path.write_bytes(path.read_bytes()[:-20])
@@ -87,29 +87,29 @@ def test_a_broken_cache_file_is_made_anew(texts, bert, tmp_path):
     assert before.stages == after.stages
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(texts, bert, tmp_path):
+def test_unwritable_cache_does_not_stop_training(texts, bert, tmp_path):
     before, _, _ = frozen(texts, bert, tmp_path / "cache")
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match=r"file/features cannot be written, .*: name another in HOLDFAST_CACHE"):
+    with pytest.warns(UserWarning, match=r"file/features.*HOLDFAST_CACHE"):
         after, _, _ = frozen(texts, bert, tmp_path / "file")
     assert before.stages == after.stages
 
 
-def test_frozen_is_frozen_and_full_moves(texts, bert, tmp_path):
+def test_tuning_mode_decides_which_weights_change(texts, bert, tmp_path):
     for tune, cache in (("frozen", None), ("last:1", tmp_path), ("full", tmp_path)):
         spec = make_spec(texts, encoder=bert, tune=tune, steps=4, every=2, batch=4)
         workspace = Workspace(texts, cache=cache)
         episode = workspace.episodes(spec)[0]
         before = {k: v.clone() for k, v in assemble(spec, episode, workspace).encoder.state_dict().items()}
-        _, built = train(spec, episode, workspace)
-        after = built.deploy().backbone.state_dict()
+        _, assembly = train(spec, episode, workspace)
+        after = assembly.deploy().backbone.state_dict()
         moved = {k for k in before if not torch.equal(before[k], after[k])}
         assert bool(moved) == (tune != "frozen")
         if tune == "last:1":
             assert all("layer.1." in k or "layer.2." in k for k in moved), moved
 
 
-def test_scale_and_vocabulary_come_from_training_rows_alone():
+def test_scale_and_vocabulary_come_from_training_rows_only():
     dataset = world("vector", "rotation", domains=3, size=30, classes=2, seed=0)
     target = dataset.rows_of(dataset.domains[0])
     changed = dataset.raw.take(np.arange(len(dataset))).numpy().copy()
@@ -122,7 +122,7 @@ def test_scale_and_vocabulary_come_from_training_rows_alone():
         encoders.append(assemble(spec, workspace.episodes(spec)[0], workspace).encoder.state_dict())
     for name, value in encoders[0].items():
         assert torch.equal(value, encoders[1][name]), name
-    words = Dataset(
+    texts = Dataset(
         "w",
         Texts.of([f"{d}{i % 3} common common" for d in "abc" for i in range(6)]),
         np.arange(18) % 2,
@@ -130,18 +130,11 @@ def test_scale_and_vocabulary_come_from_training_rows_alone():
         np.arange(18) // 6,
         ("a", "b", "c"),
     )
-    spec = make_spec(words, encoder="bilstm", steps=2)
-    workspace = Workspace(words)
-    known = assemble(spec, workspace.episodes(spec)[0], workspace).encoder.settings["words"]
-    assert not [w for w in known if w.startswith("a")]
-    assert "common" in known
-
-
-def test_bf16_on_a_cpu_is_refused(texts, bert):
-    spec = make_spec(texts, encoder=bert, settings={"precision": "bf16"})
+    spec = make_spec(texts, encoder="bilstm", steps=2)
     workspace = Workspace(texts)
-    with pytest.raises(BadInput, match="needs a GPU"):
-        assemble(spec, workspace.episodes(spec)[0], workspace)
+    words = assemble(spec, workspace.episodes(spec)[0], workspace).encoder.settings["words"]
+    assert not [w for w in words if w.startswith("a")]
+    assert "common" in words
 
 
 def transform(kind, **settings):
@@ -151,22 +144,22 @@ def transform(kind, **settings):
     return assemble(spec, workspace.episodes(spec)[0], workspace).transform
 
 
-def test_an_augmentation_is_a_name_that_fits_the_examples():
+def test_augmentation_must_fit_the_examples():
     assert transform("image") is None
     assert transform("image", augment=True) is transform("image", augment="domainbed") is augment
-    for asked, said in (("drop-edge", "is for graphs, the data holds images"), ("drop", "unknown augmentation 'drop'")):
-        with pytest.raises(BadInput, match=said):
-            transform("image", augment=asked)
-    with pytest.raises(BadInput, match="no augmentation for vectors"):
+    for name, message in (("drop-edge", "graph.*image"), ("drop", "'drop'")):
+        with pytest.raises(BadInput, match=message):
+            transform("image", augment=name)
+    with pytest.raises(BadInput, match="vector"):
         transform("vector", augment=True)
-    with pytest.raises(BadInput, match="frozen encoder never sees"):
+    with pytest.raises(BadInput, match=r"augment.*frozen"):
         transform("image", augment=True, tune="frozen")
-    with pytest.raises(BadInput, match="augment takes true, false or a name, not 3"):
+    with pytest.raises(BadInput, match=r"augment.*3"):
         transform("image", augment=3)
 
 
 @pytest.mark.graph
-def test_graphs_name_theirs():
+def test_augmentations_of_graphs_have_no_default():
     assert transform("graph", augment="drop-node") is drop_node
-    with pytest.raises(BadInput, match="means nothing for graphs: name one of drop-edge, drop-node, subgraph"):
+    with pytest.raises(BadInput, match=r"graph.*drop-edge, drop-node, subgraph"):
         transform("graph", augment=True)
