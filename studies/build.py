@@ -1,4 +1,4 @@
-"""Write the tables of docs/studies, docs/benchmarks.md and docs/scaling.md from the records in results/.
+"""Write the generated tables of the documentation: from the records in results/, and from the catalog.
 
 A page holds blocks `<!-- table: NAME -->` ... `<!-- end -->`; run `python -m studies.build` from the repository root to
 recompute every block, or `python -m studies.build --check` to list pages that are out of date.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from studies import benchmarks, gmap, gmoe, hma, index, mil, pmb
+from studies import benchmarks, gmap, gmoe, hma, index, methods, mil, pmb
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
@@ -24,21 +24,22 @@ TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "benchmarks": benchmarks.TABLES,
     "scaling": benchmarks.SCALING_TABLES,
 }
+FILES = {DOCS / f"{page}.md": tables for page, tables in TABLES.items()} | methods.FILES
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w/-]+) -->\n.*?<!-- end -->", re.DOTALL)
 LONGEST = 10  # lines of a table that is shown without a click
 
 
 def block(name: str, lines: list[str]) -> str:
-    """Return a table block; a long table is collapsed."""
+    """Return a table block; a long table without headings is collapsed."""
     table = "\n".join(lines)
-    if len(lines) - 2 > LONGEST:
+    if len(lines) - 2 > LONGEST and "" not in lines:
         table = f"<details><summary>{len(lines) - 2} rows</summary>\n\n{table}\n\n</details>"
     return f"<!-- table: {name} -->\n{table}\n<!-- end -->"
 
 
-def build(page: str, text: str) -> str:
+def build(path: Path, text: str) -> str:
     """Recompute all table blocks of a page."""
-    return BLOCK.sub(lambda match: block(match["name"], TABLES[page][match["name"]]()), text)
+    return BLOCK.sub(lambda match: block(match["name"], FILES[path][match["name"]]()), text)
 
 
 def blocks(text: str) -> list[str]:
@@ -49,10 +50,9 @@ def blocks(text: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Rebuild the pages, or report those that are out of date."""
     stale = []
-    for page in TABLES:
-        path = DOCS / f"{page}.md"
+    for path in FILES:
         text = path.read_text(encoding="utf-8")
-        if (built := build(page, text)) != text:
+        if (built := build(path, text)) != text:
             stale.append(path.name)
             if "--check" not in arguments:
                 path.write_text(built, encoding="utf-8")

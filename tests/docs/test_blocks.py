@@ -16,7 +16,6 @@ import pytest
 import typer.main
 from PIL import Image
 
-from holdfast.catalog.methods import METHODS
 from holdfast.catalog.protocols import PLANS, SELECTIONS
 from holdfast.cli import ClickException, app, main
 from holdfast.data.readers.columns import PAIRS, SYNONYMS
@@ -325,15 +324,6 @@ def test_environment_variables_are_all_in_the_readme_and_no_others():
     told = set(re.findall(r"HOLDFAST_[A-Z_]+", (ROOT / "README.md").read_text()))
     assert len(used) >= 2
     assert told == used
-
-
-def test_the_table_of_rules_names_every_method_and_no_other():
-    (table,) = re.findall(
-        r"^\| family \| names \|\n\|[-|]+\|\n((?:\|.+\|\n)+)", (ROOT / "README.md").read_text(), re.MULTILINE
-    )
-    named = re.findall(r"`([^`]+)`", table)
-    assert len(named) == len(set(named)) >= 25
-    assert set(named) == set(METHODS)
 
 
 def test_every_protocol_and_selection_has_a_row_in_its_document():

@@ -17,6 +17,9 @@ FOLDER = Path(__file__).parent / "curves"
     "method", [m for m in catalog.buildable_names("methods") if not catalog.incompatibility(m, "mlp")]
 )
 def test_curve(method, request):
+    path = FOLDER / f"{method}.txt"
+    if not path.exists() and not request.config.getoption("--golden-write"):
+        pytest.skip("no golden curve; `make golden` writes one")
     dataset = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
     settings = {"encoder.hidden": [16]}
     spec = make_spec(dataset, method=method, steps=40, every=5, batch=8, settings=settings)
@@ -28,7 +31,6 @@ def test_curve(method, request):
         + " ".join(f"{d}={v:.4f}" for d, v in sorted(check["valid"].items()))
         for check in record.stages[0]["history"]
     ]
-    path = FOLDER / f"{method}.txt"
     if request.config.getoption("--golden-write"):
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(lines) + "\n")
