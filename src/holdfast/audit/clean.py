@@ -16,7 +16,7 @@ from holdfast.core.files import write_text
 from holdfast.core.inputs import Question, Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.readers import formats
-from holdfast.data.readers.table import iter_rows
+from holdfast.data.readers.formats import iter_rows
 from holdfast.data.write import check_not_input, check_suffix, write_tables
 
 LINES = (".jsonl", ".ndjson")

@@ -25,7 +25,7 @@ from holdfast.data.readers.images import read_images
 from holdfast.data.readers.memory import Source, read_frame
 from holdfast.data.readers.molecules import read_molecules, smiles_column
 from holdfast.data.readers.questions import read_questions
-from holdfast.data.readers.table import read_table, table_pieces
+from holdfast.data.readers.table import read_table, table_chunks
 from holdfast.data.readers.tags import read_tags
 from holdfast.data.registry import READERS, Reader
 from holdfast.data.shifts import apply_shift
@@ -94,7 +94,7 @@ def load_chunks(
         source, text = _split_settings(data, known)
         reader = _reader(source, columns=columns, need=(), data_dir=None, known=known, form=form)
         if isinstance(reader, partial) and reader.func is read_table and not text:
-            yield from table_pieces(*reader.args, **reader.keywords, rows=rows)
+            yield from table_chunks(*reader.args, **reader.keywords, rows=rows)
             return
     dataset = load_data(data, columns=columns, need=(), known=known, form=form)
     for start in range(0, len(dataset), rows):

@@ -10,7 +10,7 @@ from PIL import Image
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
-from holdfast.data.readers.table import iter_rows
+from holdfast.data.readers.formats import iter_rows
 
 FILE = "parts.csv"
 COLUMNS = ("image", "part", "x", "y")

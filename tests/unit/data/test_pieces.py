@@ -4,7 +4,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_chunks
 from holdfast.data.readers import formats
-from holdfast.data.readers.table import read_table, table_pieces
+from holdfast.data.readers.table import read_table, table_chunks
 from holdfast.data.synthetic import world
 
 
@@ -22,7 +22,7 @@ def texts(made):
 @pytest.mark.parametrize("rows", [1, 5, 23, 100])
 def test_pieces_are_the_whole_table(tmp_path, rows):
     path = write(tmp_path / "t.csv")
-    found, whole = list(table_pieces(path, rows=rows)), read_table(path)
+    found, whole = list(table_chunks(path, rows=rows)), read_table(path)
     assert [len(each) for each in found] == [min(rows, 23 - i) for i in range(0, 23, rows)]
     assert texts(found) == texts([whole])
     assert [i for each in found for i in each.ids] == list(whole.ids)
@@ -33,20 +33,20 @@ def test_pieces_are_the_whole_table(tmp_path, rows):
 def test_a_block_of_the_file_may_end_anywhere(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv")
     monkeypatch.setattr(formats, "BLOCK", 64)
-    assert [len(each) for each in table_pieces(path, rows=4)] == [4, 4, 4, 4, 4, 3]
+    assert [len(each) for each in table_chunks(path, rows=4)] == [4, 4, 4, 4, 4, 3]
 
 
 def test_a_row_that_is_too_long_late_in_the_file_repeats_no_row(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv", long_at=17)
     monkeypatch.setattr(formats, "BLOCK", 1024)
-    found = list(table_pieces(path, rows=4))
+    found = list(table_chunks(path, rows=4))
     assert texts(found) == texts([read_table(path)])
 
 
 def test_a_wrong_row_is_named_by_its_place_in_the_file(tmp_path):
     path = write(tmp_path / "t.csv")
     path.write_text(path.read_text() + "k23,,0,a\n")
-    made = table_pieces(path, rows=5)
+    made = table_chunks(path, rows=5)
     with pytest.raises(BadInput, match="row 24, column 'text' has no text"):
         list(made)
 

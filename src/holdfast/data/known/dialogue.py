@@ -18,8 +18,8 @@ from holdfast.data.dataset import SPLITS, Dataset, join
 from holdfast.data.known.base import TABLE_FILE, KnownSet
 from holdfast.data.raw import Texts
 from holdfast.data.readers import formats
+from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.columns import SYNONYMS, find
-from holdfast.data.readers.names import SPLIT_NAMES
 from holdfast.data.readers.table import read_table
 
 FILMS, UBUNTU = "films", "ubuntu"

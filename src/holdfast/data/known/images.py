@@ -16,8 +16,8 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.known.base import KnownSet, rename_codes
 from holdfast.data.raw import Pixels
+from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.images import read_images
-from holdfast.data.readers.names import SPLIT_NAMES
 
 CIFAR_PIXELS = 3 * 32 * 32  # bytes per image of CIFAR: red, green, blue
 SPLIT_FOLDERS = {**SPLIT_NAMES, "trainval": SPLITS.index("train")}

@@ -1,1 +1,1 @@
-"""readers."""
+"""Readers of user-supplied files and in-memory examples."""

@@ -1,4 +1,4 @@
-"""Arrays in a .npz file as a data set: vectors (n, d), or images (n, 3, h, w), (n, h, w, 3), (n, h, w).
+"""Read arrays in a .npz file: vectors (n, d), or images (n, 3, h, w), (n, h, w, 3) or (n, h, w).
 
 n examples, d features, h height, w width
 """
@@ -16,10 +16,10 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput, unknown
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels, Raw, Vectors
+from holdfast.data.readers.codes import CodeColumn, class_codes, domain_codes, regression_note, split_codes, times
 from holdfast.data.readers.columns import SYNONYMS, find, listed
-from holdfast.data.readers.names import Names, class_codes, domain_codes, measured, split_codes, times
 
-_WANTED = {
+_ROLES = {
     "features": ("x", "features", "data", "images", "inputs", "embeddings"),
     "label": ("y", "targets", *SYNONYMS["label"]),
     "domain": ("d", "envs", "environments", "groups", *SYNONYMS["domain"]),
@@ -27,29 +27,31 @@ _WANTED = {
     "time": SYNONYMS["time"],
     "id": ("ids", *SYNONYMS["id"]),
 }
-_BROKEN = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError)
+MIN_LIMIT = 1 << 30  # bytes that any archive may unpack to
+MAX_RATIO = 200  # beyond that, the maximum compression ratio: real arrays and texts compress less
+MAX_MEMBERS = 1_000_000
 
 
 def read_arrays(
     path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
 ) -> Dataset:
-    """Read a .npz file; `columns` names arrays by role, `need` says which roles must be there."""
+    """Read a .npz file; `columns` maps roles to array names, `need` lists the roles that must be present."""
     assert set(need) <= {"label", "domain"}, need
     path = Path(path)
-    found = _load(path, columns or {}, need)
-    raw = _raw(path, found["features"])
-    for role, values in found.items():
+    arrays = _load(path, columns or {}, need)
+    raw = _raw(path, arrays["features"])
+    for role, values in arrays.items():
         if len(values) != len(raw):
             raise BadInput(f"{path}: the inputs have {len(raw)} rows but the {role} array has {len(values)}")
-    coded = {role: _names(path, role, found, need) for role in ("label", "domain", "split") if role in found}
-    time = times(_arrow(path, "time", found["time"])) if "time" in found else None
-    if "time" in found and time is None:
-        raise BadInput(f"{path}: the time array must hold numbers or dates without gaps")
-    y, classes, told = np.full(len(raw), -1, dtype=np.int64), (), ""
+    coded = {role: _codes(path, role, arrays, need) for role in ("label", "domain", "split") if role in arrays}
+    time = times(_arrow(path, "time", arrays["time"])) if "time" in arrays else None
+    if "time" in arrays and time is None:
+        raise BadInput(f"{path}: the time array must hold numbers or dates without missing values")
+    y, classes = np.full(len(raw), -1, dtype=np.int64), ()
     if "label" in coded:
         y, classes = class_codes(coded["label"])
-    if "label" in need:
-        told = measured(classes, len(raw), where=str(path))
+    note = regression_note(classes, len(raw), where=str(path)) if "label" in need else ""
     domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
     if "domain" in coded:
         domain, domains = domain_codes(coded["domain"], time)
@@ -60,32 +62,32 @@ def read_arrays(
         classes=classes,
         domain=domain,
         domains=domains,
-        split=split_codes(coded["split"], where=str(path), column="split") if "split" in coded else None,
-        ids=[str(i) for i in found["id"].tolist()] if "id" in found else None,
+        split=split_codes(coded["split"], where=str(path), name="split") if "split" in coded else None,
+        ids=[str(i) for i in arrays["id"].tolist()] if "id" in arrays else None,
         time=time,
-        notes=(told,) if told else (),
+        notes=(note,) if note else (),
     )
 
 
 def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict[str, np.ndarray]:
-    """The array in each role that is there."""
+    """Return the array of each role that is present."""
     if not path.is_file():
         raise BadInput(f"{path} does not exist or is not a file: check the name")
     for key in columns:
-        if key not in _WANTED:
-            raise unknown("key of --column for arrays", key, _WANTED)
-    found: dict[str, np.ndarray] = {}
+        if key not in _ROLES:
+            raise unknown("key of --column for arrays", key, _ROLES)
+    arrays: dict[str, np.ndarray] = {}
     try:
         if not zipfile.is_zipfile(path):
-            raise BadInput(f"{path} is broken or not a .npz file: write it with numpy.savez_compressed")
+            raise BadInput(f"{path} is damaged or not a .npz file: write it with numpy.savez_compressed")
         check_zip(path)
-        # opened here, since numpy leaves a broken file open
+        # opened here, since numpy does not close a damaged file
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            for role, wanted in _WANTED.items():
+            for role, wanted in _ROLES.items():
                 named = columns.get(role)
                 name = named if named in file.files else find(file.files, [named.lower()] if named else wanted)
                 if name is not None and named != "":
-                    found[role] = file[name]
+                    arrays[role] = file[name]
                 elif named or role == "features" or role in need:
                     raise BadInput(
                         f"{path} has no {role} array{f' {named!r}' if named else ''}: it has "
@@ -93,14 +95,14 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
                     )
     except BadInput:
         raise
-    except _BROKEN as error:
+    except _DAMAGED as error:
         if "allow_pickle" in str(error):
             raise BadInput(
                 f"{path} holds Python objects, which are never unpickled: save plain arrays, "
                 "such as numpy.asarray(names, dtype=str)"
             ) from error
-        raise BadInput(f"{path} is broken or not a .npz file: {' '.join(str(error).split())[:200]}") from error
-    return found
+        raise BadInput(f"{path} is damaged or not a .npz file: {' '.join(str(error).split())[:200]}") from error
+    return arrays
 
 
 def _raw(path: Path, x: np.ndarray) -> Raw:
@@ -111,17 +113,17 @@ def _raw(path: Path, x: np.ndarray) -> Raw:
     if x.ndim in (3, 4):
         return Pixels(_pixels(path, x))
     raise BadInput(
-        f"{path}: the input array is {x.dtype} of shape {x.shape}: give numbers (n, d), or uint8 images "
+        f"{path}: the input array is {x.dtype} of shape {x.shape}: expected numbers (n, d), or uint8 images "
         "(n, 3, h, w), (n, h, w, 3) or (n, h, w)"
     )
 
 
 def _finite(path: Path, x: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # too large a number is told below
+    with np.errstate(over="ignore"):  # overflow is reported below
         data = x.astype(np.float32, copy=False)
-    good = np.isfinite(data)
-    if not good.all():
-        row, column = np.argwhere(~good)[0].tolist()
+    finite = np.isfinite(data)
+    if not finite.all():
+        row, column = np.argwhere(~finite)[0].tolist()
         raise BadInput(
             f"{path}: row {row + 1}, column {column + 1} of the input array is {x[row, column]}: "
             "features must be finite numbers"
@@ -130,55 +132,50 @@ def _finite(path: Path, x: np.ndarray) -> np.ndarray:
 
 
 def _pixels(path: Path, x: np.ndarray) -> np.ndarray:
-    """Grey or colour, channels first or last -> (n, 3, h, w)."""
+    """Convert grey or colour images with channels first or last to (n, 3, h, w)."""
     if x.dtype != np.uint8:
-        raise BadInput(f"{path}: images must be uint8 from 0 to 255, not {x.dtype}: scale and convert them")
+        raise BadInput(f"{path}: images must be uint8 from 0 to 255, got {x.dtype}: scale and convert them")
     if x.ndim == 3:
         x = x[:, None]
     elif x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
         x = x.transpose(0, 3, 1, 2)
     if x.shape[1] not in (1, 3) or 0 in x.shape:
-        raise BadInput(f"{path}: images of shape {x.shape} have no axis of 3 colours: give (n, 3, h, w)")
+        raise BadInput(f"{path}: images of shape {x.shape} have no axis of 3 colours: expected (n, 3, h, w)")
     return x if x.shape[1] == 3 else x.repeat(3, axis=1)
 
 
 def _arrow(path: Path, role: str, values: np.ndarray) -> pa.Array:
     if values.ndim != 1:
-        raise BadInput(f"{path}: the {role} array has shape {values.shape}: it must be (n,)")
+        raise BadInput(f"{path}: the {role} array has shape {values.shape}, expected (n,)")
     if values.dtype.kind == "M":
         values = values.astype("datetime64[us]")
     try:
         return pa.array(values.tolist() if values.dtype.kind in "SU" else values)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: the {role} array is {values.dtype}: give numbers or texts") from error
+        raise BadInput(f"{path}: the {role} array is {values.dtype}: expected numbers or texts") from error
 
 
-def _names(path: Path, role: str, found: Mapping[str, np.ndarray], need: Collection[str]) -> Names:
-    names = Names()
+def _codes(path: Path, role: str, arrays: Mapping[str, np.ndarray], need: Collection[str]) -> CodeColumn:
+    column = CodeColumn()
     try:
-        codes = names.add(_arrow(path, role, found[role]), numbers=role == "label")
+        missing = column.add(_arrow(path, role, arrays[role]), numbers=role == "label") < 0
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: the {role} array holds bytes that are not UTF-8: save it as str") from error
-    if (codes < 0).any() and (role in need or role == "domain"):
-        raise BadInput(f"{path}: row {int((codes < 0).argmax()) + 1} of the {role} array has no {role}")
-    return names
-
-
-SMALL = 1 << 30  # bytes that any archive may unpack to
-TIMES = 200  # beyond that, so many times its own size: real arrays and texts shrink less
-MEMBERS = 1_000_000
+    if missing.any() and (role in need or role == "domain"):
+        raise BadInput(f"{path}: row {int(missing.argmax()) + 1} of the {role} array has no {role}")
+    return column
 
 
 def check_zip(path: Path) -> None:
-    """One sentence where a zip would fill the memory; no member can be read beyond the size that it tells here."""
+    """Raise for an archive that would fill the memory; members cannot be read beyond the sizes they declare."""
     try:
         with zipfile.ZipFile(path) as opened:
             members = opened.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-        raise BadInput(f"{path} is broken or not a zip ({error}): pack it again") from error
-    unpacked, own = sum(each.file_size for each in members), path.stat().st_size
-    if unpacked > max(SMALL, TIMES * own) or len(members) > MEMBERS:
+        raise BadInput(f"{path} is damaged or not a zip ({error}): pack it again") from error
+    unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
+    if unpacked > max(MIN_LIMIT, MAX_RATIO * packed) or len(members) > MAX_MEMBERS:
         raise BadInput(
-            f"{path} would unpack from {own / 2**20:.1f} MiB to {unpacked / 2**30:.1f} GiB in {len(members)} files, as "
-            "archives do that are made to fill a disk: unpack it yourself if you trust it, and give smaller files"
+            f"{path} would unpack from {packed / 2**20:.1f} MiB to {unpacked / 2**30:.1f} GiB in {len(members)} files, "
+            "like an archive made to fill a disk: if you trust it, unpack it and pass smaller files"
         )

@@ -1,4 +1,4 @@
-"""Which column of a table is the input, the label, the domain, the split, the time, the id; found by name."""
+"""Assign the columns of a table to roles (text, label, domain, ...) by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "time": ("time", "date", "timestamp", "datetime", "year"),
     "id": ("id", "idx", "guid", "uid", "uuid", "key", "index", "", "unnamed: 0", "__index_level_0__"),
 }  # fmt: skip
-# of tasks whose targets are no labels
+# roles of tasks whose targets are not class labels
 STRUCTURED: dict[str, tuple[str, ...]] = {
     "tokens": ("tokens", "words"),
     "tags": ("tags", "ner_tags", "ner", "bio", "labels"),
@@ -48,67 +48,69 @@ KEYS = (*PLAIN, *STRUCTURED)
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The name of the column in each role, or None; `texts` is empty when `features` are the input."""
+    """The column name per role, or None; `texts` is empty if `features` are the input."""
 
-    texts: tuple[str, ...]  # one, or the two of a pair
+    texts: tuple[str, ...]  # one column, or two for pairs
     features: tuple[str, ...]
-    label: str | None
-    domain: str | None
-    split: str | None
-    time: str | None
-    id: str | None
+    label: str | None = None
+    domain: str | None = None
+    split: str | None = None
+    time: str | None = None
+    id: str | None = None
 
 
 def find(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """The column with the first of these names that is there, whatever its case."""
-    plain = {name.strip().lower(): name for name in reversed(names)}
-    return next((plain[w] for w in wanted if w in plain), None)
+    """Return the column that matches the first possible wanted name, ignoring case."""
+    by_lowercase = {name.strip().lower(): name for name in reversed(names)}
+    return next((by_lowercase[word] for word in wanted if word in by_lowercase), None)
+
+
+def listed(names: Sequence[str], limit: int = 12) -> str:
+    """Format names for an error message, at most `limit` of them."""
+    shown = ", ".join(map(repr, names[:limit])) or "none"
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
 class ColumnFinder:
-    """Columns of one table: what the user named comes first, then what is called like its role."""
+    """Find columns of one table: names passed by the user take precedence over conventional names."""
 
     def __init__(self, where: str, names: Sequence[str], columns: Mapping[str, str] | None) -> None:
         self.where, self.names, self.columns = where, list(names), dict(columns or {})
         for key in self.columns:
             if key not in KEYS:
                 raise unknown("key of --column", key, KEYS)
-        self.named = {name for key in self.columns for name in self._split(key)}
+        self.named = {name for key in self.columns for name in self.requested(key)}
 
-    def named_for(self, key: str) -> str | None:
-        """The column the user gave for this key, None where there is none."""
-        found = self._split(key)
-        return found[0] if found else None
+    def requested(self, key: str) -> list[str]:
+        """Return the columns that the user named for this key; several only for features."""
+        value = self.columns.get(key, "")
+        names = value.split(",") if key == "features" else [value]
+        return [self._exact(key, name.strip()) for name in names if name.strip()]
 
-    def features(self) -> tuple[str, ...]:
-        return tuple(self._split("features"))
-
-    def called(self, wanted: Sequence[str]) -> str | None:
-        """A column with one of these names that the user has not given another role."""
+    def conventional(self, wanted: Sequence[str]) -> str | None:
+        """Return a column with one of these names that the user has not assigned to another role."""
         return find([name for name in self.names if name not in self.named], wanted)
 
     def role(self, key: str) -> str | None:
-        """The column for this key; an empty name from the user means: none, even if one is called so."""
-        return self.named_for(key) if key in self.columns else self.called({**SYNONYMS, **STRUCTURED}[key])
+        """Return the column for this key; an empty name from the user means that there is none."""
+        if key in self.columns:
+            return next(iter(self.requested(key)), None)
+        return self.conventional({**SYNONYMS, **STRUCTURED}[key])
 
     def missing(self, key: str) -> BadInput:
+        """Return the error for a required column that was not found."""
         taken = find([name for name in self.names if name in self.named], {**SYNONYMS, **STRUCTURED}[key])
-        has = f"'{taken}' is named for something else" if taken else f"it has {listed(self.names)}"
-        return BadInput(f"{self.where} has no {key} column: {has}; name it with --column {key}=NAME")
-
-    def _split(self, key: str) -> list[str]:
-        given = self.columns.get(key, "")
-        parts = given.split(",") if key == "features" else [given]
-        return [self._exact(key, part.strip()) for part in parts if part.strip()]
+        reason = f"'{taken}' has another role" if taken else f"it has {listed(self.names)}"
+        return BadInput(f"{self.where} has no {key} column: {reason}; name it with --column {key}=NAME")
 
     def _exact(self, key: str, name: str) -> str:
-        found = name if name in self.names else find(self.names, [name.lower()])
-        if found is None:
+        column = name if name in self.names else find(self.names, [name.lower()])
+        if column is None:
             raise BadInput(
-                f"{self.where} has no column '{name}': it has {listed(self.names)}; "
-                f"mend --column {key}={self.columns[key]}"
+                f"{self.where} has no column '{name}': it has {listed(self.names)}; fix --column "
+                f"{key}={self.columns[key]}"
             )
-        return found
+        return column
 
 
 def assign(
@@ -119,16 +121,16 @@ def assign(
     columns: Mapping[str, str] | None,
     need: Collection[str],
 ) -> Roles:
-    """Give every role its column, or say in one sentence which is missing and how to name it."""
+    """Assign a column to each role; raise if a needed one is missing or a column has two roles."""
     assert set(need) <= {"label", "domain"}, need
     finder = ColumnFinder(where, names, columns)
-    label, domain, split, time, key = (finder.role(r) for r in ("label", "domain", "split", "time", "id"))
-    for role, found in (("label", label), ("domain", domain)):
-        if role in need and found is None:
+    roles = {role: finder.role(role) for role in ("label", "domain", "split", "time", "id")}
+    for role in need:
+        if roles[role] is None:
             raise finder.missing(role)
-    taken = [name for name in (label, domain, split, time, key) if name is not None]
-    texts = _texts(finder)
-    features = () if texts else finder.features()
+    taken = [name for name in roles.values() if name is not None]
+    texts = _text_columns(finder)
+    features = () if texts else tuple(finder.requested("features"))
     if not texts and not features:
         features = tuple(name for name in names if name in numeric and name not in taken)
     if not texts and not features:
@@ -136,71 +138,60 @@ def assign(
     used = [*taken, *texts, *features]
     for name in used:
         if list(names).count(name) > 1:
-            raise BadInput(f"{where} has two columns called '{name}': rename one of them")
+            raise BadInput(f"{where} has two columns named '{name}': rename one of them")
         if used.count(name) > 1:
-            raise BadInput(f"{where} uses its column '{name}' for two things: name others with --column KEY=NAME")
-    return Roles(texts, features, label, domain, split, time, key)
+            raise BadInput(f"{where} uses its column '{name}' for two roles: name others with --column KEY=NAME")
+    return Roles(texts, features, **roles)
 
 
-def _texts(finder: ColumnFinder) -> tuple[str, ...]:
-    """The text column or the two of a pair; none where features are the input."""
+def _text_columns(finder: ColumnFinder) -> tuple[str, ...]:
+    """Return the text column or the two columns of a pair; empty if features are the input."""
     columns = finder.columns
     for one, other in (("premise", "hypothesis"), ("message", "response")):
-        first, second = finder.named_for(one), finder.named_for(other)
-        if first and second:
-            return first, second
-        if first and one == "message":  # to be answered
-            return (first,)
+        first, second = finder.requested(one), finder.requested(other)
+        if first and (second or one == "message"):  # a message alone is to be answered
+            return (*first, *second)
         if first or second:
             raise BadInput(f"{finder.where}: a pair needs both --column {one}=NAME and --column {other}=NAME")
     if "features" in columns:
         return ()
     if "text" in columns:
-        named = finder.named_for("text")
-        return (named,) if named else ()
-    if plain := finder.called(["text"]):
+        return tuple(finder.requested("text"))
+    if plain := finder.conventional(["text"]):
         return (plain,)
     for pair in PAIRS:
-        first, second = (finder.called([name]) for name in pair)
+        first, second = (finder.conventional([name]) for name in pair)
         if first and second:
             return first, second
-    found = finder.called(SYNONYMS["text"])
-    return (found,) if found else ()
+    column = finder.conventional(SYNONYMS["text"])
+    return (column,) if column else ()
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names for a sentence, the first dozen of them."""
-    shown = ", ".join(map(repr, names[:most])) or "none"
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-_SAMPLE = 1000  # rows that say what a column mostly holds
+_SAMPLE = 1000  # rows that decide whether a column is numeric
 _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 
 
 def mostly_numbers(path: Path, schema: pa.Schema, block: int) -> set[str]:
-    """The columns that seem to be texts and hold more numbers than anything else; a typed file has none."""
-    names = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
+    """Return columns that are typed as text because of few values but mostly hold numbers; none for parquet."""
     counts = Counter(schema.names)
-    names = [name for name in names if counts[name] == 1]
+    names = [
+        field.name for field in schema
+        if counts[field.name] == 1 and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
+    ]  # fmt: skip
     if not names or path.suffix.lower() == ".parquet":
         return set()
     if path.suffix.lower() in (".csv", ".tsv"):
-        batches = formats.iter_batches(path, dict.fromkeys(names, pa.large_string()), block)
-        first = next(batches, None)
-        return set() if first is None else {name for name in names if _mostly(first.column(name)[:_SAMPLE])}
+        first = next(formats.iter_batches(path, dict.fromkeys(names, pa.large_string()), block), None)
+        return set() if first is None else {name for name in names if _mostly_numeric(first.column(name)[:_SAMPLE])}
     rows = formats.first_rows(path)
-    return {name for name in names if _more([row[name] for row in rows if row.get(name) is not None])}
+    return {name for name in names if _mostly_json_numbers([row[name] for row in rows if row.get(name) is not None])}
 
 
-def _mostly(column: Any) -> bool:
-    """Of an arrow array of texts."""
-    there = column.filter(pc.call_function("greater", [pc.call_function("binary_length", [column]), 0]))
+def _mostly_numeric(column: Any) -> bool:
+    filled = column.filter(pc.call_function("greater", [pc.call_function("binary_length", [column]), 0]))
     options = pc.MatchSubstringOptions(_NUMBER)
-    right = pc.call_function("match_substring_regex", [there], options=options)
-    return 2 * right.true_count > len(there)
+    return 2 * pc.call_function("match_substring_regex", [filled], options=options).true_count > len(filled)
 
 
-def _more(values: list[Any]) -> bool:
-    """Of values of JSON."""
+def _mostly_json_numbers(values: list[Any]) -> bool:
     return 2 * sum(isinstance(each, int | float) and not isinstance(each, bool) for each in values) > len(values)

@@ -1,11 +1,11 @@
-"""Plain texts without labels: one document a line, or a table with a column of texts.
+"""Read plain texts without labels: text files with one document per line, or a table with a text column.
 
 n documents
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,77 +15,71 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.readers import formats
-from holdfast.data.readers.table import gathered, read_table
+from holdfast.data.readers.table import read_table, unlabelled_dataset
 
 
 def read_corpus(
     path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = (), pack: int = 0
 ) -> Dataset:
-    """A .txt file, a folder of them (a domain each), or a table; `pack` joins neighbours up to so many characters.
+    """Read a .txt file, a folder of them (one domain per file) or a table.
 
-    Only documents of one domain and one split are joined.
+    `pack` concatenates successive documents of the same domain and split up to this number of characters.
     """
     if path.is_dir() or path.suffix.lower() == ".txt":
         if columns:
-            raise BadInput(f"{path} is plain text, which has no columns: leave --column out")
-        found = _lines(path)
+            raise BadInput(f"{path} is plain text, which has no columns: remove --column")
+        dataset = _read_lines(path)
     elif path.suffix.lower() in formats.SUFFIXES:
-        found = _texts(path, columns, need)
+        dataset = _read_column(path, columns, need)
     else:
-        raise BadInput(f"{path} is no corpus: use a .txt file, a folder of them, or {', '.join(formats.SUFFIXES)}")
-    return found if not pack else _packed(found, int(pack))
+        raise BadInput(f"{path} is not a corpus: use a .txt file, a folder of them, or {', '.join(formats.SUFFIXES)}")
+    return dataset if not pack else _pack(dataset, int(pack))
 
 
-def _lines(path: Path) -> Dataset:
+def _read_lines(path: Path) -> Dataset:
     files = [path] if path.is_file() else sorted(path.glob("*.txt"))
     if not files:
-        raise BadInput(f"{path} has no .txt file: a corpus is one, or a folder of them, one document a line")
+        raise BadInput(f"{path} has no .txt file: a corpus has one document per line in one or several .txt files")
     texts, domains = [], []
     for file in files:
         try:
-            said = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             raise BadInput(f"{file} is not UTF-8: convert it") from error
-        said = [line for line in said if line]
-        texts += said
-        domains += [file.stem] * len(said)
+        documents = [line.strip() for line in lines if line.strip()]
+        texts += documents
+        domains += [file.stem] * len(documents)
     if not texts:
-        raise BadInput(f"{path} has no text: write one document a line")
-    return gathered(path, Texts.of(texts), {"domain": domains})
+        raise BadInput(f"{path} has no text: write one document per line")
+    return unlabelled_dataset(path, Texts.of(texts), {"domain": domains})
 
 
-def _texts(path: Path, columns: Mapping[str, str] | None, need: Collection[str]) -> Dataset:
-    found = read_table(path, columns={"label": "", **(columns or {})}, need=[each for each in need if each == "domain"])
-    if not isinstance(found.raw, Texts):
+def _read_column(path: Path, columns: Mapping[str, str] | None, need: Collection[str]) -> Dataset:
+    needed = [role for role in need if role == "domain"]
+    dataset = read_table(path, columns={"label": "", **(columns or {})}, need=needed)
+    if not isinstance(dataset.raw, Texts):
         raise BadInput(f"{path} has no text column: name it with --column text=NAME")
-    if found.raw.second is not None:
-        raise BadInput(f"{path} has pairs of texts: name the one to learn from with --column text=NAME")
-    return replace(found, y=np.full(len(found), -1), classes=())
+    if dataset.raw.second is not None:
+        raise BadInput(f"{path} has pairs of texts: choose the column to read with --column text=NAME")
+    return replace(dataset, y=np.full(len(dataset), -1), classes=())
 
 
-def _packed(dataset: Dataset, most: int) -> Dataset:
-    """Neighbours of one domain and split as one document, as long as it has no more characters."""
-    if most < 1:
-        raise BadInput(f"pack is a number of characters, at least 1, not {most}")
-    texts, first = [], []
+def _pack(dataset: Dataset, limit: int) -> Dataset:
+    if limit < 1:
+        raise BadInput(f"pack must be a number of characters of at least 1, got {limit}")
+    split = np.full(len(dataset), -1) if dataset.split is None else dataset.split
+    groups: list[list[str]] = []
+    first: list[int] = []  # row of the first document per group
     length = 0
-    for row, text in enumerate(_all(dataset)):
-        same = first and _place(dataset, row) == _place(dataset, first[-1])
-        if same and length + 1 + len(text) <= most:
-            texts[-1].append(text)
-            length += 1 + len(text)
-        else:
-            texts.append([text])
-            first.append(row)
-            length = len(text)
-    kept = dataset.subset(np.asarray(first))
-    return replace(kept, raw=Texts.of([" ".join(parts) for parts in texts]))
-
-
-def _place(dataset: Dataset, row: int) -> tuple[int, int]:
-    return int(dataset.domain[row]), -1 if dataset.split is None else int(dataset.split[row])
-
-
-def _all(dataset: Dataset) -> Iterable[str]:
     for start in range(0, len(dataset), 65536):
-        yield from dataset.raw.take(np.arange(start, min(start + 65536, len(dataset))))
+        for row, text in enumerate(dataset.raw.take(np.arange(start, min(start + 65536, len(dataset)))), start=start):
+            last = first[-1] if first else -1
+            same = bool(first) and dataset.domain[row] == dataset.domain[last] and split[row] == split[last]
+            if same and length + 1 + len(text) <= limit:
+                groups[-1].append(text)
+                length += 1 + len(text)
+            else:
+                groups.append([text])
+                first.append(row)
+                length = len(text)
+    return replace(dataset.subset(np.asarray(first)), raw=Texts.of([" ".join(group) for group in groups]))

@@ -1,10 +1,10 @@
-"""Table files by suffix: peek at the columns, stream batches of the wanted ones, or say what is wrong."""
+"""Table files (csv, tsv, jsonl, parquet): read the schema, stream batches of columns, and explain what is invalid."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -17,66 +17,69 @@ from pyarrow import json as arrow_json
 from holdfast.core.errors import BadInput
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-BLOCK = 1 << 20  # bytes of csv or json at a time: a row may not be longer
+BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum length of a row
 LONG_BLOCK = 1 << 27  # for files with longer rows
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _TEXT = pa.large_string()
-_BATCH = 1 << 14  # rows of parquet at a time
-_PEEK = 200  # lines of json
-_KINDS = {
-    _TEXT: "a text",
-    pa.float64(): "a number",
-    pa.int64(): "a whole number",
-    pa.bool_(): "true or false",
-}
+_BATCH = 1 << 14  # rows of parquet per batch
+_PEEK = 200  # lines of json that determine the types
+_TYPE_NAMES = {_TEXT: "a text", pa.float64(): "a number", pa.int64(): "an integer", pa.bool_(): "true or false"}
 
 Types = Mapping[str, pa.DataType]
 
 
 class LongRow(BadInput):
-    """A row does not fit into a block: worth another try with a larger one."""
+    """A row is longer than a block; the file can be read with a larger block."""
 
 
 def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
-    """The columns of the file with the types they seem to have."""
-    with _told(path):
+    """Return the columns of a file with their inferred types."""
+    with _explained(path):
         if path.suffix.lower() == ".parquet":
             return parquet.read_schema(path)
         with path.open("rb") as file:
             if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-                raise _not_utf8(path, "it starts with the mark of UTF-16", code="UTF-16")
+                raise _not_utf8(path, "it starts with the byte order mark of UTF-16", code="UTF-16")
         if path.suffix.lower() in _SEPARATORS:
             _check_separator(path)
-            with _csv(path, {}, block) as reader:
+            with _open_csv(path, {}, block) as reader:
                 schema = reader.schema
-            assert schema.names is not None  # names that are not UTF-8 fail here
+            assert schema.names is not None  # raises for names that are not UTF-8
             return schema
-        return _peek_json(path)
+        schema = json_schema(first_rows(path))
+        if not schema.names:
+            raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object per line'}")
+        return schema
 
 
-def text_type(path: Path, peeked: pa.DataType) -> pa.DataType:
-    """The type to read a column of texts in: json says numbers as numbers, which are turned into text afterwards."""
-    tagged = path.suffix.lower() not in (".csv", ".tsv", ".parquet")
-    return peeked if tagged and (pa.types.is_integer(peeked) or pa.types.is_floating(peeked)) else _TEXT
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds numbers; booleans are not numbers."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def name_type(path: Path, peeked: pa.DataType, *, exact: bool = False) -> pa.DataType:
-    """The type to read a column of names in; a column of json may mix 1 and 1.0 unless it is `exact`."""
+def text_type(path: Path, inferred: pa.DataType) -> pa.DataType:
+    """Return the type to read a column of texts in; numbers in json are converted to texts afterwards."""
+    typed = path.suffix.lower() not in (".csv", ".tsv", ".parquet")
+    return inferred if typed and (pa.types.is_integer(inferred) or pa.types.is_floating(inferred)) else _TEXT
+
+
+def name_type(path: Path, inferred: pa.DataType, *, exact: bool = False) -> pa.DataType:
+    """Return the type to read a column of names in; unless `exact`, a json column may mix 1 and 1.0."""
     if path.suffix.lower() in (".csv", ".tsv"):
         return _TEXT
     loose = path.suffix.lower() != ".parquet" and not exact
-    return pa.float64() if loose and peeked == pa.int64() else peeked
+    return pa.float64() if loose and inferred == pa.int64() else inferred
 
 
 def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.RecordBatch]:
-    """Batches of these columns, in file order; csv and json are read in the given types."""
-    with _told(path, types):
+    """Stream batches of these columns in file order; csv and json are read in the passed types."""
+    with _explained(path, types):
         if path.suffix.lower() == ".parquet":
-            # without pre-buffering the compressed pages of a large row group are not held all at once
+            # without pre-buffering, the compressed pages of a large row group are not all in memory at once
             with parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
                 yield from file.iter_batches(batch_size=_BATCH, columns=list(types), use_threads=False)
         elif path.suffix.lower() in (".csv", ".tsv"):
-            with _csv(path, types, block) as reader:
+            with _open_csv(path, types, block) as reader:
                 yield from reader
         else:
             options = arrow_json.ParseOptions(
@@ -87,10 +90,76 @@ def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.Re
                 yield from reader
 
 
-def _csv(path: Path, types: Types, block: int) -> Any:
+def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Stream rows as dicts of these columns; lists stay lists."""
+    match path.suffix.lower():
+        case ".parquet":
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=list(names)):
+                    yield from batch.to_pylist()
+        case ".csv" | ".tsv":
+            for batch in iter_batches(path, dict.fromkeys(names, _TEXT), LONG_BLOCK):
+                yield from batch.to_pylist()
+        case _:
+            yield from _iter_json(path, names)
+
+
+def _iter_json(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8-sig") as file:
+        for row, line in enumerate((line for line in file if line.strip()), start=1):
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise BadInput(f"{path}: row {row} is not JSON: {error}") from error
+            if not isinstance(value, dict):
+                raise BadInput(f"{path}: row {row} is not a JSON object: write one {{...}} per line")
+            check_surrogates(line, value, f"{path}: row {row}")
+            yield {name: value.get(name) for name in names}
+
+
+def check_surrogates(text: str, value: Any, where: str) -> None:
+    """Raise if JSON contains an unpaired surrogate, which no encoding can represent."""
+    if "\\ud" not in text.lower():
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{where} has an unpaired surrogate such as \\ud83d: write the complete character") from error
+
+
+def first_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the first objects of a json file; reading stops at an invalid line."""
+    rows = []
+    with path.open(encoding="utf-8-sig") as file:
+        for line in islice((line for line in file if line.strip()), _PEEK):
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break  # reported with its row number when the file is streamed
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """Return the union of the columns of JSON objects with their inferred types."""
+    seen: dict[str, set[type]] = {}
+    for row in rows:
+        for key, value in row.items():
+            seen.setdefault(key, set()).add(type(value))
+    return pa.schema([(key, _json_type(types)) for key, types in seen.items()])
+
+
+def _json_type(types: set[type]) -> pa.DataType:
+    types = types - {type(None)}
+    for accepted, arrow_type in (({bool}, pa.bool_()), ({int}, pa.int64()), ({int, float}, pa.float64())):
+        if types and types <= accepted:
+            return arrow_type
+    return _TEXT
+
+
+def _open_csv(path: Path, types: Types, block: int) -> Any:
     return csv.open_csv(
         path,
-        # one thread, so that arrow can tell the row of an error
+        # one thread, so that Arrow reports the row of an error
         read_options=csv.ReadOptions(use_threads=False, block_size=block),
         parse_options=csv.ParseOptions(delimiter=_SEPARATORS[path.suffix.lower()], newlines_in_values=True),
         convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
@@ -98,60 +167,24 @@ def _csv(path: Path, types: Types, block: int) -> Any:
 
 
 def _check_separator(path: Path) -> None:
-    """One sentence where the header is parted by something else; numbers may have a comma there, so it is not read."""
+    """Raise if the header uses another separator; it is not guessed, because numbers may contain commas."""
     with path.open("rb") as file:
         header = re.sub(rb'"[^"]*"', b"", file.readline(BLOCK)).decode("utf-8", "replace")
-    own = _SEPARATORS[path.suffix.lower()]
-    other = next((each for each in ";\t,|" if each in header), None)
-    if own in header or other is None:
+    expected = _SEPARATORS[path.suffix.lower()]
+    other = next((mark for mark in ";\t,|" if mark in header), None)
+    if expected in header or other is None:
         return
-    named = {"\t": "a tab", ",": "a comma"}
-    mend = f"write it anew with {named[own]} between columns, and a point in numbers, not a comma"
+    names = {"\t": "a tab", ",": "a comma"}
+    fix = f"write it with {names[expected]} between columns and a decimal point in numbers"
     for suffix, mark in _SEPARATORS.items():
         if mark == other:
-            mend = f"call it {path.stem}{suffix}"
-    raise BadInput(f"{path} seems to be separated by {named.get(other, repr(other))} and not by {named[own]}: {mend}")
-
-
-def first_rows(path: Path) -> list[dict[str, Any]]:
-    """The first objects of a file of JSON."""
-    rows = []
-    with path.open(encoding="utf-8-sig") as file:
-        for line in islice((line for line in file if line.strip()), _PEEK):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break  # the stream names the row
-    return [row for row in rows if isinstance(row, dict)]
-
-
-def _peek_json(path: Path) -> pa.Schema:
-    schema = json_schema(first_rows(path))
-    if not schema.names:
-        raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object a line'}")
-    return schema
-
-
-def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
-    """The columns that objects of JSON have together, with the types they seem to have."""
-    seen: dict[str, set[type]] = {}
-    for row in rows:
-        for key, value in row.items():
-            seen.setdefault(key, set()).add(type(value))
-    return pa.schema([(key, _json_type(kinds)) for key, kinds in seen.items()])
-
-
-def _json_type(kinds: set[type]) -> pa.DataType:
-    kinds = kinds - {type(None)}
-    for only, found in (({bool}, pa.bool_()), ({int}, pa.int64()), ({int, float}, pa.float64())):
-        if kinds and kinds <= only:
-            return found
-    return _TEXT
+            fix = f"rename it to {path.stem}{suffix}"
+    raise BadInput(f"{path} seems to be separated by {names.get(other, repr(other))}, not by {names[expected]}: {fix}")
 
 
 @contextmanager
-def _told(path: Path, types: Types | None = None) -> Iterator[None]:
-    """Whatever the file makes arrow raise becomes one sentence."""
+def _explained(path: Path, types: Types | None = None) -> Iterator[None]:
+    """Convert Arrow's exceptions to `BadInput`."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError, RecursionError) as error:
@@ -159,55 +192,50 @@ def _told(path: Path, types: Types | None = None) -> Iterator[None]:
 
 
 def explain(path: Path, error: BaseException, types: Types | None = None) -> BadInput:
-    """One sentence from what arrow said of this file."""
-    said = " ".join(str(error).split())
-    if isinstance(error, UnicodeDecodeError) or "invalid utf8" in said.lower().replace("-", ""):
-        return _not_utf8(path, _row(said) or "so its texts cannot be read")
-    if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", said):
+    """Convert an exception of Arrow for this file to one sentence with row, column and fix."""
+    message = " ".join(str(error).split())
+    if isinstance(error, UnicodeDecodeError) or "invalid utf8" in message.lower().replace("-", ""):
+        return _not_utf8(path, _row(message) or "so its texts cannot be read")
+    if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message):
         return BadInput(
-            f"{path}: row {int(found[1]) - 1} has {found[3]} values but the header names {found[2]} columns: "
-            "put values that hold the separator or a quote in double quotes, and see that the row is whole"
+            f"{path}: row {int(match[1]) - 1} has {match[3]} values but the header names {match[2]} columns: put "
+            "values that contain the separator or a quote in double quotes, and check that the row is complete"
         )
-    if found := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", said):
-        names = read_schema(path).names
-        at = ", ".join(filter(None, (_row(said), f"column '{names[int(found[1])]}'")))
+    if match := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", message):
+        column = f"column '{read_schema(path).names[int(match[1])]}'"
         return BadInput(
-            f"{path}: {at} has '{found[2]}' where a number belongs: mend it or take the row out, or say which columns "
-            "are features with --column features=NAME,NAME"
+            f"{path}: {', '.join(filter(None, (_row(message), column)))} has '{match[2]}', expected a number: fix the "
+            "value, remove the row, or name the feature columns with --column features=NAME,NAME"
         )
-    if "straddl" in said:
-        return LongRow(f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: most likely a quote is never closed")
+    if "straddl" in message:
+        return LongRow(f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: check for a quote that is never closed")
     if path.suffix.lower() in (".jsonl", ".ndjson") and (fault := _json_fault(path, types or {})):
         return BadInput(f"{path}: {fault}")
     if isinstance(error, PermissionError):
-        return BadInput(f"{path} may not be read: change its permissions")
-    if said.endswith("Empty CSV file or block: cannot infer number of columns"):
-        return BadInput(f"{path} is broken or has no header: give it a header and one row an example")
-    why = said.split(". ")[0].rstrip(".")[:200]  # arrow says more than one sentence
-    return BadInput(f"{path} is broken or not a {path.suffix[1:]} file ({why}): write it anew")
+        return BadInput(f"{path} cannot be read: change its permissions")
+    if message.endswith("Empty CSV file or block: cannot infer number of columns"):
+        return BadInput(f"{path} is damaged or has no header: write a header and one row per example")
+    reason = message.split(". ")[0].rstrip(".")[:200]  # only Arrow's first sentence
+    return BadInput(f"{path} is damaged or not a {path.suffix[1:]} file ({reason}): write it again")
 
 
-def _row(said: str) -> str:
-    """The data row arrow speaks of, counted from 1 below the header."""
-    found = re.search(r"Row #(\d+)", said)
-    return f"row {int(found[1]) - 1}" if found else ""
+def _row(message: str) -> str:
+    """Return the data row of Arrow's message, counted from 1 below the header."""
+    match = re.search(r"Row #(\d+)", message)
+    return f"row {int(match[1]) - 1}" if match else ""
 
 
-def _not_utf8(path: Path, at: str, code: str = "LATIN1") -> BadInput:
+def _not_utf8(path: Path, reason: str, code: str = "LATIN1") -> BadInput:
     return BadInput(
-        f"{path} is not UTF-8 ({at}): convert it, for example with "
+        f"{path} is not UTF-8 ({reason}): convert it, for example with "
         f"iconv -f {code} -t UTF-8 {path.name} > utf8{path.suffix}"
     )
 
 
 def _json_fault(path: Path, types: Types) -> str | None:
-    """The first row that is not an object with values of the expected types."""
-    row = 0
+    """Describe the first row that is not an object with values of the expected types."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        for line in file:
-            if not line.strip():
-                continue
-            row += 1
+        for row, line in enumerate((line for line in file if line.strip()), start=1):
             try:
                 value = json.loads(line.strip())
             except json.JSONDecodeError as error:
@@ -215,25 +243,22 @@ def _json_fault(path: Path, types: Types) -> str | None:
             except (ValueError, RecursionError) as error:
                 return f"row {row} is not JSON: {error}"
             if not isinstance(value, dict):
-                return f"row {row} is not a JSON object: write one {{...}} a line"
+                return f"row {row} is not a JSON object: write one {{...}} per line"
             if fault := row_fault(row, value, types):
                 return fault
     return None
 
 
 def row_fault(number: int, row: Mapping[str, Any], types: Types) -> str | None:
-    """The first value of an object of JSON that is not of its column's type."""
+    """Describe the first value of a JSON object that does not have its column's type."""
     for name, kind in types.items():
-        if not _fits(row.get(name), kind):
-            shown, kinds = repr(row[name])[:60], _KINDS.get(kind, str(kind))
-            return (
-                f"row {number}, column '{name}' has {shown} where {kinds} belongs as in other rows: mend it or take "
-                "the row out"
-            )
+        if not _has_type(row.get(name), kind):
+            shown, expected = repr(row[name])[:60], _TYPE_NAMES.get(kind, str(kind))
+            return f"row {number}, column '{name}' has {shown}, expected {expected}: fix the value or remove the row"
     return None
 
 
-def _fits(value: Any, kind: pa.DataType) -> bool:
+def _has_type(value: Any, kind: pa.DataType) -> bool:
     if value is None:
         return True
     if kind == _TEXT:

@@ -1,4 +1,4 @@
-"""Graphs as a data set: a file or a zip of TU's sets, a folder with one domain a file, or objects of torch-geometric.
+"""Read graphs: a file or zip of TU's data sets, a folder with one domain per set, or torch-geometric objects.
 
 n graphs
 """
@@ -21,80 +21,78 @@ from holdfast.core.inputs import Graphs
 from holdfast.data.dataset import SPLITS, Dataset, encode, join
 from holdfast.data.raw import GraphList
 from holdfast.data.readers.arrays import check_zip
-from holdfast.data.readers.graph_text import Parsed, Texts, parse_layout, parse_text
-from holdfast.data.readers.images import SUFFIXES as IMAGES
+from holdfast.data.readers.graph_text import Files, Parsed, parse_layout, parse_text
+from holdfast.data.readers.images import SUFFIXES as IMAGE_SUFFIXES
 from holdfast.data.readers.images import files_below
 
 SUFFIXES = (".zip", ".txt")
 _FOLDS = "10fold_idx/"
-_LAYOUT = "a text form SET.txt, or SET_A.txt with SET_graph_indicator.txt and SET_graph_labels.txt"
+_LAYOUT = "SET.txt in text form, or SET_A.txt with SET_graph_indicator.txt and SET_graph_labels.txt"
+
+GraphSet = tuple[str, Files, Callable[[], Parsed]]  # name, files, function that parses it
 
 
 def holds_graphs(path: Path) -> bool:
-    """Whether a path is to be read as graphs: by its suffix, a folder by files with it and none of images."""
+    """Whether a path is read as graphs: a file by its suffix, a folder by such files and no images."""
     if path.is_file():
         return path.suffix.lower() in SUFFIXES
-    kinds = {file.suffix.lower() for file in files_below(path)}
-    return bool(kinds & set(SUFFIXES)) and not kinds & set(IMAGES)
+    suffixes = {file.suffix.lower() for file in files_below(path)}
+    return bool(suffixes & set(SUFFIXES)) and not suffixes & set(IMAGE_SUFFIXES)
 
 
 def read_graphs(path: Path, *, fold: int | None = None) -> Dataset:
-    """One set is one domain; a folder of several has a domain for each. `fold` marks the rows of that test fold."""
+    """Read one domain per set of graphs; `fold` marks the rows of that test fold."""
     path = Path(path)
-    parts = _sets(path)
-    if not parts:
-        raise BadInput(f"{path} holds no graphs: give {_LAYOUT}, as they are, in a folder or in a zip")
-    found = []
-    for name, texts, parse in parts:
+    sets = _find_sets(path)
+    if not sets:
+        raise BadInput(f"{path} holds no graphs: expected {_LAYOUT}, as files, in a folder or in a zip")
+    datasets = []
+    for name, files, parse in sets:
         parsed = parse()
         y, classes = encode(parsed.labels)
-        made = Dataset(name, GraphList(parsed.graphs), y, classes, np.zeros(len(y), dtype=np.int64), (name,))
-        found.append(made if fold is None else replace(made, split=_fold(texts, fold, len(y), f"{path} ({name})")))
-    return replace(found[0] if len(found) == 1 else join(found), name=path.stem)
+        dataset = Dataset(name, GraphList(parsed.graphs), y, classes, np.zeros(len(y), dtype=np.int64), (name,))
+        split = None if fold is None else _fold_split(files, fold, len(y), f"{path} ({name})")
+        datasets.append(replace(dataset, split=split))
+    return replace(datasets[0] if len(datasets) == 1 else join(datasets), name=path.stem)
 
 
-def _sets(path: Path) -> list[tuple[str, Texts, Callable[[], Parsed]]]:
-    """(name, files, how to parse) of each set of graphs in a file, a zip or a folder."""
+def _find_sets(path: Path) -> list[GraphSet]:
+    """Return the sets of graphs in a file, a zip or a folder."""
     if path.is_file() and path.suffix.lower() != ".zip":
-        return [(path.stem, {}, lambda: parse_text(_decoded(path.read_bytes(), str(path)), str(path)))]
+        return [(path.stem, {}, lambda: parse_text(_read_text(path), str(path)))]
     if path.is_file():
-        return _inside(_zipped(path), str(path))
+        return _sets_in(_zip_files(path), str(path))
     below = {str(file.relative_to(path)): file for file in sorted(files_below(path))}
-    texts = {
-        name: partial(lambda file: _decoded(file.read_bytes(), str(file)), file)
-        for name, file in below.items()
-        if file.suffix.lower() == ".txt"
-    }
-    zips = [part for name, file in below.items() if file.suffix.lower() == ".zip" for part in _sets(file)]
-    return [*_inside(texts, str(path)), *zips]
+    texts = {name: partial(_read_text, file) for name, file in below.items() if file.suffix.lower() == ".txt"}
+    zips = [part for file in below.values() if file.suffix.lower() == ".zip" for part in _find_sets(file)]
+    return [*_sets_in(texts, str(path)), *zips]
 
 
-def _inside(texts: Texts, where: str) -> list[tuple[str, Texts, Callable[[], Parsed]]]:
-    layouts = [name.removesuffix("_A.txt") for name in texts if name.endswith("_A.txt")]
-    if layouts:
-        return [(_stem(prefix), texts, partial(parse_layout, texts, prefix, where)) for prefix in layouts]
-    forms = [name for name in texts if _FOLDS not in name and "readme" not in name.lower()]
-    return [(_stem(name), texts, partial(_parse, texts, name, where)) for name in forms]
+def _sets_in(files: Files, where: str) -> list[GraphSet]:
+    def parse_file(name: str) -> Parsed:
+        return parse_text(files[name](), f"{where}: {name}")
 
-
-def _parse(texts: Texts, name: str, where: str) -> Parsed:
-    return parse_text(texts[name](), f"{where}: {name}")
+    prefixes = [name.removesuffix("_A.txt") for name in files if name.endswith("_A.txt")]
+    if prefixes:
+        return [(_stem(prefix), files, partial(parse_layout, files, prefix, where)) for prefix in prefixes]
+    names = [name for name in files if _FOLDS not in name and "readme" not in name.lower()]
+    return [(_stem(name), files, partial(parse_file, name)) for name in names]
 
 
 def _stem(name: str) -> str:
     return name.rpartition("/")[2].removesuffix(".txt")
 
 
-def _zipped(path: Path) -> Texts:
-    """The text files of a zip, each read when asked for; what a Mac adds is left out."""
+def _zip_files(path: Path) -> Files:
+    """Return the text files of a zip, read on demand, without the metadata files that macOS adds."""
     if not zipfile.is_zipfile(path):
-        raise BadInput(f"{path} is broken or not a zip: pack it again")
+        raise BadInput(f"{path} is damaged or not a zip: pack it again")
     check_zip(path)
 
     def content(name: str) -> str:
         try:
             with zipfile.ZipFile(path) as opened:
-                return _decoded(opened.read(name), f"{path}: {name}")
+                return _decode_text(opened.read(name), f"{path}: {name}")
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
             raise BadInput(f"{path}: {name} cannot be unpacked ({error}): pack it again") from error
 
@@ -103,24 +101,28 @@ def _zipped(path: Path) -> Texts:
     return {name: partial(content, name) for name in sorted(names)}
 
 
-def _decoded(content: bytes, where: str) -> str:
+def _read_text(path: Path) -> str:
+    return _decode_text(path.read_bytes(), str(path))
+
+
+def _decode_text(content: bytes, where: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise BadInput(f"{where} is no text file ({error.reason}): give {_LAYOUT}") from error
+        raise BadInput(f"{where} is not a text file ({error.reason}): expected {_LAYOUT}") from error
 
 
-def _fold(texts: Texts, fold: int, n: int, where: str) -> np.ndarray:
-    """(n,) test for the rows of this fold, train for the others."""
-    names = [name for name in texts if name.endswith(f"{_FOLDS}test_idx-{fold}.txt")]
+def _fold_split(files: Files, fold: int, n: int, where: str) -> np.ndarray:
+    """Return (n,) test for the rows of this fold, train for the others."""
+    names = [name for name in files if name.endswith(f"{_FOLDS}test_idx-{fold}.txt")]
     if not names:
         raise BadInput(f"{where} has no {_FOLDS}test_idx-{fold}.txt: use fold 1 to 10 of a zip that has them")
     try:
-        rows = np.asarray(texts[names[0]]().split(), dtype=np.int64)
+        rows = np.asarray(files[names[0]]().split(), dtype=np.int64)
     except ValueError as error:
-        raise BadInput(f"{where}: {names[0]} must hold one row number a line ({error})") from error
+        raise BadInput(f"{where}: {names[0]} must have one row number per line ({error})") from error
     if len(rows) and not 0 <= rows.min() <= rows.max() < n:
-        raise BadInput(f"{where}: {names[0]} names row {rows.max()}, there are 0 to {n - 1}")
+        raise BadInput(f"{where}: {names[0]} has row {rows.max()}, expected 0 to {n - 1}")
     split = np.full(n, SPLITS.index("train"), dtype=np.int64)
     split[rows] = SPLITS.index("test")
     return split
@@ -128,7 +130,7 @@ def _fold(texts: Texts, fold: int, n: int, where: str) -> np.ndarray:
 
 @runtime_checkable
 class GraphObject(Protocol):
-    """What tells an object of torch-geometric, a Data, from other examples."""
+    """Attributes by which a torch-geometric Data object is recognised."""
 
     x: Any
     edge_index: Any
@@ -136,35 +138,35 @@ class GraphObject(Protocol):
 
 
 def as_graphs(examples: Iterable[Any]) -> list[Graphs]:
-    """Objects of torch-geometric, or Graphs of one graph each, as Graphs."""
-    return [_one(example, number) for number, example in enumerate(examples, start=1)]
+    """Convert torch-geometric objects, or `Graphs` with one graph, to `Graphs`."""
+    return [_as_graph(example, number) for number, example in enumerate(examples, start=1)]
 
 
-def _one(example: Any, number: int) -> Graphs:
+def _as_graph(example: Any, number: int) -> Graphs:
     if isinstance(example, Graphs) and example.count == 1:
         return example
     if isinstance(example, Graphs) or not isinstance(example, GraphObject):
-        found = f"a Graphs of {example.count}" if isinstance(example, Graphs) else f"a {type(example).__name__}"
+        kind = f"a Graphs of {example.count}" if isinstance(example, Graphs) else f"a {type(example).__name__}"
         raise BadInput(
-            f"example {number} is {found}: examples are graphs, so each must be a Graphs of one graph or a Data of "
-            "torch-geometric"
+            f"example {number} is {kind}: examples are graphs, so each must be a Graphs with one graph or a "
+            "torch-geometric Data"
         )
-    graph: Any = example  # a Data has more than tells it apart, some of it by name alone
+    graph: Any = example  # further attributes of Data are not in the protocol
     if getattr(graph, "batch", None) is not None:
-        raise BadInput(f"example {number} is a batch of graphs: give its graphs one by one, batch.to_data_list()")
+        raise BadInput(f"example {number} is a batch of graphs: pass its graphs, batch.to_data_list()")
     ends, weights = graph.edge_index, graph.edge_attr
     if ends is None and getattr(graph, "adj_t", None) is not None:
-        raise BadInput(f"example {number} has its edges as adj_t alone: keep edge_index too")
+        raise BadInput(f"example {number} has only adj_t for its edges: add edge_index")
     if not graph.num_nodes:
-        raise BadInput(f"example {number} has no nodes or does not say how many: give it x or num_nodes")
-    nodes = torch.zeros(int(graph.num_nodes), 0) if graph.x is None else _columns(graph.x)
+        raise BadInput(f"example {number} has no nodes or does not define their number: add x or num_nodes")
+    nodes = torch.zeros(int(graph.num_nodes), 0) if graph.x is None else _as_columns(graph.x)
     ends = torch.zeros(2, 0, dtype=torch.long) if ends is None else ends.detach().cpu()
     owner = torch.zeros(len(nodes), dtype=torch.long)
-    return Graphs(nodes, ends, owner, 1, None if weights is None else _columns(weights))
+    return Graphs(nodes, ends, owner, 1, None if weights is None else _as_columns(weights))
 
 
-def _columns(values: Tensor) -> Tensor:
-    """(n, d) of features that may come as (n,), from any device."""
+def _as_columns(values: Tensor) -> Tensor:
+    """Convert (n,) or (n, d) features on any device to (n, d) on the CPU."""
     return values.detach().cpu()[:, None].flatten(1)
 
 
@@ -175,22 +177,22 @@ def from_data_list(
     domains: Sequence[object] | np.ndarray | None = None,
     name: str = "graphs",
 ) -> Dataset:
-    """A data set of torch-geometric's Data objects: x, edge_index, edge_attr and, unless labels are given, y."""
+    """Build a data set from torch-geometric Data objects: x, edge_index, edge_attr and, without `labels`, y."""
     graphs = list(graphs)
-    found = as_graphs(graphs)
-    given = _own_labels(graphs) if labels is None else labels
-    given = given.tolist() if isinstance(given, np.ndarray | Tensor) else list(given)
-    written = [int(label) if isinstance(label, float) and label.is_integer() else label for label in given]
-    for what, told in (("labels", written), ("domains", domains)):
-        if told is not None and len(told) != len(found):
-            raise BadInput(f"{len(told)} {what} for {len(found)} graphs: give one a graph")
-    y, classes = encode(written)
-    domain, names = (np.zeros(len(found), dtype=np.int64), (name,)) if domains is None else encode(list(domains))
-    return Dataset(name, GraphList(found), y, classes, domain, names)
+    converted = as_graphs(graphs)
+    values = _labels_of(graphs) if labels is None else labels
+    values = values.tolist() if isinstance(values, np.ndarray | Tensor) else list(values)
+    values = [int(label) if isinstance(label, float) and label.is_integer() else label for label in values]
+    for what, column in (("labels", values), ("domains", domains)):
+        if column is not None and len(column) != len(converted):
+            raise BadInput(f"{len(column)} {what} for {len(converted)} graphs: pass one per graph")
+    y, classes = encode(values)
+    domain, names = (np.zeros(len(converted), dtype=np.int64), (name,)) if domains is None else encode(list(domains))
+    return Dataset(name, GraphList(converted), y, classes, domain, names)
 
 
-def _own_labels(graphs: Sequence[Any]) -> list[object]:
+def _labels_of(graphs: Sequence[Any]) -> list[object]:
     for index, graph in enumerate(graphs):
         if graph.y is None or graph.y.numel() != 1:
-            raise BadInput(f"graph {index} has not one label y: give labels=[...], one a graph")
+            raise BadInput(f"graph {index} does not have exactly one label y: pass labels=[...], one per graph")
     return [graph.y.item() for graph in graphs]

@@ -1,4 +1,4 @@
-"""Image files: decoding one, and reading a folder `domain/class/file` as a data set."""
+"""Read a folder of image files, DOMAIN/CLASS/FILE, as a data set."""
 
 from __future__ import annotations
 
@@ -20,44 +20,43 @@ _LAYOUT = "put images at DOMAIN/CLASS/FILE"
 
 
 def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) -> Dataset:
-    """A folder of images: `domain/class/file`, or any nesting when neither label nor domain is needed."""
+    """Read DOMAIN/CLASS/FILE, or any nesting if neither label nor domain is needed."""
     assert set(need) <= {"label", "domain"}, need
     folder = Path(folder)
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder")
-    every = sorted(files_below(folder))
-    found = [path for path in every if path.suffix.lower() in SUFFIXES]
-    if lost := next((path for path in found if not path.exists()), None):
-        raise BadInput(f"{lost} is a link to a file that is not there: mend it or take it out")
-    if not found:
+    files = sorted(files_below(folder))
+    images = [path for path in files if path.suffix.lower() in SUFFIXES]
+    if broken := next((path for path in images if not path.exists()), None):
+        raise BadInput(f"{broken} is a link to a missing file: fix or remove it")
+    if not images:
         raise BadInput(f"{folder} holds no images ({', '.join(SUFFIXES)}): {_LAYOUT}")
-    parts = [path.relative_to(folder).parts for path in found]
-    label_at, domain_at = _levels(folder, parts, need)
-    if domain_at is not None:
-        _refuse_empty(folder, {p[0] for p in parts})
-    y, classes = np.full(len(found), -1, dtype=np.int64), ()
-    if label_at is not None:
-        y, classes = encode([p[label_at] for p in parts])
-    domain, domains = np.zeros(len(found), dtype=np.int64), ("all",)
-    if domain_at is not None:
-        domain, domains = encode([p[domain_at] for p in parts])
-    left = len(every) - len(found) - (folder / FILE).is_file()  # that one is read where parts are asked for
+    names = [path.relative_to(folder).parts for path in images]
+    label_level, domain_level = _levels(folder, names, need)
+    y, classes = np.full(len(images), -1, dtype=np.int64), ()
+    if label_level is not None:
+        y, classes = encode([name[label_level] for name in names])
+    domain, domains = np.zeros(len(images), dtype=np.int64), ("all",)
+    if domain_level is not None:
+        _check_empty_domains(folder, {name[0] for name in names})
+        domain, domains = encode([name[domain_level] for name in names])
+    ignored = len(files) - len(images) - (folder / FILE).is_file()  # part locations are read by analyses
     return Dataset(
         name=folder.resolve().name,
-        raw=ImageFiles(found),
+        raw=ImageFiles(images),
         y=y,
         classes=classes,
         domain=domain,
         domains=domains,
-        ids=["/".join(p) for p in parts],
-        notes=(f"{left} files in {folder} are not images and were left out",) if left else (),
+        ids=["/".join(name) for name in names],
+        notes=(f"{ignored} files in {folder} are not images and were ignored",) if ignored else (),
     )
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files below, through links too, without hidden ones and without going in circles; none is passed over."""
+    """Yield all files below a folder except hidden ones, following links but not in circles."""
     seen: set[str] = set()
-    for here, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
+    for here, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
         real = os.path.realpath(here)
         if real in seen:
             folders.clear()
@@ -67,36 +66,29 @@ def files_below(folder: Path) -> Iterator[Path]:
         yield from (Path(here) / name for name in files if not name.startswith("."))
 
 
-def _refuse(error: OSError) -> NoReturn:
+def _raise(error: OSError) -> NoReturn:
     raise path_error(error) from error
 
 
-def _levels(folder: Path, parts: list[tuple[str, ...]], need: Collection[str]) -> tuple[int | None, int | None]:
-    """Which part of the path is the class and which the domain."""
+def _levels(folder: Path, names: list[tuple[str, ...]], need: Collection[str]) -> tuple[int | None, int | None]:
+    """Return the positions of class and domain in the path."""
     if not need:
         return None, None
-    flattest = list(min(parts, key=len))
-    if "domain" not in need:  # class/file will do
-        if len(flattest) < 2:
-            raise BadInput(f"{folder}: '{flattest[0]}' is in no class folder: put images at CLASS/FILE")
-        return (1, 0) if len(flattest) > 2 else (0, None)
-    if len(flattest) < 2:
-        raise BadInput(f"{folder}: '{flattest[0]}' is in no domain folder: {_LAYOUT}")
+    shortest = list(min(names, key=len))
+    if "domain" not in need:  # CLASS/FILE is sufficient
+        if len(shortest) < 2:
+            raise BadInput(f"{folder}: '{shortest[0]}' is not in a class folder: put images at CLASS/FILE")
+        return (1, 0) if len(shortest) > 2 else (0, None)
+    if len(shortest) < 2:
+        raise BadInput(f"{folder}: '{shortest[0]}' is not in a domain folder: {_LAYOUT}")
     if "label" not in need:
         return None, 0
-    if len(flattest) < 3:
-        raise BadInput(
-            f"{folder}: the domain folder '{flattest[0]}' holds '{flattest[1]}' directly, in no class folder: {_LAYOUT}"
-        )
+    if len(shortest) < 3:
+        raise BadInput(f"{folder}: '{shortest[1]}' in the domain '{shortest[0]}' is not in a class folder: {_LAYOUT}")
     return 1, 0
 
 
-def _refuse_empty(folder: Path, domains: set[str]) -> None:
-    for here in sorted(folder.iterdir()):
-        if (
-            here.is_dir()
-            and not here.name.startswith(".")
-            and here.name not in domains
-            and not is_annotation_folder(here)
-        ):
-            raise BadInput(f"the domain folder {here} holds no images: fill it or take it away")
+def _check_empty_domains(folder: Path, domains: set[str]) -> None:
+    for here in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in domains):
+        if not here.name.startswith(".") and not is_annotation_folder(here):
+            raise BadInput(f"the domain folder {here} holds no images: add images or remove it")

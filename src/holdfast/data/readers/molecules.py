@@ -1,6 +1,6 @@
-"""Molecules written as SMILES to graphs: atoms with nine and bonds with three categories, those of OGB.
+"""Convert molecules in SMILES to graphs with the nine atom and three bond categories of OGB; split by scaffold.
 
-v atoms, e bonds counted both ways
+v atoms, e bonds counted in both directions
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from holdfast.data.readers.columns import find
 from holdfast.data.readers.table import read_table
 
 NAMES = ("smiles", "canonical_smiles", "mol")
+TRAIN, VALID = 0.8, 0.1  # fractions of a scaffold split
 
-# values of each feature in the order of their codes; what is not listed has the code after the last (Hu et al., 2020)
+# values per feature in the order of their codes; other values get the code after the last one (Hu et al., 2020)
 ATOM = {
     "number": tuple(range(1, 119)),
     "chirality": ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER"),
@@ -46,7 +47,7 @@ _BOND_CODES = [{value: i for i, value in enumerate(values)} for values in BOND.v
 
 
 class Molecules(GraphList):
-    """Graphs that were written as SMILES, which are kept: what they share can be told from them."""
+    """Graphs with the SMILES from which they were made, for scaffold splits."""
 
     def __init__(self, graphs: Sequence[Graphs], smiles: Sequence[str]) -> None:
         super().__init__(graphs)
@@ -54,47 +55,56 @@ class Molecules(GraphList):
 
 
 def smiles_column(path: Path, columns: Mapping[str, str] | None) -> str | None:
-    """The column of a table that holds SMILES: named by the user, or called so where no input is named."""
-    given = dict(columns or {})
-    if "smiles" in given:
-        return given["smiles"]
-    if path.suffix.lower() not in formats.SUFFIXES or {"text", "premise", "features"} & set(given):
+    """Return the column of a table that holds SMILES: named by the user, or by convention if no input is named."""
+    named = dict(columns or {})
+    if "smiles" in named:
+        return named["smiles"]
+    if path.suffix.lower() not in formats.SUFFIXES or {"text", "premise", "features"} & set(named):
         return None
     if not path.is_file() or not path.stat().st_size:
-        return None  # the reader of tables says what is wrong
-    return find(formats.read_schema(path, formats.BLOCK).names, NAMES)
+        return None  # reported by the table reader
+    return find(formats.read_schema(path).names, NAMES)
 
 
 def read_molecules(
     path: Path, column: str, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
 ) -> Dataset:
-    """A table with a column of SMILES as a data set of graphs; the other columns are those of any table."""
+    """Read a table with a column of SMILES as graphs; the other columns are those of any table."""
     others = {key: name for key, name in (columns or {}).items() if key != "smiles"}
     table = read_table(path, columns={**others, "text": column}, need=need)
     return as_molecules(table, np.arange(len(table)), str(path))
 
 
 def as_molecules(table: Dataset, rows: np.ndarray, where: str) -> Dataset:
-    """These rows of a data set of SMILES, as graphs."""
+    """Convert these rows of a data set of SMILES to graphs."""
     texts = table.raw.take(rows)
     return replace(table.subset(rows), raw=Molecules(molecules(texts, where, rows=rows + 1), texts))
 
 
 def molecules(texts: Sequence[str], where: str = "these SMILES", *, rows: Iterable[int] | None = None) -> list[Graphs]:
-    """One graph a molecule, hydrogens left implicit; `rows` are the numbers by which one that is wrong is named."""
-    chemistry = rdkit()
-    found = []
-    with chemistry.rdBase.BlockLogs():  # what cannot be read is told below
+    """Return one graph per molecule with implicit hydrogens; `rows` are row numbers for error messages."""
+    rdkit = _import_rdkit()
+    graphs = []
+    with rdkit.rdBase.BlockLogs():  # invalid SMILES are reported below
         for row, text in zip(rows if rows is not None else range(1, len(texts) + 1), texts, strict=True):
-            molecule = parsed(chemistry.Chem, text)
+            molecule = _parse(rdkit.Chem, text)
             if molecule is None or not molecule.GetNumAtoms():
-                raise BadInput(f"{where}, row {row}: '{text[:60]}' is no molecule in SMILES: mend it or take it out")
-            found.append(_graph(molecule))
-    return found
+                raise BadInput(f"{where}, row {row}: '{text[:60]}' is not a molecule in SMILES: fix or remove it")
+            graphs.append(_to_graph(molecule))
+    return graphs
 
 
-def parsed(chem: Any, text: str) -> Any:
-    """The molecule; where only its valences are unusual, as of metals in older sets, without the check of those."""
+def _import_rdkit() -> Any:
+    try:
+        import rdkit
+        from rdkit import Chem, rdBase  # noqa: F401
+    except ImportError as error:
+        raise BadInput("reading SMILES needs RDKit: pip install 'holdfast[molecules]'") from error
+    return rdkit
+
+
+def _parse(chem: Any, text: str) -> Any:
+    """Parse SMILES; if only valences are unusual, as for metals in older sets, without checking them."""
     molecule = chem.MolFromSmiles(text)
     if molecule is not None:
         return molecule
@@ -104,16 +114,16 @@ def parsed(chem: Any, text: str) -> Any:
     try:
         molecule.UpdatePropertyCache(strict=False)
         chem.SanitizeMol(molecule, chem.SANITIZE_ALL ^ chem.SANITIZE_PROPERTIES)
-    except ValueError:  # rings that cannot be aromatic, say
+    except ValueError:  # for example rings that cannot be aromatic
         return None
     return molecule
 
 
-def _graph(molecule: Any) -> Graphs:
-    atoms = [_atom(_features(atom)) for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms()))]
+def _to_graph(molecule: Any) -> Graphs:
+    atoms = [_atom_codes(_features(atom)) for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms()))]
     bonds, ends = [], []
     for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
-        bonds.append(_bond((bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated())))
+        bonds.append(_bond_codes((bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated())))
         ends.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
     edges = torch.from_numpy(np.array(ends, dtype=np.int64).reshape(-1, 2).T.copy())  # (2, e / 2)
     kinds = _table(bonds, len(BOND))
@@ -141,18 +151,17 @@ def _features(atom: Any) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _atom(features: tuple[Any, ...]) -> tuple[int, ...]:
-    """Few kinds of atoms make up all molecules, so each is coded once."""
-    return _coded(features, _ATOM_CODES)
+def _atom_codes(features: tuple[Any, ...]) -> tuple[int, ...]:  # cached: molecules consist of few kinds of atoms
+    return _encode(features, _ATOM_CODES)
 
 
 @functools.cache
-def _bond(features: tuple[Any, ...]) -> tuple[int, ...]:
-    return _coded(features, _BOND_CODES)
+def _bond_codes(features: tuple[Any, ...]) -> tuple[int, ...]:
+    return _encode(features, _BOND_CODES)
 
 
-def _coded(features: Sequence[Any], codes: Sequence[Mapping[Any, int]]) -> tuple[int, ...]:
-    """RDKit's own kinds are looked up by their names."""
+def _encode(features: Sequence[Any], codes: Sequence[Mapping[Any, int]]) -> tuple[int, ...]:
+    """Encode features; RDKit's enums are looked up by name."""
     values = (getattr(value, "name", value) for value in features)
     return tuple(table.get(value, len(table)) for value, table in zip(values, codes, strict=True))
 
@@ -161,56 +170,44 @@ def _table(rows: Sequence[tuple[int, ...]], width: int) -> torch.Tensor:
     return torch.from_numpy(np.array(rows, dtype=np.int64).reshape(-1, width))
 
 
-def rdkit() -> Any:
-    try:
-        import rdkit
-        from rdkit import Chem, rdBase  # noqa: F401
-    except ImportError as error:
-        raise BadInput("reading SMILES needs RDKit: pip install 'holdfast[molecules]'") from error
-    return rdkit
-
-
-TRAIN, VALID = 0.8, 0.1
-
-
 def by_scaffold(dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows that train, choose and are scored; no scaffold lies in two of the three.
+    """Return training, validation and test rows without a common scaffold, as OGB splits.
 
-    Groups of one scaffold, the largest first, fill eight tenths, then one, then the rest: OGB's splits are made so.
+    Groups with the same scaffold, the largest first, fill 80 % of the rows, then 10 %, then the rest.
     """
     texts = _smiles(dataset.raw)
     if texts is None:
         raise BadInput(
-            f"the shift 'scaffold' is one of molecules, and {dataset.name} is not made of SMILES: give a table with a "
-            "column smiles, or take shift=size"
+            f"the shift 'scaffold' applies to molecules, but {dataset.name} has no SMILES: use a table with a column "
+            "smiles, or shift=size"
         )
     groups: dict[str, list[int]] = {}
     for row, scaffold in enumerate(scaffolds(texts)):
         groups.setdefault(scaffold, []).append(row)
-    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    split: tuple[list[int], list[int], list[int]] = ([], [], [])
     train, valid = TRAIN * len(texts), (TRAIN + VALID) * len(texts)
     for group in sorted(groups.values(), key=lambda rows: (len(rows), rows[0]), reverse=True):
-        taken = len(parts[0]) + len(group)
-        at = 0 if taken <= train else 1 if taken + len(parts[1]) <= valid else 2
-        parts[at].extend(group)
-    first, second, third = (np.asarray(part, dtype=np.int64) for part in parts)
+        taken = len(split[0]) + len(group)
+        at = 0 if taken <= train else 1 if taken + len(split[1]) <= valid else 2
+        split[at].extend(group)
+    first, second, third = (np.asarray(rows, dtype=np.int64) for rows in split)
     return first, second, third
 
 
 def scaffolds(texts: Sequence[str]) -> list[str]:
-    """The rings of each molecule and what links them (Bemis & Murcko, 1996) as SMILES; without rings, nothing."""
-    chemistry = rdkit()
+    """Return the Bemis-Murcko scaffolds (1996) as SMILES; empty for molecules without rings."""
+    rdkit = _import_rdkit()
     from rdkit.Chem.Scaffolds import MurckoScaffold  # pyright: ignore[reportMissingImports]
 
-    found = []
-    with chemistry.rdBase.BlockLogs():
+    smiles = []
+    with rdkit.rdBase.BlockLogs():
         for text in texts:
             try:
-                molecule = parsed(chemistry.Chem, text)
-                found.append(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
-            except (ValueError, RuntimeError):  # a few with unusual valences have none that RDKit can tell
-                found.append("")
-    return found
+                molecule = _parse(rdkit.Chem, text)
+                smiles.append(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule, includeChirality=True))
+            except (ValueError, RuntimeError):  # RDKit has no scaffold for some molecules with unusual valences
+                smiles.append("")
+    return smiles
 
 
 def _smiles(raw: Raw) -> list[str] | None:

@@ -1,0 +1,150 @@
+"""Encode columns of names as integer codes: labels, domains and splits; Python sees only distinct values.
+
+n examples
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import SPLITS, encode
+from holdfast.data.readers.formats import is_number
+
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), 0),
+    **dict.fromkeys(("valid", "validation", "val", "dev", "trial"), 1),
+    **dict.fromkeys(("test", "testing", "eval"), 2),
+}
+_MANY_CLASSES = 20  # above this number of classes, numeric labels may be measurements
+_INTEGRAL = re.compile(r"(-?\d+)\.0*")
+
+
+class CodeColumn:
+    """Codes in order of first appearance, added in batches; -1 where a value is null or blank."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+        self.batches: list[np.ndarray] = []
+
+    def add(self, column: Any, *, numbers: bool) -> np.ndarray:
+        """Append an Arrow array and return its codes; with `numbers`, the text 1.0 is the number 1."""
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        encoded = column.dictionary_encode()
+        values = encoded.dictionary.to_pylist()
+        table = np.asarray([*(self._code(v, numbers) for v in values), -1], dtype=np.int32)
+        codes = table[encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)]
+        self.batches.append(codes)
+        return codes
+
+    def codes(self) -> np.ndarray:
+        """Return all codes (n,)."""
+        return np.concatenate(self.batches).astype(np.int64)
+
+    def _code(self, value: Any, numbers: bool) -> int:
+        if value is None or value != value:  # null or NaN
+            return -1
+        name = (value.decode() if isinstance(value, bytes) else str(value)).strip()
+        if (numbers or not isinstance(value, str)) and (match := _INTEGRAL.fullmatch(name)):
+            name = match[1]
+        return self.index.setdefault(name, len(self.index)) if name else -1
+
+
+def class_codes(column: CodeColumn) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels (n,) and the classes: numbers in numeric order, then texts in alphabetic order."""
+    if not column.index:
+        return column.codes(), ()
+    order, classes = encode(list(column.index))
+    return np.append(order, -1)[column.codes()], classes
+
+
+def regression_note(classes: Sequence[str], examples: int, *, where: str) -> str:
+    """Return a note if labels look like measurements; raise if most examples have a distinct one."""
+    if len(classes) <= _MANY_CLASSES or not all(map(_is_finite, classes)):
+        return ""
+    fractional, rare = any(not float(name).is_integer() for name in classes), 2 * len(classes) > examples
+    summary = f"{where} has {len(classes)} distinct numeric labels in {examples} examples"
+    fix = "bin them into classes, or name another column with --column label=NAME"
+    if fractional and rare:
+        raise BadInput(f"{summary}, such as {classes[0]}, but regression is not supported: {fix}")
+    return f"{summary}, and each one is a class; if they are measurements, {fix}" if fractional or rare else ""
+
+
+def _is_finite(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
+
+
+def domain_codes(column: CodeColumn, time: np.ndarray | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return domains (n,) and their names, in order of first appearance or of earliest time."""
+    codes, names = column.codes(), list(column.index)
+    if time is None:
+        return codes, tuple(names)
+    order = sorted(range(len(names)), key=lambda i: time[codes == i].min())
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(names))
+    return rank[codes], tuple(names[i] for i in order)
+
+
+def split_codes(column: CodeColumn, *, where: str, name: str, before: int = 0) -> np.ndarray:
+    """Return indices (n,) into SPLITS by the conventional split names; in `train_sentences` the first word counts.
+
+    Rows with the split `all` get -1. `before` is the number of earlier rows of the file, for error messages.
+    """
+    codes = column.codes()
+    first = [re.split(r"[_\W\d]", value.lower())[0] for value in column.index]
+    table = np.asarray([-1 if word == "all" else SPLIT_NAMES.get(word, -2) for word in first] + [-2], dtype=np.int64)
+    split = table[codes]
+    if (split < -1).any():
+        row = int((split < -1).argmax())
+        value = list(column.index)[codes[row]] if codes[row] >= 0 else ""
+        raise BadInput(
+            f"{where}: row {before + row + 1}, column '{name}' has the split {value!r}: use {', '.join(SPLITS)}, "
+            "or ignore the column with --column split="
+        )
+    return split
+
+
+def times(column: Any) -> np.ndarray | None:
+    """Return sortable numbers or dates (n,); None if the column is neither or has missing values."""
+    kinds = [pa.float64()] if is_number(column.type) else [pa.timestamp("us"), pa.timestamp("us", "UTC")]
+    if not is_number(column.type) and not pa.types.is_temporal(column.type):
+        kinds = [pa.float64(), *kinds]
+    for kind in kinds:
+        try:
+            converted = column.cast(kind)
+        except pa.ArrowException:
+            continue
+        if converted.null_count:
+            return None
+        values = converted.to_numpy()
+        return None if np.isnan(values).any() else values
+    return None
+
+
+class Strings(Sequence[str]):
+    """An Arrow string column as a sequence of str, without one Python object per row."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> Strings: ...
+    def __getitem__(self, at: int | slice) -> str | Strings:
+        if isinstance(at, slice):
+            return Strings(self.column.take(pa.array(range(*at.indices(len(self))), type=pa.int64())))
+        return self.column[int(at)].as_py()

@@ -1,0 +1,179 @@
+"""Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes.
+
+n examples, d features
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Raw, Texts, Vectors
+from holdfast.data.readers.codes import (
+    CodeColumn,
+    Strings,
+    class_codes,
+    domain_codes,
+    regression_note,
+    split_codes,
+    times,
+)
+from holdfast.data.readers.columns import Roles, listed
+
+_TEXT = pa.large_string()
+_CHUNK = 1 << 23  # bytes
+
+
+class _StringColumn:
+    """A string column that grows by batches; small batches are merged, since they waste memory."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Any] = []
+        self.pending: list[Any] = []
+
+    def add(self, batch: Any) -> None:
+        self.pending.append(batch)
+        if sum(b.nbytes for b in self.pending) >= _CHUNK:
+            self._merge()
+
+    def column(self) -> pa.ChunkedArray:
+        self._merge()
+        return pa.chunked_array(self.chunks, type=_TEXT)
+
+    def _merge(self) -> None:
+        if self.pending:
+            self.chunks.append(pa.concat_arrays(self.pending, memory_pool=pa.system_memory_pool()))
+            self.pending = []
+            pa.default_memory_pool().release_unused()  # return freed memory to the system
+
+
+class TableCollector:
+    """Rows read so far; `before` is the number of earlier rows of the file, for error messages."""
+
+    def __init__(self, where: str, roles: Roles, need: Collection[str], *, before: int = 0) -> None:
+        self.where, self.roles, self.need, self.before = where, roles, need, before
+        self.rows = 0
+        self.texts = [_StringColumn() for _ in roles.texts]
+        self.features: list[np.ndarray] = []
+        self.label, self.domain, self.split = CodeColumn(), CodeColumn(), CodeColumn()
+        self.time: list[Any] = []
+        self.ids = _StringColumn()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Check one batch and append it."""
+        if not len(batch):
+            return
+        roles = self.roles
+        for texts, name in zip(self.texts, roles.texts, strict=True):
+            column = _as_text(batch.column(name))
+            if (at := pc.index(_is_blank(column), True).as_py()) >= 0:
+                raise self._missing(at, "text", name)
+            texts.add(column)
+        if roles.features:
+            self.features.append(self._numbers(batch))
+        if roles.label is not None:
+            self._add_codes(self.label, batch.column(roles.label), "label", roles.label)
+        if roles.domain is not None:
+            self._add_codes(self.domain, batch.column(roles.domain), "domain", roles.domain)
+        if roles.split is not None:
+            self.split.add(batch.column(roles.split), numbers=True)
+        if roles.time is not None:
+            self.time.append(batch.column(roles.time))
+        if roles.id is not None:
+            self.ids.add(_as_text(batch.column(roles.id)).fill_null(""))
+        self.rows += len(batch)
+
+    def _add_codes(self, codes: CodeColumn, column: Any, role: str, name: str) -> None:
+        missing = codes.add(column, numbers=role == "label") < 0
+        # labels may be missing in a file to predict, but every example belongs to a domain
+        if missing.any() and (role in self.need or role == "domain"):
+            raise self._missing(int(missing.argmax()), role, name)
+
+    def _missing(self, at: int, role: str, name: str) -> BadInput:
+        fix = "fill it in or remove the row"
+        if role == "domain" and role not in self.need:
+            fix += ", or ignore the column with --column domain="
+        return BadInput(f"{self.where}: row {self.before + self.rows + at + 1}, column '{name}' has no {role}: {fix}")
+
+    def _numbers(self, batch: pa.RecordBatch) -> np.ndarray:
+        values = np.empty((len(batch), len(self.roles.features)), dtype=np.float32)
+        for i, name in enumerate(self.roles.features):
+            column = batch.column(name)
+            column = column.cast(pa.float64()) if column.type != pa.bool_() else column.cast(pa.int8())
+            with np.errstate(over="ignore", invalid="ignore"):  # overflow is reported below
+                values[:, i] = column.to_numpy(zero_copy_only=False)
+            finite = np.isfinite(values[:, i])
+            if not finite.all():
+                at = int((~finite).argmax())
+                value = column[at].as_py()
+                raise BadInput(
+                    f"{self.where}: row {self.before + self.rows + at + 1}, column '{name}' is "
+                    f"{'missing or not a number' if value is None else value}: features must be finite numbers"
+                )
+        return values
+
+    def dataset(self, name: str, *, named_time: bool, named_features: bool) -> Dataset:
+        """Return all rows as a data set; `named_*` is whether the user named the column."""
+        where, roles, notes = self.where, self.roles, []
+        raw: Raw
+        if roles.texts:
+            raw = Texts(*(texts.column() for texts in self.texts))
+        else:
+            raw = Vectors(np.concatenate(self.features))
+            if not named_features:
+                notes.append(
+                    f"no text column was found, so the input is the {len(roles.features)} numeric columns "
+                    f"{listed(roles.features)}; name a text column with --column text=NAME"
+                )
+        time = times(pa.chunked_array(self.time)) if roles.time is not None else None
+        if roles.time is not None and time is None:
+            fault = f"column '{roles.time}' of {where} is not all numbers or all dates such as 2024-01-31"
+            if named_time:
+                raise BadInput(f"{fault}: fix the values or remove --column time={roles.time}")
+            notes.append(f"{fault}, so it is not used as the time")
+        y, classes = np.full(self.rows, -1, dtype=np.int64), ()
+        if roles.label is not None:
+            y, classes = class_codes(self.label)
+            if "label" in self.need and (note := regression_note(classes, self.rows, where=where)):
+                notes.append(note)
+        domain, domains = np.zeros(self.rows, dtype=np.int64), ("all",)
+        if roles.domain is not None:
+            domain, domains = domain_codes(self.domain, time)
+        split = None
+        if roles.split is not None:
+            split = split_codes(self.split, where=where, name=roles.split, before=self.before)
+        return Dataset(
+            name=name,
+            raw=raw,
+            y=y,
+            classes=classes,
+            domain=domain,
+            domains=domains,
+            split=split,
+            ids=None if roles.id is None else Strings(self.ids.column()),
+            time=time,
+            notes=tuple(notes),
+            columns=None if roles.texts else roles.features,
+        )
+
+
+def _as_text(column: Any) -> Any:
+    """Convert an Arrow array to large strings of valid UTF-8."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.type != _TEXT:
+        column = column.cast(_TEXT)
+    column.validate(full=True)
+    return column
+
+
+def _is_blank(column: Any) -> Any:
+    """Return a mask of texts that are null, empty or only whitespace."""
+    empty = pc.call_function("equal", [pc.call_function("binary_length", [column]), 0])
+    return pc.call_function("or", [pc.call_function("utf8_is_space", [column]), empty]).fill_null(True)
