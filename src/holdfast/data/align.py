@@ -93,6 +93,6 @@ def new_domain_rows(dataset: Dataset, start: int) -> DomainRows:
     return DomainRows.of(dataset, dataset.domains[0], np.arange(len(dataset)), start=start)
 
 
-def offset_parts(parts: Sequence[Part], by: int) -> list[Part]:
+def offset_parts(domain_parts: Sequence[Part], by: int) -> list[Part]:
     """Add `by` to all row indices."""
-    return [Part(part.domain, part.rows + by) for part in parts]
+    return [Part(part.domain, part.rows + by) for part in domain_parts]

@@ -1,6 +1,6 @@
-"""Chance changes to training images, batched: DomainBed's (Gulrajani and Lopez-Paz, 2020), crops and shifts alone.
+"""Random augmentations of batches of training images and graphs.
 
-b images, h height, w width; all pure functions of images (b, 3, h, w) in [0, 1] and one number per image
+b images, h height, w width, v nodes; the functions of images take (b, 3, h, w) in [0, 1] and one number per image
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TRIES = 10
 
 
 def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Crop, flip, jitter and grey: uint8 or float in, float32 in [0, 1] out, drawn from a CPU generator.
+    """Crop, flip, jitter and convert to grey as DomainBed does (Gulrajani and Lopez-Paz, 2020); float32 in [0, 1].
 
-    Unlike DomainBed's, crops are of images that were resized to the square before, and a batch shares the order of its
-    changes of colour.
+    Unlike DomainBed, crops are taken from images resized to a square, and a batch shares the order of its colour
+    changes. Random numbers come from a CPU generator.
     """
-    x = _light(images)
+    x = _to_float(images)
     b, device = len(x), x.device
 
     def draw(low: float, high: float) -> Tensor:
@@ -45,15 +45,15 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def crop_flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    """A part of 8 to 100 % of the area blown up, and a flip: how networks are trained and tuned on ImageNet."""
-    x = _light(images)
+    """Crop 8 to 100 % of the area, resize, and flip half of the images, as in training on ImageNet."""
+    x = _to_float(images)
     boxes = crop_boxes(len(x), x.shape[-2] / x.shape[-1], generator, scale=(0.08, 1.0))
-    return _halved(resized_crop(x, inputs.to(boxes, x.device)), generator)
+    return _flip_half(resized_crop(x, inputs.to(boxes, x.device)), generator)
 
 
 def shift_flip(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Shifts by whole pixels, up to an eighth of a side, with black around, and a flip: how CIFAR is trained on."""
-    x = _light(images)
+    """Shift by up to an eighth of a side with black padding and flip half of the images, as in training on CIFAR."""
+    x = _to_float(images)
     (b, _, h, w), most = x.shape, x.shape[-1] // 8
     down, right = inputs.to(torch.randint(2 * most + 1, (2, b), generator=generator), x.device)
     wide = F.pad(x, (most, most, most, most))
@@ -61,15 +61,15 @@ def shift_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     columns = right[:, None] + torch.arange(w, device=x.device)
     each = torch.arange(b, device=x.device)[:, None, None]
     moved = wide.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]  # (b, h, w, 3)
-    return _halved(moved.permute(0, 3, 1, 2).contiguous(), generator)
+    return _flip_half(moved.permute(0, 3, 1, 2).contiguous(), generator)
 
 
-def _light(images: Tensor) -> Tensor:
+def _to_float(images: Tensor) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images.float()
 
 
-def _halved(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Half of them flipped, by chance."""
+def _flip_half(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Flip each image with probability 1/2."""
     return flip(x, inputs.to(torch.rand(len(x), generator=generator) < 0.5, x.device))
 
 
@@ -81,9 +81,9 @@ def crop_boxes(
     scale: tuple[float, float] = (0.7, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """(b, 4) top, left, height, width as shares of an image that is `tall` times as high as wide.
+    """Draw boxes (b, 4): top, left, height, width as fractions of an image with `tall` = height / width.
 
-    The first of ten draws that fits is taken, the whole image where none does.
+    The first of ten draws that fits is used, or the complete image if none fits.
     """
     area = torch.empty(count, _TRIES).uniform_(*scale, generator=generator)
     aspect = torch.empty(count, _TRIES).uniform_(*map(math.log, ratio), generator=generator).exp()
@@ -98,7 +98,7 @@ def crop_boxes(
 
 
 def resized_crop(x: Tensor, boxes: Tensor) -> Tensor:
-    """The box (b, 4) of each image, blown up to the image's own size."""
+    """Crop the box (b, 4) of each image and resize it to the size of the image."""
     top, left, high, wide = boxes.to(x.dtype).unbind(1)
     zero = torch.zeros_like(top)
     # grid_sample counts from -1 to 1 across the image
@@ -110,12 +110,12 @@ def resized_crop(x: Tensor, boxes: Tensor) -> Tensor:
 
 def flip(x: Tensor, which: Tensor) -> Tensor:
     """Mirror left and right where `which` (b,) is true."""
-    return torch.where(_each(which), x.flip(-1), x)
+    return torch.where(_per_image(which), x.flip(-1), x)
 
 
 def grayscale(x: Tensor, which: Tensor) -> Tensor:
-    """Take the colour away where `which` (b,) is true."""
-    return torch.where(_each(which), _luma(x).expand_as(x), x)
+    """Convert to grey where `which` (b,) is true."""
+    return torch.where(_per_image(which), _luma(x).expand_as(x), x)
 
 
 def jitter(
@@ -128,7 +128,7 @@ def jitter(
     saturation: Tensor,
     hue: Tensor,
 ) -> Tensor:
-    """Change the colours, the four of them in this order; factors of 1 and a hue shift of 0 change nothing."""
+    """Apply the four colour changes in this order; factors of 1 and a hue shift of 0 change nothing."""
     changes = (
         lambda x: blend(x, torch.zeros_like(x), brightness),
         lambda x: blend(x, _luma(x).mean((-3, -2, -1), keepdim=True), contrast),
@@ -141,19 +141,19 @@ def jitter(
 
 
 def blend(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """share * x + (1 - share) * other, kept within [0, 1]."""
-    share = _each(share)
+    """Return share * x + (1 - share) * other, clamped to [0, 1]."""
+    share = _per_image(share)
     return (share * x + (1 - share) * other).clamp(0, 1)
 
 
 def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue by `shift` (b,) of a full circle."""
+    """Rotate the hue by `shift` (b,), a fraction of a full circle."""
     hue, saturation, value = to_hsv(x).unbind(1)
     return to_rgb(torch.stack([(hue + shift[:, None, None]) % 1, saturation, value], dim=1))
 
 
 def to_hsv(x: Tensor) -> Tensor:
-    """RGB to hue, saturation and value, each in [0, 1]."""
+    """Convert RGB to hue, saturation and value in [0, 1]."""
     value, top = x.max(1)  # (b, h, w)
     spread = value - x.amin(1)
     red, green, blue = x.unbind(1)
@@ -164,7 +164,7 @@ def to_hsv(x: Tensor) -> Tensor:
 
 
 def to_rgb(x: Tensor) -> Tensor:
-    """Hue, saturation and value back to RGB: v - v s max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6."""
+    """Convert hue, saturation and value to RGB: v - v s max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6."""
     hue, saturation, value = x.unbind(1)
     turn = _channels((5.0, 3.0, 1.0), x)
     k = (turn + hue[:, None] * 6) % 6  # (b, 3, h, w)
@@ -177,55 +177,55 @@ def _luma(x: Tensor) -> Tensor:
 
 
 def _channels(values: tuple[float, float, float], like: Tensor) -> Tensor:
-    """(3, 1, 1) a number for each channel, sent without waiting for what the device is doing."""
+    """Return one number per channel, (3, 1, 1), copied to the device without synchronisation."""
     return inputs.to(torch.tensor(values, dtype=like.dtype), like.device)[:, None, None]
 
 
-def _each(values: Tensor) -> Tensor:
+def _per_image(values: Tensor) -> Tensor:
     return values[:, None, None, None]
 
 
-SHARE = 0.2  # of the edges or nodes that are left out
+SHARE = 0.2  # fraction of edges or nodes that are dropped
 
 
 def drop_edge(x: Graphs, generator: torch.Generator, *, share: float = SHARE) -> Graphs:
-    """Every edge is left out with this chance, both ways at once (Rong et al., 2020)."""
+    """Drop each edge, in both directions, with this probability (Rong et al., 2020)."""
     low, high = x.edges.amin(dim=0), x.edges.amax(dim=0)
-    _, pair = torch.unique(low * len(x.nodes) + high, return_inverse=True)  # the two ways of an edge share a draw
+    _, pair = torch.unique(low * len(x.nodes) + high, return_inverse=True)  # both directions share a draw
     count = int(pair.max()) + 1 if len(pair) else 0
     stays = (torch.rand(count, generator=generator) >= share).to(pair.device)[pair]
     return Graphs(x.nodes, x.edges[:, stays], x.owner, x.count, None if x.weights is None else x.weights[stays])
 
 
 def drop_node(x: Graphs, generator: torch.Generator, *, share: float = SHARE) -> Graphs:
-    """Every node is left out with this chance, its edges with it; each graph keeps at least one."""
+    """Drop each node with its edges with this probability; each graph retains at least one node."""
     draw = torch.rand(len(x.nodes), generator=generator).to(x.owner.device)
     best = torch.zeros(x.count, device=draw.device).scatter_reduce(0, x.owner, draw, "amax")
     return select_nodes(x, (draw >= share) | (draw == best[x.owner]))
 
 
 def subgraph(x: Graphs, generator: torch.Generator, *, share: float = SHARE) -> Graphs:
-    """A connected part of each graph with all but this share of its nodes, grown around a random one.
+    """Grow a connected subgraph around a random node until this fraction of the nodes is left out.
 
-    A graph that falls into pieces keeps no more than the piece it began in.
+    The subgraph of a disconnected graph stays within the component of its first node.
     """
     sizes = torch.bincount(x.owner, minlength=x.count)
     wanted = ((1 - share) * sizes).ceil().long()  # (b,)
     draw = torch.rand(len(x.nodes), generator=generator).to(x.owner.device)
     best = torch.zeros(x.count, device=draw.device).scatter_reduce(0, x.owner, draw, "amax")
-    kept = draw == best[x.owner]  # (v,) where each part begins
+    selected = draw == best[x.owner]  # (v,) the first node of each subgraph
     while True:
-        near = torch.zeros_like(kept)
-        near[x.edges[1, kept[x.edges[0]]]] = True
-        room = wanted - torch.bincount(x.owner[kept], minlength=x.count)
-        added = near & ~kept & (_rank(draw, x.owner, near & ~kept) < room[x.owner])
+        near = torch.zeros_like(selected)
+        near[x.edges[1, selected[x.edges[0]]]] = True
+        remaining = wanted - torch.bincount(x.owner[selected], minlength=x.count)
+        added = near & ~selected & (_rank(draw, x.owner, near & ~selected) < remaining[x.owner])
         if not bool(added.any()):
-            return select_nodes(x, kept)
-        kept = kept | added
+            return select_nodes(x, selected)
+        selected = selected | added
 
 
 def _rank(draw: Tensor, owner: Tensor, among: Tensor) -> Tensor:
-    """(v,) the place of each node among the chosen nodes of its graph, in the order of the draws."""
+    """Return (v,) the rank of each node among the selected nodes of its graph, ordered by `draw`."""
     order = torch.argsort(owner + torch.where(among, draw.clamp(max=0.999), 0.9995))
     first = torch.cumsum(torch.bincount(owner), 0) - torch.bincount(owner)
     rank = torch.empty_like(owner)

@@ -43,7 +43,7 @@ class ForbiddenRow(RuntimeError):
 
 
 class Batches:
-    """Endless iterator over `DomainBatch`es from `parts`, `size` examples per part, with a resumable position.
+    """Endless iterator over `DomainBatch`es from `domain_parts`, `size` examples per part, with a resumable position.
 
     `transform` changes inputs and `augment` inputs and targets; both draw from `transform_generator`, which defaults
     to `generator`.
@@ -52,7 +52,7 @@ class Batches:
     def __init__(
         self,
         examples: Examples,
-        parts: Sequence[Part],
+        domain_parts: Sequence[Part],
         size: int,
         *,
         generator: torch.Generator,
@@ -63,14 +63,14 @@ class Batches:
         self.examples, self.size, self.generator = examples, size, generator
         self.transform_generator = transform_generator or generator
         self.transform, self.augment = transform, augment
-        self.rows = [examples.rows_of(part) for part in parts]
-        for part, rows in zip(parts, self.rows, strict=True):
+        self.rows = [examples.rows_of(part) for part in domain_parts]
+        for part, rows in zip(domain_parts, self.rows, strict=True):
             if not len(rows):
                 raise BadInput(f"domain '{part.domain}' has no training examples: add some or remove the domain")
         if size > max(MIN_BATCH_LIMIT, available := sum(map(len, self.rows))):
             raise BadInput(f"batch size {size:,} exceeds the {available:,} training examples: lower --batch")
-        self.domains = tuple(examples.index[part.domain] for part in parts)
-        self.sizes = (size,) * len(parts)
+        self.domains = tuple(examples.index[part.domain] for part in domain_parts)
+        self.sizes = (size,) * len(domain_parts)
         self.allowed = torch.zeros(len(examples), dtype=torch.bool)
         for rows in self.rows:
             self.allowed[rows] = True
@@ -176,9 +176,9 @@ class Examples:
         """Return the raw examples from which these rows were made."""
         return rows if self.starts is None else torch.searchsorted(self.starts, rows, right=True) - 1
 
-    def one_pass(self, parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
+    def one_pass(self, domain_parts: Sequence[Part], size: int) -> Iterator[DomainBatch]:
         """Iterate once over the parts in order, with one domain per batch."""
-        for part in parts:
+        for part in domain_parts:
             for rows in self.rows_of(part).split(size):
                 yield DomainBatch(*self.inputs_and_targets(rows), (self.index[part.domain],), (len(rows),))
 

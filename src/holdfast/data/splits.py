@@ -125,13 +125,14 @@ class HeldOut:
     hashes: Mapping[str, Sequence[str]]
 
     @staticmethod
-    def of(dataset: Dataset, parts: Sequence[Part]) -> HeldOut:
+    def of(dataset: Dataset, domain_parts: Sequence[Part]) -> HeldOut:
         """Record the rows in these parts of a data set."""
         ids = dataset.ids
         named = {
-            part.domain: [str(row + 1 if ids is None else ids[row]) for row in part.rows.tolist()] for part in parts
+            part.domain: [str(row + 1 if ids is None else ids[row]) for row in part.rows.tolist()]
+            for part in domain_parts
         }
-        return HeldOut(named, {part.domain: row_hashes(dataset, part.rows) for part in parts})
+        return HeldOut(named, {part.domain: row_hashes(dataset, part.rows) for part in domain_parts})
 
     def merge(self, other: HeldOut) -> HeldOut:
         """Return the examples of both."""

@@ -29,7 +29,7 @@ def read_camelyon(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
 
 
 def read_fmow(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
-    """Read satellite images of 62 kinds of places; the domains are six regions (Christie et al., 2018).
+    """Read satellite images of 62 kinds of buildings and land use; the domains are six regions (Christie et al., 2018).
 
     Rows marked `seq` are withheld by the authors and have no image.
     """
