@@ -1,6 +1,6 @@
-"""A function with its own way back as recorded graphs on a GPU: hundreds of small kernels, asked for by one call.
+"""Capture a function and its backward pass as CUDA graphs and replay them: one launch in place of hundreds.
 
-One pair of graphs, there and back, for each shape of what is given; a shape that comes again is replayed.
+One pair of graphs, forward and backward, per shape of the inputs. A shape that comes again is replayed.
 """
 
 from __future__ import annotations
@@ -18,80 +18,84 @@ import torch
 from torch import Tensor
 from torch.backends.cuda import matmul
 
-Made = Sequence[Any]  # tensors and, where there is none, None
-KEPT = 16  # shapes; each holds what its way back needs, some hundred megabytes for large banks
-ALIKE = 2  # passes of a layer before one is recorded: a length that comes once is not worth it
-OFTEN = 16  # the same of predictions, which may soon be over
-TURNS = 2**40  # more than there ever are of one recording
-# whoever records or replays holds it until the results are copied: recordings share memory among threads, and a GPU
-# takes one recording at a time
+Outputs = Sequence[Any]  # tensors, None, and tuples of them
+MAX_SHAPES = 16  # each holds what its backward pass needs, some hundred megabytes for large banks
+WARMUP_PASSES = 2  # passes of a layer before one is captured: a length that comes once is not worth it
+WARMUP_PREDICTIONS = 16  # passes without gradient before one is captured: prediction may soon be over
+MAX_REPLAYS = 2**40  # more than any graph sees
+# held while graphs are captured or replayed, until the results are copied: threads share the memory of the graphs, and
+# a GPU captures one graph at a time
 GRAPH_LOCK = threading.RLock()
 
 
-class Way(NamedTuple):
-    """A recorded pass: the memory that it reads, the memory that it leaves its results in, and the recording."""
+class CapturedPass(NamedTuple):
+    """A CUDA graph, the memory it reads its inputs from and the memory it writes its outputs to."""
 
     inputs: list[Tensor]
     outputs: tuple[Any, ...]
     graph: torch.cuda.CUDAGraph
 
-    def replay(self, given: Sequence[Tensor]) -> tuple[Any, ...]:
-        torch._foreach_copy_(self.inputs, [each.detach() for each in given])
+    def replay(self, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Copy the inputs, replay the graph and return its outputs, which the next replay overwrites."""
+        torch._foreach_copy_(self.inputs, [each.detach() for each in inputs])
         self.graph.replay()
         return self.outputs
 
 
 class CapturedPasses:
-    """There and back at one shape. `turn` counts the passes there: each overwrites what the one before left.
+    """Captured forward and backward passes of one shape. `replays` counts the forward passes.
 
-    The graphs of one shape share a pool of memory and no others do: what a graph needs only while it runs may lie where
-    one that was recorded later leaves its results, which is harmless only while they are replayed in that order.
+    The graphs of one shape share a memory pool, and no others do: the temporary memory of a graph may be reused for the
+    outputs of a graph captured later, which is harmless only while they are replayed in that order.
     """
 
-    def __init__(self, there: Callable[..., Made], given: Sequence[Tensor], reads: Hashable = None) -> None:
-        self.reads = reads  # where that lies which is not given: a recording goes there whatever became of it
-        self.room = _room(given[0].device)
-        self.captured = record(there, given, self.room)
-        self.back: dict[Hashable, Way] = {}
+    def __init__(self, forward: Callable[..., Outputs], inputs: Sequence[Tensor], addresses: Hashable = None) -> None:
+        self.addresses = addresses  # of tensors the graph reads that are no inputs; it reads there whatever happens
+        self.pool = _memory_pool(inputs[0].device)
+        self.captured = capture(forward, inputs, self.pool)
+        self.captured_backward: dict[Hashable, CapturedPass] = {}
         self.replays = 0
         self._number = next(_numbers)
-        self._user: Callable[[], Tensor | None] = lambda: None
+        self._token: Callable[[], Tensor | None] = lambda: None
         _all[self._number] = self
 
-    def forward(self, given: Sequence[Tensor]) -> tuple[Any, ...]:
-        """What the pass leaves, in memory that the next one overwrites."""
+    def forward(self, inputs: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Replay the forward pass and return its outputs, which the next replay overwrites."""
         self.replays += 1
-        return self.captured.replay(given)
+        return self.captured.replay(inputs)
 
-    def backward(self, key: Hashable, back: Callable[..., Made], grads: Sequence[Tensor]) -> tuple[Any, ...]:
-        """What the way back gives for gradients, in such memory too; it follows the last pass there."""
-        if key not in self.back:
+    def backward(self, key: Hashable, function: Callable[..., Outputs], grads: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Replay the backward pass of the last forward pass; `function` is captured on the first call with `key`."""
+        if key not in self.captured_backward:
             try:
-                self.back[key] = record(back, grads, self.room)
-            except torch.OutOfMemoryError:  # there may be enough without holding it
-                return tuple(back(*grads))
-        return self.back[key].replay(grads)
+                self.captured_backward[key] = capture(function, grads, self.pool)
+            except torch.OutOfMemoryError:  # running it without a graph may need less memory
+                return tuple(function(*grads))
+        return self.captured_backward[key].replay(grads)
 
-    def use(self) -> Tensor:
-        """Whoever holds this needs what the last pass left; saved for the way back, it is let go when others are."""
-        user = torch.full((), self._number * TURNS + self.replays, device="cpu")
-        self._user = weakref.ref(user)
-        return user
+    def token(self) -> Tensor:
+        """Return a tensor that marks the last forward pass as in use for as long as the tensor exists.
+
+        Saved for the backward pass, it is freed together with the other saved tensors.
+        """
+        token = torch.full((), self._number * MAX_REPLAYS + self.replays, device="cpu")
+        self._token = weakref.ref(token)
+        return token
 
     @staticmethod
-    def of(user: Tensor) -> tuple[CapturedPasses | None, bool]:
-        """Whose last pass someone needs, if they are still there, and whether it is still the last."""
-        number, replays = divmod(int(user), TURNS)
+    def from_token(token: Tensor) -> tuple[CapturedPasses | None, bool]:
+        """Return the passes of a token, None if they are gone, and whether its pass is still the last one."""
+        number, replays = divmod(int(token), MAX_REPLAYS)
         passes = _all.get(number)
         return passes, passes is not None and passes.replays == replays
 
     @property
     def in_use(self) -> bool:
-        return self._user() is not None
+        return self._token() is not None
 
 
 def no_token() -> Tensor:
-    """What a user would hold, of a pass that was not recorded."""
+    """Return the token of a pass that was not captured."""
     return torch.full((), -1, device="cpu")
 
 
@@ -100,107 +104,113 @@ _all = weakref.WeakValueDictionary[int, CapturedPasses]()
 
 
 class GraphCache:
-    """The shapes used last."""
+    """The captured passes of the shapes used last."""
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self.kept, self.passes = kept, OrderedDict[Hashable, CapturedPasses]()
+    def __init__(self, size: int = MAX_SHAPES) -> None:
+        self.size, self.passes = size, OrderedDict[Hashable, CapturedPasses]()
 
     def find(self, key: Hashable, make: Callable[[], CapturedPasses]) -> CapturedPasses:
         if key not in self.passes:
             self.passes[key] = make()
-            if len(self.passes) > self.kept:
+            if len(self.passes) > self.size:
                 self.passes.popitem(last=False)
         self.passes.move_to_end(key)
         return self.passes[key]
 
 
-class Repeated:
-    """What a layer does again and again, recorded once it has done it a few times."""
+class RepeatedPass:
+    """Captures a pass of a layer after it was repeated `warmup` times with the same key."""
 
-    def __init__(self, alike: int = ALIKE) -> None:
-        self.alike = alike
+    def __init__(self, warmup: int = WARMUP_PASSES) -> None:
+        self.warmup = warmup
         self.key: Hashable = None
         self.times: float = 0
         self.passes: CapturedPasses | None = None
 
     def find(self, key: Hashable, make: Callable[[], CapturedPasses]) -> CapturedPasses | None:
-        """None for the first passes of a kind, and while what the last one left is still needed."""
+        """Return the captured passes; None during warm-up, and while the outputs of the last pass are still in use."""
         if key != self.key:
             self.key, self.times, self.passes = key, 0, None
         self.times += 1
-        if self.times <= self.alike:
+        if self.times <= self.warmup:
             return None
         passes = self.passes
         if passes is None:
             try:
                 passes = self.passes = make()
-            except torch.OutOfMemoryError:  # it went without a recording so far
+            except torch.OutOfMemoryError:  # so far it ran without a graph
                 self.times = -math.inf
                 return None
         return None if passes.in_use else passes
 
 
-def copy_out(left: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:
-    """What a pass left, in memory that no pass overwrites, and in the types of `like`."""
-    made: list[Any] = []
-    copies = defaultdict[Any, list[tuple[Tensor, Tensor]]](list)  # by types: at once only those alike are copied
-    for each, other in zip(left, left if like is None else like, strict=True):
-        made.append(None if each is None or other is None else torch.empty_like(each, dtype=other.dtype))
-        if each is not None and other is not None:
-            copies[each.dtype, other.dtype].append((made[-1], each))
+def copy_out(outputs: Sequence[Tensor | None], like: Sequence[Tensor | None] | None = None) -> list[Any]:
+    """Copy the outputs of a graph to memory that no replay overwrites, in the dtypes of `like`."""
+    results: list[Any] = []
+    copies = defaultdict[Any, list[tuple[Tensor, Tensor]]](list)  # one batched copy takes tensors of equal dtypes only
+    for output, other in zip(outputs, outputs if like is None else like, strict=True):
+        results.append(None if output is None or other is None else torch.empty_like(output, dtype=other.dtype))
+        if output is not None and other is not None:
+            copies[output.dtype, other.dtype].append((results[-1], output))
     for pairs in copies.values():
-        torch._foreach_copy_([to for to, _ in pairs], [each for _, each in pairs])
-    return made
+        torch._foreach_copy_([result for result, _ in pairs], [output for _, output in pairs])
+    return results
 
 
 def capture_key(tensor: Tensor) -> tuple[Hashable, ...]:
-    """What a recording is for, besides shapes: a device, a stream, in whose order it is replayed, and its precision."""
+    """Return what a graph depends on besides shapes: device, stream, whose order replays follow, and precision."""
     stream = torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
-    return tensor.device, stream, products()
+    return tensor.device, stream, matmul_precision()
 
 
-def products() -> str:
-    """How exactly fp32 products are taken: a recording keeps to what was asked for at its time."""
+def matmul_precision() -> str:
+    """Return the precision of fp32 products, which a graph keeps from its capture."""
     return getattr(matmul, "fp32_precision", None) or torch.get_float32_matmul_precision()
 
 
 def can_capture(tensor: Tensor) -> bool:
-    """Not while someone else records, or counts what is done: a replay shows none of it."""
-    watched = torch._C._len_torch_dispatch_stack() > 0
-    return tensor.is_cuda and not watched and not torch.cuda.is_current_stream_capturing()
+    """Whether work on this tensor can be captured: not during another capture or under a dispatch mode.
+
+    A dispatch mode, such as a FLOP counter, would see nothing of a replay. Without the private function that reports
+    dispatch modes nothing is captured.
+    """
+    modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    if modes is None or not tensor.is_cuda or modes() > 0:
+        return False
+    return not torch.cuda.is_current_stream_capturing()
 
 
 @torch.no_grad()
-def record(function: Callable[..., Made], given: Sequence[Tensor], room: Any) -> Way:
-    """Run once for libraries to set themselves up, which cannot be recorded, and once more for the record."""
-    inputs = [each.detach().clone() for each in given]
-    device = inputs[0].device
-    side, now = _aside(device), torch.cuda.current_stream(device)
-    side.wait_stream(now)
+def capture(function: Callable[..., Outputs], inputs: Sequence[Tensor], pool: Any) -> CapturedPass:
+    """Run the function once so that libraries initialise, which cannot be captured, then capture a second run."""
+    copies = [each.detach().clone() for each in inputs]
+    device = copies[0].device
+    side, current = _warmup_stream(device), torch.cuda.current_stream(device)
+    side.wait_stream(current)
     with torch.cuda.stream(side):
-        function(*inputs)
-    now.wait_stream(side)
+        function(*copies)
+    current.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with (
         torch.cuda.device(device),
-        torch.cuda.graph(graph, pool=room, stream=_recording(device), capture_error_mode="thread_local"),
+        torch.cuda.graph(graph, pool=pool, stream=_capture_stream(device), capture_error_mode="thread_local"),
     ):
-        outputs = function(*inputs)
-    return Way(inputs, tuple(outputs), graph)
+        outputs = function(*copies)
+    return CapturedPass(copies, tuple(outputs), graph)
 
 
 @cache
-def _aside(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all first runs: what is freed on a stream can only be used again on it."""
+def _warmup_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return one stream for all warm-up runs: memory freed on a stream can only be reused on it."""
     return torch.cuda.Stream(device)
 
 
 @cache
-def _recording(device: torch.device) -> torch.cuda.Stream:
-    """Torch has one such stream for all devices, and work on another device than its own would not be recorded."""
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return one stream per device: torch's default is on one device and would not capture work on another."""
     return torch.cuda.Stream(device)
 
 
-def _room(device: torch.device) -> Any:
+def _memory_pool(device: torch.device) -> Any:
     with torch.cuda.device(device):
         return torch.cuda.graph_pool_handle()

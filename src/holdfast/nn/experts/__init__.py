@@ -1,1 +1,1 @@
-"""Feed-forward networks that share the tokens: a router chooses a few of them for each."""
+"""Sparse mixtures of experts: routers, balance losses, the layer, its optimised path, and insertion into networks."""

@@ -1,4 +1,4 @@
-"""Losses that keep all experts in work: their importance and their load, each as a squared coefficient of variation.
+"""Balance losses: squared coefficients of variation of the experts' importance and load.
 
 t tokens, e experts, k chosen
 """
@@ -14,52 +14,53 @@ from holdfast.nn.experts.router import Routing
 FORMS = ("logit", "tutel")
 
 
-def importance(scores: Tensor, real: Tensor | None = None) -> Tensor:
-    """(e,) the softmax of the scores (t, e) of all tokens, added up; `real` (t,) says which tokens count."""
-    return _total(scores.softmax(dim=-1), real)
+def importance(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the softmax of the scores (t, e) summed over tokens (e,); the mask (t,) selects the tokens that count."""
+    return _sum_tokens(scores.softmax(dim=-1), mask)
 
 
 def load(
-    routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, real: Tensor | None = None
+    routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, mask: Tensor | None = None
 ) -> Tensor:
-    """(e,) the chance that an expert stays among the k best if its own noise were drawn again, added up over tokens.
+    """Return the probability that an expert is among the top k when its noise is drawn again, summed over tokens (e,).
 
-    p_e = Phi((score_e - the k-th best noisy score) / sigma), with clean scores. `tutel` sets softmax probabilities in
-    the place of the clean scores, as that library does, and so compares two scales. `detach` takes the threshold as
-    given.
+    p_e = Phi((score_e - k-th largest noisy score) / sigma), with clean scores. The form `tutel` uses softmax
+    probabilities in place of the clean scores, as that library does, and so compares two scales. With `detach` the
+    threshold, the k-th largest score, receives no gradient.
     """
     threshold = routing.noisy.gather(1, routing.chosen[:, -1:])  # (t, 1)
     score = routing.clean if form == "logit" else routing.clean.softmax(dim=-1)
-    apart = score - (threshold.detach() if detach else threshold)
-    return _total(torch.special.ndtr(apart / sigma), real)
+    margin = score - (threshold.detach() if detach else threshold)
+    return _sum_tokens(torch.special.ndtr(margin / sigma), mask)
 
 
-def variation(amounts: Tensor, *, unbiased: bool = False) -> Tensor:
-    """(std / mean)^2 of a vector; a single expert is always in balance."""
+def squared_variation(amounts: Tensor, *, unbiased: bool = False) -> Tensor:
+    """Return (std / mean)^2 of a vector; it is 0 for a single expert."""
     return amounts.var(unbiased=unbiased and len(amounts) > 1) / (amounts.mean().square() + 1e-10)
 
 
-def balance(
-    routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, real: Tensor | None = None
+def balance_losses(
+    routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The two losses, and the importance (e,) without a gradient, which comes with them.
+    """Return the importance loss, the load loss, and the importance (e,) without gradient.
 
-    `tutel` also takes the variance with e - 1, so that it is e / (e - 1) as large.
+    The form `tutel` also divides the variance by e - 1, which makes the losses larger by e / (e - 1).
     """
     if form not in FORMS:
         raise unknown("form of the balance loss", form, FORMS)
-    amounts, unbiased = importance(routing.clean, real), form == "tutel"
-    second = load(routing, sigma=sigma, form=form, detach=detach, real=real)
-    return variation(amounts, unbiased=unbiased), variation(second, unbiased=unbiased), amounts.detach()
+    amounts, unbiased = importance(routing.clean, mask), form == "tutel"
+    loads = load(routing, sigma=sigma, form=form, detach=detach, mask=mask)
+    first, second = (squared_variation(x, unbiased=unbiased) for x in (amounts, loads))
+    return first, second, amounts.detach()
 
 
-def weighed(
-    routing: Routing, *, weight: float, sigma: float, form: str, detach: bool, real: Tensor | None
+def weighted_balance(
+    routing: Routing, *, weight: float, sigma: float, form: str, detach: bool, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`weight` times the sum of the losses; without a gradient both of them and the share of each in the importance."""
-    first, second, amounts = balance(routing, sigma=sigma, form=form, detach=detach, real=real)
+    """Return `weight` times the sum of both losses, and without gradient both losses and shares of importance (e,)."""
+    first, second, amounts = balance_losses(routing, sigma=sigma, form=form, detach=detach, mask=mask)
     return weight * (first + second), first.detach(), second.detach(), amounts / amounts.sum()
 
 
-def _total(each: Tensor, real: Tensor | None) -> Tensor:
-    return each.sum(dim=0) if real is None else (each * real[:, None]).sum(dim=0)
+def _sum_tokens(values: Tensor, mask: Tensor | None) -> Tensor:
+    return values.sum(dim=0) if mask is None else (values * mask[:, None]).sum(dim=0)

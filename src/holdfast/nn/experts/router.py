@@ -1,6 +1,6 @@
-"""Which experts a token goes to: scores by cosine, a linear map or chance, noise in training, the k best, their gates.
+"""Routers: scores of experts by cosine, a linear map or position, noise in training, the top k and their gates.
 
-t tokens, e experts, k chosen, d width, q width in which the cosine is taken
+t tokens, e experts, k chosen, d width, q inner width of the cosine
 """
 
 from __future__ import annotations
@@ -16,28 +16,33 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 
 ROUTERS = ("cosine", "linear", "random")
-SLOTS = 1021  # places that the random router tells apart
+POSITIONS = 1021  # positions that the random router distinguishes
+MAX_SCALE = 100.0  # of a cosine: the temperature never falls below 0.01
+MAX_ARGMAX = 4  # up to this k, repeated argmax is faster on a GPU than a partial sort
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """What a router says of each token, in fp32."""
+    """Scores and choices of a router for every token, in fp32."""
 
     clean: Tensor  # (t, e) scores without noise
-    noisy: Tensor  # (t, e) those by which was chosen
+    noisy: Tensor  # (t, e) scores that decide the choice
     chosen: Tensor  # (t, k) experts, the best first
-    gates: Tensor  # (t, k) how much each counts
+    gates: Tensor  # (t, k) weights of the chosen experts
 
 
 class CosineRouter(nn.Module):
-    """s cos(W u + b, E_e): the direction alone decides, so the scores lie within s; s = 1 / temperature is learned."""
+    """Score s cos(W u + b, E_e) with a learned scale s = 1 / temperature: only directions matter and |score| <= s."""
 
     def __init__(
         self, width: int, experts: int, *, inner: int = 256, temperature: float = 0.5, learned: bool = True
     ) -> None:
         super().__init__()
-        if inner < 1 or not temperature >= 1 / LARGEST:
-            raise BadInput(f"a cosine router needs inner of at least 1 and a temperature of at least {1 / LARGEST}")
+        if inner < 1 or not temperature >= 1 / MAX_SCALE:
+            raise BadInput(
+                f"a cosine router needs `inner` of at least 1 and a `temperature` of at least {1 / MAX_SCALE}; "
+                f"got {inner} and {temperature}"
+            )
         self.project = nn.Linear(width, inner)
         self.directions = nn.Parameter(torch.empty(experts, inner).normal_(std=0.01))
         log_scale = torch.tensor(-math.log(temperature))
@@ -47,22 +52,22 @@ class CosineRouter(nn.Module):
             self.register_buffer("log_scale", log_scale)
 
     def forward(self, u: Tensor, narrow: Tensor | None = None) -> Tensor:
-        """(..., e) from tokens (..., d) in fp32; `narrow` are the same ones in a type with quicker products.
+        """Return scores (..., e) of fp32 tokens (..., d); `narrow` are the same tokens in a dtype with faster products.
 
-        The length of W u + b is the same for all experts and decides nothing between them, so it may come of those.
-        The rest, E (W u + b) = (E W) u + E b, then has no product of the width q and stays in fp32. Gradients come back
-        through `narrow`.
+        The norm of W u + b is the same for all experts and does not change their order, so it may be computed from
+        `narrow`. The dot products E (W u + b) = (E W) u + E b then need no product of width q and stay in fp32.
+        Gradients flow through `narrow`.
         """
         weight, bias = self.project.weight, self.project.bias
         if narrow is not None:
-            return narrow_scores(u, narrow, weight, bias, self.directions, self.log_scale)
+            return folded_scores(u, narrow, weight, bias, self.directions, self.log_scale)
         directions = self.directions.float()
         query = F.linear(u, weight.float(), bias.float())  # (..., q)
-        return cosines(F.linear(query, directions), query, directions, self.log_scale)
+        return cosine_scores(F.linear(query, directions), query, directions, self.log_scale)
 
 
 class LinearRouter(nn.Module):
-    """W u, without a bias."""
+    """Score W u, without a bias."""
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
@@ -73,25 +78,25 @@ class LinearRouter(nn.Module):
 
 
 class RandomRouter(nn.Module):
-    """Scores drawn once for each place in a row, deaf to what the token says: what routing is compared with.
+    """Null control of routing: fixed random scores per position, independent of the token's content.
 
-    They are no parameters and never learn. Places further than `SLOTS` begin anew.
+    The scores are a buffer and never trained. They repeat after `POSITIONS` positions.
     """
 
     def __init__(self, experts: int) -> None:
         super().__init__()
-        self.register_buffer("scores", torch.randn(SLOTS, experts))
+        self.register_buffer("scores", torch.randn(POSITIONS, experts))
 
     def forward(self, u: Tensor) -> Tensor:
         assert isinstance(self.scores, Tensor)
-        place = torch.arange(u.shape[-2], device=u.device) % SLOTS
-        return self.scores.float()[place].expand(*u.shape[:-1], -1)  # (..., e)
+        position = torch.arange(u.shape[-2], device=u.device) % POSITIONS
+        return self.scores.float()[position].expand(*u.shape[:-1], -1)  # (..., e)
 
 
 def make_router(
     kind: str, width: int, experts: int, *, inner: int, temperature: float, learned: bool
 ) -> CosineRouter | LinearRouter | RandomRouter:
-    """A router by name; what is said of the cosine is for it alone."""
+    """Build a router by name; the keywords apply to the cosine router only."""
     if kind == "cosine":
         return CosineRouter(width, experts, inner=inner, temperature=temperature, learned=learned)
     if kind == "linear":
@@ -104,49 +109,45 @@ def make_router(
 def route(
     router: nn.Module, u: Tensor, *, top: int, renormalise: bool, noise: float, narrow: Tensor | None = None
 ) -> Routing:
-    """Choose `top` experts for each token (..., d); `noise` is the standard deviation of what is added to the scores.
+    """Choose `top` experts for every token (..., d); `noise` is the standard deviation of the noise on the scores.
 
-    Gates are the softmax of the scores at the chosen ones, with `renormalise` divided by their sum. All of it is fp32,
-    under autocast too, but for the lengths of a cosine where `narrow` tokens are given: a rounded score would send
-    tokens elsewhere.
+    Gates are the softmax of the scores at the chosen experts, divided by their sum with `renormalise`. Everything is in
+    fp32, also under autocast, except the norms of a cosine with `narrow` tokens: rounded scores would change choices.
     """
     with torch.autocast(u.device.type, enabled=False):
         scores = router(u.float(), narrow) if isinstance(router, CosineRouter) else router(u.float())
         clean = scores.flatten(0, -2)
-        drawn = torch.randn_like(clean) if noise else None
-        noisy, chosen, gates = choose(clean, drawn, noise=noise, top=top, renormalise=renormalise)
+        noisy, chosen, gates = choose(
+            clean, torch.randn_like(clean) if noise else None, sigma=noise, top=top, renormalise=renormalise
+        )
     return Routing(clean, noisy, chosen, gates)
 
 
-LARGEST = 100.0  # of the scale of a cosine: a temperature never falls below 0.01
-FEW = 4  # so many best ones are found one after the other, which a GPU does sooner than a partial sort
+def cosine_scores(dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor) -> Tensor:
+    """Return scale dots / |query| / |direction| (..., e) for dots (..., e), query (..., q) and directions (e, q).
 
-
-def cosines(dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor) -> Tensor:
-    """(..., e) scale dots / |query| / |direction|: dots (..., e), directions (e, q), and query (..., q) in any type.
-
-    Dividing the e scores, and not the q numbers, keeps nothing more of that width for the way back.
+    Dividing the e scores rather than the q entries saves no further tensor of that width for the backward pass.
     """
-    scale = log_scale.float().clamp(max=math.log(LARGEST)).exp()
+    scale = log_scale.float().clamp(max=math.log(MAX_SCALE)).exp()
     lengths = [x.float().norm(dim=-1).clamp_min(1e-12) for x in (query, directions)]
     return dots * (scale / lengths[1]) / lengths[0][..., None]
 
 
-def narrow_scores(
+def folded_scores(
     u: Tensor, narrow: Tensor, weight: Tensor, bias: Tensor, directions: Tensor, log_scale: Tensor
 ) -> Tensor:
-    """(..., e) cosines of W u + b with each direction: its length of narrow products, E (W u + b) = (E W) u + E b."""
+    """Return cosine scores (..., e) with the norm from `narrow` and the dot products as (E W) u + E b."""
     directions = directions.float()
     folded = directions @ weight.float(), directions @ bias.float()
-    query, dots = Products.apply(u, narrow, weight.to(narrow.dtype), bias.to(narrow.dtype), *folded)  # pyright: ignore[reportGeneralTypeIssues]
-    return cosines(dots, query, directions, log_scale)
+    query, dots = RouterProducts.apply(u, narrow, weight.to(narrow.dtype), bias.to(narrow.dtype), *folded)  # pyright: ignore[reportGeneralTypeIssues]
+    return cosine_scores(dots, query, directions, log_scale)
 
 
-class Products(torch.autograd.Function):
-    """What a cosine router multiplies tokens (..., d) by: weight (q, d) and bias in their narrow type, folded in fp32.
+class RouterProducts(torch.autograd.Function):
+    """Products of a cosine router with tokens (..., d): weight (q, d) and bias in a narrow dtype, folded ones in fp32.
 
-    `narrow` is u in that type, and what comes back to u comes through it, all of it narrow. The folded weight (e, d)
-    has few columns on the way back, which is slow on a GPU; as many as fill 16 bytes are quick.
+    `narrow` is u in the narrow dtype and receives the complete gradient. The folded weight (e, d) has few columns in
+    the backward pass, which is slow on a GPU, so they are padded to 16 bytes.
     """
 
     @staticmethod
@@ -161,34 +162,35 @@ class Products(torch.autograd.Function):
         narrow, weight, folded = ctx.saved_tensors
         by_query, by_dots = (grad.flatten(0, -2) for grad in grads)
         rows, e = narrow.flatten(0, -2), len(folded)
-        wide = F.pad(by_dots.to(rows.dtype), (0, -e % 8))  # (t, e or a little more)
-        by_rows = (by_query @ weight).addmm_(wide, F.pad(folded.to(rows.dtype), (0, 0, 0, -e % 8)))
-        by_folded = (wide.T @ rows)[:e].to(folded.dtype)
+        padded = F.pad(by_dots.to(rows.dtype), (0, -e % 8))  # (t, e rounded up)
+        by_rows = (by_query @ weight).addmm_(padded, F.pad(folded.to(rows.dtype), (0, 0, 0, -e % 8)))
+        by_folded = (padded.T @ rows)[:e].to(folded.dtype)
         by_narrow = by_rows.view_as(narrow), by_query.T @ rows, by_query.sum(dim=0)
         return None, *by_narrow, by_folded, by_dots.sum(dim=0)
 
 
 def choose(
-    clean: Tensor, drawn: Tensor | None, *, noise: float, top: int, renormalise: bool
+    clean: Tensor, noise: Tensor | None, *, sigma: float, top: int, renormalise: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores with noise (t, e), which of them are the k best (t, k), the best first, and their gates (t, k)."""
-    noisy = clean if drawn is None else clean + noise * drawn
-    chosen = _best(noisy.detach(), top)
-    return noisy, chosen, gates_of(noisy, chosen, renormalise)
+    """Return noisy scores (t, e), the top k experts (t, k), the best first, and their gates (t, k)."""
+    noisy = clean if noise is None else clean + sigma * noise
+    chosen = _top_indices(noisy.detach(), top)
+    return noisy, chosen, gate_values(noisy, chosen, renormalise)
 
 
-def gates_of(noisy: Tensor, chosen: Tensor, renormalise: bool) -> Tensor:
+def gate_values(noisy: Tensor, chosen: Tensor, renormalise: bool) -> Tensor:
+    """Return the softmax of the scores (t, e) at the chosen experts (t, k)."""
     gates = noisy.softmax(dim=-1).gather(1, chosen)
     return gates / gates.sum(dim=-1, keepdim=True) if renormalise else gates
 
 
-def _best(scores: Tensor, k: int) -> Tensor:
-    """(t, k) where the k best scores of each row are, the best first."""
-    if k > FEW:
+def _top_indices(scores: Tensor, k: int) -> Tensor:
+    """Return the indices (t, k) of the k largest scores per row, the largest first."""
+    if k > MAX_ARGMAX:
         return scores.topk(k, dim=-1).indices
-    found: list[Tensor] = []
+    indices: list[Tensor] = []
     for _ in range(k):
-        if found:
-            scores = scores.scatter(1, found[-1], -math.inf)
-        found.append(scores.argmax(dim=-1, keepdim=True))
-    return found[0] if k == 1 else torch.cat(found, dim=1)
+        if indices:
+            scores = scores.scatter(1, indices[-1], -math.inf)
+        indices.append(scores.argmax(dim=-1, keepdim=True))
+    return indices[0] if k == 1 else torch.cat(indices, dim=1)

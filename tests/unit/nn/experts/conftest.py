@@ -12,7 +12,7 @@ import os
 import pytest
 import torch
 
-from holdfast.nn.experts import dispatch, whole
+from holdfast.nn.experts import dispatch, fast
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 WAYS = [pytest.param("gpu", marks=pytest.mark.gpu), *(["interpreted"] if INTERPRETED else [])]
@@ -30,10 +30,10 @@ def by_kernels(request, monkeypatch) -> torch.device:
         return torch.cat([x[span] @ own for span, own in zip(spans, weight, strict=True)])
 
     monkeypatch.setattr(dispatch, "_grouped_mm", grouped)
-    monkeypatch.setattr(dispatch, "fits", lambda *_: True)
-    monkeypatch.setattr(whole, "fits", lambda *_: True)
+    monkeypatch.setattr(dispatch, "supports_grouped_mm", lambda *_: True)
+    monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
     if request.param == "interpreted":
-        monkeypatch.setattr(whole, "_on", lambda *_: True)
+        monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
     return torch.device("cuda" if request.param == "gpu" else "cpu")
 
 
@@ -41,8 +41,8 @@ def by_kernels(request, monkeypatch) -> torch.device:
 def by_narrow_kernels(request, monkeypatch) -> torch.device:
     """The same in bf16 with torch's own grouped products, whose shapes a compiler knows: widths are multiples of 8."""
     if request.param == "interpreted":
-        monkeypatch.setattr(whole, "_on", lambda *_: True)
-        monkeypatch.setattr(whole, "fits", lambda *_: True)
+        monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
+        monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
     return torch.device("cuda" if request.param == "gpu" else "cpu")
 
 

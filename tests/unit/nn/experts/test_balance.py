@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.experts.balance import balance, importance, load, variation, weighed
+from holdfast.nn.experts.balance import balance_losses, importance, load, squared_variation, weighted_balance
 from holdfast.nn.experts.router import Routing
 
 # Table 5 of the paper: importance is even, yet the second expert is never chosen
@@ -24,7 +24,7 @@ def routing(clean, noisy=None, k=1):
 
 
 def test_the_printed_example():
-    first, second, _ = balance(routing(PRINTED), sigma=0.25)
+    first, second, _ = balance_losses(routing(PRINTED), sigma=0.25)
     assert float(first) == pytest.approx(0.00082, abs=5e-6)
     assert float(second) == pytest.approx(0.228, abs=5e-4)
     amounts = load(routing(PRINTED), sigma=0.25)
@@ -46,12 +46,12 @@ def test_written_out_with_noise():
     amounts = by_hand.tolist()
     mean = sum(amounts) / 5
     spread = math.fsum((a - mean) ** 2 for a in amounts) / 5
-    assert float(balance(found, sigma=0.2)[1]) == pytest.approx(spread / mean**2, rel=1e-5)
+    assert float(balance_losses(found, sigma=0.2)[1]) == pytest.approx(spread / mean**2, rel=1e-5)
 
 
 def test_even_routing_costs_nothing():
     clean = 3 * torch.eye(4).repeat(5, 1)
-    first, second, _ = balance(routing(clean), sigma=0.25)
+    first, second, _ = balance_losses(routing(clean), sigma=0.25)
     assert float(first) == pytest.approx(0, abs=1e-9)
     assert float(second) == pytest.approx(0, abs=1e-9)
 
@@ -60,24 +60,24 @@ def test_tutel_mixes_two_scales_and_is_nearly_still():
     chance = torch.Generator().manual_seed(0)
     clean = torch.nn.functional.normalize(torch.randn(400, 6, generator=chance), dim=-1)
     found = routing(clean, clean + torch.randn(400, 6, generator=chance) / 6)
-    own, tutel = (balance(found, sigma=1 / 6, form=form) for form in ("logit", "tutel"))
+    own, tutel = (balance_losses(found, sigma=1 / 6, form=form) for form in ("logit", "tutel"))
     assert float(tutel[0]) == pytest.approx(1.2 * float(own[0]), rel=1e-4)  # 6 / 5
     threshold = found.noisy.amax(-1, keepdim=True)
     by_hand = torch.special.ndtr((clean.softmax(-1) - threshold) * 6).sum(0)
-    assert_close(tutel[1], variation(by_hand, unbiased=True))
+    assert_close(tutel[1], squared_variation(by_hand, unbiased=True))
     with pytest.raises(BadInput, match="form of the balance loss"):
-        balance(found, sigma=1 / 6, form="tutle")
+        balance_losses(found, sigma=1 / 6, form="tutle")
     with pytest.raises(BadInput, match="form of the balance loss"):
-        weighed(found, weight=1.0, sigma=1 / 6, form="tutle", detach=False, real=None)
+        weighted_balance(found, weight=1.0, sigma=1 / 6, form="tutle", detach=False, mask=None)
 
 
 def test_gradients_reach_the_scores_through_both_and_the_threshold_can_be_taken_as_given():
     clean = PRINTED.clone().requires_grad_()
     for which in (0, 1):
-        (grad,) = torch.autograd.grad(balance(routing(clean), sigma=0.25)[which], clean)
+        (grad,) = torch.autograd.grad(balance_losses(routing(clean), sigma=0.25)[which], clean)
         assert bool(grad.any())
     learns, given = (
-        torch.autograd.grad(balance(routing(clean), sigma=0.25, detach=flag)[1], clean)[0] for flag in (False, True)
+        torch.autograd.grad(balance_losses(routing(clean), sigma=0.25, detach=flag)[1], clean)[0] for flag in (False, True)
     )
     assert not torch.allclose(learns, given)
 
@@ -85,7 +85,7 @@ def test_gradients_reach_the_scores_through_both_and_the_threshold_can_be_taken_
 def test_padding_does_not_count():
     more = torch.cat([PRINTED, torch.full((4, 4), 7.0)])
     real = torch.tensor([True] * 3 + [False] * 4)
-    for a, b in zip(balance(routing(more), sigma=0.25, real=real), balance(routing(PRINTED), sigma=0.25), strict=True):
+    for a, b in zip(balance_losses(routing(more), sigma=0.25, mask=real), balance_losses(routing(PRINTED), sigma=0.25), strict=True):
         assert_close(a, b)
 
 
@@ -114,7 +114,7 @@ def test_losses_and_both_derivatives_are_the_naive_ones(same, form, t, e, k, det
 
     def mine(clean, noisy):
         routing = Routing(clean, noisy, chosen, clean.gather(1, chosen))
-        return weighed(routing, weight=0.25, sigma=0.5, form=form, detach=detach, real=real)
+        return weighted_balance(routing, weight=0.25, sigma=0.5, form=form, detach=detach, mask=real)
 
     _, *rest = mine(clean.requires_grad_(), noisy)
     assert not any(each.requires_grad for each in rest)

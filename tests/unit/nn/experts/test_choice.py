@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from holdfast.nn.experts.router import LARGEST, CosineRouter, Products, choose, cosines, narrow_scores, route
+from holdfast.nn.experts.router import MAX_SCALE, CosineRouter, RouterProducts, choose, cosine_scores, folded_scores, route
 
 
 def drawn(*shape, seed=0):
@@ -24,10 +24,10 @@ def test_cosines_are_those_of_directions(same, t, e, q):
         lengths = query.square().sum(-1, keepdim=True).sqrt() * directions.square().sum(-1).sqrt()
         return (log_scale.exp() * dots / lengths,)
 
-    found = cosines(dots.requires_grad_(), query, directions, log_scale)
+    found = cosine_scores(dots.requires_grad_(), query, directions, log_scale)
     wanted = F.cosine_similarity(query[:, None], directions[None], dim=-1) * math.exp(0.7)
     torch.testing.assert_close(found.detach(), wanted, rtol=1e-4, atol=1e-5)
-    same(lambda *parts: (cosines(*parts),), naive, (dots, query, directions, log_scale))
+    same(lambda *parts: (cosine_scores(*parts),), naive, (dots, query, directions, log_scale))
 
 
 def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_divides_nothing():
@@ -36,8 +36,8 @@ def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_divides_noth
     parts = drawn(4, 3), query, directions, torch.tensor(9.0)
     for each in parts:
         each.requires_grad_()
-    found = cosines(*parts)
-    expected = LARGEST * parts[0][0, :2] / query[0].norm() / directions[:2].norm(dim=-1)
+    found = cosine_scores(*parts)
+    expected = MAX_SCALE * parts[0][0, :2] / query[0].norm() / directions[:2].norm(dim=-1)
     torch.testing.assert_close(found[0, :2], expected)
     _, by_query, by_directions, by_scale = torch.autograd.grad(found[:, :2].sum(), parts)
     assert by_scale == 0
@@ -62,14 +62,14 @@ def test_choices_are_those_of_a_sort(same, t, e, k, renormalise):
         return noisy, chosen, gates / gates.sum(-1, keepdim=True) if renormalise else gates
 
     def mine(clean):
-        return choose(clean, noise, noise=0.25, top=k, renormalise=renormalise)
+        return choose(clean, noise, sigma=0.25, top=k, renormalise=renormalise)
 
     chosen = mine(clean)[1]
     assert torch.equal(chosen, naive(clean)[1])
     assert chosen.dtype == torch.int64
     same(mine, naive, (clean,))
     same(lambda clean: mine(clean)[2:], lambda clean: naive(clean)[2:], (clean,))
-    without = choose(clean, None, noise=0.0, top=k, renormalise=renormalise)
+    without = choose(clean, None, sigma=0.0, top=k, renormalise=renormalise)
     assert without[0] is clean
     assert torch.equal(without[1], clean.argsort(dim=-1, descending=True, stable=True)[:, :k])
 
@@ -77,7 +77,7 @@ def test_choices_are_those_of_a_sort(same, t, e, k, renormalise):
 def test_what_is_no_number_still_names_an_expert():
     clean = torch.full((3, 5), math.nan)
     clean[1, :4] = 0.0
-    chosen = choose(clean, None, noise=0.0, top=2, renormalise=True)[1]
+    chosen = choose(clean, None, sigma=0.0, top=2, renormalise=True)[1]
     assert int(chosen.min()) >= 0
     assert int(chosen.max()) < 5
     assert int(chosen[1, 0]) == 4
@@ -107,7 +107,7 @@ def test_products_have_both_derivatives_of_plain_ones(same):
     def naive(u, weight, bias, folded, folded_bias):
         return u @ weight.T + bias, u @ folded.T + folded_bias
 
-    same(lambda u, *rest: Products.apply(u.detach(), u, *rest), naive, parts)
+    same(lambda u, *rest: RouterProducts.apply(u.detach(), u, *rest), naive, parts)
 
 
 @pytest.mark.parametrize(("t", "e", "q", "d"), [(1, 1, 5, 8), (33, 6, 64, 24), (70, 20, 37, 72), (9, 40, 16, 8)])
@@ -122,7 +122,7 @@ def test_scores_of_tokens_are_cosines_in_values_and_both_derivatives(same, t, e,
         return (log_scale.exp() * (query @ directions.T) / lengths,)
 
     def mine(u, *rest):
-        return (narrow_scores(u.detach(), u, *rest),)
+        return (folded_scores(u.detach(), u, *rest),)
 
     same(mine, naive, parts, close=1e-4)
 
@@ -130,8 +130,8 @@ def test_scores_of_tokens_are_cosines_in_values_and_both_derivatives(same, t, e,
 def test_scores_of_narrow_tokens_are_rounded_and_no_more():
     parts = [drawn(*shape, seed=i) for i, shape in enumerate([(50, 24), (64, 24), (64,), (6, 64)])]
     parts = [part.requires_grad_() for part in (*parts, torch.tensor(0.7))]
-    exact = narrow_scores(parts[0].detach(), *parts)
-    found = narrow_scores(parts[0].detach(), parts[0].bfloat16(), *parts[1:])
+    exact = folded_scores(parts[0].detach(), *parts)
+    found = folded_scores(parts[0].detach(), parts[0].bfloat16(), *parts[1:])
     weights = drawn(50, 6, seed=9)
     grads = (torch.autograd.grad((each * weights).sum(), parts) for each in (found, exact))
     for a, b in [(found, exact), *zip(*grads, strict=True)]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from holdfast.nn.experts import dispatch
-from holdfast.nn.experts.dispatch import grouped, place_pairs, room_for, through_all, through_experts
+from holdfast.nn.experts.dispatch import grouped_linear, sort_pairs, expert_capacity, apply_all_experts, apply_experts
 
 T, D, H, E = 11, 8, 16, 5
 
@@ -39,7 +39,7 @@ def naive(u, gates, chosen, parts):
 
 
 def sorted_way(u, gates, chosen, parts, *, loop=False, **options):
-    return through_experts(u, gates, place_pairs(chosen, len(parts[0]), **options), parts, F.gelu, loop=loop)
+    return apply_experts(u, gates, sort_pairs(chosen, len(parts[0]), **options), parts, F.gelu, loop=loop)
 
 
 @pytest.mark.parametrize("loop", [False, True])
@@ -90,13 +90,13 @@ def test_shapes_that_do_not_fit_go_through_the_loop(inputs):
     x, weight = torch.randn(6, inputs), torch.randn(3, 8, inputs)
     ends = torch.tensor([2, 2, 6], dtype=torch.int32)
     expected = torch.cat([x[:2] @ weight[0].T, x[2:] @ weight[2].T])
-    assert_close(grouped(x, weight, ends), expected)
+    assert_close(grouped_linear(x, weight, ends), expected)
 
 
 @pytest.mark.parametrize("experts", [3, 300])
 def test_more_experts_than_a_byte_counts_are_sorted_too(experts):
     chosen = torch.randint(0, experts, (40, 2), generator=torch.Generator().manual_seed(0))
-    found = place_pairs(chosen, experts)
+    found = sort_pairs(chosen, experts)
     assert found.expert.tolist() == sorted(chosen.flatten().tolist())
     assert torch.equal(chosen.T.reshape(-1)[found.order], found.expert)
     assert found.ends.tolist() == torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).tolist()
@@ -108,15 +108,15 @@ def test_pairs_lie_as_a_stable_sort_lays_them(t, k, experts, alone):
     chosen = torch.rand(t, experts, generator=torch.Generator().manual_seed(t)).topk(k, -1).indices
     if alone:  # all on the same few
         chosen = chosen[:1].expand(t, k).contiguous()
-    found = place_pairs(chosen, experts)
+    found = sort_pairs(chosen, experts)
     flat = chosen.T.reshape(-1).tolist()
     order = sorted(range(t * k), key=flat.__getitem__)
     assert found.order.tolist() == order
     assert found.token.tolist() == [pair % t for pair in order]
     assert found.expert.tolist() == [flat[pair] for pair in order]
-    assert [order[place] for place in found.place.tolist()] == list(range(t * k))
+    assert [order[place] for place in found.position.tolist()] == list(range(t * k))
     assert found.ends.tolist() == [sum(e <= i for e in flat) for i in range(experts)]
-    assert (found.order.dtype, found.ends.dtype, found.kept) == (torch.int64, torch.int32, None)
+    assert (found.order.dtype, found.ends.dtype, found.within) == (torch.int64, torch.int32, None)
     assert_close(found.load(), torch.bincount(chosen.flatten(), minlength=experts) / (t * k))
 
 
@@ -124,10 +124,10 @@ def test_pairs_lie_as_a_stable_sort_lays_them(t, k, experts, alone):
 def test_compiled_it_is_the_same_in_values_and_gradients():
     u, gates, chosen, parts = made()
     narrow = [t.to(torch.bfloat16).requires_grad_() for t in (u, gates, *parts)]
-    at = place_pairs(chosen, E)
+    at = sort_pairs(chosen, E)
 
     def through(u, gates, *parts):
-        return through_experts(u, gates, at, parts, F.gelu)
+        return apply_experts(u, gates, at, parts, F.gelu)
 
     whole = torch.compile(through, backend="aot_eager", fullgraph=True)(*narrow)  # no break, so no count is waited for
     eager = through(*narrow)
@@ -145,22 +145,22 @@ def test_no_token_at_all():
 
 def test_pairs_stand_expert_after_expert_first_choices_first():
     chosen = torch.tensor([[0, 1], [1, 0], [0, 1]])
-    found = place_pairs(chosen, 3)
+    found = sort_pairs(chosen, 3)
     assert found.token.tolist() == [0, 2, 1, 1, 0, 2]  # expert 0: first choices of 0 and 2, then the second of 1
     assert found.expert.tolist() == [0, 0, 0, 1, 1, 1]
     assert found.ends.tolist() == [3, 6, 6]
-    assert found.order[found.place].tolist() == list(range(6))
-    assert found.kept is None
+    assert found.order[found.position].tolist() == list(range(6))
+    assert found.within is None
 
 
 def test_without_room_the_last_in_line_is_dropped_and_adds_nothing():
     chosen = torch.tensor([[0, 1], [1, 0], [0, 1]])
-    found = place_pairs(chosen, 2, first=torch.tensor([2, 1, 0]), room=2)
+    found = sort_pairs(chosen, 2, first=torch.tensor([2, 1, 0]), capacity=2)
     assert found.token.tolist() == [2, 0, 1, 1, 2, 0]
-    assert found.kept.tolist() == [True, True, False, True, True, False]
+    assert found.within.tolist() == [True, True, False, True, True, False]
     u, gates, _, parts = made(experts=2)
     gates = gates[:3].clone().requires_grad_()
-    out = through_experts(u[:3], gates, found, parts, F.gelu)
+    out = apply_experts(u[:3], gates, found, parts, F.gelu)
     less = gates.detach().clone()
     less[1, 1] = less[0, 1] = 0.0  # the pairs without room
     assert_close(out, naive(u[:3], less, chosen, parts), rtol=1e-5, atol=1e-5)
@@ -171,13 +171,13 @@ def test_without_room_the_last_in_line_is_dropped_and_adds_nothing():
 
 def test_room_enough_changes_nothing():
     u, gates, chosen, parts = made()
-    roomy = sorted_way(u, gates, chosen, parts, first=torch.randperm(T), room=2 * T)
+    roomy = sorted_way(u, gates, chosen, parts, first=torch.randperm(T), capacity=2 * T)
     assert_close(roomy, sorted_way(u, gates, chosen, parts), rtol=1e-5, atol=1e-5)
 
 
 def test_room_as_in_the_published_code():
-    assert room_for(64 * 197, 6, top=1, factor=1.5) == 3153
-    assert room_for(10, 4, top=2, factor=1.0) == 6
+    assert expert_capacity(64 * 197, 6, top=1, factor=1.5) == 3153
+    assert expert_capacity(10, 4, top=2, factor=1.0) == 6
 
 
 def test_every_token_through_every_expert_gives_the_same():
@@ -186,5 +186,5 @@ def test_every_token_through_every_expert_gives_the_same():
     bias_up, bias_down = torch.randn(3, 8, generator=generator), torch.randn(3, 4, generator=generator)
     gates, chosen = torch.randn(7, 3, generator=generator).softmax(-1).topk(2, dim=-1)
     parts = (up, bias_up, down, bias_down)
-    sparse = through_experts(u, gates, place_pairs(chosen, 3), parts, torch.tanh, loop=True)
-    assert_close(through_all(u, gates, chosen, parts, torch.tanh), sparse)
+    sparse = apply_experts(u, gates, sort_pairs(chosen, 3), parts, torch.tanh, loop=True)
+    assert_close(apply_all_experts(u, gates, chosen, parts, torch.tanh), sparse)

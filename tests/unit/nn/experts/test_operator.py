@@ -16,10 +16,10 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from holdfast.core.inputs import to
 from holdfast.core.tape import tape
-from holdfast.nn.experts import compiling, dispatch, whole
+from holdfast.nn.experts import dispatch, fast
 from holdfast.nn.experts.layer import SparseMoE, exclude_padding
-from holdfast.nn.experts.operator import in_a_graph
-from holdfast.nn.experts.whole import How, Parts
+from holdfast.nn.experts.fast import compiled_forward
+from holdfast.nn.experts.fused import Config, Weights
 from tests.unit.nn.transformers import transformer
 
 HOW = {"top": 2, "renormalise": True, "noise": 0.25, "weight": 0.5, "sigma": 0.25, "form": "logit", "detach": False}
@@ -275,17 +275,17 @@ def tensors(t):
 def calls(how, some, bias, t, device):
     """The arguments of both operators; those of the way back with what comes of the way there."""
     u, *own = (each.to(device) for each in tensors(t))
-    parts = Parts(*own) if bias else Parts(*own)._replace(up_bias=None, down_bias=None)
+    parts = Weights(*own) if bias else Weights(*own)._replace(up_bias=None, down_bias=None)
     real, rows = torch.arange(t, device=device) % 3 != 1 if some else None, u.to(torch.bfloat16)
     there = u, real, rows, True, not some, *parts, *how.values()
-    found = torch.ops.holdfast.experts_there(*there)
+    found = torch.ops.holdfast.experts_forward(*there)
     told = 8 if how["weight"] else 4
     by_loss = torch.ones_like(found[4]) if how["weight"] else None
     kept = [*found[1:3], *found[told:]]
     learned = [each is not None for each in (u, *parts)]
     back = real, rows, kept, learned, not some, torch.ones_like(found[0]), by_loss, *parts, *how.values()
-    return (torch.ops.holdfast.experts_there, there, found), (
-        torch.ops.holdfast.experts_back, back, torch.ops.holdfast.experts_back(*back)
+    return (torch.ops.holdfast.experts_forward, there, found), (
+        torch.ops.holdfast.experts_backward, back, torch.ops.holdfast.experts_backward(*back)
     )  # fmt: skip
 
 
@@ -324,12 +324,12 @@ def test_torch_itself_finds_no_fault_with_the_operators(by_narrow_kernels, optio
 def test_a_length_that_is_not_known_stays_so_there_and_back(top):
     """As a compiler sees it: no kernel, and a number of tokens that stands for all."""
     pytest.importorskip("triton")
-    how, mode = How(**HOW | {"top": top}), FakeTensorMode(shape_env=ShapeEnv())
+    how, mode = Config(**HOW | {"top": top}), FakeTensorMode(shape_env=ShapeEnv())
     free = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
     given = (mode.from_tensor(each, symbolic_context=None if i else free) for i, each in enumerate(tensors(37)))
     u, *parts = learned = [each.requires_grad_() for each in given]
     with mode:
-        out, loss, told = in_a_graph(u, torch.bfloat16, how, Parts(*parts), None, again=True)
+        out, loss, told = compiled_forward(u, torch.bfloat16, how, Weights(*parts), None, replay=True)
         grads = torch.autograd.grad(out.float().sum() + loss, learned)
     t = u.shape[0]
     assert isinstance(t, torch.SymInt)
@@ -355,13 +355,13 @@ def test_weights_that_are_narrow_already_go_the_plain_way(by_narrow_kernels):
 
 def test_what_a_device_can_do_is_a_constant_to_a_compiler(monkeypatch):
     asked, device, graphs = [], torch.device("cuda"), fresh("eager")
-    monkeypatch.setattr(compiling, "usable", lambda *which: asked.append(which) or which)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked.append(device) or (9, 0))
+    monkeypatch.setattr(fast, "usable", lambda *which: asked.append(which) or which)
+    monkeypatch.setattr(dispatch, "_capability", lambda device: asked.append(device) or (9, 0))
 
-    def able(x):
-        return x + 1 if whole._on(device, torch.float32) and dispatch._new_enough(device) else x - 1
+    def supported(x):
+        return x + 1 if fast._has_kernels(device, torch.float32) and dispatch._device_has_grouped_mm(device) else x - 1
 
-    found = torch.compile(able, backend=graphs, fullgraph=True)
+    found = torch.compile(supported, backend=graphs, fullgraph=True)
     assert found(torch.ones(2)).tolist() == found(torch.ones(2)).tolist() == [2, 2]
     assert asked == [("experts", device, torch.float32), device]
     assert len(graphs.seen) == 1
@@ -369,11 +369,11 @@ def test_what_a_device_can_do_is_a_constant_to_a_compiler(monkeypatch):
 
 @pytest.mark.parametrize(("backend", "replays"), [("cudagraphs", False), ("aot_eager", True)])
 def test_a_backend_that_records_is_left_to_it(monkeypatch, backend, replays):
-    monkeypatch.setattr(compiling, "without_waiting", lambda _: True)
+    monkeypatch.setattr(fast, "grouped_mm_is_asynchronous", lambda _: True)
     torch.compiler.reset()
 
     def told(x):
-        return x + 1 if compiling.may_replay(x.device) else x - 1
+        return x + 1 if fast._may_replay(x.device) else x - 1
 
     found = torch.compile(told, backend=backend, fullgraph=True)(torch.ones(2))
     assert found.tolist() == ([2, 2] if replays else [0, 0])

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from holdfast.nn.experts.dispatch import Collect, Spread, place_pairs, through_experts
+from holdfast.nn.experts.dispatch import SumPairs, GatherPairs, sort_pairs, apply_experts
 
 D, H, E = 40, 136, 5  # no multiples of a tile
 
@@ -34,7 +34,7 @@ def naive(chosen, between, u, gates, up, up_bias, down, down_bias):
 
 
 def mine(chosen, between, u, gates, *parts):
-    return (through_experts(u, gates, place_pairs(chosen, E), parts, between, loop=True),)
+    return (apply_experts(u, gates, sort_pairs(chosen, E), parts, between, loop=True),)
 
 
 @pytest.mark.parametrize(("t", "k", "alone"), [(1, 1, False), (37, 1, True), (37, 2, False), (70, 3, True)])
@@ -74,12 +74,12 @@ def test_narrow_rows_with_wide_biases_are_rounded_and_no_more():
 def test_without_room_a_pair_adds_nothing_and_its_gate_learns_nothing(same):
     inputs, chosen = case(37, 2)
     first = torch.arange(37)
-    at = place_pairs(chosen, E, first=first, room=9)
-    kept = at.kept[at.place].view(2, 37).T
+    at = sort_pairs(chosen, E, first=first, capacity=9)
+    kept = at.within[at.position].view(2, 37).T
     assert not bool(kept.all())
 
     def roomy(u, gates, *parts):
-        return (through_experts(u, gates, at, parts, F.gelu, loop=True),)
+        return (apply_experts(u, gates, at, parts, F.gelu, loop=True),)
 
     same(roomy, lambda u, gates, *parts: naive(chosen, F.gelu, u, gates * kept, *parts), inputs)
 
@@ -94,7 +94,7 @@ def test_gradients_are_the_same_every_time():
 @pytest.mark.parametrize("k", [1, 2])
 def test_rows_to_their_places_and_back(k):
     inputs, chosen = case(37, k)
-    at = place_pairs(chosen, E)
-    x = Spread.apply(inputs[0], at.token, at.place)
+    at = sort_pairs(chosen, E)
+    x = GatherPairs.apply(inputs[0], at.token, at.position)
     assert torch.equal(x, inputs[0][at.token])
-    torch.testing.assert_close(Collect.apply(x, at.token, at.place, 37), k * inputs[0])
+    torch.testing.assert_close(SumPairs.apply(x, at.token, at.position, 37), k * inputs[0])

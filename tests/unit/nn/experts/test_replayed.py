@@ -19,12 +19,11 @@ from torch import nn
 
 from holdfast.core.tape import tape
 from holdfast.nn import cuda_graphs as recorded
-from holdfast.nn.cuda_graphs import ALIKE, OFTEN, Repeated, Way
-from holdfast.nn.experts import compiling, replayed
-from holdfast.nn.experts import layer as layer_module
+from holdfast.nn.cuda_graphs import WARMUP_PASSES, WARMUP_PREDICTIONS, RepeatedPass, CapturedPass
+from holdfast.nn.experts import fast
 from holdfast.nn.experts.layer import SparseMoE, exclude_padding
-from holdfast.nn.experts.replayed import done_with
-from holdfast.nn.experts.whole import Kept, Parts
+from holdfast.nn.experts.fast import graphs_of
+from holdfast.nn.experts.fused import Config, Saved, Weights
 
 WIDTH, HIDDEN, TOKENS = 24, 40, 10
 COMPILERS = pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
@@ -60,13 +59,12 @@ def device(by_narrow_kernels, monkeypatch) -> torch.device:
         def record(function, given, _):
             inputs = [each.detach().clone() for each in given]
             outputs = tuple(function(*inputs))
-            return Way(inputs, outputs, Called(function, inputs, outputs))
+            return CapturedPass(inputs, outputs, Called(function, inputs, outputs))
 
-        monkeypatch.setattr(recorded, "record", record)
-        monkeypatch.setattr(recorded, "_room", lambda _: None)
-        monkeypatch.setattr(replayed, "can_record", lambda _: True)
-        for module in (replayed, compiling):
-            monkeypatch.setattr(module, "without_waiting", lambda _: True)
+        monkeypatch.setattr(recorded, "capture", record)
+        monkeypatch.setattr(recorded, "_memory_pool", lambda _: None)
+        monkeypatch.setattr(fast, "can_capture", lambda _: True)
+        monkeypatch.setattr(fast, "grouped_mm_is_asynchronous", lambda _: True)
     return by_narrow_kernels
 
 
@@ -76,8 +74,8 @@ def plain(monkeypatch):
 
     def made(layer: SparseMoE) -> SparseMoE:
         other = copy.deepcopy(layer)
-        done = done_with(other.up_proj)
-        for each in (done.learned, done.predicted):
+        done = graphs_of(other.up_proj)
+        for each in (done.training, done.prediction):
             monkeypatch.setattr(each, "find", lambda *_: None)
         return other
 
@@ -117,9 +115,9 @@ def pass_by(layer, x, seed=0):
 
 def settle(layer, device):
     """Until its passes are recorded."""
-    for seed in range(ALIKE + 1):
+    for seed in range(WARMUP_PASSES + 1):
         pass_by(layer, tokens(device, seed))
-    assert done_with(layer.up_proj).learned.passes is not None
+    assert graphs_of(layer.up_proj).training.passes is not None
 
 
 def alike(found, wanted, device):
@@ -142,7 +140,7 @@ def test_step_after_step_it_learns_what_a_layer_without_recordings_learns(device
     layer = layer_on(device, **options)
     other = plain(layer)
     both = [(each, torch.optim.SGD(each.parameters(), lr=0.1)) for each in (layer, other)]
-    for seed in range(ALIKE + 4):
+    for seed in range(WARMUP_PASSES + 4):
         results = []
         for each, descent in both:
             x = tokens(device, seed)
@@ -152,8 +150,8 @@ def test_step_after_step_it_learns_what_a_layer_without_recordings_learns(device
             descent.step()
             results.append(everything(found, grads))
         alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.replays == 4
-    assert done_with(other.up_proj).learned.passes is None
+    assert graphs_of(layer.up_proj).training.passes.replays == 4
+    assert graphs_of(other.up_proj).training.passes is None
 
 
 def test_what_was_told_and_given_stays_when_the_layer_goes_on(device):
@@ -164,24 +162,24 @@ def test_what_was_told_and_given_stays_when_the_layer_goes_on(device):
     before = [each.clone() for each in flat(kept)]
     del found
     pass_by(layer, tokens(device, 8), 8)
-    assert done_with(layer.up_proj).learned.passes.replays == 3
+    assert graphs_of(layer.up_proj).training.passes.replays == 3
     assert all(torch.equal(a, b) for a, b in zip(flat(kept), before, strict=True))
 
 
 def test_two_passes_before_either_goes_back(device, plain):
     layer = layer_on(device)
     settle(layer, device)
-    other, replays = plain(layer), done_with(layer.up_proj).learned.passes.replays
+    other, replays = plain(layer), graphs_of(layer.up_proj).training.passes.replays
     results = []
     for each in (layer, other):
         xs = [tokens(device, seed) for seed in (7, 8)]
         founds = [there(each, x, seed) for seed, x in zip((7, 8), xs, strict=True)]
         results.append(tuple(everything(f, back(each, x, f)) for f, x in zip(founds, xs, strict=True)))
     alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.replays == replays + 1  # the second went another way
+    assert graphs_of(layer.up_proj).training.passes.replays == replays + 1  # the second went another way
     del founds
     pass_by(layer, tokens(device))
-    assert done_with(layer.up_proj).learned.passes.replays == replays + 2
+    assert graphs_of(layer.up_proj).training.passes.replays == replays + 2
 
 
 def test_it_goes_back_twice(device):
@@ -194,11 +192,11 @@ def test_it_goes_back_twice(device):
 
 def test_a_loop_that_holds_its_last_loss_is_replayed_too(device):
     layer = layer_on(device)
-    for seed in range(ALIKE + 5):
+    for seed in range(WARMUP_PASSES + 5):
         found = there(layer, tokens(device, seed), seed)
         loss = loss_of(*found)
         loss.backward()
-    assert done_with(layer.up_proj).learned.passes.replays == 5
+    assert graphs_of(layer.up_proj).training.passes.replays == 5
 
 
 def test_where_others_keep_what_is_saved_two_passes_go_back(device, plain):
@@ -217,7 +215,7 @@ def test_checkpoints_go_the_same_way_twice(device, plain):
     layer = layer_on(device, noise=0.0)
     results = []
     for each in (layer, plain(layer)):
-        for seed in range(ALIKE + 2):
+        for seed in range(WARMUP_PASSES + 2):
             x = tokens(device, seed)
             with torch.autocast(device.type, torch.bfloat16):
                 out = torch.utils.checkpoint.checkpoint(each, x, use_reentrant=False)
@@ -244,11 +242,11 @@ def test_a_loss_that_reaches_nothing_that_learns(device):
     layer = layer_on(device)
     layer.router.requires_grad_(False)
     x = tokens(device).detach()
-    for seed in range(ALIKE + 2):
+    for seed in range(WARMUP_PASSES + 2):
         there(layer, x, seed)[0].float().sum().backward()
     layer.zero_grad()
     _, side = there(layer, x)
-    assert done_with(layer.up_proj).learned.passes.replays == 3
+    assert graphs_of(layer.up_proj).training.passes.replays == 3
     side["loss/experts"][0].backward()
     assert all(p.grad is None for p in layer.parameters())
 
@@ -256,7 +254,7 @@ def test_a_loss_that_reaches_nothing_that_learns(device):
 @pytest.mark.parametrize(("refused", "tried"), [(1, 1), (2, 3)])  # there, once for all; back, and the next time again
 def test_without_memory_for_a_recording_it_goes_on_without(device, plain, monkeypatch, refused, tried):
     layer = layer_on(device)
-    real, asked = recorded.record, []
+    real, asked = recorded.capture, []
 
     def record(*args):
         asked.append(args)
@@ -264,8 +262,8 @@ def test_without_memory_for_a_recording_it_goes_on_without(device, plain, monkey
             raise torch.OutOfMemoryError("none left")
         return real(*args)
 
-    monkeypatch.setattr(recorded, "record", record)
-    for seed in range(ALIKE + 3):
+    monkeypatch.setattr(recorded, "capture", record)
+    for seed in range(WARMUP_PASSES + 3):
         x = tokens(device, seed)
         found = pass_by(layer, x, seed)
         alike(everything(*found), everything(*pass_by(plain(layer), x, seed)), device)
@@ -300,7 +298,7 @@ def test_a_second_derivative_even_after_another_pass(device, plain, linear):
         again = sum(grad.float().square().sum() for grad in first)
         results.append(torch.autograd.grad(again, learned, allow_unused=True))
     alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.replays == (3 if linear else 2)
+    assert graphs_of(layer.up_proj).training.passes.replays == (3 if linear else 2)
 
 
 def test_only_one_of_the_two_that_it_gives_goes_back(device, plain):
@@ -323,7 +321,7 @@ def test_parts_that_do_not_learn_get_nothing(device, plain):
     layer.router.requires_grad_(False)
     results = []
     for each in (layer, plain(layer)):
-        for seed in range(ALIKE + 2):
+        for seed in range(WARMUP_PASSES + 2):
             each.zero_grad()
             loss_of(*there(each, tokens(device, seed), seed)).backward()
         assert {name for name, p in each.named_parameters() if p.grad is not None} == {
@@ -331,16 +329,16 @@ def test_parts_that_do_not_learn_get_nothing(device, plain):
         }  # fmt: skip
         results.append(tuple(p.grad for p in each.parameters() if p.grad is not None))
     alike(*results, device)
-    assert done_with(layer.up_proj).learned.passes.replays == 2
+    assert graphs_of(layer.up_proj).training.passes.replays == 2
 
 
 def test_weights_that_moved_are_recorded_anew(device, plain):
     layer = layer_on(device)
     settle(layer, device)
-    old = done_with(layer.up_proj).learned.passes
+    old = graphs_of(layer.up_proj).training.passes
     layer.up_proj.data = layer.up_proj.data.clone() * 2
     settle(layer, device)
-    assert done_with(layer.up_proj).learned.passes is not old
+    assert graphs_of(layer.up_proj).training.passes is not old
     x = tokens(device, 9)
     alike(everything(*pass_by(layer, x, 9)), everything(*pass_by(plain(layer), x, 9)), device)
 
@@ -349,27 +347,27 @@ def test_lengths_that_differ_and_masks_and_many_tokens_are_not_recorded(device, 
     layer = layer_on(device)
     for count in (5, 6, 7, 5, 6, 7):
         pass_by(layer, tokens(device, count=count))
-    for _ in range(2 * ALIKE):
+    for _ in range(2 * WARMUP_PASSES):
         with exclude_padding(torch.ones(2, TOKENS, device=device)):
             pass_by(layer, tokens(device))
-    monkeypatch.setattr(replayed, "MOST", 2 * TOKENS * layer.settings.top - 1)
-    for _ in range(2 * ALIKE):
+    monkeypatch.setattr(fast, "MAX_CAPTURED_PAIRS", 2 * TOKENS * layer.settings.top - 1)
+    for _ in range(2 * WARMUP_PASSES):
         pass_by(layer, tokens(device))
-    assert done_with(layer.up_proj).learned.passes is None
+    assert graphs_of(layer.up_proj).training.passes is None
 
 
 def test_evaluation_leaves_the_recording_of_training_alone(device):
     layer, x = layer_on(device), tokens(device)
     settle(layer, device)
-    passes, replays = done_with(layer.up_proj).learned.passes, done_with(layer.up_proj).learned.passes.replays
+    passes, replays = graphs_of(layer.up_proj).training.passes, graphs_of(layer.up_proj).training.passes.replays
     layer.eval()
     there(layer, x)
     with torch.no_grad():
-        for _ in range(OFTEN + 1):
+        for _ in range(WARMUP_PREDICTIONS + 1):
             there(layer, x)
-        assert done_with(layer.up_proj).predicted.passes.replays == 1
+        assert graphs_of(layer.up_proj).prediction.passes.replays == 1
         there(layer.train(), x)
-    assert (done_with(layer.up_proj).learned.passes, passes.replays) == (passes, replays)
+    assert (graphs_of(layer.up_proj).training.passes, passes.replays) == (passes, replays)
 
 
 @pytest.mark.parametrize("captured", [torch.no_grad, torch.inference_mode])
@@ -378,14 +376,14 @@ def test_predictions_that_come_again_and_again_are_recorded_too(device, plain, c
     layer = layer_on(device, top=top).eval()
     other, results = plain(layer), []
     with captured():
-        for seed in range(OFTEN + 3):
+        for seed in range(WARMUP_PREDICTIONS + 3):
             x = tokens(device, seed)
             results.append(tuple(everything(there(each, x)) for each in (layer, other)))
-    assert done_with(layer.up_proj).predicted.passes.replays == 3
-    assert done_with(other.up_proj).predicted.passes is None
+    assert graphs_of(layer.up_proj).prediction.passes.replays == 3
+    assert graphs_of(other.up_proj).prediction.passes is None
     for found, wanted in results:  # those of the first replay too, after the others
         alike(found, wanted, device)
-    assert len(done_with(layer.up_proj).predicted.passes.captured.outputs) == 4  # nothing for a way back
+    assert len(graphs_of(layer.up_proj).prediction.passes.captured.outputs) == 4  # nothing for a way back
 
 
 def test_predictions_in_both_ways_that_torch_has_go_on_one_after_the_other(device, plain):
@@ -394,18 +392,18 @@ def test_predictions_in_both_ways_that_torch_has_go_on_one_after_the_other(devic
     other = plain(layer)
     for captured in (torch.inference_mode, torch.no_grad):
         with captured():
-            for seed in range(OFTEN + 2):
+            for seed in range(WARMUP_PREDICTIONS + 2):
                 x = tokens(device, seed)
                 alike(everything(there(layer, x)), everything(there(other, x)), device)
-        assert done_with(layer.up_proj).predicted.passes.replays == 2
+        assert graphs_of(layer.up_proj).prediction.passes.replays == 2
 
 
 def predicting(layer, device):
     """The same layer, until its predictions are recorded."""
     with torch.no_grad():
-        for seed in range(OFTEN + 1):
+        for seed in range(WARMUP_PREDICTIONS + 1):
             there(layer.eval(), tokens(device, seed))
-    assert done_with(layer.up_proj).predicted.passes is not None
+    assert graphs_of(layer.up_proj).prediction.passes is not None
     return layer
 
 
@@ -415,7 +413,7 @@ def test_threads_get_their_own_predictions(device, plain, monkeypatch):
     layer, begun, found = predicting(layer_on(device), device), threading.Event(), {}
     wanted = [everything(there(plain(layer), tokens(device, seed))) for seed in (7, 8)]
 
-    def replay(self, given, real=Way.replay):
+    def replay(self, given, real=CapturedPass.replay):
         left = real(self, given)
         begun.set()
         time.sleep(0.3)
@@ -425,7 +423,7 @@ def test_threads_get_their_own_predictions(device, plain, monkeypatch):
         with torch.no_grad():
             found[seed] = everything(there(layer, tokens(device, seed)))
 
-    monkeypatch.setattr(Way, "replay", replay)
+    monkeypatch.setattr(CapturedPass, "replay", replay)
     first, second = (threading.Thread(target=predict, args=(seed,)) for seed in (7, 8))
     first.start()
     assert begun.wait(60)
@@ -434,7 +432,7 @@ def test_threads_get_their_own_predictions(device, plain, monkeypatch):
         each.join()
     for seed, told in zip((7, 8), wanted, strict=True):
         alike(found[seed], told, device)
-    assert done_with(layer.up_proj).predicted.passes.replays == 3
+    assert graphs_of(layer.up_proj).prediction.passes.replays == 3
 
 
 @torch.no_grad()
@@ -444,13 +442,13 @@ def test_weights_that_are_cut_where_they_lie_are_recorded_anew(device, plain):
     layer.down_proj.data = layer.down_proj.data[:, :, :16]
     x = tokens(device, 9)
     alike(everything(there(layer, x)), everything(there(plain(layer), x)), device)
-    assert done_with(layer.up_proj).predicted.passes is None
+    assert graphs_of(layer.up_proj).prediction.passes is None
 
 
 def test_training_takes_the_memory_of_recorded_predictions(device):
     layer = predicting(layer_on(device), device)
     pass_by(layer.train(), tokens(device))
-    assert done_with(layer.up_proj).predicted.passes is None
+    assert graphs_of(layer.up_proj).prediction.passes is None
 
 
 def compiled(called, backend):
@@ -465,7 +463,7 @@ def test_a_compiled_program_replays_its_layer(device, plain, backend, training):
     layer = layer_on(device).train(training)
     other, results = plain(layer), []
     program = compiled(lambda x: layer(x * 2) + 1, backend)
-    for seed in range(OFTEN + 2):
+    for seed in range(WARMUP_PREDICTIONS + 2):
         x, given = tokens(device, seed), tokens(device, seed)
         with torch.set_grad_enabled(training):
             found, wanted = there(program, x, seed), there(lambda x: other(x * 2) + 1, given, seed)
@@ -474,8 +472,8 @@ def test_a_compiled_program_replays_its_layer(device, plain, backend, training):
         del found, wanted
     for found, wanted in results:  # those of the first replay too, after the others
         alike(found, wanted, device)
-    done = done_with(layer.up_proj)
-    assert (done.learned if training else done.predicted).passes.replays == OFTEN + 2 - (ALIKE if training else OFTEN)
+    done = graphs_of(layer.up_proj)
+    assert (done.training if training else done.prediction).passes.replays == WARMUP_PREDICTIONS + 2 - (WARMUP_PASSES if training else WARMUP_PREDICTIONS)
 
 
 @COMPILERS
@@ -483,10 +481,10 @@ def test_a_compiled_program_replays_its_layer(device, plain, backend, training):
 def test_two_compiled_passes_before_either_goes_back(device, plain, backend):
     layer = layer_on(device)
     program = compiled(layer, backend)
-    for seed in range(ALIKE + 1):
+    for seed in range(WARMUP_PASSES + 1):
         x = tokens(device, seed)
         back(layer, x, there(program, x, seed))
-    other, results, passes = plain(layer), [], done_with(layer.up_proj).learned.passes
+    other, results, passes = plain(layer), [], graphs_of(layer.up_proj).training.passes
     replays = passes.replays
     for each, called in ((layer, program), (other, other)):
         xs = [tokens(device, seed) for seed in (7, 8)]
@@ -508,10 +506,10 @@ def test_a_compiled_pass_goes_back_whatever_happened_meanwhile(device, plain, mo
         return real(self, *given)
 
     monkeypatch.setattr(recorded.CapturedPasses, "backward", backward)
-    for seed in range(ALIKE + 2):
+    for seed in range(WARMUP_PASSES + 2):
         x, given = tokens(device, seed), tokens(device, seed)
         found, wanted = there(program, x, seed), there(other, given, seed)
-        if seed > ALIKE:
+        if seed > WARMUP_PASSES:
             for each in (layer, other):
                 happen(meanwhile, each)
         alike(everything(found, back(layer, x, found)), everything(wanted, back(other, given, wanted)), device)
@@ -523,7 +521,7 @@ def happen(what, layer):
     bias = layer.up_proj_bias.data
     kept, memory = bias.clone(), bias.untyped_storage()
     if what == "recordings forgotten":
-        replayed.forget(layer.up_proj)
+        fast.release_graphs(layer.up_proj)
     elif what == "weights moved":
         layer.up_proj_bias.data = kept
         bias.fill_(7.0)
@@ -539,18 +537,18 @@ def happen(what, layer):
 def test_a_way_back_is_not_taken_with_the_memory_of_another_pass(device):
     layer = layer_on(device)
     settle(layer, device)
-    passes, given = done_with(layer.up_proj).learned.passes, (tokens(device).detach().flatten(0, 1),)
+    passes, given = graphs_of(layer.up_proj).training.passes, (tokens(device).detach().flatten(0, 1),)
     kept, _, narrow, _ = passes.forward(given)[3:]
-    user, how, parts = passes.use(), layer_module._how(layer.settings, True, True), Parts(*layer._parts(), *narrow[4:])
+    user, how, parts = passes.token(), Config(2, True, 1 / 6, 0.005, 1 / 6, "logit", False), Weights(*layer._experts(), *narrow[4:])
     learned, grads = (True,) * 9, (torch.ones_like(given[0]).bfloat16(), None)
-    found = replayed.back_again(user, how, parts, kept, learned, grads)
+    found = fast.replay_backward(user, how, parts, kept, learned, grads)
     assert all(grad.shape == part.shape for grad, part in zip(found, (*given, *parts), strict=True))
     passes.forward(given)
-    with pytest.raises(RuntimeError, match="another pass has overwritten"):
-        replayed.back_again(user, how, parts, kept, learned, grads)
-    copied = Kept(*(each.clone() for each in kept))
-    assert replayed.back_again(user, how, parts, copied, learned, grads) is None
-    assert replayed.back_again(recorded.no_token(), how, parts, kept, learned, grads) is None
+    with pytest.raises(RuntimeError, match="another forward pass has overwritten"):
+        fast.replay_backward(user, how, parts, kept, learned, grads)
+    copied = Saved(*(each.clone() for each in kept))
+    assert fast.replay_backward(user, how, parts, copied, learned, grads) is None
+    assert fast.replay_backward(recorded.no_token(), how, parts, kept, learned, grads) is None
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -567,7 +565,7 @@ def test_a_compiler_that_records_its_programs_is_left_to_it(device, monkeypatch,
     with torch.autocast(device.type, torch.bfloat16):
         torch.compile(lambda x: layer(x * 2), options={"triton.cudagraphs": records}, fullgraph=True)(tokens(device))
     (node,) = (node for node in graphs[0].graph.nodes if node.target == torch.ops.holdfast.experts)
-    again = [argument.name for argument in torch.ops.holdfast.experts.default._schema.arguments].index("again")
+    again = [argument.name for argument in torch.ops.holdfast.experts.default._schema.arguments].index("replay")
     assert node.args[again] is not records
 
 
@@ -581,13 +579,13 @@ def test_gradients_of_compiled_checkpoints_stay_when_the_layer_goes_on(device, b
         return torch.utils.checkpoint.checkpoint(lambda x, z: layer(x * 2 + x.detach() * z), x, z, use_reentrant=False)
 
     program = compiled(called, backend)
-    for seed in range(ALIKE + 4):
+    for seed in range(WARMUP_PASSES + 4):
         given = [tokens(device, each).detach().bfloat16().requires_grad_() for each in (seed, seed + 50)]
         with torch.autocast(device.type, torch.bfloat16):
             loss = (program(*given).float() - 1).square().mean()
         found += torch.autograd.grad(loss, given)
         before += [each.clone() for each in found[-2:]]
-    assert done_with(layer.up_proj).learned.passes.replays > 2
+    assert graphs_of(layer.up_proj).training.passes.replays > 2
     assert all(torch.equal(a, b) for a, b in zip(found, before, strict=True))
 
 
@@ -595,7 +593,7 @@ def test_weights_may_be_put_in_the_place_of_others_when_they_are_loaded(device):
     layer = layer_on(device)
     settle(layer, device)
     layer.load_state_dict(copy.deepcopy(layer.state_dict()))
-    assert done_with(layer.up_proj).learned.passes is not None  # of weights that were written where they lie
+    assert graphs_of(layer.up_proj).training.passes is not None  # of weights that were written where they lie
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         layer.load_state_dict(copy.deepcopy(layer.state_dict()))
@@ -607,7 +605,7 @@ def test_weights_may_be_put_in_the_place_of_others_when_they_are_loaded(device):
 def test_recordings_go_with_the_weights_that_they_are_of(device):
     layer = layer_on(device)
     settle(layer, device)
-    passes = weakref.ref(done_with(layer.up_proj).learned.passes)
+    passes = weakref.ref(graphs_of(layer.up_proj).training.passes)
     del layer
     gc.collect()
     assert passes() is None
@@ -618,7 +616,7 @@ def test_a_copy_begins_without_recordings(device, again):
     layer = layer_on(device)
     settle(layer, device)
     other = again(layer)
-    assert done_with(other.up_proj).learned.passes is None
+    assert graphs_of(other.up_proj).training.passes is None
     x = tokens(device, 4)
     alike(everything(*pass_by(other, x, 4)), everything(*pass_by(layer, x, 4)), device)
 
@@ -630,12 +628,12 @@ class Counted:
 
 
 def test_passes_are_made_when_they_are_repeated_and_dropped_when_another_kind_comes():
-    made, layer = [], Repeated()
+    made, layer = [], RepeatedPass()
 
     def find(key):
         return layer.find(key, lambda: made.append(key) or Counted())
 
-    assert [find("a") for _ in range(ALIKE)] == [None] * ALIKE
+    assert [find("a") for _ in range(WARMUP_PASSES)] == [None] * WARMUP_PASSES
     first = find("a")
     assert first is find("a")
     first.in_use = True
@@ -652,12 +650,12 @@ def test_how_exact_products_are_is_known_whichever_way_it_was_asked_for():
     matmul = torch.backends.cuda.matmul
     try:
         torch.set_float32_matmul_precision("high")
-        before = recorded.products()
+        before = recorded.matmul_precision()
         torch.set_float32_matmul_precision("highest")
-        assert recorded.products() != before
+        assert recorded.matmul_precision() != before
         if hasattr(matmul, "fp32_precision"):
             matmul.fp32_precision = "tf32"
-            assert recorded.products() == before
+            assert recorded.matmul_precision() == before
     finally:
         if hasattr(matmul, "fp32_precision"):
             matmul.fp32_precision = "none"

@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from holdfast.core.tape import tape
-from holdfast.nn.experts import whole
+from holdfast.nn.experts import fast
 from holdfast.nn.experts.layer import SparseMoE, exclude_padding
-from holdfast.nn.experts.router import LARGEST
-from holdfast.nn.experts.whole import How, Parts, able, in_one_piece
+from holdfast.nn.experts.router import MAX_SCALE
+from holdfast.nn.experts.fast import supported
+from holdfast.nn.experts.fused import Config, Weights, fused_forward
 
-HOW = How(top=2, renormalise=True, noise=0.25, weight=0.5, sigma=0.25, form="logit", detach=False)
+HOW = Config(top=2, renormalise=True, noise=0.25, weight=0.5, sigma=0.25, form="logit", detach=False)
 # tokens, experts, width, hidden width, inner width; how else; whether some tokens are padding
 CASES = [
     ((1, 1, 8, 8, 5), {"top": 1}, False),
@@ -58,8 +59,8 @@ def noise_of(how, t, e, device):
 
 def mine(how, real, u, *parts):
     torch.manual_seed(5)
-    assert able(u, u.dtype, how, Parts(*parts))
-    return in_one_piece(u, u.dtype, how, Parts(*parts), real)
+    assert supported(u, u.dtype, how, Weights(*parts))
+    return fused_forward(u, u.dtype, how, Weights(*parts), real)
 
 
 def naive(how, real, noise, u, up, up_bias, down, down_bias, weight, bias, directions, log_scale):
@@ -121,7 +122,7 @@ def test_a_scale_at_its_limit_moves_no_more_and_a_length_of_nothing_leaves_numbe
     inputs = [each.requires_grad_() for each in (u, *parts, torch.tensor(9.0, device=by_kernels))]
     out, loss, told = mine(HOW._replace(top=1, renormalise=False, noise=0.0), None, *inputs)
     query = u[0] @ parts[4].T
-    expected = LARGEST * F.cosine_similarity(query[None], parts[6][:2], dim=-1)
+    expected = MAX_SCALE * F.cosine_similarity(query[None], parts[6][:2], dim=-1)
     torch.testing.assert_close(told.scores[0, :2], expected.detach(), rtol=1e-4, atol=1e-3)
     grads = torch.autograd.grad(out.sum() + loss, inputs)
     assert grads[-1] == 0
@@ -140,15 +141,15 @@ def test_what_is_no_number_still_names_an_expert(by_kernels):
 
 def test_many_blocks_are_added_up_first_and_the_same_comes_again(by_kernels, monkeypatch):
     """And in turns, where there are more of them than are held at once."""
-    monkeypatch.setattr("holdfast.nn.kernels.folding.BLOCKS", 4)
-    monkeypatch.setattr("holdfast.nn.kernels.experts.SLOTS", 2)
-    monkeypatch.setattr("holdfast.nn.kernels.places.HELD", 32)
+    monkeypatch.setattr("holdfast.nn.kernels.routing.SUM_BLOCKS", 4)
+    monkeypatch.setattr("holdfast.nn.kernels.experts.SUM_ROWS", 2)
+    monkeypatch.setattr("holdfast.nn.kernels.routing.COUNTS", 32)
     inputs = [each.requires_grad_() for each in case((300, 6, 24, 40, 64), by_kernels)]
     noise, heard = noise_of(HOW, 300, 6, by_kernels), []
     wanted = naive(HOW, None, noise, *inputs)
     wanted = wanted[0], *torch.autograd.grad(wanted[0].sum() + wanted[1], inputs)
     for few in (4096, 4096, 0):
-        monkeypatch.setattr("holdfast.nn.kernels.places.FEW", few)
+        monkeypatch.setattr("holdfast.nn.kernels.routing.MAX_COUNTS", few)
         out, loss, told = mine(HOW, None, *inputs)
         heard.append((out, told.load, *torch.autograd.grad(out.sum() + loss, inputs)))
     for again in heard[1:]:
@@ -234,13 +235,13 @@ def test_a_layer_tells_and_learns_the_same_by_kernels_and_plainly(
     u = torch.randn(6, 7, 24, device=by_kernels, requires_grad=True)
     mask = (torch.arange(42, device=by_kernels).view(7, 6) % 4 != 0).T if padded else None  # with gaps
     told, ways = [], []
-    for fast in (True, False):
-        if not fast:
-            monkeypatch.setattr(whole, "_on", lambda *_: False)
+    for enabled in (True, False):
+        if not enabled:
+            monkeypatch.setattr(fast, "ENABLED", False)
         torch.manual_seed(1)
         with exclude_padding(mask) if padded else nullcontext(), tape() if heard else nullcontext({}) as side:
             out = made(u)
-        ways.append("_Whole" in str(out.grad_fn.next_functions[0][0]))
+        ways.append("FusedExperts" in str(out.grad_fn.next_functions[0][0]))
         grads = torch.autograd.grad(out.square().sum() + sum(side.get("loss/experts", [])), (u, *made.parameters()))
         told.append({"out": [out], "grads": grads, **side})
     assert ways == [True, False]
@@ -259,7 +260,7 @@ def test_narrow_products_round_and_no_more(by_kernels):
     heard = []
     for dtype in (torch.bfloat16, torch.float32):
         torch.manual_seed(5)
-        out, loss, told = in_one_piece(inputs[0], dtype, HOW, Parts(*inputs[1:]), None)
+        out, loss, told = fused_forward(inputs[0], dtype, HOW, Weights(*inputs[1:]), None)
         assert out.dtype == dtype
         heard.append((out.float(), loss, *torch.autograd.grad(out.float().square().sum() + loss, inputs)))
         heard[-1] += (told.chosen,)
@@ -272,13 +273,13 @@ def test_narrow_products_round_and_no_more(by_kernels):
 def test_too_many_experts_or_choices_go_the_plain_way(by_kernels):
     for sizes, top in (((9, 33, 8, 8, 8), 2), ((9, 6, 8, 8, 8), 5)):
         u, *parts = case(sizes, by_kernels)
-        assert not able(u, u.dtype, HOW._replace(top=top), Parts(*parts))
+        assert not supported(u, u.dtype, HOW._replace(top=top), Weights(*parts))
 
 
 def test_one_bias_of_two_goes_the_plain_way(monkeypatch):
-    monkeypatch.setattr(whole, "_on", lambda *_: True)
-    monkeypatch.setattr(whole, "fits", lambda *_: True)
+    monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
+    monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
     u, *parts = case((37, 6, 24, 40, 64), torch.device("cpu"))
-    assert able(u, u.dtype, HOW, Parts(*parts))
+    assert supported(u, u.dtype, HOW, Weights(*parts))
     for lacking in ("up_bias", "down_bias"):
-        assert not able(u, u.dtype, HOW, Parts(*parts)._replace(**{lacking: None}))
+        assert not supported(u, u.dtype, HOW, Weights(*parts)._replace(**{lacking: None}))
