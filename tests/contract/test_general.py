@@ -1,4 +1,4 @@
-"""Every method trains a network that reads a general one, and leaves that one alone."""
+"""Every method trains a network with a general memory and does not change the general network."""
 
 import copy
 
@@ -27,12 +27,12 @@ def gmap(tmp_path_factory):
     return bench
 
 
-def test_there_are_many():
+def test_methods_are_listed():
     assert len(FITTING) >= 25
 
 
 @pytest.mark.parametrize("name", FITTING)
-def test_a_step_moves_the_domains_network_alone_and_predictions_stay_independent(name, gmap):
+def test_step_changes_only_the_domain_network(name, gmap):
     method, batch = gmap.method(name), gmap.batch()
     with seeded(0, "stage"):
         method.begin_stage(StageInfo(0, ("d0", "d1", "d2")))

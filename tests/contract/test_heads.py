@@ -1,4 +1,4 @@
-"""Every head of the catalog keeps the same promises under rules that use it in different ways."""
+"""Contract of every head in the catalog, with methods that use it in different ways."""
 
 import copy
 from functools import partial
@@ -39,7 +39,7 @@ def bench(tmp_path_factory):
 
 
 def cases():
-    """Every head, every rule, and one pair more; the other pairs at night."""
+    """Return every head, every method and a further pair; all pairs run in the nightly tests."""
     for head in (name for name, entry in catalog.HEADS.items() if "classify" in entry.tasks):
         for rule in RULES:
             quick = rule == "erm" or head == "linear" or (rule, head) == ("mldg", "fusion")
@@ -53,7 +53,7 @@ def make(request, bench):
     own = {"words": {"words": words}, "fusion": {"shared": False}}.get(name, {})
     make_head = partial(catalog.build, "heads", name, options=own)
 
-    def made():
+    def module():
         with seeded(0, "init"):
             body = encoder(name)
             model = Model(body, NoNeck(body.width), make_head(body.width, dataset.classes, body))
@@ -62,7 +62,7 @@ def make(request, bench):
             method.begin_stage(StageInfo(0, dataset.domains))
         return method
 
-    return made
+    return module
 
 
 def batches(bench, size):
@@ -71,7 +71,7 @@ def batches(bench, size):
     return Batches(examples, parts, size, generator=generator(0, "batches"))
 
 
-def test_it_learns_predicts_example_by_example_and_goes_on_from_its_state(make, bench):
+def test_head_trains_predicts_and_resumes(make, bench):
     batch, method = next(batches(bench, 6)), make()
     torch.manual_seed(0)
     risks = [float(method.train().step(batch)["risk"]) for _ in range(30)]

@@ -1,4 +1,4 @@
-"""Every heterogeneous memory of the catalog keeps its promises on every kind of backbone and under every rule."""
+"""Contract of every heterogeneous memory in the catalog, on every kind of backbone and with every method."""
 
 import copy
 from functools import partial
@@ -22,7 +22,7 @@ NAMES = [name for name, neck in MADE.items() if isinstance(neck, HeterogeneousMe
 INFO = StageInfo(0, ("d0", "d1", "d2"))
 
 
-def test_the_ablations_are_there():
+def test_ablations_are_in_the_catalog():
     assert set(NAMES) == {"heterogeneous", "rma", "abd", "abd-rma", "abd-syn"}
 
 
@@ -32,7 +32,7 @@ def neck(request):
 
 
 def written(bench, neck):
-    """A model whose queue and support set hold examples, where it has them."""
+    """Return a model with filled queue and support set."""
     model, batch = bench.model(neck), bench.batch()
     with torch.no_grad():
         z = model.encode(batch.x)
@@ -46,7 +46,7 @@ def states(model):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_reading_is_pure(bench, neck, training):
+def test_read_is_pure(bench, neck, training):
     model = written(bench, neck)
     model.eval()
     model.neck.train(training)
@@ -60,7 +60,7 @@ def test_reading_is_pure(bench, neck, training):
     assert {name: set(vars(part)) for name, part in model.named_modules()} == known
 
 
-def test_each_example_is_predicted_by_itself_unless_it_asks_for_the_batch(bench, neck):
+def test_predictions_are_independent_unless_context_is_batch(bench, neck):
     model, x = written(bench, neck).eval(), bench.batch().x
     for context in ("support", "self"):
         model.neck.context = context
@@ -72,20 +72,20 @@ def test_each_example_is_predicted_by_itself_unless_it_asks_for_the_batch(bench,
     assert torch.allclose(model(x), together, atol=1e-4) == (not model.neck.across)
 
 
-def test_weights_sum_to_one_and_are_told_only_to_a_tape(bench, neck):
+def test_weights_sum_to_one_and_are_recorded(bench, neck):
     model, x = written(bench, neck).eval(), bench.batch().x
     with tape() as side:
         with_tape = model(x)
-    told = [name for name in ("heterogeneous/real", "heterogeneous/across") if side[name]]
-    assert told
-    for name in told:
+    message = [name for name in ("heterogeneous/real", "heterogeneous/across") if side[name]]
+    assert message
+    for name in message:
         for each in (side[name][0], side[f"{name}/mass"][0]):
             torch.testing.assert_close(each.sum(-1), torch.ones(each.shape[:-1]))
             assert float(each.min()) >= 0
     assert torch.equal(with_tape, model(x))
 
 
-def test_the_gradient_reaches_every_parameter_of_it(bench, neck):
+def test_gradient_reaches_every_parameter(bench, neck):
     model, batch = written(bench, neck), bench.batch()
     torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
     for name, parameter in model.neck.named_parameters():
@@ -93,7 +93,7 @@ def test_the_gradient_reaches_every_parameter_of_it(bench, neck):
         assert bool(parameter.grad.any()), name
 
 
-def test_a_copy_shares_nothing(bench, neck):
+def test_copy_is_independent(bench, neck):
     model, batch = written(bench, neck).eval(), bench.batch()
     before, other = model(batch.x), copy.deepcopy(model)
     with torch.no_grad():
@@ -104,12 +104,12 @@ def test_a_copy_shares_nothing(bench, neck):
 
 @pytest.fixture(params=catalog.buildable_names("methods"))
 def rule(request, benches):
-    """Any rule of the catalog on a heterogeneous memory."""
+    """Build any method of the catalog with a heterogeneous memory."""
     bench, name = benches["mlp"], request.param
     if catalog.incompatibility(name, bench.encoder):
         pytest.skip("this method is for another kind of example")
 
-    def made():
+    def module():
         with seeded(0, "init"):
             model, optimizer = bench.model("heterogeneous"), partial(Optimizer, OptimizerSettings(lr=3e-3))
             given = LIGHT.get(name, {})
@@ -120,16 +120,16 @@ def rule(request, benches):
 
     if catalog.unwrap("methods", name)[-1][1].necks and "hma" not in name:
         with pytest.raises(BadInput, match="neck=memory"):
-            made()
-        pytest.skip("this method needs another memory, and says so")
-    return made
+            module()
+        pytest.skip("this method needs another memory, ")
+    return module
 
 
 def tensors(method):
     return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
-def test_every_rule_trains_it_predicts_purely_and_goes_on_from_its_state(rule, benches):
+def test_every_method_trains_predicts_and_resumes(rule, benches):
     bench, method = benches["mlp"], rule()
     batch = bench.batch()
     method.train()
@@ -153,4 +153,4 @@ def test_every_rule_trains_it_predicts_purely_and_goes_on_from_its_state(rule, b
     for name, value in tensors(method).items():
         assert torch.equal(value, before[name]), name
     seen = bool(method.deployed.neck.queue.seen.any())
-    assert seen == (type(method).__name__ == "HMA")  # a forward pass of another rule writes nothing
+    assert seen == (type(method).__name__ == "HMA")  # forward passes of other methods write nothing

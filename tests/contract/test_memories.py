@@ -1,4 +1,4 @@
-"""Every memory of the catalog keeps the same promises on every kind of backbone."""
+"""Contract of every memory neck in the catalog, on every kind of backbone."""
 
 import copy
 from functools import partial
@@ -19,15 +19,15 @@ from tests.contract.conftest import small
 
 
 def memories():
-    """The necks that hold a memory, as the catalog builds them."""
-    made = {name: catalog.build_neck(name, 8, 3, options=small(name)) for name in catalog.NECKS}
-    return [name for name, neck in made.items() if any(isinstance(part, MemoryBlend) for part in neck.modules())]
+    """Return the necks that contain a memory."""
+    module = {name: catalog.build_neck(name, 8, 3, options=small(name)) for name in catalog.NECKS}
+    return [name for name, neck in module.items() if any(isinstance(part, MemoryBlend) for part in neck.modules())]
 
 
 NAMES = memories()
 
 
-def test_there_are_memories_and_they_can_be_turned_off_and_frozen():
+def test_memories_have_share_and_frozen():
     assert {"memory", "memory-4.8m"} <= set(NAMES)
     assert not {"none", "projection", "ffn", "layer"} & set(NAMES)
     for name in NAMES:
@@ -53,20 +53,20 @@ def parts(model):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_reading_is_pure(bench, neck, training):
+def test_read_is_pure(bench, neck, training):
     model = bench.model(neck)
     model.eval()
     model.neck.train(training)
-    before, chance = states(model), torch.get_rng_state()
+    before, rng = states(model), torch.get_rng_state()
     known = {name: set(vars(part)) for name, part in model.named_modules()}
     first = model(bench.batch().x)
     assert torch.equal(first, model(bench.batch().x))
-    assert torch.equal(chance, torch.get_rng_state())
+    assert torch.equal(rng, torch.get_rng_state())
     assert_same(model, before)
     assert {name: set(vars(part)) for name, part in model.named_modules()} == known
 
 
-def test_each_example_is_read_by_itself(bench, neck):
+def test_reads_are_independent_of_the_batch(bench, neck):
     model, x = bench.model(neck).eval(), bench.batch().x
     with torch.no_grad():
         together = model(x)
@@ -74,7 +74,7 @@ def test_each_example_is_read_by_itself(bench, neck):
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_sum_to_one_and_are_told_only_to_a_tape(bench, neck):
+def test_weights_sum_to_one_and_are_recorded(bench, neck):
     model, x = bench.model(neck).eval(), bench.batch().x
     with tape() as side:
         with_tape = model(x)
@@ -88,23 +88,23 @@ def test_weights_sum_to_one_and_are_told_only_to_a_tape(bench, neck):
     assert torch.equal(with_tape, model(x))
 
 
-def test_a_null_memory_is_the_plain_backbone(bench, neck):
+def test_zero_share_equals_the_plain_backbone(bench, neck):
     null, plain, x = bench.model(neck, share=0.0).eval(), bench.model().eval(), bench.batch().x
     assert torch.equal(null.features(x), plain.features(x))
     assert not torch.equal(bench.model(neck).eval().features(x), plain.features(x))
 
 
-def test_the_gradient_reaches_every_parameter_of_it(bench, neck):
+def test_gradient_reaches_every_parameter(bench, neck):
     model, batch = bench.model(neck), bench.batch()
     torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
-    found = [named for part in parts(model) for named in part.named_parameters()]
-    assert len(found) >= 3
-    for name, parameter in found:
+    result = [named for part in parts(model) for named in part.named_parameters()]
+    assert len(result) >= 3
+    for name, parameter in result:
         assert parameter.grad is not None, name
         assert bool(parameter.grad.any()), name
 
 
-def test_it_learns_by_the_risk_unless_it_is_frozen(bench, neck):
+def test_memory_is_trained_unless_frozen(bench, neck):
     for frozen in (False, True):
         model, batch = bench.model(neck, frozen=frozen), bench.batch()
         method = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=3e-3))).train()
@@ -118,7 +118,7 @@ def test_it_learns_by_the_risk_unless_it_is_frozen(bench, neck):
                 assert all(not torch.equal(p, then[name]) for name, p in part.named_parameters())
 
 
-def test_a_copy_shares_nothing(bench, neck):
+def test_copy_is_independent(bench, neck):
     model, x = bench.model(neck).eval(), bench.batch().x
     before, other = model(x), copy.deepcopy(model)
     with torch.no_grad():
@@ -127,11 +127,11 @@ def test_a_copy_shares_nothing(bench, neck):
     assert torch.equal(model(x), before)
 
 
-def test_saved_and_loaded_it_reads_the_same(neck, tmp_path):
+def test_saved_and_loaded_memory_is_equal(neck, tmp_path):
     data = world("vector", "none", domains=2, size=12, classes=2, seed=0)
     x = data.raw.take(np.arange(len(data))).numpy()
     given = {"neck": neck, "encoder.hidden": [8], **{f"neck.{key}": value for key, value in small(neck).items()}}
-    made = DomainClassifier(steps=4, batch=4, settings=given).fit(x, data.y, domains=data.domain)
-    again = DomainClassifier.from_pretrained(made.save_pretrained(tmp_path / "model"))
-    np.testing.assert_array_equal(again.predict_proba(x), made.predict_proba(x))
-    assert len(np.unique(made.predict_proba(x)[:, 0])) > 2
+    module = DomainClassifier(steps=4, batch=4, settings=given).fit(x, data.y, domains=data.domain)
+    again = DomainClassifier.from_pretrained(module.save_pretrained(tmp_path / "model"))
+    np.testing.assert_array_equal(again.predict_proba(x), module.predict_proba(x))
+    assert len(np.unique(module.predict_proba(x)[:, 0])) > 2

@@ -1,4 +1,4 @@
-"""Two networks side by side: what is added, and what each of them learns from."""
+"""Late fusion of two networks: outputs and gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def head(**options) -> Fusion:
 
 
 @pytest.mark.parametrize("kind", ["dense", "linear"])
-def test_logits_of_one_head_or_two_are_added(kind):
+def test_logits_are_added(kind):
     one, two = head(kind=kind), head(kind=kind, shared=False)
     assert_close(one(Z), one.heads[0](Z[:, :4]) + one.heads[0](Z[:, 4:]))
     assert_close(two(Z), two.heads[0](Z[:, :4]) + two.heads[1](Z[:, 4:]))
@@ -33,47 +33,47 @@ def test_logits_of_one_head_or_two_are_added(kind):
 
 def test_probabilities_are_averaged():
     fused = head(shared=False, add="probabilities").eval()
-    wanted = (fused.heads[0](Z[:, :4]).softmax(-1) + fused.heads[1](Z[:, 4:]).softmax(-1)) / 2
-    assert_close(fused(Z).softmax(-1), wanted)
+    expected = (fused.heads[0](Z[:, :4]).softmax(-1) + fused.heads[1](Z[:, 4:]).softmax(-1)) / 2
+    assert_close(fused(Z).softmax(-1), expected)
 
 
-def test_with_probabilities_each_half_learns_as_if_alone():
+def test_probabilities_train_each_half_separately():
     fused = head(shared=False, add="probabilities").train()
     with tape() as side:
         risk = F.cross_entropy(fused(Z), Y)
-    found = torch.autograd.grad(risk + auxiliary(side), list(fused.parameters()))
+    result = torch.autograd.grad(risk + auxiliary(side), list(fused.parameters()))
     alone = F.cross_entropy(fused.heads[0](Z[:, :4]), Y) + F.cross_entropy(fused.heads[1](Z[:, 4:]), Y)
     assert_close(risk + auxiliary(side), alone)
-    for a, b in zip(found, torch.autograd.grad(alone, list(fused.parameters())), strict=True):
+    for a, b in zip(result, torch.autograd.grad(alone, list(fused.parameters())), strict=True):
         assert_close(a, b)
 
 
-def test_settings_make_the_same_shape_again():
+def test_settings_rebuild_the_head():
     fused = head(shared=False, add="probabilities", kind="linear")
     again = Fusion(**fused.settings)
     again.load_state_dict(fused.state_dict())
     assert torch.equal(again.eval()(Z), fused.eval()(Z))
 
 
-def test_the_features_are_those_of_both(tmp_path):
+def test_features_of_both_networks_are_concatenated(tmp_path):
     domain, general = str(tiny_bert(tmp_path / "a")), str(tiny_roberta(tmp_path / "b"))
     both = GMap.build(list, domain=domain, general=general, strategy="beside", length=16).eval()
     x = both.prepare(["the good film", "bad"]).take(torch.arange(2))
     assert both.width == 64
     parts = [TextEncoder.build(list, name=name, length=16).eval()(x) for name in (domain, general)]
     assert_close(both(x), torch.cat(parts, -1))
-    made = Fusion.build(64, ["a", "b"], both)
-    assert made(both(x)).shape == (2, 2)
+    built = Fusion.build(64, ["a", "b"], both)
+    assert built(both(x)).shape == (2, 2)
     both.train()
-    made(both(x)).sum().backward()
+    built(both(x)).sum().backward()
     assert all(p.grad is None for p in both.companion.second.module.parameters())
 
 
-def test_it_is_for_two_networks_alone(tmp_path):
+def test_fusion_needs_two_networks(tmp_path):
     encoder = TextEncoder.build(list, name=str(tiny_bert(tmp_path)), length=16)
     with pytest.raises(BadInput, match=r"encoder\.strategy=beside"):
         Fusion.build(32, ["a", "b"], encoder)
-    with pytest.raises(BadInput, match="head.add 'odds'"):
+    with pytest.raises(BadInput, match=r"head.add 'odds'"):
         head(add="odds")
     with pytest.raises(BadInput, match="unknown kind of head"):
         head(kind="deep")

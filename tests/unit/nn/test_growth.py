@@ -1,4 +1,4 @@
-"""What grows in a network, and what follows it."""
+"""Growing slots, words, units and columns of a model."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def texts(model):
     return model.backbone.prepare(["a b c", "d", "b a"]).take(torch.arange(3))
 
 
-def test_a_network_holds_its_bank_once_and_a_neck_its_memory():
+def test_growable_memories():
     assert [type(each) for each in growable_memories(recurrent())] == [MemoryRNN]
     assert not list(growable_memories(recurrent(slots=0)))
     body = MLP(inputs=8, hidden=[6])
@@ -50,7 +50,7 @@ def test_slots_are_added_to_every_memory():
         add_slots(recurrent(slots=0), 3, domain=1)
 
 
-def test_words_are_added_to_encoders_that_have_words():
+def test_words_are_added_to_encoders_with_a_vocabulary():
     model = recurrent()
     (new,) = add_words(model, ["b", "e", "f"], vectors=None)
     assert new.shape == (2, 6)
@@ -59,7 +59,7 @@ def test_words_are_added_to_encoders_that_have_words():
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_the_head_follows_wider_features(pairs):
+def test_head_adapts_to_wider_features(pairs):
     model = recurrent(pairs=pairs)
     before = model.head.weight.detach().clone()
     new = add_units(model, 3, worth=0, column=False)
@@ -74,7 +74,7 @@ def test_the_head_follows_wider_features(pairs):
     assert model(texts(model)).shape == (3, 3)
 
 
-def test_a_column_gets_a_fresh_head_and_the_rest_is_frozen():
+def test_column_reinitialises_the_head_and_freezes_the_rest():
     model = recurrent()
     old = dict(model.backbone.named_parameters())
     before = model.head.weight.detach().clone()
@@ -85,7 +85,7 @@ def test_a_column_gets_a_fresh_head_and_the_rest_is_frozen():
     assert model(texts(model)).shape == (3, 3)
 
 
-def test_as_many_units_as_so_many_parameters_buy():
+def test_units_for_a_parameter_budget():
     wide = MemoryRNN(words=WORDS, pairs=True)
     model = Model(wide, NoNeck(wide.width), Linear(wide.width, 3))
     before = sum(p.numel() for p in model.parameters())
@@ -95,19 +95,19 @@ def test_as_many_units_as_so_many_parameters_buy():
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
+    ("model", "message"),
     [
         (lambda: Model(MLP(inputs=8, hidden=[6]), NoNeck(6), Linear(6, 2)), "expand=H"),
         (lambda: Model(recurrent().backbone, key_value(8, slots=4), Linear(8, 2)), "neck=none"),
         (lambda: Model(recurrent().backbone, NoNeck(8), nn.Linear(8, 2)), "head=linear"),
     ],
 )
-def test_what_cannot_follow_says_so(model, says):
-    with pytest.raises(BadInput, match=says):
+def test_unsupported_networks_raise(model, message):
+    with pytest.raises(BadInput, match=message):
         add_units(model(), 2, worth=0, column=False)
 
 
-def test_a_column_of_a_network_that_answers_needs_no_head_that_follows():
+def test_column_of_a_responder_needs_no_widenable_head():
     torch.manual_seed(0)
     body = Dialogue(words=[*WORDS, "e", "f"], embedding=6, hidden=4, slots=3, slot_width=6)
     model = Model(body, NoNeck(body.width), NoHead(body.width))

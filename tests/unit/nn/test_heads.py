@@ -1,4 +1,4 @@
-"""Heads: the default is torch's linear layer, and every head works with the rules that look into it."""
+"""Heads: outputs, settings, and methods that use the last layer."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def encoder(tmp_path_factory):
 def make(name, encoder, **given):
     given = {"words": WORDS, **given} if name == "words" else given
     with seeded(0):
-        if name == "fusion":  # its features are those of two networks
+        if name == "fusion":  # needs features of two networks
             return Fusion(32, 3, kind="dense", shared=True, add="logits", dropout=0.1)
         return catalog.build("heads", name, 32, CLASSES, encoder, options=given)
 
 
-def test_the_default_draws_and_computes_what_torch_does(encoder):
+def test_linear_equals_torch(encoder):
     head = make("linear", encoder)
     with seeded(0):
         plain = nn.Linear(32, 3)
@@ -57,7 +57,7 @@ def test_the_default_draws_and_computes_what_torch_does(encoder):
     assert torch.equal(head(z), plain(z))
 
 
-def test_no_head_gives_what_it_gets_and_has_no_layer(encoder):
+def test_no_head_returns_the_features(encoder):
     head, z = make("none", encoder), torch.randn(5, 32)
     assert head(z) is z
     assert (head.outputs, list(head.parameters())) == (32, [])
@@ -85,13 +85,13 @@ def test_dense_with_more_layers():
     assert_close(head(z), head.out(head.more[0](head.dense(z).tanh()).tanh()))
     assert Dense(**head.settings).state_dict().keys() == head.state_dict().keys()
     assert Dense(4, 3).state_dict().keys() == {"dense.weight", "dense.bias", "out.weight", "out.bias"}
-    assert Dense(width=4, outputs=3, dropout=0.1).settings["layers"] == 1  # of an older folder
-    with pytest.raises(BadInput, match="head.layers.*0"):
+    assert Dense(width=4, outputs=3, dropout=0.1).settings["layers"] == 1  # settings of older model folders
+    with pytest.raises(BadInput, match=r"head.layers.*0"):
         Dense(4, 3, layers=0)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_it_says_its_outputs_and_is_built_bare_again(encoder, name):
+def test_heads_are_rebuilt_from_settings(encoder, name):
     head = make(name, encoder).eval()
     again = catalog.lookup("heads", name).load().__self__(**head.settings).eval()
     again.load_state_dict(head.state_dict())
@@ -102,7 +102,7 @@ def test_it_says_its_outputs_and_is_built_bare_again(encoder, name):
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_rules_that_look_into_the_head(encoder, name):
+def test_methods_that_use_the_head(encoder, name):
     torch.manual_seed(0)
     batch = DomainBatch(torch.randn(12, 32), torch.arange(12) % 3, (0, 1), (6, 6))
     for rule in (partial(DANN, conditional=True), Fishr):
@@ -118,7 +118,7 @@ def test_rules_that_look_into_the_head(encoder, name):
 
 
 @pytest.mark.parametrize("name", ["dense", "words"])
-def test_fishr_takes_the_gradients_of_the_last_layer(encoder, name):
+def test_fishr_uses_gradients_of_the_last_layer(encoder, name):
     torch.manual_seed(0)
     z, y = torch.randn(6, 32), torch.tensor([0, 1, 2, 0, 1, 2])
     head = make(name, encoder, **({"dropout": 0.0} if name == "dense" else {}))
@@ -133,19 +133,19 @@ def test_fishr_takes_the_gradients_of_the_last_layer(encoder, name):
             Classify().loss(head(z[i : i + 1]), y[i : i + 1]), list(head.last_layer().parameters())
         )
         single.append(np.concatenate([g.flatten().numpy() for g in grads]))
-    wanted = np.stack([np.var(single[:3], axis=0), np.var(single[3:], axis=0)])
-    found = method.variance(z, DomainBatch(z, y, (0, 1), (3, 3)))
-    assert_close(found.detach().numpy(), wanted, rtol=1e-4, atol=1e-6)
+    expected = np.stack([np.var(single[:3], axis=0), np.var(single[3:], axis=0)])
+    result = method.variance(z, DomainBatch(z, y, (0, 1), (3, 3)))
+    assert_close(result.detach().numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_fishr_says_that_a_whole_vocabulary_is_too_much(encoder):
+def test_fishr_rejects_a_complete_vocabulary(encoder):
     model = Model(Features(inputs=32), NoNeck(32), make("words", encoder, full=True))
     method = Fishr(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)))
     with pytest.raises(BadInput, match=r"head\.full=true"):
         method.begin_stage(INFO)
 
 
-def test_pda_aligns_words_where_it_is_asked_to(encoder):
+def test_pda_aligns_words(encoder):
     torch.manual_seed(0)
     z, y = torch.randn(12, 32), torch.tensor([0, 1] * 6)
     batch = DomainBatch(z, y, (0, 1), (6, 6))
@@ -153,22 +153,22 @@ def test_pda_aligns_words_where_it_is_asked_to(encoder):
         model = Model(Features(inputs=32), NoNeck(32), make("words", encoder, full=full))
         method = PDA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)), words=True)
         method.begin_stage(INFO)
-        said = model.head.words(z).exp().detach().double().numpy()
-        means = {(d, c): said[6 * d : 6 * d + 6][y[:6].numpy() == c].mean(axis=0) for d in (0, 1) for c in (0, 1)}
+        message = model.head.words(z).exp().detach().double().numpy()
+        means = {(d, c): message[6 * d : 6 * d + 6][y[:6].numpy() == c].mean(axis=0) for d in (0, 1) for c in (0, 1)}
         gaps = [(means[b, c] * np.log(means[b, c] / means[1 - b, c])).sum() for b in (0, 1) for c in (0, 1)]
         assert float(method.step(batch)["gap"]) == pytest.approx(np.mean(gaps), rel=1e-4)
-        assert said.shape[1] == (len(VOCABULARY) if full else 4)
+        assert message.shape[1] == (len(VOCABULARY) if full else 4)
     plain = Model(Features(inputs=32), NoNeck(32), make("linear", encoder))
     with pytest.raises(BadInput, match="use --set head=words"):
         PDA(plain, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=0.01)), words=True)
 
 
-def test_a_linear_head_may_begin_as_those_of_vision_transformers(encoder):
+def test_linear_with_truncated_normal_initialisation(encoder):
     with seeded(0, "init"):
-        made = catalog.build("heads", "linear", 400, [str(i) for i in range(100)], encoder, options={"std": 0.02})
-    assert made.weight.std().item() == pytest.approx(0.02, rel=0.05)
-    assert made.weight.abs().max() < 0.2
-    assert not made.bias.any()
-    assert made.settings == {"width": 400, "outputs": 100}  # how it began is no part of its shape
-    with pytest.raises(BadInput, match="head.std.*0"):
+        module = catalog.build("heads", "linear", 400, [str(i) for i in range(100)], encoder, options={"std": 0.02})
+    assert module.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert module.weight.abs().max() < 0.2
+    assert not module.bias.any()
+    assert module.settings == {"width": 400, "outputs": 100}  # the initialisation is not part of the shape
+    with pytest.raises(BadInput, match=r"head.std.*0"):
         catalog.build("heads", "linear", 4, CLASSES, encoder, options={"std": 0})

@@ -1,4 +1,4 @@
-"""Label words: what the checkpoint's own masked-word head says at the mask, and sentences for what cannot be."""
+"""Label words: equality with the masked language model, and error messages."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TEXTS = ["the food was good", "bad", "a very very good phone, not bad at all! " 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("tiny")
-    made = {name: tiny.tiny_masked(base / name, name) for name in FAMILIES}
-    return {**made, "bytes": tiny.tiny_bytes(base / "bytes"), "headless": tiny.tiny_bert(base / "headless")}
+    built = {name: tiny.tiny_masked(base / name, name) for name in FAMILIES}
+    return {**built, "bytes": tiny.tiny_bytes(base / "bytes"), "headless": tiny.tiny_bert(base / "headless")}
 
 
 def encode(folder, **options) -> TextEncoder:
@@ -39,7 +39,7 @@ def build(encoder, **options) -> LabelWords:
 
 
 def at_the_mask(folder, encoder) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features, and the vocabulary's scores (b, v) from the whole model: every position, then the mask's."""
+    """Return the features and the vocabulary scores (b, v) of the complete model at the mask."""
     x = encoder.prepare(TEXTS).take(torch.arange(len(TEXTS)))
     with quiet(), torch.no_grad():
         model = AutoModelForMaskedLM.from_pretrained(folder).eval()
@@ -52,7 +52,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_equals_the_whole_model_at_the_mask(folders, family):
+def test_scores_equal_the_masked_language_model(folders, family):
     encoder = encode(folders[family])
     z, scores = at_the_mask(folders[family], encoder)
     few, full = build(encoder), build(encoder, full=True)
@@ -60,17 +60,17 @@ def test_it_equals_the_whole_model_at_the_mask(folders, family):
     assert few.decoder.out_features == len(ids)
     assert_close(few.decoder(few.transform(z)), scores[:, ids], atol=1e-4, rtol=1e-4)
     assert_close(full.decoder(full.transform(z)), scores, atol=1e-4, rtol=1e-4)
-    assert float(scores.std()) > 0.1  # not equal because all are nothing
-    said = log_softmax(scores[:, ids].double().numpy())  # over the label words
-    wanted = np.stack([said[:, 0], said[:, 1:3].mean(1), said[:, 3:].mean(1)], axis=1)
-    assert_close(few(z).detach().double().numpy(), wanted, atol=1e-4, rtol=1e-4)
-    said = log_softmax(scores.double().numpy())[:, ids]  # over the vocabulary
-    wanted = np.stack([said[:, 0], said[:, 1:3].mean(1), said[:, 3:].mean(1)], axis=1)
-    assert_close(full(z).detach().double().numpy(), wanted, atol=1e-4, rtol=1e-4)
-    assert_close(few(z).softmax(-1), full(z).softmax(-1), atol=1e-5, rtol=1e-4)  # what it is divided by cancels
+    assert float(scores.std()) > 0.1  # not trivially equal
+    log_p = log_softmax(scores[:, ids].double().numpy())  # over the label words
+    expected = np.stack([log_p[:, 0], log_p[:, 1:3].mean(1), log_p[:, 3:].mean(1)], axis=1)
+    assert_close(few(z).detach().double().numpy(), expected, atol=1e-4, rtol=1e-4)
+    log_p = log_softmax(scores.double().numpy())[:, ids]  # over the vocabulary
+    expected = np.stack([log_p[:, 0], log_p[:, 1:3].mean(1), log_p[:, 3:].mean(1)], axis=1)
+    assert_close(full(z).detach().double().numpy(), expected, atol=1e-4, rtol=1e-4)
+    assert_close(few(z).softmax(-1), full(z).softmax(-1), atol=1e-5, rtol=1e-4)  # the normaliser cancels
 
 
-def test_nothing_as_wide_as_the_vocabulary_is_made(folders):
+def test_no_tensor_has_the_width_of_the_vocabulary(folders):
     encoder = encode(folders["bert"])
     x = encoder.prepare(TEXTS).take(torch.arange(3))
     widths = set()
@@ -84,7 +84,7 @@ def test_nothing_as_wide_as_the_vocabulary_is_made(folders):
     assert 6 in widths
 
 
-def test_byte_level_words_have_the_space_before_them(folders):
+def test_byte_level_words_include_the_preceding_space(folders):
     encoder = encode(folders["bytes"])
     z, scores = at_the_mask(folders["bytes"], encoder)
     head = LabelWords.build(32, ("n", "p"), encoder, words={"n": "bad", "p": ["good", " no"]})
@@ -94,16 +94,16 @@ def test_byte_level_words_have_the_space_before_them(folders):
     assert_close(head.decoder(head.transform(z)), scores[:, ids], atol=1e-4, rtol=1e-4)
 
 
-def test_a_word_of_several_tokens(folders):
+def test_word_with_several_tokens(folders):
     encoder = encode(folders["bert"])
     words = {**WORDS, "maybe": "uncertain"}
     with pytest.raises(BadInput, match=r"'uncertain' has 9 tokens \(u, ##n.*first_piece=true"):
         build(encoder, words=words)
     head = build(encoder, words=words, first_piece=True)
     assert head.settings["words"][0] == [tiny.VOCABULARY.index("u")]
-    with pytest.raises(BadInput, match="'food' and 'food'.*token"):
+    with pytest.raises(BadInput, match=r"'food' and 'food'.*token"):
         build(encoder, words={**WORDS, "maybe": ["food", "food"]})
-    with pytest.raises(BadInput, match="'gooda' and 'good'.*token"):
+    with pytest.raises(BadInput, match=r"'gooda' and 'good'.*token"):
         build(encoder, words={**WORDS, "maybe": "gooda"}, first_piece=True)
 
 
@@ -114,11 +114,11 @@ def test_every_class_needs_words(folders):
             build(encoder, words=words)
     with pytest.raises(BadInput, match=r"unknown class in head\.words 'yess': did you mean 'yes'"):
         build(encoder, words={**WORDS, "yess": "a"})
-    with pytest.raises(BadInput, match="tokenizer.*'漢'"):
+    with pytest.raises(BadInput, match=r"tokenizer.*'漢'"):
         build(encoder, words={**WORDS, "yes": "漢"})
 
 
-def test_without_a_masked_word_head_it_says_so_and_can_be_tied(folders):
+def test_checkpoint_without_a_masked_word_head(folders):
     encoder = encode(folders["headless"])
     with pytest.raises(BadInput, match=r"has no masked-word head .*head\.tied=true"):
         build(encoder)
@@ -127,23 +127,23 @@ def test_without_a_masked_word_head_it_says_so_and_can_be_tied(folders):
     z = torch.randn(4, 32)
     ids = [tiny.VOCABULARY.index(word) for word in ("film", "bad", "not", "good", "very", "phone")]
     assert_close(head.decoder(head.transform(z)), z @ table[ids].T)
-    assert head.decoder.weight.data_ptr() != table.data_ptr()  # a copy of its own
-    with pytest.raises(BadInput, match="head.tied.* 32.* 16"):
+    assert head.decoder.weight.data_ptr() != table.data_ptr()  # a copy
+    with pytest.raises(BadInput, match=r"head.tied.* 32.* 16"):
         build(encode(folders["electra"]), tied=True)
 
 
-def test_what_it_cannot_sit_on(folders):
-    with pytest.raises(BadInput, match="encoder.template"):
+def test_unsupported_encoders_raise(folders):
+    with pytest.raises(BadInput, match=r"encoder.template"):
         build(encode(folders["bert"], template=None))
-    build(encode(folders["bert"], template=None, pooling="mask"))  # texts that bring their own mask
+    build(encode(folders["bert"], template=None, pooling="mask"))  # texts that contain a mask
     with pytest.raises(BadInput, match="masked language model"):
         LabelWords.build(4, CLASSES, Features(inputs=4), words=WORDS)
-    with pytest.raises(BadInput, match="32 features.* 256"):
+    with pytest.raises(BadInput, match=r"32 features.* 256"):
         LabelWords.build(256, CLASSES, encode(folders["bert"]), words=WORDS)
 
 
 @pytest.mark.parametrize("options", [{}, {"full": True}, {"tied": True}])
-def test_built_bare_from_its_settings(folders, options):
+def test_rebuilt_from_settings(folders, options):
     head = build(encode(folders["distilbert"]), **options)
     with torch.no_grad():
         for p in head.parameters():
@@ -154,7 +154,7 @@ def test_built_bare_from_its_settings(folders, options):
     assert torch.equal(head(z), again(z))
 
 
-def test_builds_share_nothing(folders):
+def test_heads_share_no_parameters(folders):
     encoder = encode(folders["bert"])
     first, second = build(encoder), build(encoder)
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_builds_share_nothing(folders):
     assert all(p.abs().sum() > 0 for p in second.parameters())
 
 
-def test_a_head_of_another_make_is_refused(folders, monkeypatch):
+def test_unsupported_masked_word_head_raises(folders, monkeypatch):
     from transformers import BertForMaskedLM
 
     usual = BertForMaskedLM.forward

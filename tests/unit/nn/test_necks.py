@@ -1,4 +1,4 @@
-"""Plain necks: their equations, and as many parameters as they are compared for."""
+"""Plain necks: equations and parameter counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def size(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-def test_none_is_the_features_themselves():
+def test_no_neck_returns_the_features():
     neck = NoNeck(6)
     assert neck(Z) is Z
     assert (neck.width, size(neck)) == (6, 0)
@@ -34,20 +34,20 @@ def test_projection():
     assert_close(neck(Z), torch.relu(Z @ neck.layer.weight.T + neck.layer.bias))
 
 
-def test_feed_forward_is_the_sub_layer_of_a_transformer():
+def test_feed_forward_equals_a_transformer_sub_layer():
     neck = FeedForward(6)
     inner = Z @ neck.widen.weight.T + neck.widen.bias
     inner = inner * (1 + torch.erf(inner / 2**0.5)) / 2
     summed = Z + inner @ neck.narrow.weight.T + neck.narrow.bias
-    wanted = (summed - summed.mean(1, keepdim=True)) / (summed.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
-    assert_close(neck(Z), wanted)
+    expected = (summed - summed.mean(1, keepdim=True)) / (summed.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
+    assert_close(neck(Z), expected)
     assert size(FeedForward(768)) - 2 * 768 == 4_722_432  # 768-3072-768, without the norm
     assert FeedForward(6, hidden=5).widen.out_features == 5
 
 
 @pytest.mark.parametrize("mode", ["frozen", "full"])
 @pytest.mark.parametrize("family", ["bert", "vit"])
-def test_one_more_layer_learns_on_a_frozen_and_on_a_tuned_transformer(family, mode, tmp_path):
+def test_extra_layer_trains_on_frozen_and_tuned_transformers(family, mode, tmp_path):
     net, x = transformer(family, tmp_path)
     tune(net, mode)
     before, one = size(net), size(net.stack()[-1])
@@ -55,8 +55,8 @@ def test_one_more_layer_learns_on_a_frozen_and_on_a_tuned_transformer(family, mo
     model = Model(net, ExtraLayer(net.width), nn.Linear(net.width, 2))
     assert size(net) == before + one
     assert Model(net, model.neck, model.head).backbone.stack() is net.stack()
-    assert len(net.stack()) == 4  # a second model with the same neck puts in no second layer
-    kept = copy.deepcopy(net.state_dict())
+    assert len(net.stack()) == 4  # a second model with the same neck inserts no second layer
+    saved = copy.deepcopy(net.state_dict())
     optimizer = torch.optim.Adam(model.trainable_parameters(), lr=3e-3)
     losses = []
     for _ in range(30):
@@ -66,12 +66,12 @@ def test_one_more_layer_learns_on_a_frozen_and_on_a_tuned_transformer(family, mo
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.5 * losses[0]
-    moved = {name for name, value in net.state_dict().items() if not torch.equal(value, kept[name])}
-    inside = {name for name in kept if ".3." in name}
+    moved = {name for name, value in net.state_dict().items() if not torch.equal(value, saved[name])}
+    inside = {name for name in saved if ".3." in name}
     assert moved & inside
     assert moved <= inside or mode == "full"
 
 
-def test_one_more_layer_needs_a_transformer():
+def test_extra_layer_needs_a_transformer():
     with pytest.raises(BadInput, match="MLP has no stack of layers"):
         Model(MLP(inputs=3, hidden=(4,)), ExtraLayer(4), nn.Linear(4, 2))

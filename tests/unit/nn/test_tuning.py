@@ -1,4 +1,4 @@
-"""Frozen is frozen: what a tuning leaves out is bit-identical after training, buffers too."""
+"""Tuning modes: frozen parameters and buffers are bit-identical after training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GRAPHS = [
 ]
 KINDS = ["mlp", "cnn", "resnet", "rnn", "bank", "text", pytest.param("graph", marks=pytest.mark.graph), "vit"]
 
-NOT_LEARNED = {"rnn.bank.owner", "table.later"}  # whose slots, and which words came later
+NOT_LEARNED = {"rnn.bank.owner", "table.later"}  # owners of slots, and added words
 
 
 def make(kind: str, folder) -> tuple[Backbone, object]:
@@ -57,7 +57,7 @@ def make(kind: str, folder) -> tuple[Backbone, object]:
 
 
 def trained(backbone: Backbone, examples: object, mode: str) -> tuple[set[str], set[str]]:
-    """The names of parameters and buffers that changed, and those that did not, after three steps."""
+    """Return the names of parameters and buffers that changed and that did not change in three steps."""
     tune(backbone, mode)
     model = Model(backbone, nn.Identity(), nn.Linear(backbone.width, 2))
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
@@ -129,7 +129,7 @@ def test_unknown_tuning(mode: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mlp", "rnn", "bank", "text", pytest.param("graph", marks=pytest.mark.graph)])
-def test_frozen_parts_have_no_dropout(kind: str, tmp_path) -> None:
+def test_frozen_modules_have_no_dropout(kind: str, tmp_path) -> None:
     backbone, examples = make(kind, tmp_path)
     tune(backbone, "frozen")
     model = Model(backbone, nn.Identity(), nn.Linear(backbone.width, 2)).train()
@@ -138,14 +138,14 @@ def test_frozen_parts_have_no_dropout(kind: str, tmp_path) -> None:
     assert model.head.training
 
 
-def test_tuning_can_change_its_mind() -> None:
+def test_tuning_can_be_changed() -> None:
     mlp = MLP(inputs=3, hidden=(4, 4))
     for mode, learning in [("frozen", 0), ("last:1", 2), ("full", 4)]:
         tune(mlp, mode)
         assert sum(p.requires_grad for p in mlp.parameters()) == learning
 
 
-SLOW_IN_BF16 = ("cnn", "resnet")  # on a CPU without bf16 a convolution takes a hundred times as long
+SLOW_IN_BF16 = ("cnn", "resnet")  # on a CPU without bf16 a convolution is a hundred times slower
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.gmap import GMap
 from holdfast.nn.backbones.text import TextEncoder
 from tests import tiny
-from tests.unit.nn.test_attention_graft import tiny_gpt2
+from tests.unit.nn.graft.test_attention import tiny_gpt2
 
 END = "<|endoftext|>"
 TEXTS = ["the food was good", "bad", "a very very good phone"]

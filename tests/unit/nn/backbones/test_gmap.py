@@ -30,7 +30,7 @@ from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 from tests import tiny
-from tests.unit.nn.test_attention_graft import tiny_gpt2
+from tests.unit.nn.graft.test_attention import tiny_gpt2
 from tests.unit.nn.transformers import LABELS, TEXTS
 
 

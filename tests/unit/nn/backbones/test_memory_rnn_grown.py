@@ -255,7 +255,7 @@ def test_an_earlier_network_is_its_segments_with_its_weights():
         assert torch.equal(cut(x), wanted) == (stage == 3)  # since then all that it shares has learned on
         cut.load_state_dict(weights)
         assert torch.equal(cut(x), wanted)
-    with pytest.raises(BadInput, match="segments.*3.*4"):
+    with pytest.raises(BadInput, match=r"segments.*3.*4"):
         encoder.rnn.bank.truncate(4)
 
 

@@ -1,4 +1,4 @@
-"""Networks of a user: one of transformers for texts, one for images, two of their own; with inputs for each."""
+"""Example networks to graft: a text and an image transformer and two custom networks, with inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Block(nn.Module):
 
 
 class Own(nn.Module):
-    """Blocks that give a tuple, by names that nobody else has."""
+    """Blocks that return a tuple, with unusual module names."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Own(nn.Module):
 
 
 def make(kind: str, folder) -> nn.Module:
-    """A fresh one, the same each time."""
+    """Build a network, always with the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if kind == "own":
@@ -50,12 +50,12 @@ def make(kind: str, folder) -> nn.Module:
 
 
 def run(kind: str, net: nn.Module) -> Tensor:
-    """Outputs for four inputs."""
-    chance = torch.Generator().manual_seed(1)
+    """Return outputs for four inputs."""
+    rng = torch.Generator().manual_seed(1)
     if kind == "bert":
         return net(IDS, attention_mask=MASK).last_hidden_state
     if kind == "vit":
-        return net(torch.rand(4, 3, 16, 16, generator=chance)).last_hidden_state
+        return net(torch.rand(4, 3, 16, 16, generator=rng)).last_hidden_state
     if kind == "own":
-        return net(torch.rand(4, 8, generator=chance))
-    return net(torch.rand(4, 6, generator=chance))
+        return net(torch.rand(4, 8, generator=rng))
+    return net(torch.rand(4, 6, generator=rng))

@@ -1,4 +1,4 @@
-"""Layers that read a memory: the plain layer inside, the equations, what is refused, and that graft has an inverse."""
+"""Memory attention: equations, masks, insertion and removal, error messages."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def tiny_gpt2(words: int = 99, seed: int = 0) -> GPT2Model:
 
 @pytest.fixture(scope="module")
 def networks(tmp_path_factory):
-    found = {"gpt2": tiny_gpt2()}
+    result = {"gpt2": tiny_gpt2()}
     for family, config in KIN.items():
         torch.manual_seed(0)
         sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
-        found[family] = module_from_config(config(vocab_size=99, pad_token_id=1, initializer_range=0.2, **sizes))
+        result[family] = module_from_config(config(vocab_size=99, pad_token_id=1, initializer_range=0.2, **sizes))
     for family in FAMILIES[:5]:
-        found[family] = load_module(str(getattr(tiny, f"tiny_{family}")(tmp_path_factory.mktemp(family))), what="it")
-    return found
+        result[family] = load_module(str(getattr(tiny, f"tiny_{family}")(tmp_path_factory.mktemp(family))), what="it")
+    return result
 
 
 @pytest.fixture(params=FAMILIES)
@@ -70,7 +70,7 @@ def states(net, ids=IDS, mask=REAL):
 
 
 def below(net, ids=IDS, mask=REAL):
-    """What the layer at PLACE takes in."""
+    """Return the input of the layer at PLACE."""
     seen = []
     hook = layer_stack(net)[PLACE].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     states(net, ids, mask)
@@ -78,8 +78,8 @@ def below(net, ids=IDS, mask=REAL):
     return seen[0].detach()
 
 
-def test_a_memory_that_is_hidden_leaves_the_plain_network(net):
-    net = net.double()  # in single precision the order of a sum may show in the sixth digit
+def test_hidden_memory_equals_the_plain_network(net):
+    net = net.double()  # in single precision the order of sums shows in the sixth digit
     hidden = MemoryStates({PLACE: torch.randn(2, 5, 32).double()}, visible=torch.zeros(2, 5, dtype=torch.bool))
     for mask in (REAL, torch.ones_like(REAL)):
         before = states(net, mask=mask)
@@ -89,7 +89,7 @@ def test_a_memory_that_is_hidden_leaves_the_plain_network(net):
         remove_attention(layer_stack(net))
 
 
-def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothing(net):
+def test_own_states_as_memory_get_half_of_the_attention(net):
     for mask in (REAL, torch.ones_like(REAL)):
         before, own = states(net, mask=mask), below(net, mask=mask)
         insert_attention(layer_stack(net), [PLACE])
@@ -101,7 +101,7 @@ def test_a_memory_of_its_own_states_gets_half_of_the_attention_and_changes_nothi
         assert_close(mass, torch.full((2, 2, 5), 0.5), rtol=0, atol=1e-6)
 
 
-def test_a_memory_is_read_and_learns_nothing_but_the_layer_does(net):
+def test_memory_changes_the_output_and_trains_the_layer(net):
     before = states(net)
     insert_attention(layer_stack(net), [PLACE])
     memory = torch.randn(2, 5, 32, generator=torch.Generator().manual_seed(0))
@@ -113,12 +113,12 @@ def test_a_memory_is_read_and_learns_nothing_but_the_layer_does(net):
     assert all(bool(p.grad.any()) for p in inside.parameters())
 
 
-def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
+def test_insert_and_remove_are_inverse(net):
     before, names = states(net), list(net.state_dict())
     parts = dict(net.named_modules())
     for attention in ATTENTIONS:
         insert_attention(layer_stack(net), [0, 2], attention=attention)
-        assert list(net.state_dict()) == names  # a checkpoint goes in and out as ever
+        assert list(net.state_dict()) == names  # state_dict keys do not change
         assert sum(isinstance(part, MemoryAttention) for part in net.modules()) == 2
         remove_attention(layer_stack(net))
         now = dict(net.named_modules())
@@ -127,7 +127,7 @@ def test_graft_and_ungraft_are_inverse_bit_for_bit(net):
         assert torch.equal(states(net), before)
 
 
-def test_weights_trained_while_grafted_are_those_of_the_plain_network_and_modes_follow(net):
+def test_weights_and_modes_carry_over_to_the_plain_network(net):
     other = copy.deepcopy(net)
     insert_attention(layer_stack(net), [PLACE])
     net.train()
@@ -140,7 +140,7 @@ def test_weights_trained_while_grafted_are_those_of_the_plain_network_and_modes_
     assert torch.equal(states(net.eval()), states(other.eval()))
 
 
-def test_a_copy_has_parts_of_its_own(net):
+def test_copy_is_independent(net):
     insert_attention(layer_stack(net), [PLACE])
     other = copy.deepcopy(net)
     with torch.no_grad():
@@ -151,18 +151,18 @@ def test_a_copy_has_parts_of_its_own(net):
         assert bool(states(net).any())
         assert not bool(states(other).any())
     remove_attention(layer_stack(other))
-    mine = {id(p) for p in net.parameters()}
-    assert not any(id(p) in mine for p in other.parameters())
+    actual = {id(p) for p in net.parameters()}
+    assert not any(id(p) in actual for p in other.parameters())
 
 
 def naive(plain: BertSelfAttention, h, m, real, attention, share):
-    """Head by head and token by token."""
-    found = torch.zeros_like(h)
+    """Compute head by head and token by token."""
+    result = torch.zeros_like(h)
     w = 16
     for i in range(len(h)):
-        there = real[i].bool()
-        q, k, v = plain.query(h[i]), plain.key(h[i][there]), plain.value(h[i][there])
-        mk, mv = plain.key(m[i][there]), plain.value(m[i][there])
+        present = real[i].bool()
+        q, k, v = plain.query(h[i]), plain.key(h[i][present]), plain.value(h[i][present])
+        mk, mv = plain.key(m[i][present]), plain.value(m[i][present])
         rows = []
         for head in range(2):
             a = slice(head * w, head * w + w)
@@ -178,23 +178,23 @@ def naive(plain: BertSelfAttention, h, m, real, attention, share):
             else:
                 s = torch.sigmoid(share[head])
                 rows.append((1 - s) * own + s * look(q[:, a], mk[:, a], mv[:, a]))
-        found[i] = torch.cat(rows, -1)
-    return found
+        result[i] = torch.cat(rows, -1)
+    return result
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_it_is_the_equation_in_values_and_gradients(attention, networks):
+def test_attention_equals_the_equation(attention, networks):
     net = copy.deepcopy(networks["bert"]).double().eval()
     plain = layer_stack(net)[PLACE].attention.self
     insert_attention(layer_stack(net), [PLACE], attention=attention)
-    made = layer_stack(net)[PLACE].attention.self
+    module = layer_stack(net)[PLACE].attention.self
     torch.manual_seed(0)
     h, m = (torch.randn(2, 5, 32, dtype=torch.double, requires_grad=True) for _ in range(2))
     share = torch.tensor([0.3, -1.0], dtype=torch.double, requires_grad=True)
     mask = REAL.bool()[:, None, None]
     learned = [h, m, *plain.parameters(), *([share] if attention == "gate" else [])]
     with attend_to(MemoryStates({PLACE: m}, share={PLACE: share})):
-        fast, _ = made(h, attention_mask=mask)
+        fast, _ = module(h, attention_mask=mask)
     slow = naive(plain, h, m, REAL, attention, share)
     assert_close(fast, slow)
     weights = torch.randn_like(fast)
@@ -207,7 +207,7 @@ def test_it_is_the_equation_in_values_and_gradients(attention, networks):
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attention, networks):
+def test_released_masks(attention, networks):
     net = copy.deepcopy(networks["bert"]).double().eval()
     plain = layer_stack(net)[PLACE].attention.self
     insert_attention(layer_stack(net), [PLACE], attention=attention)
@@ -216,9 +216,9 @@ def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attent
     share = torch.tensor([0.3, -1.0], dtype=torch.double)
     keys = REAL.bool()
     with torch.no_grad(), attend_to(MemoryStates({PLACE: m}, share={PLACE: share}, released=keys)):
-        found, _ = layer_stack(net)[PLACE].attention.self(h, attention_mask=keys[:, None, None])
+        result, _ = layer_stack(net)[PLACE].attention.self(h, attention_mask=keys[:, None, None])
     added = (1.0 - REAL.double()) * -1e4
-    outer = torch.einsum("bi,bj->bij", added, added)[:, None]  # as it was released
+    outer = torch.einsum("bi,bj->bij", added, added)[:, None]  # released code
 
     def split(x):
         return x.unflatten(-1, (2, 16)).transpose(1, 2)
@@ -230,16 +230,16 @@ def test_the_released_masks_are_the_product_of_those_of_a_query_and_a_key(attent
         split(f(x)) for f, x in [(plain.query, h), *((f, x) for x in (h, m) for f in (plain.key, plain.value))]
     )
     if attention == "memory":
-        wanted = look(q, torch.cat([k, mk], 2), torch.cat([v, mv], 2), torch.cat([outer, outer], -1))
+        expected = look(q, torch.cat([k, mk], 2), torch.cat([v, mv], 2), torch.cat([outer, outer], -1))
     else:
         own = look(q, k, v, added[:, None, None])
-        wanted = look(own if attention == "cross" else q, mk, mv, outer)
+        expected = look(own if attention == "cross" else q, mk, mv, outer)
         s = torch.sigmoid(share)[:, None, None]
-        wanted = wanted if attention == "cross" else (1 - s) * own + s * wanted
-    assert_close(found, wanted.transpose(1, 2).flatten(2))
+        expected = expected if attention == "cross" else (1 - s) * own + s * expected
+    assert_close(result, expected.transpose(1, 2).flatten(2))
 
 
-def test_a_share_of_nothing_is_the_plain_layer(networks):
+def test_zero_share_equals_the_plain_layer(networks):
     net = copy.deepcopy(networks["roberta"]).eval()
     before = states(net)
     insert_attention(layer_stack(net), [PLACE], attention="gate")
@@ -247,7 +247,7 @@ def test_a_share_of_nothing_is_the_plain_layer(networks):
         assert_close(states(net), before, rtol=0, atol=1e-6)
 
 
-def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
+def test_padding_and_batch_have_no_effect(net):
     insert_attention(layer_stack(net), range(3))
     memory = torch.randn(2, 5, 32)
     with attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
@@ -256,11 +256,11 @@ def test_padding_and_the_other_texts_of_a_batch_change_nothing(net):
         alone = states(net, IDS[1:, :3], REAL[1:, :3])
     assert_close(together[1:, :3], alone, rtol=1e-4, atol=1e-5)
     with attend_to(MemoryStates(dict.fromkeys(range(3), torch.where(REAL[..., None].bool(), memory, 1e3)))):
-        assert_close(states(net)[1, :3], together[1, :3], rtol=1e-4, atol=1e-5)  # what lies at padding is not seen
+        assert_close(states(net)[1, :3], together[1, :3], rtol=1e-4, atol=1e-5)  # memory at padding is masked
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_a_causal_network_sees_no_later_memory(attention):
+def test_causal_network_sees_no_later_memory(attention):
     net = tiny_gpt2().eval()
     insert_attention(layer_stack(net), range(3), attention=attention)
     memory, share = torch.randn(1, 5, 32), dict.fromkeys(range(3), torch.zeros(2))
@@ -277,25 +277,25 @@ def test_a_causal_network_sees_no_later_memory(attention):
                 assert float((after - before)[:, t].detach().abs().max()) > 1e-3
 
 
-def test_a_causal_network_cannot_go_on_from_kept_keys():
+def test_past_key_values_raise():
     net = tiny_gpt2().eval()
-    kept = net(input_ids=IDS[:1], use_cache=True).past_key_values
+    saved = net(input_ids=IDS[:1], use_cache=True).past_key_values
     insert_attention(layer_stack(net), [PLACE])
     with attend_to(MemoryStates({PLACE: torch.randn(1, 1, 32)})), pytest.raises(BadInput, match="past_key_values"):
-        net(input_ids=IDS[:1, :1], past_key_values=kept)
+        net(input_ids=IDS[:1, :1], past_key_values=saved)
 
 
-def test_without_a_memory_it_says_so(net):
+def test_missing_memory_raises(net):
     insert_attention(layer_stack(net), [PLACE])
     with pytest.raises(BadInput, match="without a memory"):
         states(net)
     with attend_to(MemoryStates({PLACE: torch.randn(2, 5, 32)})):
         states(net)
     with pytest.raises(BadInput, match="without a memory"):
-        states(net)  # nothing was left behind
+        states(net)  # no state remains
 
 
-def test_two_threads_read_their_own(networks):
+def test_threads_are_independent(networks):
     net = copy.deepcopy(networks["bert"]).eval()
     insert_attention(layer_stack(net), range(3))
     memories = [torch.full((2, 5, 32), float(i)) for i in range(4)]
@@ -304,23 +304,23 @@ def test_two_threads_read_their_own(networks):
         with torch.no_grad(), attend_to(MemoryStates(dict.fromkeys(range(3), memory))):
             return states(net)
 
-    wanted, found = [run(memory) for memory in memories], [[] for _ in memories]
+    expected, result = [run(memory) for memory in memories], [[] for _ in memories]
     gate = threading.Barrier(len(memories))
 
     def work(i):
         gate.wait()
-        found[i] = [run(memories[i]) for _ in range(10)]
+        result[i] = [run(memories[i]) for _ in range(10)]
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(memories))]
     [t.start() for t in threads]
     [t.join() for t in threads]
-    for one, many in zip(wanted, found, strict=True):
+    for one, many in zip(expected, result, strict=True):
         assert len(many) == 10
         assert all(torch.equal(one, each) for each in many)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "gpt2"])
-def test_gradient_checkpointing_reads_the_same_again(family, networks):
+def test_gradient_checkpointing(family, networks):
     net = copy.deepcopy(networks[family])
     insert_attention(layer_stack(net), range(3))
     for part in net.modules():
@@ -339,19 +339,19 @@ def test_gradient_checkpointing_reads_the_same_again(family, networks):
     hook = layer_stack(net)[0].register_forward_pre_hook(lambda *_: calls.append(1))
     again = grads()
     hook.remove()
-    assert len(calls) == 2  # it was computed again
+    assert len(calls) == 2  # recomputed
     for a, b in zip(plain, again, strict=True):
         assert_close(a, b)
 
 
-def test_other_makes_are_refused():
-    with pytest.raises(BadInput, match="TransformerEncoderLayer.*Bert"):
+def test_unsupported_attention_raises():
+    with pytest.raises(BadInput, match=r"TransformerEncoderLayer.*Bert"):
         insert_attention(nn.ModuleList([nn.TransformerEncoderLayer(8, 2)]), [0])
     with pytest.raises(BadInput, match="unknown attention to a memory 'crossed'"):
         insert_attention(nn.ModuleList(), [], attention="crossed")
 
 
-def test_a_known_name_with_another_function_is_refused(networks):
+def test_known_class_name_with_other_function_raises(networks):
     class Sharper(BertSelfAttention):
         def forward(self, hidden_states, *args, **named):
             out, weights = super().forward(hidden_states * 2, *args, **named)
@@ -364,7 +364,7 @@ def test_a_known_name_with_another_function_is_refused(networks):
     assert layer_stack(net)[0].attention.self.training == net.training
 
 
-def test_a_layer_is_grafted_once(networks):
+def test_second_insertion_raises(networks):
     net = copy.deepcopy(networks["bert"])
     insert_attention(layer_stack(net), [0])
     with pytest.raises(BadInput, match="reads a memory already"):

@@ -1,4 +1,4 @@
-"""Stochastic depth: shares by layer, what is left out, and nothing of it in evaluation."""
+"""Stochastic depth: shares per layer, dropped branches, no effect in evaluation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tiny")
 
 
-def test_a_share_is_left_out_and_the_mean_stays():
+def test_drop_path_keeps_the_mean():
     torch.manual_seed(0)
     drop = DropPath(0.25)
     branch = torch.ones(4000, 2, 3)
     out = drop(branch)
     assert_close(out.mean(), torch.tensor(1.0), atol=0.03, rtol=0)
     assert_close((out[:, 0, 0] == 0).float().mean(), torch.tensor(0.25), atol=0.03, rtol=0)
-    assert torch.equal(out, out[:, :1, :1].expand_as(out))  # an example whole, or not at all
+    assert torch.equal(out, out[:, :1, :1].expand_as(out))  # complete examples
     assert torch.equal(drop.eval()(branch), branch)
 
 
 @pytest.mark.parametrize("family", FAMILIES[5:])
-def test_layers_leave_both_branches_out(family, folder):
+def test_layers_drop_both_branches(family, folder):
     torch.manual_seed(0)
     net, x = transformer(family, folder, drop_path=0.9)
     plain, _ = transformer(family, folder)
@@ -44,7 +44,7 @@ def test_layers_leave_both_branches_out(family, folder):
     assert_close(same, torch.tensor(0.9**2), atol=0.06, rtol=0)
 
 
-def test_a_folder_keeps_it(folder, tmp_path):
+def test_drop_path_survives_saving(folder, tmp_path):
     net, x = transformer("vit", folder, drop_path=0.3, experts={"count": 2, "at": [1], "inner": 8})
     again = VisionTransformer.load(tmp_path, net.save(tmp_path))
     again.load_state_dict(net.state_dict())
@@ -53,8 +53,8 @@ def test_a_folder_keeps_it(folder, tmp_path):
     assert [p.share for p in again.modules() if isinstance(p, DropPath)] == [0.0, 0.15, 0.3]
 
 
-def test_what_cannot_be_is_said():
-    with pytest.raises(BadInput, match="drop_path.*1"):
+def test_invalid_drop_path_raises():
+    with pytest.raises(BadInput, match=r"drop_path.*1"):
         add_drop_path(nn.ModuleList([nn.Identity()]), 1.0)
-    with pytest.raises(BadInput, match="drop_path.*Identity"):
+    with pytest.raises(BadInput, match=r"drop_path.*Identity"):
         add_drop_path(nn.ModuleList([nn.Identity()]), 0.1)

@@ -1,4 +1,4 @@
-"""A folder of a graft: only what was added, and the same outputs in a fresh network."""
+"""Saved grafts contain only the inserted parts and load into a new network."""
 
 import json
 
@@ -18,17 +18,17 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", GRAFTS)
-def test_a_fresh_network_with_the_saved_graft_gives_equal_outputs(name, folder, tmp_path):
+def test_loaded_graft_gives_equal_outputs(name, folder, tmp_path):
     kind, net = grafted(name, folder)
     train(kind, net)
-    wanted = run(kind, net)
+    expected = run(kind, net)
     place = holdfast.save_graft(net, tmp_path / "graft")
     assert sorted(p.name for p in place.iterdir()) == ["graft.json", "graft.safetensors"]
     assert len(load_file(place / "graft.safetensors")) == len(net.state_dict()) - len(holdfast.plain_state(net))
     general = {"general": make(kind, folder)} if name == "general" else {}
     torch.manual_seed(9)
     fresh = holdfast.load_graft(make(kind, folder), place, **general)
-    assert torch.equal(run(kind, fresh), wanted)
+    assert torch.equal(run(kind, fresh), expected)
     frozen = {name for name, p in fresh.named_parameters() if not p.requires_grad}
     assert frozen == {name for name, p in net.named_parameters() if not p.requires_grad}
     assert torch.equal(run(kind, holdfast.ungraft(fresh)), run(kind, make(kind, folder)))
@@ -42,7 +42,7 @@ def test_the_folder_is_small(folder, tmp_path):
     assert sum(p.stat().st_size for p in place.iterdir()) < added + 4096 < whole / 10
 
 
-def test_a_memory_that_has_grown_is_loaded_as_it_is(folder, tmp_path):
+def test_grown_memory_is_loaded(folder, tmp_path):
     kind, net = grafted("memory-features", folder)
     net.holdfast_graft.parts[0].memory.grow(3, domain=1)
     fresh = holdfast.load_graft(make(kind, folder), holdfast.save_graft(net, tmp_path))
@@ -50,7 +50,7 @@ def test_a_memory_that_has_grown_is_loaded_as_it_is(folder, tmp_path):
     assert torch.equal(run(kind, fresh), run(kind, net))
 
 
-def test_other_weights_are_refused_unless_asked_for(folder, tmp_path):
+def test_other_weights_raise_unless_not_strict(folder, tmp_path):
     kind, net = grafted("experts-own", folder, freeze=False)
     train(kind, net, parameters=[p for p in net.parameters() if p.requires_grad])
     place = holdfast.save_graft(net, tmp_path / "graft")
@@ -62,7 +62,7 @@ def test_other_weights_are_refused_unless_asked_for(folder, tmp_path):
     assert torch.equal(run(kind, holdfast.load_graft(plain, place)), run(kind, net))
 
 
-def test_wrong_folders_and_networks_are_told(folder, tmp_path):
+def test_invalid_folders_and_networks_raise(folder, tmp_path):
     kind, net = grafted("general", folder)
     place = holdfast.save_graft(net, tmp_path / "graft")
     with pytest.raises(BadInput, match="general=NETWORK"):
@@ -71,7 +71,7 @@ def test_wrong_folders_and_networks_are_told(folder, tmp_path):
     with torch.no_grad():
         other.embeddings.word_embeddings.weight.add_(1.0)
     fresh = make(kind, folder)
-    with pytest.raises(BadInput, match="general.*other weights"):
+    with pytest.raises(BadInput, match=r"general.*other weights"):
         holdfast.load_graft(fresh, place, general=other)
     assert torch.equal(run(kind, fresh), run(kind, make(kind, folder)))
     memory = holdfast.save_graft(grafted("memory-bert", folder)[1], tmp_path / "memory")
@@ -81,9 +81,9 @@ def test_wrong_folders_and_networks_are_told(folder, tmp_path):
         holdfast.save_graft(make("own", folder), tmp_path / "none")
     with pytest.raises(BadInput, match="absent has no complete graft"):
         holdfast.load_graft(make(kind, folder), tmp_path / "absent")
-    told = json.loads((memory / "graft.json").read_text())
-    told["parts"] = told["parts"][:1]
-    (memory / "graft.json").write_text(json.dumps(told))
+    message = json.loads((memory / "graft.json").read_text())
+    message["parts"] = message["parts"][:1]
+    (memory / "graft.json").write_text(json.dumps(message))
     with pytest.raises(BadInput, match="does not fit this BertModel"):
         holdfast.load_graft(fresh, memory)
     assert torch.equal(run(kind, fresh), run(kind, make(kind, folder)))

@@ -1,4 +1,4 @@
-"""Parts in a network of a user: a plain loop trains them, the network's own weights stay, and it comes back."""
+"""Grafting into user networks: training, freezing, removal, error messages."""
 
 import copy
 import pickle
@@ -35,15 +35,15 @@ def folder(tmp_path_factory):
 
 
 def grafted(name, folder, *, freeze=True):
-    kind, asked = copy.deepcopy(GRAFTS[name])
-    if "general" in asked:
-        asked["general"]["network"] = make(kind, folder)
+    kind, requested = copy.deepcopy(GRAFTS[name])
+    if "general" in requested:
+        requested["general"]["network"] = make(kind, folder)
     torch.manual_seed(0)
-    return kind, holdfast.graft(make(kind, folder), **asked, freeze=freeze)
+    return kind, holdfast.graft(make(kind, folder), **requested, freeze=freeze)
 
 
 def train(kind, net, *, steps=3, parameters=None):
-    """A loop as anyone writes it."""
+    """Train with a plain loop."""
     optimizer = torch.optim.AdamW(parameters or holdfast.grafted_parameters(net), lr=0.05)
     net.train()
     losses = []
@@ -60,35 +60,35 @@ def train(kind, net, *, steps=3, parameters=None):
 
 
 @pytest.mark.parametrize("name", GRAFTS)
-def test_a_plain_loop_trains_what_was_added_and_the_network_comes_back_bit_for_bit(name, folder):
+def test_training_loop_and_ungraft_restore_the_network(name, folder):
     kind, net = grafted(name, folder)
     plain = make(kind, folder)
-    own, wanted = plain.state_dict(), run(kind, plain)
+    own, expected = plain.state_dict(), run(kind, plain)
     added = [p.detach().clone() for p in holdfast.grafted_parameters(net)]
     assert added
     train(kind, net)
     assert any(not torch.equal(a, b) for a, b in zip(added, holdfast.grafted_parameters(net), strict=True))
-    assert not torch.equal(run(kind, net), wanted)
+    assert not torch.equal(run(kind, net), expected)
     state = holdfast.plain_state(net)
     assert list(state) == list(own)
     assert all(torch.equal(state[key], own[key]) for key in own)
-    make(kind, folder).load_state_dict(state)  # strictly
+    make(kind, folder).load_state_dict(state)  # strict
     assert holdfast.ungraft(net) is net
     assert [str(part) for part in net.modules()] == [str(part) for part in plain.modules()]
-    assert torch.equal(run(kind, net), wanted)
+    assert torch.equal(run(kind, net), expected)
     assert all(p.requires_grad for p in net.parameters())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in net.modules())
     with pytest.raises(BadInput, match="is not grafted"):
         holdfast.ungraft(net)
 
 
-def test_experts_begin_as_the_network_they_were_made_of(folder):
+def test_experts_start_as_the_plain_network(folder):
     for name in ("experts-bert", "experts-vit", "experts-own"):
         kind, net = grafted(name, folder)
         torch.testing.assert_close(run(kind, net), run(kind, make(kind, folder)), rtol=1e-4, atol=1e-5)
 
 
-def test_a_memory_without_a_share_changes_nothing_and_is_after_the_layer_it_names(folder):
+def test_zero_share_and_position_of_a_memory(folder):
     plain = make("own", folder)
     none = holdfast.graft(make("own", folder), memory={"at": "one", "width": 8, "share": 0.0})
     assert torch.equal(run("own", none), run("own", plain))
@@ -98,7 +98,7 @@ def test_a_memory_without_a_share_changes_nothing_and_is_after_the_layer_it_name
     torch.testing.assert_close(net(x), plain.head(plain.two(content)[0]))
 
 
-def test_balance_losses_are_on_the_tape_in_training_alone_and_padding_does_not_count(folder):
+def test_balance_losses_and_padding(folder):
     kind, net = grafted("experts-bert", folder)
     with tape() as side:
         run(kind, net)
@@ -111,14 +111,14 @@ def test_balance_losses_are_on_the_tape_in_training_alone_and_padding_does_not_c
     assert float(loss.detach()) > 0
     loss.backward()
     assert any(p.grad is not None for p in holdfast.grafted_parameters(net))
-    with tape() as side:  # nothing of a forward pass is left behind, by one that fails neither
+    with tape() as side:  # no state remains after a forward pass, also after a failed one
         with pytest.raises(RuntimeError):
             net(torch.rand(2, 3), attention_mask=MASK)
         net.eval()(torch.tensor([[0, 5, 2]] * 4))
     assert not side["experts/real"]
 
 
-def test_without_freezing_all_learns_but_what_stands_aside(folder):
+def test_without_freeze_only_replaced_modules_are_frozen(folder):
     kind, net = grafted("experts-own", folder, freeze=False)
     frozen = [name for name, p in net.named_parameters() if not p.requires_grad]
     assert sorted(frozen) == ["two.act.weight", "two.down.bias", "two.down.weight", "two.up.bias", "two.up.weight"]
@@ -128,7 +128,7 @@ def test_without_freezing_all_learns_but_what_stands_aside(folder):
     assert moved == set(before) - set(frozen)
 
 
-def test_parameters_that_did_not_learn_before_do_not_learn_after(folder):
+def test_ungraft_restores_requires_grad(folder):
     net = make("own", folder)
     net.one.requires_grad_(False)
     holdfast.graft(net, experts={**EXPERTS, "at": ["one", "two"], "feed": ("up", "act", "down")}, freeze=True)
@@ -139,24 +139,24 @@ def test_parameters_that_did_not_learn_before_do_not_learn_after(folder):
 
 
 @pytest.mark.parametrize("name", ["both", "memory-own", "general"])
-def test_copies_are_their_own_and_can_be_ungrafted(name, folder):
+def test_copies_are_independent(name, folder):
     kind, net = grafted(name, folder)
-    wanted = run(kind, net)
+    expected = run(kind, net)
     other = copy.deepcopy(net)
-    assert torch.equal(run(kind, other), wanted)
+    assert torch.equal(run(kind, other), expected)
     train(kind, other)
-    assert torch.equal(run(kind, net), wanted)
-    assert not torch.equal(run(kind, other), wanted)
+    assert torch.equal(run(kind, net), expected)
+    assert not torch.equal(run(kind, other), expected)
     plain = run(kind, make(kind, folder))
     assert torch.equal(run(kind, holdfast.ungraft(other)), plain)
-    assert torch.equal(run(kind, net), wanted)
+    assert torch.equal(run(kind, net), expected)
     if name == "memory-own":
         again = pickle.loads(pickle.dumps(net))
-        assert torch.equal(run(kind, again), wanted)
+        assert torch.equal(run(kind, again), expected)
         assert torch.equal(run(kind, holdfast.ungraft(again)), plain)
 
 
-def test_a_general_network_is_read_and_stays_as_it_is(folder):
+def test_general_network_is_read_and_not_changed(folder):
     general = make("bert", folder)
     with torch.no_grad():
         general.encoder.layer[1].output.dense.weight.add_(0.3)
@@ -172,7 +172,7 @@ def test_a_general_network_is_read_and_stays_as_it_is(folder):
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked", "said"),
+    ("kind", "requested", "message"),
     [
         ("own", {}, "nothing to graft"),
         ("own", {"memory": 4}, r"memory=\{'width'"),
@@ -191,15 +191,15 @@ def test_a_general_network_is_read_and_stays_as_it_is(folder):
         ("bert", {"experts": {"cuont": 3}}, "did you mean 'count'"),
     ],
 )
-def test_what_cannot_be_grafted_is_told_and_the_network_left_alone(kind, asked, said, folder):
+def test_invalid_grafts_raise_and_leave_the_network_unchanged(kind, requested, message, folder):
     net = make(kind, folder)
-    with pytest.raises(BadInput, match=said):
-        holdfast.graft(net, **asked)
+    with pytest.raises(BadInput, match=message):
+        holdfast.graft(net, **requested)
     assert NAME not in dict(net.named_children())
     assert all(p.requires_grad for p in net.parameters())
 
 
-def test_faults_in_use_are_told(folder):
+def test_invalid_use_raises(folder):
     net = holdfast.graft(make("own", folder), memory={"at": "one", "width": 5})
     with pytest.raises(BadInput, match=r"'one' .* 5.*\(4, 8\).*width=8"):
         run("own", net)

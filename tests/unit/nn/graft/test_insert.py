@@ -1,4 +1,4 @@
-"""Parts put into a stack of layers: where they go, what they see, and that each family of transformers uses them."""
+"""Parts inserted into the layer stack of every transformer family."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.nn.transformers import FAMILIES, transformer
 
 
 class Shift(nn.Module):
-    """Adds a vector to every state, which begins at zero."""
+    """Adds a learned vector, initially zero, to every state."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -34,13 +34,13 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("at", [[-1], [0], range(3)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_part_follows_its_layers_and_is_used(family, at, folder):
+def test_part_is_inserted_after_layers(family, at, folder):
     net, x = transformer(family, folder)
     before = net(x)
     insert_after(net, at, Shift)
     places = [isinstance(layer, FollowedLayer) for layer in net.stack()]
     assert places == [i in {j % 3 for j in at} for i in range(3)]
-    assert torch.equal(net(x), before)  # a part that does nothing changes nothing
+    assert torch.equal(net(x), before)  # zero part
     net(x).square().sum().backward()
     added = [part.by for part in net.modules() if isinstance(part, Shift)]
     assert len(added) == len({j % 3 for j in at})
@@ -51,7 +51,7 @@ def test_a_part_follows_its_layers_and_is_used(family, at, folder):
     assert float((net(x) - before).detach().abs().max()) > 1e-3
 
 
-def test_a_part_sees_the_states_and_the_rest_passes_by():
+def test_part_gets_only_the_states():
     class Layer(nn.Module):
         def forward(self, states: Tensor, *, mask: int) -> tuple[Tensor, int]:
             return states * 2, mask
@@ -65,7 +65,7 @@ def test_a_part_sees_the_states_and_the_rest_passes_by():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_more_layer_is_whole_fresh_and_used(family, folder):
+def test_appended_layer_is_initialised_and_used(family, folder):
     net, x = transformer(family, folder)
     before, one = net(x), sum(p.numel() for p in net.stack()[-1].parameters())
     total = sum(p.numel() for p in net.parameters())
@@ -79,7 +79,7 @@ def test_one_more_layer_is_whole_fresh_and_used(family, folder):
     assert not torch.equal(net(x), before)
     net(x).square().sum().backward()
     added = dict(net.stack()[-1].named_parameters())
-    # where the norm comes last, its gradient of a squared sum is the only one sure to be there
+    # with a final norm, only the norm is sure to have a gradient of the squared sum
     assert sum(bool(p.grad is not None and p.grad.any()) for p in added.values()) >= len(added) - 2
     fresh = [name for name, p in added.items() if p.dim() == 2 and "lambda" not in name]
     assert len(fresh) >= 6
@@ -90,12 +90,12 @@ def test_one_more_layer_is_whole_fresh_and_used(family, folder):
 
 
 @pytest.mark.parametrize("backbone", [MLP(inputs=3), CNN(size=8), ResNet(size=16)], ids=lambda b: type(b).__name__)
-def test_a_backbone_without_layers_says_so(backbone):
+def test_backbone_without_layers_raises(backbone):
     for put in (lambda: append_layer(backbone), lambda: insert_after(backbone, [-1], Shift)):
         with pytest.raises(BadInput, match=f"{type(backbone).__name__} has no stack of layers .* use a transformer"):
             put()
 
 
-def test_kept_features_say_why_they_have_no_layers():
+def test_cached_features_raise():
     with pytest.raises(BadInput, match=r"kept features of a frozen encoder, have no layers .*--tune full"):
         append_layer(Features(inputs=4))

@@ -1,4 +1,4 @@
-"""Prompts of a vision transformer: where they join, what sees them, what learns and what is kept."""
+"""Prompts of a vision transformer: position, training, saving."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAMILIES = ["vit", "deit", "dinov2"]
 
 
 class Mean(nn.Module):
-    """Adds to every token the mean of all, so that who is there can be seen; some families return a tuple."""
+    """Adds the mean of all tokens to every token; optionally returns a tuple, as some families do."""
 
     def __init__(self, *, tuples: bool) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Mean(nn.Module):
 
 @pytest.mark.parametrize("tuples", [True, False])
 @pytest.mark.parametrize("stay", [True, False])
-def test_tokens_join_after_the_first_and_stay_or_go(tuples, stay):
+def test_prompts_follow_the_first_token(tuples, stay):
     layer, states = PromptedLayer(Mean(tuples=tuples), 2, 3, stay=stay), torch.arange(24.0).view(2, 4, 3)
     out = layer(states, 7)
     if tuples:
@@ -42,15 +42,15 @@ def test_tokens_join_after_the_first_and_stay_or_go(tuples, stay):
     assert_close(out, among if stay else among[:, [0, 3, 4, 5]])
 
 
-def test_they_are_drawn_small():
+def test_initialisation():
     torch.manual_seed(0)
-    made = PromptedLayer(nn.Identity(), 50, 200, stay=True)
-    assert float(made.prompts.detach().std()) == pytest.approx(0.02, rel=0.05)
+    module = PromptedLayer(nn.Identity(), 50, 200, stay=True)
+    assert float(module.prompts.detach().std()) == pytest.approx(0.02, rel=0.05)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_shallow_prompts_are_carried_and_deep_ones_are_fresh_at_every_layer(family, pooling, tmp_path):
+def test_shallow_and_deep_prompts(family, pooling, tmp_path):
     plain, x = transformer(family, tmp_path, pooling=pooling)
     patches = plain.patches
     lengths: list[int] = []
@@ -66,13 +66,13 @@ def test_shallow_prompts_are_carried_and_deep_ones_are_fresh_at_every_layer(fami
         features = net(x)
         assert features.shape == plain(x).shape
         special = lengths[0] - patches - 4
-        assert lengths == [patches + special + 4] * 3  # every layer sees as many
+        assert lengths == [patches + special + 4] * 3  # the number of tokens is the same in every layer
         features.square().sum().backward()
         assert all(bool(p.grad.any()) for p in prompt_parameters(net))
         assert float((features - plain(x)).detach().abs().max()) > 1e-5
 
 
-def test_without_prompts_it_is_the_plain_network(tmp_path):
+def test_no_prompts_equals_the_plain_network(tmp_path):
     net, _ = transformer("vit", tmp_path)
     assert not prompt_parameters(net)
     layers = nn.ModuleList([nn.Identity()])
@@ -80,7 +80,7 @@ def test_without_prompts_it_is_the_plain_network(tmp_path):
     assert isinstance(layers[0], nn.Identity)
 
 
-def test_they_learn_with_the_class_token_or_with_everything(tmp_path):
+def test_prompts_are_trained_with_the_class_token_or_everything(tmp_path):
     net, _ = transformer("vit", tmp_path, prompt="deep")
     tune(net, "head+cls")
     learning = [name for name, p in net.named_parameters() if p.requires_grad]
@@ -93,12 +93,12 @@ def test_they_learn_with_the_class_token_or_with_everything(tmp_path):
             tune(net, mode)
 
 
-def test_they_are_drawn_by_the_seed_and_come_back_from_a_folder(tmp_path):
-    def made(seed):
+def test_prompts_are_seeded_and_saved(tmp_path):
+    def module(seed):
         torch.manual_seed(seed)
         return transformer("vit", tmp_path / "net", prompt="shallow", prompts=3)
 
-    (net, x), (same, _), (other, _) = made(0), made(0), made(1)
+    (net, x), (same, _), (other, _) = module(0), module(0), module(1)
     assert torch.equal(prompt_parameters(net)[0], prompt_parameters(same)[0])
     assert not torch.equal(prompt_parameters(net)[0], prompt_parameters(other)[0])
     place = tmp_path / "saved"
@@ -109,8 +109,8 @@ def test_they_are_drawn_by_the_seed_and_come_back_from_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"), [({"prompt": "wide"}, "'wide'"), ({"prompt": "deep", "prompts": 0}, "prompts.*0")]
+    ("options", "message"), [({"prompt": "wide"}, "'wide'"), ({"prompt": "deep", "prompts": 0}, "prompts.*0")]
 )
-def test_wrong_options_get_one_sentence(options, told):
-    with pytest.raises(BadInput, match=told):
+def test_invalid_options_raise(options, message):
+    with pytest.raises(BadInput, match=message):
         VisionTransformer.build(list, name="vit-tiny", size=16, **options)

@@ -1,4 +1,4 @@
-"""The attention block: it is the naive one in values and gradients, whatever its queries see, and as large as told."""
+"""The attention block equals a naive loop in values and gradients."""
 
 from __future__ import annotations
 
@@ -13,97 +13,99 @@ from holdfast.core.errors import BadInput
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock, concatenate
 
 WIDTH, HEADS = 12, 3
-CHANCE = torch.Generator().manual_seed(0)
-X = torch.randn(5, WIDTH, generator=CHANCE)
-ROWS = torch.randn(7, WIDTH, generator=CHANCE)
+RNG = torch.Generator().manual_seed(0)
+X = torch.randn(5, WIDTH, generator=RNG)
+ROWS = torch.randn(7, WIDTH, generator=RNG)
 
 
 def block(**options) -> MemoryBlock:
     torch.manual_seed(1)
-    made = MemoryBlock(WIDTH, BlockSettings(heads=HEADS, dropout=0.0, **options))
-    with torch.no_grad():  # no parameter at a value that would hide a mistake
-        for p in made.parameters():
+    module = MemoryBlock(WIDTH, BlockSettings(heads=HEADS, dropout=0.0, **options))
+    with torch.no_grad():  # avoid values that hide mistakes
+        for p in module.parameters():
             p += 0.1 * torch.randn_like(p)
-    return made
+    return module
 
 
-def naive(made: MemoryBlock, x, sources, scale):
-    """Query by query and head by head, each with its own copy of everything that it sees (m, d)."""
+def naive(module: MemoryBlock, x, sources, scale):
+    """Compute query by query and head by head, each with its own rows (m, d)."""
     out = []
     for one, source in zip(x, sources, strict=True):
-        query = made.query(made.norm_query(one))
-        seen = made.norm_source(source)
-        keys, values = seen @ made.key_value.weight[:WIDTH].T, seen @ made.key_value.weight[WIDTH:].T
-        keys, values = keys + made.key_value.bias[:WIDTH], values + made.key_value.bias[WIDTH:]
+        query = module.query(module.norm_query(one))
+        seen = module.norm_source(source)
+        keys, values = seen @ module.key_value.weight[:WIDTH].T, seen @ module.key_value.weight[WIDTH:].T
+        keys, values = keys + module.key_value.bias[:WIDTH], values + module.key_value.bias[WIDTH:]
         heads = []
         for q, k, v in zip(query.chunk(HEADS), keys.chunk(HEADS, 1), values.chunk(HEADS, 1), strict=True):
             weights = torch.stack([(q * each).sum() * scale for each in k]).softmax(0)
             heads.append((weights[:, None] * v).sum(0))
-        state = made.residual(one) + made.out(torch.cat(heads))
-        hidden = torch.nn.functional.gelu(made.feed[0](made.norm_out(state)))
-        out.append(state + made.feed[3](hidden))
+        state = module.residual(one) + module.out(torch.cat(heads))
+        hidden = torch.nn.functional.gelu(module.feed[0](module.norm_out(state)))
+        out.append(state + module.feed[3](hidden))
     return torch.stack(out)
 
 
-def both(made, fast, slow):
-    """Values and all gradients of two ways to the same output."""
-    found = []
+def both(module, fast, slow):
+    """Compare values and all gradients of two implementations."""
+    result = []
     for way in (fast, slow):
         out = way()
         target = torch.linspace(-1, 1, out.numel()).view_as(out)
-        found.append((out, torch.autograd.grad((out * target).sum(), list(made.parameters()), allow_unused=True)))
-    assert_close(found[0][0], found[1][0], rtol=1e-5, atol=1e-5)
-    for a, b in zip(found[0][1], found[1][1], strict=True):
+        result.append((out, torch.autograd.grad((out * target).sum(), list(module.parameters()), allow_unused=True)))
+    assert_close(result[0][0], result[1][0], rtol=1e-5, atol=1e-5)
+    for a, b in zip(result[0][1], result[1][1], strict=True):
         assert_close(torch.zeros(()) if a is None else a, torch.zeros(()) if b is None else b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"residual": "linear", "scale": "full", "project": True}], ids=str)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-def test_it_is_the_naive_block(options, training, own):
-    made = block(**options).train(training)
+def test_block_equals_a_naive_loop(options, training, own):
+    module = block(**options).train(training)
     scale = 1 / math.sqrt(WIDTH if options else WIDTH // HEADS)
     sources = [torch.cat([x[None], ROWS]) if own else ROWS for x in X]
-    both(made, lambda: made(X, made.keys_values(ROWS), with_self=own)[0], lambda: naive(made, X, sources, scale))
-
-
-def test_hidden_rows_are_as_if_they_were_not_there():
-    made, there = block(), torch.tensor([True, False, True, True, False, False, True])
-    bias = torch.zeros(7).masked_fill(~there, -torch.inf)
-    sources = [torch.cat([x[None], ROWS[there]]) for x in X]
     both(
-        made,
-        lambda: made(X, made.keys_values(ROWS), with_self=True, bias=bias)[0],
-        lambda: naive(made, X, sources, 1 / math.sqrt(WIDTH // HEADS)),
+        module, lambda: module(X, module.keys_values(ROWS), with_self=own)[0], lambda: naive(module, X, sources, scale)
     )
-    nothing, weights = made(X, made.keys_values(ROWS), with_self=True, bias=torch.full((7,), -torch.inf))
-    assert_close(nothing, made(X, None, with_self=True)[0])
+
+
+def test_masked_rows_have_no_effect():
+    module, visible = block(), torch.tensor([True, False, True, True, False, False, True])
+    bias = torch.zeros(7).masked_fill(~visible, -torch.inf)
+    sources = [torch.cat([x[None], ROWS[visible]]) for x in X]
+    both(
+        module,
+        lambda: module(X, module.keys_values(ROWS), with_self=True, bias=bias)[0],
+        lambda: naive(module, X, sources, 1 / math.sqrt(WIDTH // HEADS)),
+    )
+    nothing, weights = module(X, module.keys_values(ROWS), with_self=True, bias=torch.full((7,), -torch.inf))
+    assert_close(nothing, module(X, None, with_self=True)[0])
     assert_close(weights[..., 0], torch.ones(5, HEADS))
 
 
-def test_the_form_that_it_is_measured_against_is_the_same_read():
-    made = block().eval()
-    both(made, lambda: made(X, made.keys_values(ROWS), with_self=True)[0], lambda: read_repeated(made, X, ROWS))
+def test_benchmark_baseline_computes_the_same_read():
+    module = block().eval()
+    both(module, lambda: module(X, module.keys_values(ROWS), with_self=True)[0], lambda: read_repeated(module, X, ROWS))
 
 
-def test_weights_are_those_of_the_query_and_then_of_the_rows():
-    made = block().eval()
-    _, weights = made(X, made.keys_values(ROWS), with_self=True)
+def test_weights_start_with_the_query_itself():
+    module = block().eval()
+    _, weights = module(X, module.keys_values(ROWS), with_self=True)
     assert weights.shape == (5, HEADS, 8)
     assert_close(weights.sum(-1), torch.ones(5, HEADS))
-    _, with_it_among_them = made(X, made.keys_values(torch.cat([X[:1], ROWS])), with_self=False)
+    _, with_it_among_them = module(X, module.keys_values(torch.cat([X[:1], ROWS])), with_self=False)
     assert_close(weights[0], with_it_among_them[0])
-    assert made.train()(X, made.keys_values(ROWS), with_self=False)[1] is None  # a fused kernel holds none
+    assert module.train()(X, module.keys_values(ROWS), with_self=False)[1] is None  # the fused kernel returns none
 
 
-def test_rows_of_several_lots_are_seen_together():
-    made = block().eval()
-    lots = concatenate(made.keys_values(ROWS[:3]), None, made.keys_values(ROWS[3:]))
-    assert_close(made(X, lots, with_self=False)[0], made(X, made.keys_values(ROWS), with_self=False)[0])
+def test_concatenated_rows():
+    module = block().eval()
+    lots = concatenate(module.keys_values(ROWS[:3]), None, module.keys_values(ROWS[3:]))
+    assert_close(module(X, lots, with_self=False)[0], module(X, module.keys_values(ROWS), with_self=False)[0])
     assert concatenate(None) is None
 
 
-def test_its_size_is_the_published_one():
+def test_published_size():
     d = 832
     with torch.device("meta"):
         count = sum(p.numel() for p in MemoryBlock(d, BlockSettings()).parameters())
@@ -111,16 +113,16 @@ def test_its_size_is_the_published_one():
     assert count == 7_626_112
 
 
-def test_dropout_is_there_in_training_alone():
+def test_dropout_only_in_training():
     torch.manual_seed(0)
-    made = MemoryBlock(WIDTH, BlockSettings(heads=HEADS, dropout=0.5))
-    assert not torch.equal(made(X, None, with_self=True)[0], made(X, None, with_self=True)[0])
-    made.eval()
-    assert torch.equal(made(X, None, with_self=True)[0], made(X, None, with_self=True)[0])
+    module = MemoryBlock(WIDTH, BlockSettings(heads=HEADS, dropout=0.5))
+    assert not torch.equal(module(X, None, with_self=True)[0], module(X, None, with_self=True)[0])
+    module.eval()
+    assert torch.equal(module(X, None, with_self=True)[0], module(X, None, with_self=True)[0])
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"heads": 5}, "neck.heads.* 12, got 5"),
         ({"heads": 0}, "neck.heads.*got 0"),
@@ -129,6 +131,6 @@ def test_dropout_is_there_in_training_alone():
         ({"dropout": 1.0}, "dropout.*1.0"),
     ],
 )
-def test_wrong_options_get_one_sentence(options, told):
-    with pytest.raises(BadInput, match=told):
+def test_invalid_options_raise(options, message):
+    with pytest.raises(BadInput, match=message):
         MemoryBlock(WIDTH, BlockSettings(**{"heads": HEADS, **options}))

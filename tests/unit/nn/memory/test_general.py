@@ -1,4 +1,4 @@
-"""Which layers read which, gates over layers, and what a memory holds."""
+"""General memory: planned reads, gates over layers, memory states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.core.tape import tape
 from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
 from holdfast.nn.graft.attention import ATTENTIONS, MemoryAttention
 from holdfast.nn.memory.general import STRATEGIES, Gate, GeneralMemory, plan_reads
-from tests.unit.nn.test_attention_graft import tiny_gpt2
+from tests.unit.nn.graft.test_attention import tiny_gpt2
 
 X = Tokens(torch.tensor([[0, 5, 6, 7], [0, 8, 2, 1]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool())
 
@@ -29,7 +29,7 @@ def bert(layers: int = 4, width: int = 32, seed: int = 0) -> BertModel:
     return BertModel(config, add_pooling_layer=False).eval()
 
 
-def test_the_published_layers():
+def test_published_layers():
     low, high = tuple(range(1, 7)), tuple(range(7, 13))
     plans = {strategy: plan_reads(strategy, depth=12, general=12) for strategy in STRATEGIES}
     assert plans == {
@@ -38,11 +38,11 @@ def test_the_published_layers():
         "gated": {8: low + high},
         "chunk-gated": {5: low, 11: high},
     }
-    for i in range(1, 7):  # the pairs that were tried
+    for i in range(1, 7):  # the published pairs
         assert plan_reads("chunk-gated", depth=12, general=12, layers=[i + 6, i]) == {i - 1: low, i + 5: high}
 
 
-def test_other_depths_go_by_proportion():
+def test_other_depths_are_proportional():
     assert plan_reads("single", depth=6, general=6) == {4: (6,)}
     assert plan_reads("gated", depth=24, general=12) == {17: tuple(range(1, 13))}
     assert plan_reads("chunk-gated", depth=6, general=6) == {2: (1, 2, 3), 5: (4, 5, 6)}
@@ -50,7 +50,10 @@ def test_other_depths_go_by_proportion():
     assert plan_reads("chunk-gated", depth=1, general=1) == {0: (1,)}
     assert plan_reads("multi", depth=4, general=12) == {0: (3,), 1: (6,), 2: (9,), 3: (12,)}
     assert plan_reads("multi", depth=12, general=4)[0] == (1,)
-    assert plan_reads("single", depth=12, general=12, layers=["6", "12"]) == {5: (12,), 11: (12,)}  # as typed
+    assert plan_reads("single", depth=12, general=12, layers=["6", "12"]) == {
+        5: (12,),
+        11: (12,),
+    }  # from the command line
     assert plan_reads("chunk-gated", depth=6, general=6, layers=["6/12", "12/12"]) == {2: (1, 2, 3), 5: (4, 5, 6)}
     assert plan_reads("single", depth=6, general=6, layers="9/12") == {4: (6,)}
     assert plan_reads("chunk-gated", depth=12, general=12, layers=[2, 4, 6]) == {
@@ -59,19 +62,19 @@ def test_other_depths_go_by_proportion():
 
 
 @pytest.mark.parametrize("layers", [0, 13, [12, 13], [-1], [2.5], ["six"], [True], ["0/12"], "13/12", "6/0"])
-def test_a_layer_that_is_not_there_is_refused(layers):
+def test_missing_layer_raises(layers):
     for strategy in STRATEGIES:
         with pytest.raises(BadInput, match=r"encoder\.layers.* from 1 to 12"):
             plan_reads(strategy, depth=12, general=12, layers=layers)
 
 
-def test_chunks_other_than_even_ones():
+def test_custom_chunks():
     plan = partial(plan_reads, "chunk-gated", depth=12, general=12)
     low, high = (1, 2, 3, 4), tuple(range(5, 13))
-    for asked in (["1-4", "5-12"], [list(low), list(high)], [["1-3", 4], ["5-8", "9-12"]], [low, "5/12-12/12"]):
-        assert plan(chunks=asked) == {5: low, 11: high}
+    for requested in (["1-4", "5-12"], [list(low), list(high)], [["1-3", 4], ["5-8", "9-12"]], [low, "5/12-12/12"]):
+        assert plan(chunks=requested) == {5: low, 11: high}
     assert plan(chunks=["1-6", "7-12"]) == plan()
-    assert plan(chunks=[[12, 1], 12]) == {5: (1, 12), 11: (12,)}  # neither apart nor all of them
+    assert plan(chunks=[[12, 1], 12]) == {5: (1, 12), 11: (12,)}  # chunks may overlap and leave layers out
     assert plan(chunks="1-3", layers=9) == {8: (1, 2, 3)}
     assert plan(chunks=[1, "2", 3], layers=[2, 4, 6]) == {1: (1,), 3: (2,), 5: (3,)}
     halves = plan_reads("chunk-gated", depth=6, general=6, chunks=["1/12-6/12", "7/12-12/12"])
@@ -81,14 +84,12 @@ def test_chunks_other_than_even_ones():
 @pytest.mark.parametrize(
     "chunk", [0, 13, [], [2.5], 2.5, "six", "6-1", "1-13", "0-3", "-3", "1-2-3", True, None, [[1]]]
 )
-def test_a_chunk_of_layers_that_are_not_there_is_refused(chunk):
-    with pytest.raises(
-        BadInput, match=r"encoder\.chunks.* from 1 to 12"
-    ):
+def test_invalid_chunk_raises(chunk):
+    with pytest.raises(BadInput, match=r"encoder\.chunks.* from 1 to 12"):
         plan_reads("chunk-gated", depth=12, general=12, chunks=["1-6", chunk])
 
 
-def test_the_released_states_are_those_that_go_into_a_layer():
+def test_legacy_states_are_layer_inputs():
     plans = {strategy: plan_reads(strategy, depth=12, general=12, states="legacy") for strategy in STRATEGIES}
     assert plans == {
         "single": {8: (11,)},
@@ -102,23 +103,23 @@ def test_the_released_states_are_those_that_go_into_a_layer():
     general = bert()
     second = GeneralEncoder(FrozenModule(general))
     with torch.no_grad():
-        (found,) = second.states(X, [0])
-        assert_close(found, general.embeddings(input_ids=X.ids))
+        (result,) = second.states(X, [0])
+        assert_close(result, general.embeddings(input_ids=X.ids))
 
 
-def test_kept_states_of_both_kinds_are_kept_apart():
-    kept = GeneralEncoder(FrozenModule(bert()), cache=1)
+def test_cached_states_of_both_kinds_are_separate():
+    saved = GeneralEncoder(FrozenModule(bert()), cache=1)
     reads = [plan_reads("multi", depth=4, general=4, states=states) for states in ("layers", "legacy")]
-    memories = [GeneralMemory(bert(seed=1), kept, each) for each in reads]
-    for _ in range(2):  # the second time from what is kept
+    memories = [GeneralMemory(bert(seed=1), saved, each) for each in reads]
+    for _ in range(2):  # the second time from the cache
         ours, released = (memory.memory_states(X).memory for memory in memories)
         for place in range(1, 4):
             assert_close(released[place], ours[place - 1])
         assert float((released[0] - ours[0]).abs().max()) > 1e-3
-    assert {key[0] for key in kept.frozen.cached} == {(1, 2, 3, 4), (0, 1, 2, 3)}
+    assert {key[0] for key in saved.frozen.cached} == {(1, 2, 3, 4), (0, 1, 2, 3)}
 
 
-def test_other_settings_that_mean_nothing_are_refused():
+def test_invalid_settings_raise():
     with pytest.raises(BadInput, match=r"encoder\.chunks.*chunk-gated"):
         plan_reads("gated", depth=12, general=12, chunks=["1-6", "7-12"])
     with pytest.raises(BadInput, match=r"encoder\.chunks has 3 chunks for 2"):
@@ -135,7 +136,7 @@ def test_other_settings_that_mean_nothing_are_refused():
         plan_reads("single", depth=12, general=12, source=13)
     with pytest.raises(BadInput, match=r"encoder\.source.*single"):
         plan_reads("gated", depth=12, general=12, source=3)
-    with pytest.raises(BadInput, match="3 .* 2 layers"):
+    with pytest.raises(BadInput, match=r"3 .* 2 layers"):
         plan_reads("chunk-gated", depth=12, general=2, layers=[1, 2, 3])
     with pytest.raises(BadInput, match="unknown strategy of a general memory 'chunked'"):
         plan_reads("chunked", depth=12, general=12)
@@ -143,7 +144,7 @@ def test_other_settings_that_mean_nothing_are_refused():
         Gate(4, init="ones")
 
 
-def test_a_gate_is_a_mean_of_layers_token_by_token():
+def test_gate_is_a_weighted_mean_per_token():
     torch.manual_seed(0)
     states = [torch.randn(2, 5, 8, dtype=torch.double, requires_grad=True) for _ in range(6)]
     gate = Gate(8).double()
@@ -155,21 +156,21 @@ def test_a_gate_is_a_mean_of_layers_token_by_token():
     scores = stacked @ gate.weight
     naive = (scores.softmax(-1)[..., None] * stacked).sum(-2)
     with_bias = ((scores + 3.0).softmax(-1)[..., None] * stacked).sum(-2)
-    found = gate(states)
-    assert_close(found, naive, rtol=1e-6, atol=1e-6)
-    assert_close(naive, with_bias)  # a bias has no effect, so there is none
+    result = gate(states)
+    assert_close(result, naive, rtol=1e-6, atol=1e-6)
+    assert_close(naive, with_bias)  # a bias has no effect
     assert [name for name, _ in gate.named_parameters()] == ["weight"]
-    weights = torch.randn_like(found)
+    weights = torch.randn_like(result)
     learned = [gate.weight, *states]
     for a, b in zip(
-        torch.autograd.grad((found * weights).sum(), learned),
+        torch.autograd.grad((result * weights).sum(), learned),
         torch.autograd.grad((naive * weights).sum(), learned),
         strict=True,
     ):
         assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_a_gate_of_zero_is_the_mean():
+def test_zero_gate_is_the_mean():
     states = [torch.randn(2, 5, 8) for _ in range(3)]
     assert_close(Gate(8, init="zero")(states), torch.stack(states).mean(0))
 
@@ -190,8 +191,8 @@ def test_every_strategy_with_every_attention(strategy, attention):
         recall = memory.memory_states(X)
     assert set(recall.memory) == set(reads)
     for place, sources in reads.items():
-        wanted = torch.stack([held[i] for i in sources]).mean(0)  # layers 1 to 4: 0 is what goes into the first
-        assert_close(recall.memory[place], wanted)
+        expected = torch.stack([held[i] for i in sources]).mean(0)  # layers 1 to 4: 0 is the input of the first
+        assert_close(recall.memory[place], expected)
         if attention == "gate":
             assert_close(recall.share[place].detach(), torch.zeros(2))
     out = memory(lambda: net(input_ids=X.ids, attention_mask=X.mask.long()).last_hidden_state, X)
@@ -200,23 +201,23 @@ def test_every_strategy_with_every_attention(strategy, attention):
     assert all(p.grad is None for p in general.parameters())
 
 
-def test_gates_and_masses_are_told_to_a_tape_in_evaluation_alone():
+def test_gates_and_masses_are_recorded_only_in_evaluation():
     net = bert(seed=1)
     memory = GeneralMemory(net, GeneralEncoder(FrozenModule(bert())), plan_reads("chunk-gated", depth=4, general=4))
 
-    def told(mode: bool):
+    def message(mode: bool):
         net.train(mode)
         memory.train(mode)
         with tape() as side:
             memory(lambda: net(input_ids=X.ids, attention_mask=X.mask.long()).last_hidden_state, X)
         return {name: [tuple(value.shape) for value in values] for name, values in side.items()}
 
-    assert told(False) == {"general/gate": [(2, 4, 2)] * 2, "general/mass": [(2, 2, 4)] * 2}
-    assert told(True) == {}
+    assert message(False) == {"general/gate": [(2, 4, 2)] * 2, "general/mass": [(2, 2, 4)] * 2}
+    assert message(True) == {}
 
 
-def test_networks_that_do_not_fit_are_refused():
-    with pytest.raises(BadInput, match="width 16 .* 32"):
+def test_incompatible_networks_raise():
+    with pytest.raises(BadInput, match=r"width 16 .* 32"):
         GeneralMemory(bert(), GeneralEncoder(FrozenModule(bert(width=16))), {0: (1,)})
     with pytest.raises(BadInput, match="causal"):
         GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(bert())), {0: (1,)})

@@ -1,4 +1,4 @@
-"""A key-value memory: its size, its start, its growth, and that growth changes nothing that was there."""
+"""Key-value memory: size, initialisation, reads and growth."""
 
 from __future__ import annotations
 
@@ -29,127 +29,127 @@ def features(rows: int = 4, width: int = 5) -> torch.Tensor:
 
 
 def count(width: int, *, keys: int, values: int, project: bool) -> int:
-    """With the published 1024 slots, 4 heads and keys 256 wide: `keys` and `values` are how many sets of them."""
+    """Count parameters with 1024 slots, 4 heads and key width 256; `keys` and `values` are numbers of sets."""
     queries = width * 4 * 256 + 4 * 256
     return queries + keys * 1024 * 256 + values * 1024 * width + (width * width + width if project else 0)
 
 
-def test_parameters_at_the_published_sizes():
+def test_published_sizes():
     sizes = {
         "keys by head": (KeyValueMemory(768), count(768, keys=4, values=1, project=False)),
         "4.8 million": (KeyValueMemory(768, **PUBLISHED), count(768, keys=1, values=4, project=True)),
     }
-    for made, wanted in sizes.values():
-        assert sum(p.numel() for p in made.parameters()) == wanted
-    assert [wanted for _, wanted in sizes.values()] == [2_622_464, 4_785_920]
+    for module, expected in sizes.values():
+        assert sum(p.numel() for p in module.parameters()) == expected
+    assert [expected for _, expected in sizes.values()] == [2_622_464, 4_785_920]
 
 
-def test_the_start_is_the_cited_one():
-    made = KeyValueMemory(64, slots=4000, heads=2, key_width=16)
-    keys, values = made.keys[0].detach(), made.values[0].detach()
+def test_initialisation():
+    module = KeyValueMemory(64, slots=4000, heads=2, key_width=16)
+    keys, values = module.keys[0].detach(), module.values[0].detach()
     assert float(keys.abs().max()) <= 16**-0.5
     assert float(keys.std()) == pytest.approx(16**-0.5 / math.sqrt(3), rel=0.02)
     assert float(values.std()) == pytest.approx(64**-0.5, rel=0.02)
-    assert float(made.query.weight.detach().abs().max()) <= 64**-0.5
+    assert float(module.query.weight.detach().abs().max()) <= 64**-0.5
 
 
 @pytest.mark.parametrize("options", [{}, PUBLISHED, {"top": 2, "mean": True, "similarity": "cosine"}, {"query": "mlp"}])
-def test_a_read_by_hand(options):
-    made, z = memory(temperature=0.5, **options), features()
+def test_read_equals_the_equation(options):
+    module, z = memory(temperature=0.5, **options), features()
     hidden = z
     if options.get("query") == "mlp":
-        hidden = torch.relu(made.query[0](z))
-    last = made.query[-1] if options.get("query") == "mlp" else made.query
-    asked = (hidden @ last.weight.T + last.bias).view(4, 2, 3)
+        hidden = torch.relu(module.query[0](z))
+    last = module.query[-1] if options.get("query") == "mlp" else module.query
+    requested = (hidden @ last.weight.T + last.bias).view(4, 2, 3)
     plain = {name: options[name] for name in ("top", "mean", "similarity") if name in options}
-    wanted = read(asked, made.keys[0], made.values[0], temperature=0.5, **plain).content
+    expected = read(requested, module.keys[0], module.values[0], temperature=0.5, **plain).content
     if options.get("project"):
-        wanted = wanted @ made.project.weight.T + made.project.bias
-    found = made.read(z)
-    assert_close(found.content, wanted)
-    assert found.content.shape == z.shape
-    assert_close(found.weights.sum(-1), torch.ones(4, 2))
+        expected = expected @ module.project.weight.T + module.project.bias
+    result = module.read(z)
+    assert_close(result.content, expected)
+    assert result.content.shape == z.shape
+    assert_close(result.weights.sum(-1), torch.ones(4, 2))
 
 
-def test_normalised_queries_keep_running_statistics_only_in_training():
-    made, z = memory(query_norm=True), features(8)
-    before = copy.deepcopy(made.state_dict())
-    made.eval().read(z)
-    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
-    alone = torch.cat([made.read(z[i : i + 1]).content for i in range(8)])
-    assert_close(alone, made.read(z).content)
-    made.train().read(z)
-    assert not torch.equal(made.query[1].running_mean, before["query.1.running_mean"])
+def test_query_norm_updates_statistics_only_in_training():
+    module, z = memory(query_norm=True), features(8)
+    before = copy.deepcopy(module.state_dict())
+    module.eval().read(z)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    alone = torch.cat([module.read(z[i : i + 1]).content for i in range(8)])
+    assert_close(alone, module.read(z).content)
+    module.train().read(z)
+    assert not torch.equal(module.query[1].running_mean, before["query.1.running_mean"])
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3), shared=st.booleans())
 @settings(max_examples=15, deadline=None)
-def test_growth_leaves_what_was_there(sizes, shared):
-    made, z = memory(keys_per_head=not shared, values_per_head=shared), features()
-    before = [made.read(z)]
-    kept = [p.detach().clone() for p in made.parameters()]
+def test_growth_does_not_change_old_segments(sizes, shared):
+    module, z = memory(keys_per_head=not shared, values_per_head=shared), features()
+    before = [module.read(z)]
+    saved = [p.detach().clone() for p in module.parameters()]
     for domain, slots in enumerate(sizes, start=1):
-        new = made.grow(slots, domain=domain)
-        mine = {id(p) for p in made.parameters()}
+        new = module.grow(slots, domain=domain)
+        actual = {id(p) for p in module.parameters()}
         assert len(new) == 2
-        assert all(id(p) in mine and p.requires_grad for p in new)
-        before.append(made.read(z))
-    assert made.slots == 6 + sum(sizes)
-    assert made.owner.tolist() == [0] * 6 + [d for d, n in enumerate(sizes, start=1) for _ in range(n)]
+        assert all(id(p) in actual and p.requires_grad for p in new)
+        before.append(module.read(z))
+    assert module.slots == 6 + sum(sizes)
+    assert module.owner.tolist() == [0] * 6 + [d for d, n in enumerate(sizes, start=1) for _ in range(n)]
     for segments, then in enumerate(before, start=1):
-        now = made.read(z, segments=segments)
+        now = module.read(z, segments=segments)
         assert torch.equal(now.content, then.content)
         assert torch.equal(now.weights, then.weights)
     assert not torch.equal(before[0].content, before[-1].content)
-    ids = {id(p) for p in (*made.keys[1:], *made.values[1:])}
-    for then, now in zip(kept, [p for p in made.parameters() if id(p) not in ids], strict=True):
+    ids = {id(p) for p in (*module.keys[1:], *module.values[1:])}
+    for then, now in zip(saved, [p for p in module.parameters() if id(p) not in ids], strict=True):
         assert torch.equal(then, now)
 
 
-def test_the_weights_of_a_grown_memory_load_into_a_fresh_one():
-    made, z = memory(), features()
-    made.grow(3, domain=4)
-    made.grow(2, domain=7)
+def test_grown_weights_load_into_a_new_memory():
+    module, z = memory(), features()
+    module.grow(3, domain=4)
+    module.grow(2, domain=7)
     fresh = KeyValueMemory(5, **SMALL)
-    fresh.load_state_dict(made.state_dict())
-    assert torch.equal(fresh.read(z).content, made.read(z).content)
+    fresh.load_state_dict(module.state_dict())
+    assert torch.equal(fresh.read(z).content, module.read(z).content)
     assert fresh.owner.tolist() == [0] * 6 + [4] * 3 + [7] * 2
     inside = torch.nn.ModuleDict({"a": torch.nn.ModuleList([KeyValueMemory(5, **SMALL)])})
-    inside.load_state_dict({f"a.0.{name}": value for name, value in made.state_dict().items()})
-    assert torch.equal(inside["a"][0].read(z).content, made.read(z).content)
+    inside.load_state_dict({f"a.0.{name}": value for name, value in module.state_dict().items()})
+    assert torch.equal(inside["a"][0].read(z).content, module.read(z).content)
 
 
-def test_a_frozen_memory_stays_frozen_when_it_is_loaded_grown():
-    made = memory()
-    made.grow(3, domain=1)
+def test_frozen_memory_stays_frozen_after_loading_grown_weights():
+    module = memory()
+    module.grow(3, domain=1)
     fresh = memory().requires_grad_(False)
-    fresh.load_state_dict(made.state_dict())
+    fresh.load_state_dict(module.state_dict())
     assert not any(p.requires_grad for p in fresh.parameters())
 
 
-def test_a_copy_shares_nothing_and_still_makes_room():
-    made, z = memory(), features()
-    other = copy.deepcopy(made)
-    grown = copy.deepcopy(made)
+def test_copy_is_independent_and_can_load_grown_weights():
+    module, z = memory(), features()
+    other = copy.deepcopy(module)
+    grown = copy.deepcopy(module)
     grown.grow(2, domain=1)
     other.load_state_dict(grown.state_dict())
-    assert (other.slots, made.slots) == (8, 6)
+    assert (other.slots, module.slots) == (8, 6)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    assert bool(made.read(z).content.any())
+    assert bool(module.read(z).content.any())
 
 
-def test_gradients_reach_everything():
-    made = memory(**PUBLISHED, query="mlp")
-    made.grow(2, domain=1)
-    made.read(features()).content.square().sum().backward()
-    for name, parameter in made.named_parameters():
+def test_gradients_reach_all_parameters():
+    module = memory(**PUBLISHED, query="mlp")
+    module.grow(2, domain=1)
+    module.read(features()).content.square().sum().backward()
+    for name, parameter in module.named_parameters():
         assert float(parameter.grad.abs().sum()) > 0, name
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"slots": 0}, "at least 1"),
         ({"top": 0}, "at least 1"),
@@ -158,11 +158,11 @@ def test_gradients_reach_everything():
         ({"query": "linar"}, "did you mean 'linear'"),
     ],
 )
-def test_bad_input(options, said):
-    with pytest.raises(BadInput, match=said):
+def test_bad_input(options, message):
+    with pytest.raises(BadInput, match=message):
         memory(**options)
 
 
-def test_a_memory_grows_by_something():
+def test_growth_needs_a_slot():
     with pytest.raises(BadInput, match="at least one slot"):
         memory().grow(0, domain=1)

@@ -1,4 +1,4 @@
-"""Memories as necks, on features and inside a transformer: what share 0 and 1 give, what is learned, what is kept."""
+"""Memories as necks, on features and inside a transformer."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def neck(width: int = 5, **options):
 
 
 def inside(family, place, folder, **options) -> tuple[Model, Model, object]:
-    """The plain model, the same with a memory inside, and examples."""
+    """Return the plain model, the model with a memory inside, and examples."""
     plain, x = transformer(family, folder)
     body, _ = transformer(family, folder)
-    made, head = neck(plain.width, place=place, **options), nn.Linear(plain.width, 2)
-    return Model(plain, nn.Identity(), head).eval(), Model(body, made, head).eval(), x
+    module, head = neck(plain.width, place=place, **options), nn.Linear(plain.width, 2)
+    return Model(plain, nn.Identity(), head).eval(), Model(body, module, head).eval(), x
 
 
-def test_share_none_half_and_all():
+def test_share_interpolates():
     assert neck(share=0.0)(Z) is Z
     everything = neck(share=1.0)
     content = everything.fused.memory.read(Z).content
@@ -45,17 +45,17 @@ def test_share_none_half_and_all():
     assert_close(neck(share=0.3)(Z), 0.7 * Z + 0.3 * content)
 
 
-def test_states_of_any_shape_are_read_one_by_one():
-    made, states = neck().fused, torch.randn(3, 2, 5, generator=torch.Generator().manual_seed(1))
-    assert_close(made(states)[1, 1], made(states[1, 1][None])[0])
-    assert made(states.transpose(0, 1)).shape == (2, 3, 5)
-    assert_close(made(states.transpose(0, 1)), made(states).transpose(0, 1))
+def test_states_of_any_shape():
+    module, states = neck().fused, torch.randn(3, 2, 5, generator=torch.Generator().manual_seed(1))
+    assert_close(module(states)[1, 1], module(states[1, 1][None])[0])
+    assert module(states.transpose(0, 1)).shape == (2, 3, 5)
+    assert_close(module(states.transpose(0, 1)), module(states).transpose(0, 1))
 
 
-def test_the_tape_tells_what_was_read():
-    made = neck(top=2)
+def test_reads_are_recorded():
+    module = neck(top=2)
     with tape() as side:
-        fused = made(Z)
+        fused = module(Z)
     assert {name: value[0].shape for name, value in side.items()} == {
         "memory/content": (4, 5),
         "memory/weights": (4, 2, 2),
@@ -72,31 +72,31 @@ def test_effective_slots():
     even, one = torch.full((3, 2, 8), 1 / 8), torch.eye(8)[[2, 2, 2]][:, None].expand(3, 2, 8)
     assert float(effective_slots(even)) == pytest.approx(8)
     assert float(effective_slots(one)) == pytest.approx(1)
-    spread = torch.eye(8)[:4, None]  # each example reads a slot of its own
+    spread = torch.eye(8)[:4, None]  # every example reads another slot
     assert float(effective_slots(spread)) == pytest.approx(4)
 
 
 @pytest.mark.parametrize(("family", "place"), INSIDE)
-def test_inside_a_transformer_share_zero_is_the_plain_one(family, place, tmp_path):
-    plain, made, x = inside(family, place, tmp_path, share=0.0)
-    assert sum(isinstance(part, MemoryBlend) for part in made.modules()) == (1 if place == "tokens" else 3)
-    assert torch.equal(made(x), plain(x))
+def test_zero_share_inside_a_transformer_equals_the_plain_one(family, place, tmp_path):
+    plain, module, x = inside(family, place, tmp_path, share=0.0)
+    assert sum(isinstance(part, MemoryBlend) for part in module.modules()) == (1 if place == "tokens" else 3)
+    assert torch.equal(module(x), plain(x))
 
 
 @pytest.mark.parametrize(("family", "place"), INSIDE)
-def test_inside_a_transformer_it_changes_the_outputs_and_learns(family, place, tmp_path):
-    plain, made, x = inside(family, place, tmp_path)
-    assert float((made(x) - plain(x)).detach().abs().max()) > 1e-3
-    parts = [part for part in made.modules() if isinstance(part, MemoryBlend)]
+def test_memory_inside_a_transformer_is_trained(family, place, tmp_path):
+    plain, module, x = inside(family, place, tmp_path)
+    assert float((module(x) - plain(x)).detach().abs().max()) > 1e-3
+    parts = [part for part in module.modules() if isinstance(part, MemoryBlend)]
     memory = [p for part in parts for p in part.parameters()]
-    assert len({id(p) for p in memory}) == 4 * len(parts)  # every layer has a memory of its own
-    others = {id(p) for p in made.parameters()} - {id(p) for p in memory} - {id(p) for p in made.head.parameters()}
-    for p in made.parameters():
+    assert len({id(p) for p in memory}) == 4 * len(parts)  # one memory per layer
+    others = {id(p) for p in module.parameters()} - {id(p) for p in memory} - {id(p) for p in module.head.parameters()}
+    for p in module.parameters():
         p.requires_grad_(id(p) not in others)
-    optimizer, losses = torch.optim.Adam(made.trainable_parameters(), lr=0.02), []
+    optimizer, losses = torch.optim.Adam(module.trainable_parameters(), lr=0.02), []
     for _ in range(40):
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(made(x), LABELS)
+        loss = nn.functional.cross_entropy(module(x), LABELS)
         loss.backward()
         assert all(bool(p.grad.any()) for p in memory)
         optimizer.step()
@@ -105,49 +105,49 @@ def test_inside_a_transformer_it_changes_the_outputs_and_learns(family, place, t
 
 
 @pytest.mark.parametrize(("family", "place"), INSIDE)
-def test_a_copy_shares_nothing(family, place, tmp_path):
-    _, made, x = inside(family, place, tmp_path)
-    other, before = copy.deepcopy(made), made(x)
+def test_copy_is_independent(family, place, tmp_path):
+    _, module, x = inside(family, place, tmp_path)
+    other, before = copy.deepcopy(module), module(x)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    assert torch.equal(made(x), before)
+    assert torch.equal(module(x), before)
     assert sum(isinstance(part, MemoryBlend) for part in other.modules()) == (1 if place == "tokens" else 3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"place": "tokens"}, {"place": "layers", "top": 2}], ids=str)
 @pytest.mark.parametrize("family", ["bert", "vit"])
-def test_a_model_folder_gives_the_same_predictions(family, settings, tmp_path):
+def test_saved_and_loaded_model_is_equal(family, settings, tmp_path):
     check_folder(family, tmp_path, {"neck": "memory", **{f"neck.{k}": v for k, v in {**SMALL, **settings}.items()}})
 
 
 @pytest.mark.parametrize("family", ["bert", "vit"])
-def test_one_more_layer_is_in_the_folder_too(family, tmp_path):
+def test_extra_layer_is_saved(family, tmp_path):
     check_folder(family, tmp_path, {"neck": "layer"})
 
 
 def check_folder(family: str, folder, settings: dict) -> None:
-    """Train a little, save, load, and compare with what it was and with a model that has no such neck."""
-    chance = np.random.default_rng(0)
+    """Train, save, load, and compare with the saved model and with a model without this neck."""
+    rng = np.random.default_rng(0)
     if family == "bert":
         encoder = f"hf:{tiny_bert(folder / 'tiny')}"
-        x: object = [" ".join(chance.choice(["good", "bad", "film", "the"], size=4)) for _ in range(24)]
+        x: object = [" ".join(rng.choice(["good", "bad", "film", "the"], size=4)) for _ in range(24)]
     else:
         encoder = f"vit:{tiny_vit(folder / 'tiny')}"
-        x = chance.integers(0, 255, (24, 3, 16, 16), dtype=np.uint8)
+        x = rng.integers(0, 255, (24, 3, 16, 16), dtype=np.uint8)
     y, d = np.arange(24) % 2, np.repeat(["a", "b"], 12)
-    made = DomainClassifier(encoder=encoder, tune="full", steps=6, batch=4, settings=settings).fit(x, y, domains=d)
-    again = DomainClassifier.from_pretrained(made.save_pretrained(folder / "model"))
-    np.testing.assert_array_equal(again.predict_proba(x), made.predict_proba(x))
+    module = DomainClassifier(encoder=encoder, tune="full", steps=6, batch=4, settings=settings).fit(x, y, domains=d)
+    again = DomainClassifier.from_pretrained(module.save_pretrained(folder / "model"))
+    np.testing.assert_array_equal(again.predict_proba(x), module.predict_proba(x))
     plain = DomainClassifier(encoder=encoder, tune="full", steps=6, batch=4).fit(x, y, domains=d)
-    assert np.abs(plain.predict_proba(x) - made.predict_proba(x)).max() > 1e-6  # calibration flattens both
+    assert np.abs(plain.predict_proba(x) - module.predict_proba(x)).max() > 1e-6  # calibration flattens both
 
 
-def test_a_memory_inside_cannot_be_trained_on_kept_features(tmp_path):
+def test_memory_inside_a_transformer_needs_a_live_encoder(tmp_path):
     for settings in ({"neck": "memory", "neck.place": "tokens"}, {"neck": "layer"}):
-        made = DomainClassifier(encoder=f"hf:{tiny_bert(tmp_path / 'tiny')}", tune="frozen", settings=settings)
+        module = DomainClassifier(encoder=f"hf:{tiny_bert(tmp_path / 'tiny')}", tune="frozen", settings=settings)
         with pytest.raises(BadInput, match="kept features of a frozen encoder, have no layers"):
-            made.fit(["good", "bad"] * 4, [0, 1] * 4, domains=["a", "b"] * 4)
+            module.fit(["good", "bad"] * 4, [0, 1] * 4, domains=["a", "b"] * 4)
     live = DomainClassifier(
         encoder=f"hf:{tiny_bert(tmp_path / 'tiny')}", tune="frozen", cache=False, steps=2, settings=settings
     )
@@ -155,9 +155,9 @@ def test_a_memory_inside_cannot_be_trained_on_kept_features(tmp_path):
     assert live.record_.cost["learning_parameters"] > 0
 
 
-def test_frozen_slots_learn_nothing():
-    made = neck(frozen=True)
-    assert not any(p.requires_grad for p in made.parameters())
+def test_frozen_memory_is_not_trained():
+    module = neck(frozen=True)
+    assert not any(p.requires_grad for p in module.parameters())
     model = Model(Features(inputs=5), neck(frozen=True, query_norm=True), nn.Linear(5, 2)).train()
     before = copy.deepcopy(model.neck.state_dict())
     model(Z)

@@ -1,4 +1,4 @@
-"""A product-key memory reads exactly what a search through all its slots would read."""
+"""Product-key memory compared with an exhaustive search."""
 
 import pytest
 import torch
@@ -17,11 +17,11 @@ def small(**settings):
 
 
 def by_search(memory, z, top):
-    """Every slot has a score; the best are read one by one."""
-    asked = memory.query(z).view(len(z), 2, memory.heads, memory.half_width)
+    """Score every slot and read the best ones."""
+    requested = memory.query(z).view(len(z), 2, memory.heads, memory.half_width)
     content, slots = torch.zeros_like(z), []
     for h in range(memory.heads):
-        first, second = (asked[:, i, h] @ memory.keys[i, h].T for i in range(2))  # (b, n) both
+        first, second = (requested[:, i, h] @ memory.keys[i, h].T for i in range(2))  # (b, n) both
         scores = (first[:, :, None] + second[:, None]).flatten(1)  # (b, m)
         best, chosen = scores.topk(top, dim=-1)
         content = content + (best.softmax(dim=-1)[..., None] * memory.values[chosen]).sum(dim=1)
@@ -33,26 +33,26 @@ def by_search(memory, z, top):
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=str)
 @pytest.mark.parametrize("top", [1, 4, 9])
 @pytest.mark.parametrize("query", ["linear", "mlp"])
-def test_it_reads_what_a_search_reads(dtype, close, top, query, device):
+def test_read_equals_exhaustive_search(dtype, close, top, query, device):
     memory = small(top=top, query=query).to(device, dtype)
     z = torch.randn(B, WIDTH, dtype=dtype, device=device, requires_grad=True)
-    found, (content, slots) = memory.read(z), by_search(memory, z, top)
-    assert found.slots is not None
-    assert torch.equal(found.slots.sort().values, slots.sort().values)
-    torch.testing.assert_close(found.content, content, rtol=close, atol=close)
-    torch.testing.assert_close(found.weights.sum(-1), torch.ones(B, 3, dtype=found.weights.dtype, device=device))
+    result, (content, slots) = memory.read(z), by_search(memory, z, top)
+    assert result.slots is not None
+    assert torch.equal(result.slots.sort().values, slots.sort().values)
+    torch.testing.assert_close(result.content, content, rtol=close, atol=close)
+    torch.testing.assert_close(result.weights.sum(-1), torch.ones(B, 3, dtype=result.weights.dtype, device=device))
     probe = torch.randn_like(content)
     learned = (z, *memory.parameters())
-    for mine, theirs in zip(
-        torch.autograd.grad(found.content, learned, probe), torch.autograd.grad(content, learned, probe), strict=True
+    for actual, reference in zip(
+        torch.autograd.grad(result.content, learned, probe), torch.autograd.grad(content, learned, probe), strict=True
     ):
-        torch.testing.assert_close(mine, theirs, rtol=10 * close, atol=10 * close)
+        torch.testing.assert_close(actual, reference, rtol=10 * close, atol=10 * close)
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("n", "k"), [(40, 32), (33, 7), (64, 1), (5, 5)])
-def test_the_best_pairs_are_the_best_and_none_comes_twice(n, k, dtype, device):
+def test_best_pairs_are_best_and_unique(n, k, dtype, device):
     scores = torch.randn(2, 50, n, device=device).to(dtype)  # in bf16 many are equal
     places = best_pairs(scores, k)
     every = (scores[0].float()[:, :, None] + scores[1].float()[:, None]).flatten(1)
@@ -61,7 +61,7 @@ def test_the_best_pairs_are_the_best_and_none_comes_twice(n, k, dtype, device):
     assert all(len(set(row)) == k for row in chosen.tolist())
 
 
-def test_bf16_reads_the_same_up_to_rounding():
+def test_bf16_is_close():
     memory, z = small(top=9, slots=81), torch.randn(B, WIDTH)
     wide = memory.read(z).content
     narrow = memory.to(torch.bfloat16).read(z.to(torch.bfloat16)).content
@@ -69,7 +69,7 @@ def test_bf16_reads_the_same_up_to_rounding():
     torch.testing.assert_close(narrow.float(), wide, rtol=0.05, atol=0.05)
 
 
-def test_reading_is_pure_and_independent_of_the_batch():
+def test_read_is_pure_and_independent_of_the_batch():
     memory, z = small(query_norm=True).eval(), torch.randn(B, WIDTH)
     before = {name: value.clone() for name, value in memory.state_dict().items()}
     together = memory.read(z).content
@@ -77,27 +77,27 @@ def test_reading_is_pure_and_independent_of_the_batch():
     assert all(torch.equal(value, before[name]) for name, value in memory.state_dict().items())
 
 
-def test_queries_are_normalised_over_the_batch_in_training():
+def test_queries_are_normalised_in_training():
     memory = small(query_norm=True)
     memory.read(5 + 3 * torch.randn(64, WIDTH))
     assert memory.query[1].running_mean.abs().sum() > 0
 
 
-def test_only_the_rows_that_were_read_learn_and_the_gradient_may_be_sparse():
+def test_only_read_rows_get_gradients():
     z = torch.randn(B, WIDTH)
     grads = []
     for sparse in (False, True):
         memory = small(sparse=sparse)
-        found = memory.read(z)
-        found.content.square().sum().backward()
-        assert found.slots is not None
+        result = memory.read(z)
+        result.content.square().sum().backward()
+        assert result.slots is not None
         grads.append(memory.values.grad)
-        assert torch.equal(grads[-1].to_dense().any(dim=1).nonzero().flatten(), found.slots.unique())
+        assert torch.equal(grads[-1].to_dense().any(dim=1).nonzero().flatten(), result.slots.unique())
     assert grads[1].is_sparse
     torch.testing.assert_close(grads[1].to_dense(), grads[0])
 
 
-def test_it_begins_as_published():
+def test_initialisation():
     memory = ProductKeyMemory(400, slots=10_000, key_width=128)
     assert memory.keys.shape == (2, 4, 100, 64)
     assert 0.12 < memory.keys.abs().max() <= 1 / 8
@@ -105,7 +105,7 @@ def test_it_begins_as_published():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"slots": 80}, "slots.*80.*81"),
         ({"slots": 0}, "square"),
@@ -116,12 +116,12 @@ def test_it_begins_as_published():
     ],
     ids=str,
 )
-def test_what_cannot_be_is_said_in_a_sentence(settings, said):
-    with pytest.raises(BadInput, match=said):
+def test_invalid_settings_raise(settings, message):
+    with pytest.raises(BadInput, match=message):
         small(**settings)
 
 
-def test_as_a_neck_it_is_the_features_at_share_0_and_learns_beside_them():
+def test_neck_interpolates():
     z = torch.randn(B, WIDTH)
     given = {"slots": 81, "key_width": 8, "top": 4}
     neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.0})

@@ -1,4 +1,4 @@
-"""The ring of examples: the newest are there in any cut of the batches, and only what was written is seen."""
+"""The queue contains the newest examples for any batch sizes, and masks empty rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from holdfast.nn.memory.read import Writable
 
 
 def examples(start: int, count: int):
-    """Numbered rows, so that each can be told from the others, and labels by their number."""
+    """Return numbered, distinguishable rows and their labels."""
     number = torch.arange(start, start + count)
     return torch.stack([number, -number], dim=1).float(), number % 5
 
 
 @given(rows=st.integers(1, 9), sizes=st.lists(st.integers(0, 25), max_size=8))
-def test_it_holds_the_newest_whatever_the_sizes(rows, sizes):
+def test_contains_the_newest_rows(rows, sizes):
     queue, newest, start = Queue(rows, 2, 5), deque(maxlen=rows), 0
     for size in sizes:
         features, labels = examples(start, size)
@@ -39,7 +39,7 @@ def test_it_holds_the_newest_whatever_the_sizes(rows, sizes):
     assert queue.mask_bias()[~queue.seen].eq(-torch.inf).all()
 
 
-def test_it_wraps_around_at_the_oldest():
+def test_wraps_around():
     queue = Queue(5, 2, 5)
     for start in (0, 3, 6):
         queue.write(*examples(start, 3))
@@ -47,7 +47,7 @@ def test_it_wraps_around_at_the_oldest():
     assert int(queue.at) == 4
 
 
-def test_what_is_written_is_a_copy_without_gradient():
+def test_writes_copy_without_gradient():
     queue = Queue(4, 2, 5)
     features = torch.ones(2, 2, requires_grad=True)
     queue.write(features * 2, torch.tensor([1, 2]))
@@ -58,7 +58,7 @@ def test_what_is_written_is_a_copy_without_gradient():
     assert isinstance(queue, Writable)
 
 
-def test_state_goes_on_where_it_was():
+def test_state_dict_restores_the_position():
     queue, other = Queue(5, 2, 5), Queue(5, 2, 5)
     queue.write(*examples(0, 3))
     other.load_state_dict(queue.state_dict())
@@ -69,7 +69,7 @@ def test_state_goes_on_where_it_was():
     assert set(queue.state_dict()) == {"features", "labels", "seen", "at"}
 
 
-def test_noise_is_drawn_seen_and_never_written():
+def test_noise_is_never_written():
     torch.manual_seed(0)
     queue = Queue(50, 2, 3, noise=True)
     assert bool(queue.seen.all())
@@ -81,6 +81,6 @@ def test_noise_is_drawn_seen_and_never_written():
     assert int(queue.at) == 0
 
 
-def test_it_needs_a_row():
-    with pytest.raises(BadInput, match="row.*0"):
+def test_needs_a_row():
+    with pytest.raises(BadInput, match=r"row.*0"):
         Queue(0, 2, 3)

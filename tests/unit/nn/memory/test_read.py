@@ -15,14 +15,14 @@ from holdfast.core.errors import BadInput
 from holdfast.nn.memory.read import SIMILARITIES, read, scores
 
 B, HEADS, SLOTS, KEY, WIDTH = 3, 2, 7, 4, 5
-LAYOUTS = [(keys, values) for keys in (True, False) for values in (True, False)]  # one set a head, or shared
+LAYOUTS = [(keys, values) for keys in (True, False) for values in (True, False)]  # one set per head, or shared
 
 
 def parts(keys_per_head: bool, values_per_head: bool, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=chance, dtype=torch.float64).requires_grad_()
+        return torch.randn(*shape, generator=rng, dtype=torch.float64).requires_grad_()
 
     keys = draw(HEADS, SLOTS, KEY) if keys_per_head else draw(SLOTS, KEY)
     values = draw(HEADS, SLOTS, WIDTH) if values_per_head else draw(SLOTS, WIDTH)
@@ -37,7 +37,7 @@ def met(query: list[float], key: list[float], similarity: str) -> float:
 
 
 def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, mean=False, seen=None):
-    """One example, one head, one slot at a time: the content, and by example and head {slot: weight}."""
+    """Read one example, head and slot at a time; return the content and {slot: weight} per example and head."""
     content, weights = torch.zeros(B, WIDTH, dtype=torch.float64), []
     for i in range(B):
         for h in range(HEADS):
@@ -65,27 +65,27 @@ def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, m
     seed=st.integers(0, 99),
 )
 @settings(max_examples=25, deadline=None)
-def test_it_is_the_naive_loop(keys_per_head, values_per_head, similarity, temperature, top, mean, seen, seed):
+def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, temperature, top, mean, seen, seed):
     query, keys, values = (t.detach() for t in parts(keys_per_head, values_per_head, seed))
     mask = None if seen is None else torch.tensor(seen)
     options = {"similarity": similarity, "temperature": temperature, "top": top, "mean": mean, "seen": mask}
-    found = read(query, keys, values, **options)
+    result = read(query, keys, values, **options)
     content, weights = naive(query, keys, values, **options)
-    assert_close(found.content, content)
-    assert_close(found.weights.sum(-1), torch.ones(B, HEADS, dtype=torch.float64))
+    assert_close(result.content, content)
+    assert_close(result.weights.sum(-1), torch.ones(B, HEADS, dtype=torch.float64))
     chosen = top is not None and top < SLOTS
-    assert (found.slots is not None) == chosen
-    for place, wanted in enumerate(weights):
+    assert (result.slots is not None) == chosen
+    for place, expected in enumerate(weights):
         i, h = divmod(place, HEADS)
-        slots = found.slots[i, h].tolist() if chosen else range(SLOTS)
-        got = {m: float(w) for m, w in zip(slots, found.weights[i, h], strict=True) if float(w) > 0}
-        assert got == pytest.approx(wanted)
+        slots = result.slots[i, h].tolist() if chosen else range(SLOTS)
+        got = {m: float(w) for m, w in zip(slots, result.weights[i, h], strict=True) if float(w) > 0}
+        assert got == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("top", [None, 3])
 @pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
-def test_both_derivatives(keys_per_head, values_per_head, top, similarity):
+def test_gradcheck(keys_per_head, values_per_head, top, similarity):
     seen = torch.tensor([True] * 5 + [False] * 2)
 
     def content(*tensors: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ def test_both_derivatives(keys_per_head, values_per_head, top, similarity):
 
 
 @pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
-def test_all_slots_chosen_is_the_dense_read(keys_per_head, values_per_head):
+def test_top_of_all_slots_equals_the_dense_read(keys_per_head, values_per_head):
     tensors = parts(keys_per_head, values_per_head)
     dense, every = read(*tensors), read(*tensors, top=SLOTS)
     assert every.slots is None
@@ -105,24 +105,24 @@ def test_all_slots_chosen_is_the_dense_read(keys_per_head, values_per_head):
     assert torch.equal(dense.weights, every.weights)
 
 
-def test_slots_that_are_not_seen_get_no_weight_and_no_gradient():
+def test_masked_slots_get_no_weight_and_no_gradient():
     query, keys, values = parts(True, False)
     seen = torch.tensor([True, False, True, True, False, True, True])
-    found = read(query, keys, values, seen=seen)
-    found.content.square().sum().backward()
-    assert bool((found.weights[..., ~seen] == 0).all())
+    result = read(query, keys, values, seen=seen)
+    result.content.square().sum().backward()
+    assert bool((result.weights[..., ~seen] == 0).all())
     for grad in (keys.grad[:, ~seen], values.grad[~seen]):
         assert bool((grad == 0).all())
     fewer = read(query, keys[:, seen], values[seen])
-    assert_close(found.content, fewer.content)
+    assert_close(result.content, fewer.content)
 
 
-def test_shared_keys_are_those_of_every_head():
+def test_shared_keys():
     query, keys, _ = parts(False, False)
     assert scores(query, keys).shape == (HEADS, B, SLOTS)
     assert_close(scores(query, keys), scores(query, keys.expand(HEADS, -1, -1)))
 
 
-def test_an_unknown_similarity():
+def test_unknown_similarity_raises():
     with pytest.raises(BadInput, match="did you mean 'cosine'"):
         read(*parts(True, False), similarity="cosin")

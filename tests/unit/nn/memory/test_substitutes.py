@@ -1,4 +1,4 @@
-"""Another text for each text: the same whenever it is seen, never itself, and cut to the text's own tokens."""
+"""Substitute texts are deterministic, never the text itself, and cut to its length."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from holdfast.nn.memory.substitutes import POOL, SubstituteTexts, distinct_texts
 
 
 def texts(count: int, seed: int = 0) -> Tokens:
-    chance = torch.Generator().manual_seed(seed)
-    sizes = torch.randint(3, 9, (count,), generator=chance)
+    rng = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(3, 9, (count,), generator=rng)
     mask = torch.arange(8) < sizes[:, None]
-    return Tokens(torch.randint(5, 90, (count, 8), generator=chance).where(mask, 1), mask)
+    return Tokens(torch.randint(5, 90, (count, 8), generator=rng).where(mask, 1), mask)
 
 
-def test_it_depends_on_the_text_alone():
+def test_substitute_depends_only_on_the_text():
     others, x = SubstituteTexts(texts(20)), texts(50, seed=1)
     together = others.replacements(x)
     assert len({tuple(row) for row in together.ids.tolist()}) > 10
@@ -29,16 +29,16 @@ def test_it_depends_on_the_text_alone():
         assert torch.equal(others.replacements(inputs.take(x, [i])).ids[0], together.ids[i])
 
 
-def test_no_text_is_given_itself_not_with_some_words_hidden_either():
+def test_text_is_never_its_own_substitute():
     pool = texts(30)
     others = SubstituteTexts(pool)
     for ids in (pool.ids, torch.where(torch.arange(8) == 1, 4, pool.ids)):
-        found = others.replacements(Tokens(ids, pool.mask))
-        same = ((found.ids == pool.ids) & pool.mask).sum(1) * 2 > pool.mask.sum(1)
-        assert not bool((same & (found.mask.sum(1) == pool.mask.sum(1))).any())
+        result = others.replacements(Tokens(ids, pool.mask))
+        same = ((result.ids == pool.ids) & pool.mask).sum(1) * 2 > pool.mask.sum(1)
+        assert not bool((same & (result.mask.sum(1) == pool.mask.sum(1))).any())
 
 
-def test_states_are_cut_or_filled_up():
+def test_states_are_cut_or_padded():
     states = torch.randn(2, 5, 3)
     assert torch.equal(fit_length(states, 4), states[:, :4])
     assert torch.equal(fit_length(states, 7)[:, :5], states)
@@ -46,18 +46,18 @@ def test_states_are_cut_or_filled_up():
     assert fit_length(torch.ones(2, 5, dtype=torch.bool), 7).tolist() == [[True] * 5 + [False] * 2] * 2
 
 
-def test_a_pool_is_drawn_from_examples_of_any_task():
+def test_pool_from_examples_of_any_task():
     torch.manual_seed(0)
-    found = distinct_texts([f"text {i % 100}" for i in range(300)])
-    assert len(found) == len(set(found)) == POOL
+    result = distinct_texts([f"text {i % 100}" for i in range(300)])
+    assert len(result) == len(set(result)) == POOL
     assert sorted(distinct_texts([Sentence(["a", "b"], [0, 1]), Sentence(["c"])])) == ["a b", "c"]
-    asked = [Question("it was good", "how ?"), Question("it was bad", "how ?")]
-    assert sorted(distinct_texts(asked)) == [("how ?", "it was bad"), ("how ?", "it was good")]
+    requested = [Question("it was good", "how ?"), Question("it was bad", "how ?")]
+    assert sorted(distinct_texts(requested)) == [("how ?", "it was bad"), ("how ?", "it was good")]
     with pytest.raises(BadInput, match=r"encoder\.memory=other"):
         distinct_texts(["a", "a"])
 
 
-def test_a_folder_brings_it_back(tmp_path):
+def test_saved_and_loaded(tmp_path):
     others = SubstituteTexts(texts(6))
     others.save(tmp_path)
     again = SubstituteTexts.load(tmp_path)

@@ -1,4 +1,4 @@
-"""The support set: what is kept of what is offered, and that classes take turns."""
+"""Support set and balanced sampling."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.nn.memory.queue import Support, balanced_sample
 
 
 def offered(labels, size):
-    """Rows that carry their number and label, in lots of this size."""
+    """Yield batches of this size of rows that contain their number and label."""
     rows = torch.stack([torch.arange(len(labels)), torch.tensor(labels)], dim=1).float()
     return list(zip(rows.split(size), torch.tensor(labels).split(size), strict=True))
 
 
-def test_rows_replace_what_was_held():
+def test_replace():
     support = Support(4, 2)
     assert support.mask_bias().eq(-torch.inf).all()
     support.replace(torch.ones(3, 2))
@@ -31,22 +31,22 @@ def test_rows_replace_what_was_held():
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_classes_take_turns_however_the_rows_come(size):
+def test_classes_take_turns(size):
     torch.manual_seed(0)
-    labels = [0] * 60 + [1] * 30 + [2] * 10  # class by class, as a sorted file has them
-    found = balanced_sample(offered(labels, size), 24)
-    assert Counter(found[:, 1].tolist()) == {0: 8, 1: 8, 2: 8}
-    assert len(set(found[:, 0].tolist())) == 24
+    labels = [0] * 60 + [1] * 30 + [2] * 10  # sorted by class
+    result = balanced_sample(offered(labels, size), 24)
+    assert Counter(result[:, 1].tolist()) == {0: 8, 1: 8, 2: 8}
+    assert len(set(result[:, 0].tolist())) == 24
 
 
-def test_a_class_that_runs_out_gives_its_turns_to_the_others():
+def test_exhausted_class_passes_its_turns_on():
     torch.manual_seed(0)
-    found = balanced_sample(offered([0] * 40 + [1] * 2, 5), 12)
-    assert Counter(found[:, 1].tolist()) == {0: 10, 1: 2}
+    result = balanced_sample(offered([0] * 40 + [1] * 2, 5), 12)
+    assert Counter(result[:, 1].tolist()) == {0: 10, 1: 2}
     assert len(balanced_sample(offered([0, 1, 1], 2), 12)) == 3
 
 
-def test_every_row_of_a_class_has_the_same_chance():
+def test_rows_of_a_class_are_sampled_uniformly():
     torch.manual_seed(0)
     seen = Counter()
     for _ in range(2000):
@@ -55,6 +55,6 @@ def test_every_row_of_a_class_has_the_same_chance():
     assert all(abs(count - 500) < 90 for count in seen.values()), seen  # four standard deviations
 
 
-def test_it_needs_a_row():
-    with pytest.raises(BadInput, match="row.*0"):
+def test_needs_a_row():
+    with pytest.raises(BadInput, match=r"row.*0"):
         Support(0, 3)

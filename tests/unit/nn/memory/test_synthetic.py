@@ -1,4 +1,4 @@
-"""Slots of classes: where they begin, whose they are, and how much alike they are."""
+"""Learned slots per class: initialisation, labels and similarity."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from holdfast.core.errors import BadInput
 from holdfast.nn.memory.queue import SyntheticMemory
 
 
-def test_slots_are_small_and_know_their_class():
+def test_initial_slots_and_labels():
     torch.manual_seed(0)
     memory = SyntheticMemory(4, 50, 30)
     assert memory.values.shape == (200, 30)
     assert float(memory.values.detach().std()) == pytest.approx(0.02, rel=0.05)
     assert memory.labels.tolist() == [i // 50 for i in range(200)]
-    assert set(memory.state_dict()) == {"values", "labels"}  # the classes go where the weights go
+    assert set(memory.state_dict()) == {"values", "labels"}  # labels are saved with the weights
     assert not SyntheticMemory(4, 2, 3, start="zeros").values.any()
 
 
-def test_likeness_is_the_mean_cosine_of_pairs():
+def test_slot_similarity_is_the_mean_cosine_of_pairs():
     memory = SyntheticMemory(2, 3, 4)
     expected = []
     for rows in memory.values.detach().split(3):
@@ -33,7 +33,7 @@ def test_likeness_is_the_mean_cosine_of_pairs():
     assert_close(SyntheticMemory(2, 3, 4, start="zeros").slot_similarity(), torch.ones(2))
 
 
-@pytest.mark.parametrize(("options", "told"), [({"slots": 0}, "slots.*0"), ({"start": "ones"}, "'ones'")])
-def test_wrong_options_get_one_sentence(options, told):
-    with pytest.raises(BadInput, match=told):
+@pytest.mark.parametrize(("options", "message"), [({"slots": 0}, "slots.*0"), ({"start": "ones"}, "'ones'")])
+def test_invalid_options_raise(options, message):
+    with pytest.raises(BadInput, match=message):
         SyntheticMemory(2, **{"slots": 2, **options}, width=3)

@@ -1,4 +1,4 @@
-"""The fast sum of weighted rows equals the naive one, in values and in all derivatives."""
+"""The fast sum of weighted rows equals a naive sum in values and derivatives."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from holdfast.nn.memory.read import weighted_rows
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
-# rounding of the result alone: both sides sum in a wider type
+# rounding of the result: both sides accumulate in a wider type
 CLOSE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 
@@ -16,12 +16,12 @@ def naive(table, rows, weights):
 
 
 def case(dtype, device, *, m=5000, b=7, k=9, d=40, hot=False):
-    chance = torch.Generator().manual_seed(0)
-    table = torch.randn(m, d, generator=chance).to(device, dtype)
-    rows = torch.randint(0, 4 if hot else m, (b, k), generator=chance).to(device)
-    rows[0, -1] = rows[0, 0]  # one query asks twice for the same row
-    weights = torch.rand(b, k, generator=chance).to(device, dtype)
-    grad = torch.randn(b, d, generator=chance).to(device, dtype)
+    rng = torch.Generator().manual_seed(0)
+    table = torch.randn(m, d, generator=rng).to(device, dtype)
+    rows = torch.randint(0, 4 if hot else m, (b, k), generator=rng).to(device)
+    rows[0, -1] = rows[0, 0]  # a query reads a row twice
+    weights = torch.rand(b, k, generator=rng).to(device, dtype)
+    grad = torch.randn(b, d, generator=rng).to(device, dtype)
     return table, rows, weights, grad
 
 
@@ -33,33 +33,33 @@ def far(a, b):
 @pytest.mark.parametrize("dtype", CLOSE, ids=str)
 @pytest.mark.parametrize("shape", [{}, {"hot": True}, {"k": 1, "b": 1}, {"m": 30}, {"d": 33, "k": 37}], ids=str)
 @pytest.mark.parametrize("sparse", [False, True])
-def test_values_and_gradients_are_the_naive_ones(dtype, device, shape, sparse):
+def test_values_and_gradients_equal_a_naive_sum(dtype, device, shape, sparse):
     table, rows, weights, grad = case(dtype, device, **shape)
     t, w = table.clone().requires_grad_(), weights.clone().requires_grad_()
     exact = table.double().requires_grad_(), weights.double().requires_grad_()
-    found, wanted = weighted_rows(t, rows, w, sparse=sparse), naive(exact[0], rows, exact[1])
-    by_table, by_weights = torch.autograd.grad(found, (t, w), grad)
-    wanted_grads = torch.autograd.grad(wanted, exact, grad.double())
+    result, expected = weighted_rows(t, rows, w, sparse=sparse), naive(exact[0], rows, exact[1])
+    by_table, by_weights = torch.autograd.grad(result, (t, w), grad)
+    wanted_grads = torch.autograd.grad(expected, exact, grad.double())
     assert by_table.is_sparse == sparse
-    assert found.dtype == by_table.dtype == by_weights.dtype == dtype
-    assert far(found, wanted) < CLOSE[dtype]
+    assert result.dtype == by_table.dtype == by_weights.dtype == dtype
+    assert far(result, expected) < CLOSE[dtype]
     assert far(by_table.to_dense(), wanted_grads[0]) < CLOSE[dtype]
     assert far(by_weights, wanted_grads[1]) < CLOSE[dtype]
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_a_frozen_table_gets_no_gradient_and_the_weights_theirs(device):
+def test_frozen_table_gets_no_gradient(device):
     table, rows, weights, grad = case(torch.float32, device)
     w = weights.clone().requires_grad_()
-    (found,) = torch.autograd.grad(weighted_rows(table, rows, w), (w,), grad)
-    assert far(found, torch.einsum("bkd,bd->bk", table[rows], grad)) < CLOSE[torch.float32]
+    (result,) = torch.autograd.grad(weighted_rows(table, rows, w), (w,), grad)
+    assert far(result, torch.einsum("bkd,bd->bk", table[rows], grad)) < CLOSE[torch.float32]
     t = table.clone().requires_grad_()
-    (found,) = torch.autograd.grad(weighted_rows(t, rows, weights), (t,), grad)
-    (wanted,) = torch.autograd.grad(naive(t, rows, weights), (t,), grad)
-    assert far(found, wanted) < CLOSE[torch.float32]
+    (result,) = torch.autograd.grad(weighted_rows(t, rows, weights), (t,), grad)
+    (expected,) = torch.autograd.grad(naive(t, rows, weights), (t,), grad)
+    assert far(result, expected) < CLOSE[torch.float32]
 
 
-def test_first_and_second_derivatives_by_differences():
+def test_gradcheck():
     table, rows, weights, _ = case(torch.float64, "cpu", m=6, b=3, k=4, d=5)
     parts = table.requires_grad_(), weights.requires_grad_()
     assert gradcheck(lambda t, w: weighted_rows(t, rows, w), parts)
@@ -67,23 +67,23 @@ def test_first_and_second_derivatives_by_differences():
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-def test_the_same_gradient_every_time(device):
+def test_gradient_is_deterministic(device):
     table, rows, weights, grad = case(torch.float32, device, hot=True, b=64)
     t = table.requires_grad_()
     first, second = (torch.autograd.grad(weighted_rows(t, rows, weights), t, grad)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
-def test_weights_may_be_wider_than_the_table():
+def test_weights_with_higher_precision():
     table, rows, weights, grad = case(torch.bfloat16, "cpu")
     w = weights.float().requires_grad_()
-    found = weighted_rows(table, rows, w)
-    assert found.dtype == torch.bfloat16
-    assert torch.autograd.grad(found, w, grad)[0].dtype == torch.float32
+    result = weighted_rows(table, rows, w)
+    assert result.dtype == torch.bfloat16
+    assert torch.autograd.grad(result, w, grad)[0].dtype == torch.float32
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_an_optimizer_takes_the_gradient(sparse):
+def test_gradient_works_with_optimizers(sparse):
     table, rows, weights, _ = case(torch.float32, "cpu")
     t = torch.nn.Parameter(table.clone())
     optimizer = torch.optim.SparseAdam([t], lr=0.1) if sparse else torch.optim.Adam([t], lr=0.1, fused=True)

@@ -1,4 +1,4 @@
-"""The time loop: its own way back is that of the plain expression, a second derivative too."""
+"""The backward pass of the time loop equals that of the reference, also in second derivatives."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ACTIVE = (3, 3, 2, 1)
 
 
 def parts(cell: str, *, slots: int, width: int = 2) -> tuple[torch.Tensor, Weights]:
-    """Inputs of 9 steps, 3 wide, and weights of two directions."""
-    chance = torch.Generator().manual_seed(0)
+    """Return inputs of 9 rows, width 3, and weights of two directions."""
+    rng = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(2, *shape, generator=chance, dtype=torch.float64).requires_grad_(min(shape) > 0)
+        return torch.randn(2, *shape, generator=rng, dtype=torch.float64).requires_grad_(min(shape) > 0)
 
-    made, d = CELLS[cell], 2 if slots else 0
-    entering, carried = ((blocks.stop - blocks.start) * width for blocks in (made.by_input, made.by_state))
+    module, d = CELLS[cell], 2 if slots else 0
+    entering, carried = ((blocks.stop - blocks.start) * width for blocks in (module.by_input, module.by_state))
     weights = Weights(
         draw(3, entering), draw(width, carried), draw(4 * width), draw(d, entering), draw(slots, width), draw(slots, d)
     )
@@ -29,9 +29,9 @@ def parts(cell: str, *, slots: int, width: int = 2) -> tuple[torch.Tensor, Weigh
 
 
 def begun(rows: int, width: int = 2, *, inner: bool = True) -> InitialState:
-    """A state to start from, for two directions."""
-    chance = torch.Generator().manual_seed(3)
-    drawn = [torch.randn(2, rows, width, generator=chance, dtype=torch.float64).requires_grad_() for _ in range(2)]
+    """Return an initial state for two directions."""
+    rng = torch.Generator().manual_seed(3)
+    drawn = [torch.randn(2, rows, width, generator=rng, dtype=torch.float64).requires_grad_() for _ in range(2)]
     return InitialState(drawn[0], drawn[1] if inner else None)
 
 
@@ -43,18 +43,18 @@ def learned(x: torch.Tensor, weights: Weights) -> list[torch.Tensor]:
 @pytest.mark.parametrize("slots", [0, 3])
 @pytest.mark.parametrize("zero_first", [True, False])
 @pytest.mark.parametrize("active", [ACTIVE, (3, 3, 3), (9,)])
-def test_it_equals_the_plain_expression(cell, slots, zero_first, active):
+def test_loop_equals_the_reference(cell, slots, zero_first, active):
     x, weights = parts(cell, slots=slots)
     schedule = Schedule(active, zero_first=zero_first)
     states, read = unroll(x, weights, CELLS[cell], schedule)
-    wanted = reference_loop(x, weights, CELLS[cell], schedule)
-    assert_close(states, wanted)
+    expected = reference_loop(x, weights, CELLS[cell], schedule)
+    assert_close(states, expected)
     grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     options = {"retain_graph": True, "materialize_grads": True}
-    for _ in range(2):  # going back leaves what it needs to go back again
+    for _ in range(2):  # a backward pass can be repeated
         for a, b in zip(
             torch.autograd.grad(states, learned(x, weights), grad, **options),
-            torch.autograd.grad(wanted, learned(x, weights), grad, **options),
+            torch.autograd.grad(expected, learned(x, weights), grad, **options),
             strict=True,
         ):
             assert_close(a, b)
@@ -67,26 +67,26 @@ def test_it_equals_the_plain_expression(cell, slots, zero_first, active):
 @pytest.mark.parametrize("slots", [0, 3])
 @pytest.mark.parametrize("inner", [True, False])
 @pytest.mark.parametrize("active", [ACTIVE, (3, 3, 3), (9,)])
-def test_from_a_start_it_equals_the_plain_expression(cell, slots, inner, active):
+def test_loop_with_initial_state_equals_the_reference(cell, slots, inner, active):
     x, weights = parts(cell, slots=slots)
     schedule, start = Schedule(active, zero_first=False), begun(active[0], inner=inner)
     states, read = unroll(x, weights, CELLS[cell], schedule, start)
-    wanted = reference_loop(x, weights, CELLS[cell], schedule, start)
-    assert_close(states, wanted)
+    expected = reference_loop(x, weights, CELLS[cell], schedule, start)
+    assert_close(states, expected)
     assert not torch.allclose(states, reference_loop(x, weights, CELLS[cell], schedule))
     assert read.shape[1] == (9 if slots else 0)
     grad = torch.randn(states.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     every = [*learned(x, weights), *(part for part in start if part is not None)]
     for a, b in zip(
         torch.autograd.grad(states, every, grad, materialize_grads=True),
-        torch.autograd.grad(wanted, every, grad, materialize_grads=True),
+        torch.autograd.grad(expected, every, grad, materialize_grads=True),
         strict=True,
     ):
         assert_close(a, b)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_both_derivatives_from_a_start_by_differences(cell):
+def test_gradcheck_with_initial_state(cell):
     x, weights = parts(cell, slots=2, width=1)
     x, schedule = x[:, :3].detach().requires_grad_(), Schedule((2, 1), zero_first=False)
 
@@ -98,7 +98,7 @@ def test_both_derivatives_from_a_start_by_differences(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_both_derivatives_by_differences(cell):
+def test_gradcheck(cell):
     x, weights = parts(cell, slots=2, width=1)
     schedule = Schedule((2, 1), zero_first=False)
     x = x[:, :3].detach().requires_grad_()
@@ -110,7 +110,7 @@ def test_both_derivatives_by_differences(cell):
     assert torch.autograd.gradgradcheck(states, (x, *weights))
 
 
-def test_only_what_learns_gets_a_gradient():
+def test_only_trainable_tensors_get_gradients():
     x, weights = parts("lstm", slots=3)
     x = x.detach()
     keys = weights.keys.detach()
@@ -122,8 +122,8 @@ def test_only_what_learns_gets_a_gradient():
     assert bool(weights.values.grad.any())
 
 
-def test_without_gradients_nothing_is_kept_for_a_way_back():
-    x, weights = parts("lstm", slots=3)  # they could learn, and no one asks them to
+def test_nothing_is_saved_without_gradients():
+    x, weights = parts("lstm", slots=3)  # trainable, but no gradient is requested
     _, read = unroll(x, weights, LSTM, Schedule(ACTIVE))
     assert read.shape[1] == sum(ACTIVE[1:])
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Old entries lie where they belong, bit for bit; new ones are drawn as at the start; a solver finds the units."""
+"""Widening: old entries do not change, new ones are initialised, and units fit a parameter budget."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ H, E = 3, 2
 
 def net(cell: str, *, slots: int = 4, dtype: torch.dtype = torch.float64, **options) -> RecurrentLayer:
     torch.manual_seed(0)
-    made = RecurrentLayer(5, H, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
+    module = RecurrentLayer(5, H, cell=cell, slots=slots, slot_width=2, **options).to(dtype)
     if slots:
-        made.grow(3, domain=1)
-    return made
+        module.grow(3, domain=1)
+    return module
 
 
 def texts() -> torch.Tensor:
     return torch.randn(5, 6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def test_every_block_gets_its_new_columns_at_its_end():
+def test_new_columns_are_at_the_end_of_each_block():
     old = torch.arange(12.0).view(1, 2, 6)
-    made = expand_units(old, 1, blocks=2, rows=3).detach()
-    assert made.shape == (1, 5, 8)
-    assert made[0, :2].tolist() == [
-        [0, 1, 2, made[0, 0, 3], 3, 4, 5, made[0, 0, 7]],
-        [6, 7, 8, made[0, 1, 3], 9, 10, 11, made[0, 1, 7]],
+    module = expand_units(old, 1, blocks=2, rows=3).detach()
+    assert module.shape == (1, 5, 8)
+    assert module[0, :2].tolist() == [
+        [0, 1, 2, module[0, 0, 3], 3, 4, 5, module[0, 0, 7]],
+        [6, 7, 8, module[0, 1, 3], 9, 10, 11, module[0, 1, 7]],
     ]
-    new = torch.cat([made[0, :2, [3, 7]].flatten(), made[0, 2:].flatten()])
+    new = torch.cat([module[0, :2, [3, 7]].flatten(), module[0, 2:].flatten()])
     assert len(new.unique()) == len(new) == 28
     assert float(new.abs().max()) <= 0.5  # of 4 units
     assert expand_units(torch.ones(2, 6), 4, blocks=3).shape == (2, 18)
@@ -45,63 +45,65 @@ def test_every_block_gets_its_new_columns_at_its_end():
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_old_entries_are_unmoved(cell):
-    made = net(cell)
-    old = copy.deepcopy(made)
-    made.widen(E)
-    assert (made.hidden, made.bank.hidden) == (H + E, H + E)
+def test_old_entries_do_not_change(cell):
+    module = net(cell)
+    old = copy.deepcopy(module)
+    module.widen(E)
+    assert (module.hidden, module.bank.hidden) == (H + E, H + E)
     blocks = {"lstm": (4, 4), "gru": (3, 3)}[cell]
     for name, count in (("by_input", blocks[0]), ("by_state", blocks[1]), ("bias", 4), ("by_content", blocks[0])):
-        before, after = getattr(old, name), getattr(made, name)
+        before, after = getattr(old, name), getattr(module, name)
         assert after.shape[-1] == count * (H + E)
         if name == "by_state":
             after = after[:, :H]
         for was, now in zip(before.chunk(count, -1), after.chunk(count, -1), strict=True):
             assert torch.equal(now[..., :H], was), name
-    for was, now in zip(old.bank.keys, made.bank.keys, strict=True):
+    for was, now in zip(old.bank.keys, module.bank.keys, strict=True):
         assert torch.equal(now[..., :H], was)
         assert now.shape == (2, was.shape[1], H + E)
-    for was, now in zip(old.bank.values, made.bank.values, strict=True):
+    for was, now in zip(old.bank.values, module.bank.values, strict=True):
         assert torch.equal(now, was)
-    assert made.bank.owner.tolist() == old.bank.owner.tolist()
-    assert all(p.requires_grad for p in made.parameters())
+    assert module.bank.owner.tolist() == old.bank.owner.tolist()
+    assert all(p.requires_grad for p in module.parameters())
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("slots", [0, 4])
-def test_without_ways_from_new_to_old_the_old_network_is_inside(cell, slots):
-    made, x = net(cell, slots=slots), texts()
-    before = made(x, LENGTHS).packed
-    made.widen(E)
-    assert not torch.allclose(made(x, LENGTHS).packed[..., :H], before)  # joined both ways, which is the method
+def test_zero_connections_leave_the_old_network(cell, slots):
+    module, x = net(cell, slots=slots), texts()
+    before = module(x, LENGTHS).packed
+    module.widen(E)
+    assert not torch.allclose(module(x, LENGTHS).packed[..., :H], before)  # connected in both directions
     with torch.no_grad():
-        for block in made.by_state.unflatten(-1, (-1, H + E)).unbind(-2):
+        for block in module.by_state.unflatten(-1, (-1, H + E)).unbind(-2):
             block[:, H:, :H] = 0
-        for keys in made.bank.keys if slots else ():
+        for keys in module.bank.keys if slots else ():
             keys[..., H:] = 0
-    after = made(x, LENGTHS).packed
+    after = module(x, LENGTHS).packed
     assert_close(after[..., :H], before, rtol=0, atol=1e-15)
     assert bool((after[..., H:] != 0).all())
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_new_units_are_joined_both_ways_and_all_learns(cell):
-    made, x = net(cell), texts()
-    made.widen(E)
+def test_new_units_are_connected_and_trained(cell):
+    module, x = net(cell), texts()
+    module.widen(E)
     for side in (slice(H), slice(H, None)):
-        grads = torch.autograd.grad(made(x, LENGTHS).last().unflatten(-1, (2, -1))[..., side].sum(), made.parameters())
-        for (name, _), grad in zip(made.named_parameters(), grads, strict=True):
+        grads = torch.autograd.grad(
+            module(x, LENGTHS).last().unflatten(-1, (2, -1))[..., side].sum(), module.parameters()
+        )
+        for (name, _), grad in zip(module.named_parameters(), grads, strict=True):
             units = grad if "values" in name else grad.unflatten(-1, (-1, H + E))
             assert all(bool(unit.any()) for unit in units.unbind(-1)), name
 
 
-def test_new_entries_are_drawn_as_at_the_start():
-    made = RecurrentLayer(40, 30, slots=50)
+def test_initialisation_of_new_entries():
+    module = RecurrentLayer(40, 30, slots=50)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in module.parameters():
             parameter.zero_()
-    made.widen(70)
-    for name, parameter in made.named_parameters():
+    module.widen(70)
+    for name, parameter in module.named_parameters():
         new = parameter.detach()[parameter != 0]
         if "values" not in name:
             assert 0.095 < float(new.abs().max()) <= 0.1, name
@@ -110,33 +112,33 @@ def test_new_entries_are_drawn_as_at_the_start():
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("options", [{}, {"slots": 0}, {"directions": 1}])
-def test_the_cost_is_what_is_added(cell, options):
-    made = net(cell, **options)
-    before = sum(p.numel() for p in made.parameters())
-    wanted = made.widening_cost(E)
-    made.widen(E)
-    assert sum(p.numel() for p in made.parameters()) - before == wanted
+def test_widening_cost(cell, options):
+    module = net(cell, **options)
+    before = sum(p.numel() for p in module.parameters())
+    expected = module.widening_cost(E)
+    module.widen(E)
+    assert sum(p.numel() for p in module.parameters()) - before == expected
 
 
-def test_a_layer_of_more_inputs():
+def test_expand_inputs():
     torch.manual_seed(0)
     old = nn.Linear(3, 4).double().requires_grad_(False)
     at = torch.tensor([0, 4, 5])
-    made = expand_inputs(old, at, 60)
-    assert torch.equal(made.weight[:, at], old.weight)
-    assert torch.equal(made.bias, old.bias)
-    others = made.weight[:, [1, 2, 3, *range(6, 60)]]
+    module = expand_inputs(old, at, 60)
+    assert torch.equal(module.weight[:, at], old.weight)
+    assert torch.equal(module.bias, old.bias)
+    others = module.weight[:, [1, 2, 3, *range(6, 60)]]
     assert 0.12 < float(others.abs().max()) <= 60**-0.5
-    assert not made.weight.requires_grad
+    assert not module.weight.requires_grad
 
 
 @pytest.mark.parametrize(("parameters", "units"), [(1, 1), (100, 10), (109, 10), (111, 11), (10**12, 10**6)])
-def test_units_nearest_in_cost(parameters, units):
+def test_units_for_budget(parameters, units):
     assert units_for_budget(parameters, lambda e: e**2) == units
 
 
 def test_bad_input():
-    with pytest.raises(BadInput, match="parameter budget.*0"):
+    with pytest.raises(BadInput, match=r"parameter budget.*0"):
         units_for_budget(0, lambda e: e)
     with pytest.raises(BadInput, match="at least one hidden unit"):
         net("lstm").widen(0)
