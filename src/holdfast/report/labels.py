@@ -1,4 +1,4 @@
-"""Which records are repetitions of one configuration, and how a configuration is called in a table."""
+"""Group records by configuration (all settings except the seed) and name each configuration in tables."""
 
 from __future__ import annotations
 
@@ -10,113 +10,110 @@ from typing import Any
 from holdfast.record import RunRecord
 
 BASELINE = "erm"
-SHARED = ("encoder", "tune")  # told as soon as two of them occur: a comparison across them must be visible
-BARE = (*SHARED, "data", "plan")  # the value speaks for itself
+ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
+VALUE_ONLY = (*ALWAYS, "data", "plan")  # shown without the name of the setting
 NO_NECK = ("none", "null")
-FIRST = ("steps", "lr", "batch")  # before others, which may follow from them
-LATE = ("data", "plan", "fingerprint")  # named only where nothing else tells two configurations apart
+FIRST = ("steps", "lr", "batch")  # before other settings, which may depend on them
+LAST = ("data", "plan", "fingerprint")  # only if nothing else distinguishes two configurations
 
 
 def configuration(record: RunRecord) -> str:
-    """All of a spec but the seed: equal for two records exactly if they are repetitions."""
+    """Serialise the spec without the seed: equal for two records exactly if they repeat one configuration."""
     return json.dumps({k: v for k, v in record.spec.items() if k != "seed"}, sort_keys=True)
 
 
 def label(record: RunRecord, among: Iterable[RunRecord] = ()) -> str:
-    """The method's name, and what distinguishes this configuration from the others of `among`."""
+    """Return the method and the settings that distinguish this configuration from the others in `among`."""
     return _labels([*among, record])[configuration(record)]
 
 
 def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Label -> its records, each run once; the baseline first, then by name."""
-    once = list({r.id: r for r in records}.values())
-    names = _labels(once)
+    """Map label to its records without repeated runs; the baseline comes first, then by name."""
+    unique = list({r.id: r for r in records}.values())
+    names = _labels(unique)
     groups: dict[str, list[RunRecord]] = {}
-    for record in sorted(once, key=lambda r: _order(r, names[configuration(r)])):
+    for record in sorted(unique, key=lambda r: _order(r, names[configuration(r)])):
         groups.setdefault(names[configuration(record)], []).append(record)
     return groups
 
 
 def is_plain(record: RunRecord) -> bool:
-    """The baseline without anything added to its network, be it by a neck or by the encoder's own setting."""
+    """Whether the record is of the baseline without a neck and without experts in the encoder."""
     spec = record.spec
-    bare = str(spec.get("neck") or "none") in NO_NECK and not (spec.get("encoder_args") or {}).get("experts")
-    return spec["method"] == BASELINE and bare
+    no_parts = str(spec.get("neck") or "none") in NO_NECK and not (spec.get("encoder_args") or {}).get("experts")
+    return spec["method"] == BASELINE and no_parts
 
 
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that puts slots=8 before slots=16."""
-    parts = re.findall(r"\d+|\D+", text)
-    return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p.lower()) for p in parts)
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key that puts slots=8 before slots=16."""
+    pieces = re.findall(r"\d+|\D+", text)
+    return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p.lower()) for p in pieces)
 
 
 def _order(record: RunRecord, name: str) -> tuple[Any, ...]:
     method = str(record.spec["method"])
-    return (
-        method != BASELINE,
-        natural(method),
-        str(record.spec.get("neck") or "none") not in NO_NECK,
-        natural(name),
-        natural(str(record.spec.get("seed"))),
-        record.episode,
-    )
+    has_neck = str(record.spec.get("neck") or "none") not in NO_NECK
+    seed = natural_key(str(record.spec.get("seed")))
+    return method != BASELINE, natural_key(method), has_neck, natural_key(name), seed, record.episode
 
 
 def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Configuration -> label; no two configurations share one."""
+    """Map configuration to a unique label."""
     specs = {configuration(r): r.spec for r in records}
     flat = {key: _flatten(spec) for key, spec in specs.items()}
-    always = [k for k in SHARED if len({f.get(k) for f in flat.values()}) > 1]
-    necks = _necks(flat)
-    found: dict[str, str] = {}
+    always = [k for k in ALWAYS if len({settings.get(k) for settings in flat.values()}) > 1]
+    necks = _neck_labels(flat)
+    labels: dict[str, str] = {}
     for method in sorted({str(s["method"]) for s in specs.values()}):
-        own = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
-        chosen = _telling(own, always, necks)
-        for key, settings in own.items():
-            told = ", ".join(_say(k, settings.get(k)) for k in chosen)
-            name = method + necks[key] + (f" ({told})" if told else "")
-            twins = sum(1 for n in found.values() if n == name or n.startswith(f"{name} #"))
-            found[key] = f"{name} #{twins + 1}" if twins else name
-    return found
+        same_method = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
+        names = _distinguishing_settings(same_method, always, necks)
+        for key, settings in same_method.items():
+            text = ", ".join(_setting_text(k, settings.get(k)) for k in names)
+            name = method + necks[key] + (f" ({text})" if text else "")
+            duplicates = sum(1 for n in labels.values() if n == name or n.startswith(f"{name} #"))
+            labels[key] = f"{name} #{duplicates + 1}" if duplicates else name
+    return labels
 
 
-def _necks(flat: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Configuration -> what a label says of its neck: ` + memory frozen slots=64`, nothing of the plain backbone.
+def _neck_labels(flat: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Map configuration to the text on its neck: ` + memory frozen slots=64`, empty without a neck.
 
-    Settings are told where records with the same neck differ in them; one that was left as it is goes unsaid.
+    Settings of a neck are shown if records with this neck differ in them.
     """
     necks = {key: settings.get("neck", "none") for key, settings in flat.items()}
     necks = {key: "none" if neck in NO_NECK else neck for key, neck in necks.items()}
-    found = {}
+    labels = {}
     for key, settings in flat.items():
-        same = [flat[other] for other, neck in necks.items() if neck == necks[key]]
-        own = sorted(k for k in settings if k.startswith("neck_args."))
-        differ = [k for k in own if len({other.get(k) for other in same}) > 1]
-        words = [_neck_setting(k.removeprefix("neck_args."), settings[k]) for k in differ]
-        found[key] = "" if necks[key] == "none" else f" + {' '.join([necks[key], *words])}"
-    return found
+        same_neck = [flat[other] for other, neck in necks.items() if neck == necks[key]]
+        names = sorted(k for k in settings if k.startswith("neck_args."))
+        differing = [k for k in names if len({other.get(k) for other in same_neck}) > 1]
+        texts = [
+            short if settings[name] == "true" else f"{short}={settings[name]}"
+            for name in differing
+            for short in (name.removeprefix("neck_args."),)
+        ]
+        labels[key] = "" if necks[key] == "none" else f" + {' '.join([necks[key], *texts])}"
+    return labels
 
 
-def _neck_setting(name: str, value: str) -> str:
-    return name if value == "true" else f"{name}={value}"
-
-
-def _telling(own: Mapping[str, Mapping[str, str]], always: list[str], necks: Mapping[str, str]) -> list[str]:
-    """The settings that tell one method's configurations apart, each taken only if it tells more apart."""
+def _distinguishing_settings(
+    configurations: Mapping[str, Mapping[str, str]], always: list[str], necks: Mapping[str, str]
+) -> list[str]:
+    """Choose the settings that distinguish one method's configurations; each must distinguish more of them."""
     chosen = list(always)
-    names = {k for settings in own.values() for k in settings if k != "neck" and not k.startswith("neck_args.")}
+    names = {k for s in configurations.values() for k in s if k != "neck" and not k.startswith("neck_args.")}
     for name in sorted(names, key=_priority):
-        before = {(necks[key], *(s.get(k) for k in chosen)) for key, s in own.items()}
-        after = {(necks[key], *(s.get(k) for k in (*chosen, name))) for key, s in own.items()}
+        before = {(necks[key], *(s.get(k) for k in chosen)) for key, s in configurations.items()}
+        after = {(necks[key], *(s.get(k) for k in (*chosen, name))) for key, s in configurations.items()}
         if len(after) > len(before):
             chosen.append(name)
     return chosen
 
 
 def _priority(name: str) -> tuple[int, str]:
-    if name in LATE:
-        return 5 + LATE.index(name), name
-    if name in BARE:
+    if name in LAST:
+        return 5 + LAST.index(name), name
+    if name in VALUE_ONLY:
         return 0, name
     if name not in FIRST and "_args." not in name:
         return 4, name
@@ -124,7 +121,7 @@ def _priority(name: str) -> tuple[int, str]:
 
 
 def _flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings by dotted name, values as JSON text; without seed and method."""
+    """Map dotted setting names to values as JSON text, without seed and method."""
     flat: dict[str, str] = {}
     for name, value in spec.items():
         if not prefix and name in ("seed", "method"):
@@ -136,9 +133,9 @@ def _flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _say(name: str, value: str | None) -> str:
-    """A setting in a label: `minilm`, `no data`, `slots=64`, `encoder.depth=2`, `weight=default` of none given."""
+def _setting_text(name: str, value: str | None) -> str:
+    """Format a setting: `minilm`, `no data`, `slots=64`, `encoder.depth=2`, `weight=default` if it is not set."""
     short = name.removeprefix("method_args.").replace("_args.", ".")
     if value is None or value == "null":
-        return f"no {name}" if name in BARE else f"{short}={'default' if value is None else 'none'}"
-    return value if name in BARE else f"{short}={value}"
+        return f"no {name}" if name in VALUE_ONLY else f"{short}={'default' if value is None else 'none'}"
+    return value if name in VALUE_ONLY else f"{short}={value}"

@@ -1,154 +1,146 @@
-"""What records say of analyses: distances by method and target, which runs are pictured, memories in numbers."""
+"""Sections of the report that show analyses: their structure, and the choice of runs whose figures are shown."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from markupsafe import Markup
+
 from holdfast.record import RunRecord
-from holdfast.report.labels import configuration, natural
-from holdfast.report.statistics import summarise
+from holdfast.report.labels import natural_key
+from holdfast.report.words import MISSING
 
-Groups = Mapping[str, Sequence[RunRecord]]  # label -> its records, in the order of the page
-SIDES = (("sources", "effective"), ("targets", "effective"), ("sources", "used"), ("targets", "used"))
+MAX_RUNS = 12  # runs with figures per section, so that the report stays small
+
+Groups = Mapping[str, Sequence[RunRecord]]  # label -> records, in the order of the report
+Result = Mapping[str, Any]  # what an analysis stored in a record
+Cell = tuple[str, float | None]  # text, value to sort by
+Figure = tuple[str, str]  # caption ("" for a figure of full width), HTML
 T = TypeVar("T")
-PICTURED = 12  # runs that are pictured: a page stays light enough for a phone
-
-
-def missing_analysis_notes(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:
-    """A sentence for the analyses that found nothing in any run, of those that are named with what they need."""
-    told = [record.analysis for record in records]
-    idle: dict[str, list[str]] = {}
-    for name, needed in needs.items():
-        if all(found.get(name) is None for found in told):
-            idle.setdefault(needed, []).append(name)
-    return [f"{', '.join(names)}: nothing to show, since no run has {needed}" for needed, names in idle.items()]
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A mean over seeds; the error is the standard error over them, or, of one seed, the spread over repeats."""
-
-    mean: float
-    error: float
-    seeds: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One run that is pictured."""
+class RunResult:
+    """Result of one analysis for one run."""
 
     label: str
     target: str
     seed: Any
     id: str
-    found: Mapping[str, Any]  # what the analysis says
+    result: Result
 
     @property
-    def name(self) -> str:
-        return named(self.label, self.target)
+    def title(self) -> str:
+        return f"{run_name(self.label, self.target)}, seed {self.seed}"
 
 
-def distances(groups: Groups) -> dict[str, dict[str, Bar]]:
-    """Label -> target -> A-distance, for what has one; labels and targets in the order of the page."""
-    crossed = _crossed(r for group in groups.values() for r in group)
-    found: dict[str, dict[str, Bar]] = {}
-    for label, group in groups.items():
-        by_target: dict[str, list[Mapping[str, Any]]] = {}
-        for record in group:
-            told = record.analysis.get("a-distance") or {"targets": {}}
-            for target, distance in told["targets"].items():
-                by_target.setdefault(f"{record.episode}>{target}" if crossed else target, []).append(distance)
-        if by_target:
-            found[label] = {t: _bar(by_target[t]) for t in sorted(by_target, key=natural)}
-    return found
+@dataclass(frozen=True)
+class RunFigures:
+    """Figures of one run below a heading."""
+
+    title: str
+    figures: Sequence[Figure]
+    text: str = ""
+    colours: Sequence[tuple[str, int]] = ()  # colour and number per expert
 
 
-def noise(groups: Groups) -> float | None:
-    """The largest scatter of one repeat where domains are the same, over all distances of these records."""
-    told = [r.analysis.get("a-distance") for group in groups.values() for r in group]
-    return max((d["noise"] for each in told if each for d in each["targets"].values()), default=None)
+@dataclass(frozen=True)
+class Section:
+    """One section of the report: an explanation, then an optional figure, a table and figures per run."""
+
+    title: str
+    text: str
+    figure: str = ""  # HTML of one figure for all runs
+    legend: Sequence[tuple[str, str, str]] = ()  # colour, sign, label
+    columns: Sequence[str] = ()  # of the table; the first names the rows
+    rows: Sequence[tuple[str, Sequence[Cell]]] = ()
+    figure_text: str = ""  # explains the figures of the runs
+    runs: Sequence[RunFigures] = field(default_factory=list)
+    left_out: int = 0  # runs whose figures are not shown
 
 
-def pictured(groups: Groups, name: str) -> tuple[list[Shown], int]:
-    """The runs of which what an analysis found is pictured; and how many are left out."""
-    shown, left = first_seeds(groups, lambda record: record.analysis.get(name))
-    return [Shown(label, _targets(told), r.spec.get("seed"), r.id, told) for label, r, told in shown], left
-
-
-def first_seeds(groups: Groups, look: Callable[[RunRecord], T | None]) -> tuple[list[tuple[str, RunRecord, T]], int]:
-    """The first seed of each method, target by target, up to a limit, with what is seen; and how many are left out."""
-    once: dict[tuple[str, str], tuple[str, RunRecord, T]] = {}
-    total = 0
-    for label, group in groups.items():
-        for record in group:
-            if (told := look(record)) is not None:
-                total += 1
-                once.setdefault((record.episode, label), (label, record, told))
-    places = {label: place for place, label in enumerate(groups)}
-    order = sorted(once, key=lambda key: (natural(key[0]), places[key[1]]))
-    shown = [once[key] for key in order[:PICTURED]]
-    return shown, total - len(shown)
-
-
-def memories(groups: Groups) -> list[dict[str, Any]]:
-    """A line for each method and target: slots in use on the sources and on the target, and the memory's weight."""
-    lines = []
-    for label, group in groups.items():
-        by_target: dict[str, list[Mapping[str, Any]]] = {}
-        for record in group:
-            if (told := record.analysis.get("memory-use")) is not None:
-                by_target.setdefault(_targets(told), []).append(told)
-        for target in sorted(by_target, key=natural):
-            runs = by_target[target]
-            sides = [[_mean(_of(run, side, key)) for run in runs] for side, key in SIDES]
-            lines.append({
-                "label": named(label, target),
-                "slots": runs[0]["slots"],
-                **{f"{key} {side}": _mean(values) for (side, key), values in zip(SIDES, sides, strict=True)},
-                "weight": _mean([run["weight"] for run in runs]),
-                "moved": _mean([run["moved"] for run in runs]),
-            })  # fmt: skip
-    return lines
-
-
-def slot_usage(found: Mapping[str, Any], side: str) -> list[float]:
-    """The mean over the domains of a side of the weight of each shown slot."""
-    rows = [each["usage"] for each in found[side].values()]
-    return [math.fsum(values) / len(rows) for values in zip(*rows, strict=True)]
-
-
-def named(label: str, target: str) -> str:
-    """`mil to films`; where nothing was left out, the method alone."""
+def run_name(label: str, target: str) -> str:
+    """Name a run: `mil to films`, or the method alone if no domain was held out."""
     return f"{label} to {target}" if target else label
 
 
-def _bar(told: Sequence[Mapping[str, Any]]) -> Bar:
-    cell = summarise([float(each["mean"]) for each in told])
-    return Bar(cell.mean, float(told[0]["std"]) if cell.stderr is None else cell.stderr, cell.n)
+def results_by_target(groups: Groups, name: str) -> Iterator[tuple[str, list[Result]]]:
+    """Yield (name of method and target, results of its seeds) of one analysis."""
+    for label, group in groups.items():
+        by_target: dict[str, list[Result]] = {}
+        for record in group:
+            if (result := record.analysis.get(name)) is not None:
+                by_target.setdefault(", ".join(result["targets"]), []).append(result)
+        for target in sorted(by_target, key=natural_key):
+            yield run_name(label, target), by_target[target]
 
 
-def _crossed(records: Iterable[RunRecord]) -> bool:
-    """Whether several episodes measure one target, so that its name alone would mix them."""
-    seen = Counter(
-        (configuration(r), r.spec.get("seed"), target)
-        for r in records
-        for target in (r.analysis.get("a-distance") or {"targets": {}})["targets"]
-    )
-    return any(count > 1 for count in seen.values())
+def select_runs(groups: Groups, name: str) -> tuple[list[RunResult], int]:
+    """Return the runs whose results of an analysis are drawn, and the number of other runs that have a result."""
+    selected, left_out = first_seeds(groups, lambda record: record.analysis.get(name))
+    runs = [
+        RunResult(label, ", ".join(result["targets"]), record.spec.get("seed"), record.id, result)
+        for label, record, result in selected
+    ]
+    return runs, left_out
 
 
-def _targets(told: Mapping[str, Any]) -> str:
-    return ", ".join(told["targets"])
+def first_seeds(groups: Groups, get: Callable[[RunRecord], T | None]) -> tuple[list[tuple[str, RunRecord, T]], int]:
+    """Select the first seed per target and method that `get` returns a value for, up to `MAX_RUNS`."""
+    first: dict[tuple[str, str], tuple[str, RunRecord, T]] = {}
+    total = 0
+    for label, group in groups.items():
+        for record in group:
+            if (value := get(record)) is not None:
+                total += 1
+                first.setdefault((record.episode, label), (label, record, value))
+    positions = {label: position for position, label in enumerate(groups)}
+    order = sorted(first, key=lambda key: (natural_key(key[0]), positions[key[1]]))
+    selected = [first[key] for key in order[:MAX_RUNS]]
+    return selected, total - len(selected)
 
 
-def _of(run: Mapping[str, Any], side: str, key: str) -> Iterator[float]:
-    return (each[key] for each in run[side].values())
+def figure_section(
+    groups: Groups,
+    name: str,
+    title: str,
+    text: str,
+    draw: Callable[[RunResult], Sequence[Figure]],
+    *,
+    describe: Callable[[RunResult], str] = lambda run: "",
+    colours: Callable[[RunResult], Sequence[tuple[str, int]]] = lambda run: (),
+    columns: Sequence[str] = (),
+    rows: Sequence[tuple[str, Sequence[Cell]]] = (),
+    figure_text: str = "",
+) -> list[Section]:
+    """Return the section of one analysis with the figures that `draw` makes per run; empty without results."""
+    selected, left_out = select_runs(groups, name)
+    if not selected:
+        return []
+    runs = [
+        RunFigures(run.title, [(caption, Markup(html)) for caption, html in draw(run)], describe(run), colours(run))
+        for run in selected
+    ]
+    return [Section(title, text, columns=columns, rows=rows, figure_text=figure_text, runs=runs, left_out=left_out)]
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return math.fsum(there) / len(there) if there else None
+def mean_cell(values: Iterable[float | None], digits: int = 2) -> Cell:
+    """Return the mean of the values that are not None, as text and as a number."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return MISSING, None
+    mean = math.fsum(known) / len(known)
+    return f"{mean:.{digits}f}", mean
+
+
+def missing_analysis_notes(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:
+    """Return a sentence per requirement that no run meets, for the requested analyses and their `needs`."""
+    results = [record.analysis for record in records]
+    unmet: dict[str, list[str]] = {}
+    for name, requirement in needs.items():
+        if all(result.get(name) is None for result in results):
+            unmet.setdefault(requirement, []).append(name)
+    return [f"{', '.join(names)}: nothing to show, because no run has {need}" for need, names in unmet.items()]

@@ -1,9 +1,9 @@
-"""Every method against the baseline: paired over seeds and targets, corrected for how many are compared."""
+"""Test every method against its baseline: over pairs of seed and target, or per example if seeds are few."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,139 +11,30 @@ from holdfast.record import RunRecord, unpacked
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
 from holdfast.report.table import baselines, data_and_plan
-from holdfast.report.words import MISSING, is_percent, scaled
+from holdfast.report.words import format_difference, format_p
 
-LEAST_SEEDS = 3  # fewer say nothing about chance
+MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
-OWN = ("seed", "method", "method_args")  # in which a method may differ from its baseline
-NECK = ("neck", "neck_args")  # and from a plain one in these, too
+METHOD = ("seed", "method", "method_args")  # a method may differ from its baseline in these settings
+NECK = ("neck", "neck_args")  # and from a plain baseline also in these
+
+Correctness = dict[tuple[object, str, str], list[bool]]  # (seed, episode, domain) -> correct or not, per example
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """One method against its baseline."""
+    """Test of one method against its baseline."""
 
     label: str
     rival: str
-    pairs: Paired  # over seed-target pairs
+    pairs: Paired  # over pairs of seed and target
     p: float | None  # of `pairs`, Holm-corrected over all methods of the records
     seeds: Paired  # over seeds, each the mean over targets
 
 
-def paired(
-    a: Iterable[RunRecord], b: Iterable[RunRecord], metric: str, *, over: Literal["pairs", "seeds"] = "pairs"
-) -> Paired | None:
-    """A paired t test of two configurations on what both have; None where they share nothing.
-
-    Over `pairs` every seed and target is one pair. Pairs of one seed share its training domains and are not quite
-    independent, so p is somewhat too small; over `seeds` the pairs are means over targets, which is stricter.
-    """
-    left, right = _scores(a, metric), _scores(b, metric)
-    shared = [key for key in left if key in right]
-    if not shared:
-        return None
-    if over == "pairs":
-        return paired_t([left[k] for k in shared], [right[k] for k in shared])
-    by_seed: dict[Any, list[tuple[str, str]]] = {}
-    for seed, *place in shared:
-        by_seed.setdefault(seed, []).append((place[0], place[1]))
-    most = max(len(places) for places in by_seed.values())
-    whole = [(seed, places) for seed, places in by_seed.items() if len(places) == most]
-    means = [[sum(side[seed, *p] for p in places) / most for seed, places in whole] for side in (left, right)]
-    return paired_t(means[0], means[1])
-
-
-def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]:
-    """Each method that shares at least three seeds with a run of the baseline on the same data and plan."""
-    groups = grouped(records)
-    found = []
-    for name, group in groups.items():
-        rival = baseline_of(group[0], groups)
-        if rival is None:
-            continue
-        seeds = {r.spec.get("seed") for r in group} & {r.spec.get("seed") for r in groups[rival]}
-        pairs, means = paired(group, groups[rival], metric), paired(group, groups[rival], metric, over="seeds")
-        if len(seeds) >= LEAST_SEEDS and pairs is not None and means is not None:
-            found.append((name, rival, pairs, means))
-    corrected = holm([pairs.p for _, _, pairs, _ in found])
-    return [
-        Against(name, rival, pairs, p, means)
-        for (name, rival, pairs, means), p in zip(found, corrected, strict=True)
-    ]  # fmt: skip
-
-
-def format_p(p: float | None) -> str:
-    """`0.012`, `< 0.001`."""
-    if p is None:
-        return MISSING
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def format_difference(difference: float, metric: str) -> str:
-    """`+1.2`, in points of a percentage or as it is."""
-    return f"{scaled(difference, metric):+.{1 if is_percent(metric) else 3}f}"
-
-
-def baseline_note(found: Sequence[Against], metric: str) -> str | None:
-    """One sentence for the console; None where nothing was tested."""
-    if not found:
-        return None
-    told = [entry for entry in found if entry.p is not None and entry.p < LEVEL]
-    pairs = {entry.pairs.n for entry in found}
-    over = f"{min(pairs)} seed-target pairs" if len(pairs) == 1 else f"{min(pairs)} to {max(pairs)} seed-target pairs"
-    how = f"paired t over {over}, Holm-corrected p < {LEVEL}"
-    rivals = {entry.rival for entry in found}
-    against = rivals.pop() if len(rivals) == 1 else f"their {BASELINE}"
-    if not told:
-        return f"no method differs from {against} significantly ({how})"
-    words = [
-        f"{entry.label} {format_difference(entry.pairs.difference, metric)} (p {_equals(entry.p)})" for entry in told
-    ]
-    rest = len(found) - len(told)
-    others = "" if not rest else f"; the other {rest} {'does' if rest == 1 else 'do'} not"
-    return f"significantly different from {against} ({how}): {', '.join(words)}{others}"
-
-
-def _equals(p: float | None) -> str:
-    text = format_p(p)
-    return text if text.startswith("<") else f"= {text}"
-
-
-def _scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str], float]:
-    """(seed, episode, domain) -> score after the last stage."""
-    found = {}
-    for record in group:
-        for domain, scores in (record.stages[-1]["test"] if record.stages else {}).items():
-            value = scores.get(metric)
-            if value is not None:
-                found[record.spec.get("seed"), record.episode, domain] = float(value)
-    return found
-
-
-def baseline_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
-    """The baseline to compare with: the only one on this data and plan, or the one that agrees in all else.
-
-    None where there is no such one, and for a baseline itself.
-    """
-    near = baselines(groups, data_and_plan(record))
-    if any(configuration(other) == configuration(record) for other in near.values()):
-        return None  # it is one itself
-    if len(near) > 1:
-        but = (*OWN, *NECK) if all(map(is_plain, near.values())) else OWN
-        near = {name: other for name, other in near.items() if _rest(other, but) == _rest(record, but)}
-    return next(iter(near)) if len(near) == 1 else None
-
-
-def _rest(record: RunRecord, but: Sequence[str]) -> str:
-    return json.dumps({k: v for k, v in record.spec.items() if k not in but}, sort_keys=True)
-
-
-Judged = dict[tuple[object, str, str], list[bool]]  # seed, episode, domain -> right or wrong, in the order of the rows
-
-
 @dataclass(frozen=True, slots=True)
 class ByExample:
-    """One method against its baseline, example by example."""
+    """McNemar's test of one method against its baseline."""
 
     label: str
     rival: str
@@ -151,53 +42,144 @@ class ByExample:
     p: float | None  # Holm-corrected over all methods of the records
 
 
-def correctness(records: Iterable[RunRecord], *, stage: int = -1) -> Judged:
-    """Which test examples were right after a stage; records that do not say are left out."""
-    found = {}
-    for record in records:
-        for domain, text in (record.stages[stage].get("right", {}) if record.stages else {}).items():
-            found[record.spec.get("seed"), record.episode, domain] = unpacked(text)
-    return found
+def paired(
+    a: Iterable[RunRecord], b: Iterable[RunRecord], metric: str, *, over: Literal["pairs", "seeds"] = "pairs"
+) -> Paired | None:
+    """Paired t test of two configurations on the seeds and targets that both have; None if they share none.
+
+    With `over="pairs"`, every combination of seed and target is one pair. Pairs of one seed share training domains and
+    are not fully independent, so p is somewhat too small; `over="seeds"` pairs means over targets and is stricter.
+    """
+    left, right = _final_scores(a, metric), _final_scores(b, metric)
+    shared = [key for key in left if key in right]
+    if not shared:
+        return None
+    if over == "pairs":
+        return paired_t([left[k] for k in shared], [right[k] for k in shared])
+    by_seed: dict[Any, list[tuple[str, str]]] = {}
+    for seed, episode, domain in shared:
+        by_seed.setdefault(seed, []).append((episode, domain))
+    most = max(map(len, by_seed.values()))
+    complete = [(seed, targets) for seed, targets in by_seed.items() if len(targets) == most]
+    means = [[sum(side[seed, *t] for t in targets) / most for seed, targets in complete] for side in (left, right)]
+    return paired_t(means[0], means[1])
 
 
-def shared_correctness(a: Judged, b: Judged) -> tuple[list[bool], list[bool]]:
-    """What both judge, end to end."""
-    shared = [key for key in a if key in b and len(a[key]) == len(b[key])]
-    return [each for key in shared for each in a[key]], [each for key in shared for each in b[key]]
+def _final_scores(group: Iterable[RunRecord], metric: str) -> dict[tuple[Any, str, str], float]:
+    """Map (seed, episode, domain) to the score after the last stage."""
+    return {
+        (record.spec.get("seed"), record.episode, domain): float(scores[metric])
+        for record in group
+        for domain, scores in (record.stages[-1]["test"] if record.stages else {}).items()
+        if scores.get(metric) is not None
+    }
+
+
+def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]:
+    """Test each method that shares at least three seeds with its baseline on the same data and plan."""
+    groups = grouped(records)
+    tests = []
+    for name, rival, seeds in _rivals(groups):
+        pairs, means = (paired(groups[name], groups[rival], metric, over=over) for over in ("pairs", "seeds"))
+        if seeds >= MIN_SEEDS and pairs is not None and means is not None:
+            tests.append((name, rival, pairs, means))
+    corrected = holm([pairs.p for _, _, pairs, _ in tests])
+    return [Against(name, rival, pairs, p, means) for (name, rival, pairs, means), p in zip(tests, corrected, strict=True)]
 
 
 def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
-    """McNemar's test of each method against its baseline where they share too few seeds for a test over seeds.
+    """McNemar's test of each method against its baseline if they share too few seeds for a test over seeds.
 
-    Of one training run of each it tells whether they differ on such examples; nothing about other seeds.
+    It tests whether two trained models differ on such examples, not whether other seeds would differ.
     """
-    found = list(_tested(grouped(records)))
-    corrected = holm([test.p for _, _, test in found])
-    return [ByExample(*each, p) for each, p in zip(found, corrected, strict=True)]
+    groups = grouped(records)
+    tests = []
+    for name, rival, seeds in _rivals(groups):
+        a, b = shared_correctness(correctness(groups[name]), correctness(groups[rival]))
+        if seeds < MIN_SEEDS and a:
+            tests.append((name, rival, mcnemar(a, b)))
+    corrected = holm([test.p for _, _, test in tests])
+    return [ByExample(*test, p) for test, p in zip(tests, corrected, strict=True)]
 
 
-def _tested(groups: dict[str, list[RunRecord]]) -> Iterator[tuple[str, str, McNemar]]:
-    for name, group in groups.items():
-        rival = baseline_of(group[0], groups)
-        if rival is None:
-            continue
-        seeds = {r.spec.get("seed") for r in group} & {r.spec.get("seed") for r in groups[rival]}
-        mine, theirs = shared_correctness(correctness(group), correctness(groups[rival]))
-        if len(seeds) < LEAST_SEEDS and mine:
-            yield name, rival, mcnemar(mine, theirs)
+def _rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
+    """Return (method, its baseline, number of shared seeds) per method that has a baseline."""
+    pairs = [(name, baseline_of(group[0], groups)) for name, group in groups.items()]
+    seeds = {name: {r.spec.get("seed") for r in group} for name, group in groups.items()}
+    return [(name, rival, len(seeds[name] & seeds[rival])) for name, rival in pairs if rival is not None]
 
 
-def by_example_note(found: list[ByExample]) -> str | None:
-    """One sentence for the console; None where nothing was tested."""
-    if not found:
+def baseline_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | None:
+    """Return the baseline to compare with: the only one on this data and plan, or the one with equal settings.
+
+    None if there is no such baseline, and for a baseline itself.
+    """
+    candidates = baselines(groups, data_and_plan(record))
+    if any(configuration(other) == configuration(record) for other in candidates.values()):
         return None
-    words = [
-        f"{entry.label} is right {entry.test.only_a} times where {entry.rival} is not and wrong {entry.test.only_b} "
-        f"times where it is (p {format_p(entry.p)})"
-        for entry in found
-        if entry.p is not None and entry.p < LEVEL
+    if len(candidates) > 1:
+        ignored = (*METHOD, *NECK) if all(map(is_plain, candidates.values())) else METHOD
+        settings = _settings(record, ignored)
+        candidates = {name: other for name, other in candidates.items() if _settings(other, ignored) == settings}
+    return next(iter(candidates)) if len(candidates) == 1 else None
+
+
+def _settings(record: RunRecord, ignored: Sequence[str]) -> str:
+    return json.dumps({k: v for k, v in record.spec.items() if k not in ignored}, sort_keys=True)
+
+
+def correctness(records: Iterable[RunRecord], *, stage: int = -1) -> Correctness:
+    """Return which test examples were predicted correctly after a stage; records without this field are skipped."""
+    return {
+        (record.spec.get("seed"), record.episode, domain): unpacked(text)
+        for record in records
+        for domain, text in (record.stages[stage].get("right", {}) if record.stages else {}).items()
+    }
+
+
+def shared_correctness(a: Correctness, b: Correctness) -> tuple[list[bool], list[bool]]:
+    """Concatenate the correctness of the examples that both have."""
+    shared = [key for key in a if key in b and len(a[key]) == len(b[key])]
+    return [value for key in shared for value in a[key]], [value for key in shared for value in b[key]]
+
+
+def baseline_note(tests: Sequence[Against], metric: str) -> str | None:
+    """Summarise the tests against the baseline in one sentence; None without tests."""
+    if not tests:
+        return None
+    significant = [test for test in tests if test.p is not None and test.p < LEVEL]
+    pairs = {test.pairs.n for test in tests}
+    count = str(min(pairs)) if len(pairs) == 1 else f"{min(pairs)} to {max(pairs)}"
+    procedure = f"paired t test over {count} seed-target pairs, Holm-corrected p < {LEVEL}"
+    rivals = {test.rival for test in tests}
+    rival = rivals.pop() if len(rivals) == 1 else f"their {BASELINE}"
+    if not significant:
+        return f"no method differs significantly from {rival} ({procedure})"
+    differences = [
+        f"{test.label} {format_difference(test.pairs.difference, metric)} (p {_p_relation(test.p)})"
+        for test in significant
     ]
-    how = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; of these very runs, other seeds may differ"
-    if not words:
-        return f"example by example no method differs significantly from {BASELINE} ({how})"
-    return f"example by example: {'; '.join(words)} ({how})"
+    rest = len(tests) - len(significant)
+    others = "" if not rest else f"; {rest} other method{' does' if rest == 1 else 's do'} not differ significantly"
+    return f"significantly different from {rival} ({procedure}): {', '.join(differences)}{others}"
+
+
+def by_example_note(tests: Sequence[ByExample]) -> str | None:
+    """Summarise the tests per example in one sentence; None without tests."""
+    if not tests:
+        return None
+    procedure = f"McNemar's test on the same examples, Holm-corrected p < {LEVEL}; other seeds may differ"
+    differences = [
+        f"{test.label} is correct on {test.test.only_a} examples that {test.rival} gets wrong, and wrong on "
+        f"{test.test.only_b} that it gets right (p {_p_relation(test.p)})"
+        for test in tests
+        if test.p is not None and test.p < LEVEL
+    ]
+    if not differences:
+        return f"on the test examples of these runs no method differs significantly from {BASELINE} ({procedure})"
+    return f"on the test examples of these runs {'; '.join(differences)} ({procedure})"
+
+
+def _p_relation(p: float | None) -> str:
+    text = format_p(p)
+    return text if text.startswith("<") else f"= {text}"

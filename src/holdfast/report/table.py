@@ -1,91 +1,97 @@
-"""From records to the rows of a table: one row a configuration, one column a target domain."""
+"""Turn records into the rows of a table: one row per configuration, one column per target domain."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.errors import unknown
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
-from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, natural
+from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, natural_key
 from holdfast.report.statistics import Cell, summarise
 
-SINGLE = "single-source"  # the plan whose columns name the domain that trained, too
+SINGLE = "single-source"  # the plan whose columns name source and target
 COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters", "macs")
-
-Found = dict[Any, dict[str, float]]  # seed -> column -> value
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A configuration's scores: over seeds for each target, for their average, and where it is worst."""
+    """Scores of one configuration over seeds."""
 
     label: str
-    cells: dict[str, Cell]  # target -> scores over seeds; a target without a run is absent
-    average: Cell | None  # mean over targets for each seed, then over the seeds that have all targets
-    worst: tuple[str, float] | None  # target and mean, once all targets are there
-    own: dict[str, Cell] = field(default_factory=dict)  # of a domain that trained alone, by its validation rows
-    paired: bool = False  # whether its columns are pairs of source and target
-    baseline: bool = False  # whether others are compared with it
+    cells: dict[str, Cell]  # target -> scores over seeds; targets without a run are absent
+    average: Cell | None  # mean over targets per seed, then over the seeds that have all targets
+    worst: tuple[str, float] | None  # target and mean; None until all targets have a score
+    source_cells: dict[str, Cell] = field(default_factory=dict)  # validation scores of a single training domain
+    paired: bool = False  # whether columns are pairs of source and target
+    baseline: bool = False  # whether other rows are compared with this one
 
 
 def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
-    """One row for each configuration: records whose specs are equal but for the seed."""
+    """Return one row per configuration: records whose specs differ only in the seed."""
     groups = grouped(records)
-    everything = [r for group in groups.values() for r in group]
-    known = {m for r in everything for s in r.stages for scores in s["test"].values() for m in scores}
-    if known and metric not in known:
-        raise unknown("metric", metric, known)
-    places: dict[tuple[str, ...], list[RunRecord]] = {}
-    for record in everything:
-        places.setdefault(data_and_plan(record), []).append(record)
-    reached = {place: _reached(inside) for place, inside in places.items()}
-    needed = {place: _ordered(found) for place, found in reached.items()}
-    made = []
+    records = [r for group in groups.values() for r in group]
+    metrics = {m for r in records for s in r.stages for scores in s["test"].values() for m in scores}
+    if metrics and metric not in metrics:
+        raise unknown("metric", metric, metrics)
+    comparable: dict[tuple[str, ...], list[RunRecord]] = {}
+    for record in records:
+        comparable.setdefault(data_and_plan(record), []).append(record)
+    scores = {key: _final_scores(members) for key, members in comparable.items()}
+    targets = {key: _column_order(by_record) for key, by_record in scores.items()}
+    table = []
     for name, group in groups.items():
-        place = data_and_plan(group[0])
-        by_seed: Found = {}
+        key = data_and_plan(group[0])
+        by_seed: dict[Any, dict[str, float]] = {}  # seed -> column -> score
         for record in group:
-            for column, scores in reached[place][record.id].items():
-                value = scores.get(metric)
-                if value is not None:
+            for column, values in scores[key][record.id].items():
+                if (value := values.get(metric)) is not None:
                     by_seed.setdefault(record.spec.get("seed"), {})[column] = float(value)
-        row = _row(name, by_seed, needed[place], metric)
-        first, paired = name in baselines(groups, place), group[0].spec.get("plan") == SINGLE
-        made.append(replace(row, own=_own(group, metric), paired=paired, baseline=first))
-    return made
+        values = {c: [s[c] for s in by_seed.values() if c in s] for c in targets[key]}
+        cells = {column: summarise(of_seeds) for column, of_seeds in values.items() if of_seeds}
+        averages = [math.fsum(s.values()) / len(s) for s in by_seed.values() if len(s) == len(targets[key])]
+        means = {column: cell.mean for column, cell in cells.items()}
+        table.append(
+            Row(
+                name,
+                cells,
+                average=summarise(averages) if averages else None,
+                worst=worst_domain(means, metric) if means and len(means) == len(targets[key]) else None,
+                source_cells=_source_cells(group, metric),
+                paired=group[0].spec.get("plan") == SINGLE,
+                baseline=name in baselines(groups, key),
+            )
+        )
+    return table
 
 
-def baselines(groups: Mapping[str, Sequence[RunRecord]], place: tuple[str, ...]) -> dict[str, RunRecord]:
-    """What others on this data and plan are compared with: the plain baseline, or where none was run its networks."""
-    rule = {
+def worst_domain(means: Mapping[str, float], metric: str) -> tuple[str, float]:
+    """Return the domain with the worst mean, and that mean."""
+    assert means, "no domain"
+    return (max if metric in LOWER_IS_BETTER else min)(means.items(), key=lambda pair: pair[1])
+
+
+def baselines(groups: Mapping[str, Sequence[RunRecord]], key: tuple[str, ...]) -> dict[str, RunRecord]:
+    """Return the baselines for one data set and plan: plain ERM, or ERM with other networks if it was not run."""
+    candidates = {
         name: group[0]
         for name, group in groups.items()
-        if group[0].spec["method"] == BASELINE and data_and_plan(group[0]) == place
+        if group[0].spec["method"] == BASELINE and data_and_plan(group[0]) == key
     }
-    return {name: record for name, record in rule.items() if is_plain(record)} or rule
+    return {name: record for name, record in candidates.items() if is_plain(record)} or candidates
 
 
-def _row(name: str, by_seed: Found, needed: Sequence[str], metric: str) -> Row:
-    cells = {}
-    for column in needed:
-        values = [found[column] for found in by_seed.values() if column in found]
-        if values:
-            cells[column] = summarise(values)
-    whole = [math.fsum(f.values()) / len(f) for f in by_seed.values() if len(f) == len(needed)]
-    means = {column: cell.mean for column, cell in cells.items()}
-    pick = max if metric in LOWER_IS_BETTER else min
-    done = bool(means) and len(means) == len(needed)
-    worst = pick(means.items(), key=lambda pair: pair[1]) if done else None
-    return Row(name, cells, summarise(whole) if whole else None, worst)
+def data_and_plan(record: RunRecord) -> tuple[str, ...]:
+    """Return data and plan; averages are comparable only between records that share them."""
+    return tuple(str(record.spec.get(k)) for k in ("data", "fingerprint", "plan"))
 
 
-def _own(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
-    """Scores inside the source, which no average counts; there are none where several domains train."""
-    found: dict[str, list[float]] = {}
+def _source_cells(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
+    """Return validation scores of the training domain for single-source runs; empty for other plans."""
+    scores: dict[str, list[float]] = {}
     for record in group:
         if record.spec.get("plan") != SINGLE or not record.stages:
             continue
@@ -93,54 +99,49 @@ def _own(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
         for domain in stage["train"]:
             value = stage["valid"].get(domain, {}).get(metric)
             if value is not None:
-                found.setdefault(f"{domain}>{domain} (valid)", []).append(float(value))
-    return {name: summarise(found[name]) for name in sorted(found, key=natural)}
+                scores.setdefault(f"{domain}>{domain} (valid)", []).append(float(value))
+    return {name: summarise(scores[name]) for name in sorted(scores, key=natural_key)}
 
 
-def data_and_plan(record: RunRecord) -> tuple[str, ...]:
-    """Data and plan: only records that share them have the same targets, so only their averages compare."""
-    return tuple(str(record.spec.get(k)) for k in ("data", "fingerprint", "plan"))
-
-
-def _reached(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
-    """Record id -> column -> scores: the test domains of the last stage."""
+def _final_scores(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
+    """Map record id to column to scores on the test domains of the last stage."""
     last = {r.id: r.stages[-1] if r.stages else {"test": {}} for r in records}
     runs = Counter((configuration(r), r.spec.get("seed"), d) for r in records for d in last[r.id]["test"])
-    crossed = any(count > 1 for count in runs.values())  # several episodes score one domain
-    found = {}
+    ambiguous = any(count > 1 for count in runs.values())  # several episodes score one domain
+    scores = {}
     for r in records:
-        before = ""
+        prefix = ""
         if r.spec.get("plan") == SINGLE:
-            before = "+".join(last[r.id].get("train", [])) + ">"
-        elif crossed:
-            before = f"{r.episode}>"
+            prefix = "+".join(last[r.id].get("train", [])) + ">"
+        elif ambiguous:
+            prefix = f"{r.episode}>"
         test = last[r.id]["test"]
-        found[r.id] = {before + d: test[d] for d in (stream_domains(r) if len(r.stages) > 1 else test)}
-    return found
+        scores[r.id] = {prefix + d: test[d] for d in (stream_domains(r) if len(r.stages) > 1 else test)}
+    return scores
 
 
-def _ordered(found: Mapping[str, Mapping[str, Scores]]) -> list[str]:
-    """All columns: by name, unless one record already has them all, in the order of its stream."""
-    names = {column for scores in found.values() for column in scores}
-    for scores in found.values():
-        if len(scores) == len(names):
-            return list(scores)
-    return sorted(names, key=natural)
+def _column_order(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
+    """Return all columns: in the order of a record that has them all (a stream), else by name."""
+    names = {column for columns in scores.values() for column in columns}
+    for columns in scores.values():
+        if len(columns) == len(names):
+            return list(columns)
+    return sorted(names, key=natural_key)
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
-    """The targets of all rows, in the order of the fullest row."""
-    fullest_first = sorted(rows, key=lambda row: -len(row.cells))
-    return list(dict.fromkeys(column for row in fullest_first for column in row.cells))
+    """Return the targets of all rows, in the order of the row with the most targets."""
+    longest_first = sorted(rows, key=lambda row: -len(row.cells))
+    return list(dict.fromkeys(column for row in longest_first for column in row.cells))
 
 
 def source_columns(rows: Iterable[Row]) -> list[str]:
-    """Where one domain trained alone, its own column; none elsewhere."""
-    return sorted({column for row in rows for column in row.own}, key=natural)
+    """Return the columns with validation scores of single training domains."""
+    return sorted({column for row in rows for column in row.source_cells}, key=natural_key)
 
 
 def best(means: Mapping[str, float], metric: str) -> set[str]:
-    """The names with the best value of one column, ties included; nobody is best alone."""
+    """Return the names with the best value of one column, ties included; empty for a single row."""
     finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     if len(means) < 2 or not finite:
         return set()
@@ -149,49 +150,49 @@ def best(means: Mapping[str, float], metric: str) -> set[str]:
 
 
 def flat_table(records: Iterable[RunRecord], metric: str) -> list[dict[str, Any]]:
-    """The table for machines: method, target, metric, mean, stderr, n; average and worst come last."""
-    found: list[dict[str, Any]] = []
+    """Return the table for `--json`: method, target, metric, mean, stderr, n; average and worst come last."""
+    entries: list[dict[str, Any]] = []
     for row in rows(records, metric):
-        cells = [*row.cells.items(), *row.own.items()]
+        cells = [*row.cells.items(), *row.source_cells.items()]
         if row.average is not None:
             cells.append(("average", row.average))
         if row.worst is not None:
             cells.append(("worst", row.cells[row.worst[0]]))
         for target, cell in cells:
             entry = {"method": row.label, "target": target, "metric": metric}
-            found.append(entry | {"mean": _finite(cell.mean), "stderr": _finite(cell.stderr), "n": cell.n})
-    return found
+            entries.append(entry | {"mean": _finite(cell.mean), "stderr": _finite(cell.stderr), "n": cell.n})
+    return entries
 
 
 def stream_domains(record: RunRecord) -> list[str]:
-    """The tested domains of a stream: as they were learnt, then those never learnt."""
+    """Return the tested domains of a stream in the order of learning, then those never learned."""
     tested = {d for stage in record.stages for d in stage["test"]}
-    learnt = [d for stage in record.stages for d in stage["train"]]
-    return list(dict.fromkeys([*(d for d in learnt if d in tested), *sorted(tested, key=natural)]))
+    learned = [d for stage in record.stages for d in stage["train"]]
+    return list(dict.fromkeys([*(d for d in learned if d in tested), *sorted(tested, key=natural_key)]))
 
 
 def score_matrix(record: RunRecord, metric: str) -> list[list[float]]:
-    """R[i][j]: the score on domain j of `stream_domains` after stage i; nan where it was not scored."""
+    """Return R[i][j], the score on domain j of `stream_domains` after stage i; nan if it was not scored."""
     domains = stream_domains(record)
     cells = [[stage["test"].get(d, {}).get(metric) for d in domains] for stage in record.stages]
     return [[math.nan if value is None else float(value) for value in line] for line in cells]
 
 
 def costs(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
-    """What each configuration took: time and speed as means per run, memory as the largest peak."""
-    found = []
+    """Return the cost per configuration: time and speed as means over runs, the other values as maxima."""
+    entries = []
     for name, group in grouped(records).items():
-        spent = {k: [r.cost[k] for r in group if r.cost.get(k) is not None] for k in COSTS}
         entry: dict[str, Any] = {"method": name}
-        for key, values in spent.items():
+        for key in COSTS:
+            values = [r.cost[key] for r in group if r.cost.get(key) is not None]
             if key in ("seconds", "examples_per_second"):
                 entry[key] = math.fsum(values) / len(values) if values else None
             else:
                 entry[key] = max(values, default=None)
-        found.append(entry | {"runs": len(group)})
-    return found
+        entries.append(entry | {"runs": len(group)})
+    return entries
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no nan: a run that diverged has no mean to give."""
+    """Return None for nan and infinity, which JSON cannot represent."""
     return value if value is not None and math.isfinite(value) else None

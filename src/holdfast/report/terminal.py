@@ -1,89 +1,60 @@
-"""The table of scores for a terminal."""
+"""Tables for the terminal, and grids that the terminal and the HTML report both show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import plotly.graph_objects as go
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.report.plots import SHADES, fragment, plain
-from holdfast.report.table import Row, best, columns, source_columns
-from holdfast.report.words import MISSING, OWN, error_note, metric_name, number, show
+from holdfast.report.plots import escape, heatmap, to_html
+from holdfast.report.table import Row, columns, source_columns
+from holdfast.report.words import SOURCE_NOTE, error_note, metric_name, score_lines
 
-
-def rich_table(rows: Sequence[Row], metric: str) -> WrappedTable:
-    """Methods by target domains, then average, worst domain, and a lone source's own; the best of a column is bold."""
-    targets, owned = columns(rows), source_columns(rows)
-    note = f"{error_note(rows)}; best in bold" if len(rows) > 1 else error_note(rows)
-    note = f"{note}; {OWN}" if owned else note
-    lines = []
-    tops = [best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets]
-    top_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
-    top_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
-    inside = {name: best({r.label: r.own[name].mean for r in rows if name in r.own}, metric) for name in owned}
-    for row in rows:
-        pairs = zip(targets, tops, strict=True)
-        line = [_cell(show(row.cells.get(t), metric), row.label in top) for t, top in pairs]
-        line.append(_cell(show(row.average, metric), row.label in top_average))
-        worst = MISSING if row.worst is None else f"{number(row.worst[1], metric)} {row.worst[0]}"
-        own = [_cell(show(row.own.get(name), metric), row.label in inside[name]) for name in owned]
-        lines.append([Text(row.label), *line, _cell(worst, row.label in top_worst), *own])
-    names = ["method", *targets, "average", "worst", *owned]
-    return WrappedTable(names, lines, title=Text(metric_name(metric)), caption=note)
-
-
-def _cell(text: str, bold: bool) -> Text:
-    return Text(text, style="bold" if bold else "")
-
-
-UNBOUNDED = 10_000  # characters, for what a table would take if it could
+UNBOUNDED = 10_000  # characters: more than any table needs
 
 
 @dataclass(frozen=True)
 class WrappedTable:
-    """Names of columns, those of labels first, and as many cells in each line; no number is ever cut."""
+    """Rich table that is split into several tables if it is wider than the terminal; no number is cut off."""
 
-    names: Sequence[str]
-    lines: Sequence[Sequence[Text]]  # Text, not str: a domain called [red] is a name, not markup
+    names: Sequence[str]  # columns
+    lines: Sequence[Sequence[Text]]  # Text and not str: a domain called [red] is a name, not markup
     title: Text
     caption: str = ""
     title_justify: JustifyMethod = "center"
-    labels: int = 1  # so many columns stand before every piece
-    words: bool = False  # cells are no numbers, and begin at the left
+    labels: int = 1  # number of leading columns that every piece repeats
+    words: bool = False  # cells are text and aligned to the left
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for index, some in enumerate(self._pieces(console, options)):
-            title = self.title if index == 0 else None
-            yield self._table(some, options.max_width, title)
+        for index, piece in enumerate(self._pieces(console, options)):
+            yield self._table(piece, options.max_width, self.title if index == 0 else None)
         if self.caption:
             yield Text(self.caption, style="table.caption")
 
     def _pieces(self, console: Console, options: ConsoleOptions) -> list[list[int]]:
-        """As many columns a piece as there is room for, and at least one."""
+        """Split the columns so that each piece fits into the terminal or has one column."""
         wide = options.update(max_width=UNBOUNDED)
         pieces: list[list[int]] = [[]]
         for column in range(self.labels, len(self.names)):
-            more = [*pieces[-1], column]
-            needed = console.measure(self._table(more, options.max_width), options=wide).maximum
-            if pieces[-1] and needed > options.max_width:
+            longer = [*pieces[-1], column]
+            width = console.measure(self._table(longer, options.max_width), options=wide).maximum
+            if pieces[-1] and width > options.max_width:
                 pieces.append([column])
             else:
-                pieces[-1] = more
+                pieces[-1] = longer
         return pieces
 
-    def _table(self, some: Sequence[int], room: int, title: Text | None = None) -> Table:
+    def _table(self, piece: Sequence[int], width: int, title: Text | None = None) -> Table:
         table = Table(
             title=title, title_justify=self.title_justify, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
         )
         for name in self.names[: self.labels]:
-            table.add_column(Text(name), overflow="fold", max_width=room // 2 // self.labels)
-        for column in some:
+            table.add_column(Text(name), overflow="fold", max_width=width // 2 // self.labels)
+        for column in piece:
             words = [word for line in self.lines for word in line[column].plain.split()]
             table.add_column(
                 Text(self.names[column]),
@@ -92,63 +63,61 @@ class WrappedTable:
                 min_width=max((len(word) for word in words if not word[:1].isalpha()), default=1),
             )
         for line in self.lines:
-            table.add_row(*line[: self.labels], *(line[column] for column in some))
+            table.add_row(*line[: self.labels], *(line[column] for column in piece))
         return table
 
 
-Cell = tuple[str, float | None]  # what is read, and the value to sort by
+def rich_table(rows: Sequence[Row], metric: str) -> WrappedTable:
+    """Return the table of scores: targets, average, worst domain; the best value of a column is bold."""
+    sources = source_columns(rows)
+    notes = [error_note(rows), *(["best in bold"] if len(rows) > 1 else []), *([SOURCE_NOTE] if sources else [])]
+    lines = []
+    for label, cells in score_lines(rows, metric):
+        texts = [cell.text if cell.domain is None else f"{cell.text} {cell.domain}" for cell in cells]
+        styled = [Text(text, style="bold" if cell.best else "") for text, cell in zip(texts, cells, strict=True)]
+        lines.append([Text(label), *styled])
+    names = ["method", *columns(rows), "average", "worst", *sources]
+    return WrappedTable(names, lines, title=Text(metric_name(metric)), caption="; ".join(notes))
+
+
+Cell = tuple[str, float | None]  # text, value to sort by
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A title, a sentence about it, names of columns, and lines: the label first, then as many cells as other names."""
+    """Table with a title and an explanation; each line has a label and one cell per other column."""
 
     title: str
     about: str
     names: tuple[str, ...]
     lines: list[tuple[str, list[Cell]]] = field(default_factory=list)
-    top: float | None = None  # the value of the darkest colour where the grid is a map, too
-    words: bool = False  # cells are no numbers
-
-    def as_lines(self) -> list[dict[str, Any]]:
-        """As the templates take them."""
-        return [{"label": label, "cells": cells} for label, cells in self.lines]
+    top: float | None = None  # value of the darkest colour if the grid is also drawn as a heat map
+    words: bool = False  # cells are text
 
 
 def rich_grid(grid: Grid) -> WrappedTable:
-    """The table for a terminal; what is to be said about it is left to the caller, who knows the width."""
+    """Return a grid for the terminal, without its explanation."""
     lines = [[Text(label), *(Text(text) for text, _ in cells)] for label, cells in grid.lines]
     return WrappedTable(grid.names, lines, title=Text(grid.title, style="bold"), title_justify="left", words=grid.words)
 
 
 def grid_map(grid: Grid, name: str) -> str:
-    """The same as coloured fields, for a page."""
-    labels = [label for label, _ in grid.lines]
-    figure = go.Figure(
-        go.Heatmap(
-            z=[[value for _, value in cells] for _, cells in grid.lines],
-            x=[plain(each) for each in grid.names[1:]],
-            y=[plain(label) for label in labels],
-            text=[[text for text, _ in cells] for _, cells in grid.lines],
-            texttemplate="%{text}",
-            textfont={"color": "#14181d"},
-            colorscale=SHADES,
-            zmin=0,
-            zmax=grid.top,
-            xgap=2,
-            ygap=2,
-            showscale=False,
-            hovertemplate="%{y}, %{x}: %{text}<extra></extra>",
-        )
+    """Draw a grid as a heat map."""
+    figure = heatmap(
+        [[value for _, value in cells] for _, cells in grid.lines],
+        [escape(column) for column in grid.names[1:]],
+        [escape(label) for label, _ in grid.lines],
+        hover="%{y}, %{x}: %{text}",
+        text=[[text for text, _ in cells] for _, cells in grid.lines],
+        high=grid.top,
     )
-    figure.update_xaxes(type="category", showgrid=False)
-    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
-    return fragment(figure, name, height=120 + 40 * len(labels))
+    figure.update_yaxes(autorange="reversed")
+    return to_html(figure, name, height=120 + 40 * len(grid.lines))
 
 
 def matrix(
     title: str, about: str, names: Sequence[str], cells: dict[tuple[str, str], Cell], *, corner: str, top: float
 ) -> Grid:
-    """Names down and across; a pair without a value, such as the diagonal, stays open."""
+    """Return a grid of names by names; pairs without a value, such as the diagonal, are empty."""
     lines = [(one, [cells.get((one, other), ("", None)) for other in names]) for one in names]
     return Grid(title, about, (corner, *names), lines, top)

@@ -1,17 +1,18 @@
-"""Numbers and findings in words, so that the console and the page say the same."""
+"""Format numbers and summarise findings in sentences, for the terminal and the HTML report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from holdfast.record import LOWER_IS_BETTER
 from holdfast.report.statistics import Cell, pooled
-from holdfast.report.table import Row
+from holdfast.report.table import Row, best, columns, source_columns
 
-PLAIN = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity")  # not shares of one: shown as they are
+NOT_PERCENT = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity")
 MISSING = "–"
-OWN = "(valid): validation rows of the domain that trained, which no average counts"
+SOURCE_NOTE = "(valid): validation rows of the single training domain, not part of any average"
 SPELLED = {
     "macro_f1": "macro-F1", "micro_f1": "micro-F1", "entity_f1": "entity F1", "answer_f1": "answer F1",
     "roc_auc": "ROC AUC",
@@ -19,106 +20,145 @@ SPELLED = {
 
 
 def is_percent(metric: str) -> bool:
-    return metric not in PLAIN
+    """Whether the metric is shown in percent."""
+    return metric not in NOT_PERCENT
 
 
 def scaled(value: float, metric: str) -> float:
-    """The value as it is shown: in percent, or as it is."""
+    """Return the value as it is shown: in percent or unchanged."""
     return 100 * value if is_percent(metric) else value
 
 
-def number(value: float | None, metric: str) -> str:
-    """One decimal of a percentage, three of anything else."""
-    if value is None:
-        return MISSING
-    return f"{scaled(value, metric):.{1 if is_percent(metric) else 3}f}"
+def format_number(value: float | None, metric: str) -> str:
+    """Format a score with one decimal for percentages and three for other metrics."""
+    return MISSING if value is None else f"{scaled(value, metric):.{1 if is_percent(metric) else 3}f}"
 
 
-def show(cell: Cell | None, metric: str) -> str:
-    """`81.2 ± 0.4`, or the mean alone where there is one seed."""
+def format_difference(difference: float, metric: str) -> str:
+    """Format a signed difference: `+1.2` percentage points, `-0.012`."""
+    return f"{scaled(difference, metric):+.{1 if is_percent(metric) else 3}f}"
+
+
+def format_p(p: float | None) -> str:
+    """Format a p-value: `0.012`, `< 0.001`."""
+    return MISSING if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def format_cell(cell: Cell | None, metric: str) -> str:
+    """Format mean and standard error: `81.2 ± 0.4`, or the mean alone for a single seed."""
     if cell is None:
         return MISSING
-    error = "" if cell.stderr is None else f" ± {number(cell.stderr, metric)}"
-    return number(cell.mean, metric) + error
+    error = "" if cell.stderr is None else f" ± {format_number(cell.stderr, metric)}"
+    return format_number(cell.mean, metric) + error
 
 
 def metric_name(metric: str) -> str:
-    """`accuracy (%)`, `ece`."""
+    """Spell a metric with its unit: `accuracy (%)`, `ece`."""
     return spelled(metric) + (" (%)" if is_percent(metric) else "")
 
 
 def spelled(metric: str) -> str:
-    """As people write it: `macro-F1`, `balanced accuracy`."""
+    """Spell a metric: `macro-F1`, `balanced accuracy`."""
     return SPELLED.get(metric, metric.replace("_", " "))
 
 
 def seeds(rows: Iterable[Row]) -> str:
-    """`3 seeds`, `2 to 3 seeds`."""
+    """Count the seeds of a table: `3 seeds`, `2 to 3 seeds`."""
     counts = [cell.n for row in rows for cell in row.cells.values()] or [0]
     low, high = min(counts), max(counts)
     return f"{low} to {high} seeds" if low < high else _plural(high, "seed")
 
 
 def error_note(rows: Sequence[Row]) -> str:
-    """What ± means in this table, and over how many seeds."""
+    """Explain ± in a table and the number of seeds."""
     if any(cell.stderr is not None for row in rows for cell in row.cells.values()):
         return f"{seeds(rows)}; ± is the standard error over seeds"
     return f"{seeds(rows)}, so no standard error"
 
 
+@dataclass(frozen=True, slots=True)
+class ScoreCell:
+    """One cell of the table of scores as it is shown."""
+
+    text: str
+    value: float | None  # to sort by
+    best: bool = False
+    seeds: int | None = None  # set if it is fewer than in other cells
+    domain: str | None = None  # set in the column of the worst domain
+
+
+def score_lines(rows: Sequence[Row], metric: str) -> list[tuple[str, list[ScoreCell]]]:
+    """Return label and cells per row: targets, average, worst domain, then validation scores of single sources."""
+    targets, sources = columns(rows), source_columns(rows)
+    best_of = {t: best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets}
+    best_source = {t: best({r.label: r.source_cells[t].mean for r in rows if t in r.source_cells}, metric) for t in sources}
+    best_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
+    best_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
+    most = max((cell.n for row in rows for cell in row.cells.values()), default=0)
+
+    def show(cell: Cell | None, is_best: bool) -> ScoreCell:
+        if cell is None:
+            return ScoreCell(MISSING, None, is_best)
+        return ScoreCell(format_cell(cell, metric), cell.mean, is_best, cell.n if cell.n < most else None)
+
+    lines = []
+    for row in rows:
+        domain, mean = row.worst if row.worst is not None else (None, None)
+        cells = [show(row.cells.get(t), row.label in best_of[t]) for t in targets]
+        cells.append(show(row.average, row.label in best_average))
+        cells.append(ScoreCell(format_number(mean, metric), mean, row.label in best_worst, domain=domain))
+        cells += [show(row.source_cells.get(t), row.label in best_source[t]) for t in sources]
+        lines.append((row.label, cells))
+    return lines
+
+
 def headline(rows: Sequence[Row], metric: str) -> str:
-    """Which row is best on average, by how much, and whether the seeds can tell."""
-    name = spelled(metric)
+    """Name the row with the best average and compare it with the baseline, or with the runner-up without one."""
     scored = [(r, r.average) for r in rows if r.average is not None and math.isfinite(r.average.mean)]
     if not scored:
-        return "No method has finished every target domain yet; the table shows what is there."
+        return "No method has finished every target domain yet; the table shows the completed runs."
     scored.sort(key=lambda pair: pair[1].mean, reverse=metric not in LOWER_IS_BETTER)
-    (top, mean), rest = scored[0], scored[1:]
-    places = _plural(len(top.cells), "pair" if top.paired else "target domain")
-    over = f"over {places}{' of source and target' if top.paired else ''} and {_plural(mean.n, 'seed')}"
-    found = f"average {name} of {_unit(show(mean, metric), metric)} {over}"
-    if not rest:
-        return f"{top.label} has an {found}."
-    baseline = next((pair for pair in rest if pair[0].baseline), None)
-    rival, other = baseline if baseline is not None and not top.baseline else rest[0]
-    told = f"{rival.label} ({_unit(show(other, metric), metric)}; {_plural(other.n, 'seed')})"
-    level = [row.label for row, cell in rest if not float(number(abs(mean.mean - cell.mean), metric))]
-    best = f"{', '.join([top.label, *level[:-1]])} and {level[-1]}" if level else top.label
-    if rival.label in level:
-        text = f"{best} are level, with an {found}."
+    (top, mean), others = scored[0], scored[1:]
+    count = _plural(len(top.cells), "source-target pair" if top.paired else "target domain")
+    score = f"{_with_unit(mean, metric)} over {count} and {_plural(mean.n, 'seed')}"
+    if not others:
+        return f"{top.label} has an average {spelled(metric)} of {score}."
+    baseline = next((pair for pair in others if pair[0].baseline), None)
+    rival, other = baseline if baseline is not None and not top.baseline else others[0]
+    tied = [row.label for row, cell in others if not float(format_number(abs(mean.mean - cell.mean), metric))]
+    best = f"{', '.join([top.label, *tied[:-1]])} and {tied[-1]} have" if tied else f"{top.label} has"
+    text = f"{best} the best average {spelled(metric)}: {score}"
+    if rival.label in tied:
+        text += "."
     else:
-        gap = abs(mean.mean - other.mean)
-        points = f"{number(gap, metric)} points" if is_percent(metric) else number(gap, metric)
-        judged = f"{points} better than {told}, {_judged(mean, other, metric)}"
-        text = f"{best} {'are' if level else 'is'} best, with an {found}: {judged}."
-    named = {rival.label, *level}
-    near = [row.label for row, cell in rest if row.label not in named and _within(mean, cell)]
-    if near:
-        text += f" Also within the error of the best: {', '.join(near)}."
-    return text
+        gap = format_number(abs(mean.mean - other.mean), metric) + (" points" if is_percent(metric) else "")
+        seeds_of_rival = _plural(other.n, "seed")
+        text += f", {gap} better than {rival.label} ({_with_unit(other, metric)}, {seeds_of_rival}). "
+        text += _evidence(mean, other, metric)
+    near = [row.label for row, cell in others if row.label not in {rival.label, *tied} and _within_error(mean, cell)]
+    return text + (f" Also within one standard error of the best: {', '.join(near)}." if near else "")
 
 
-def _judged(a: Cell, b: Cell, metric: str) -> str:
+def _evidence(a: Cell, b: Cell, metric: str) -> str:
+    """Compare the difference of two means with its pooled standard error."""
     error, gap = pooled(a, b), abs(a.mean - b.mean)
     if error is None:
-        return "but a single seed gives no error to judge that by"
-    told = f"the pooled standard error of {number(error, metric)}"
-    if _within(a, b):
-        return f"which is within the error: not more than {told}"
+        return "A single seed gives no standard error, so this difference cannot be tested."
+    text = f"the pooled standard error of {format_number(error, metric)}"
+    if gap <= error:
+        return f"The difference is within {text}."
     if gap < 2 * error:
-        return f"which is more than {told} but less than twice that, so weak evidence"
-    if gap > 10 * error:
-        return f"which is more than ten times {told}"
-    return f"which is {gap / error:.1f} times {told}"
+        return f"The difference is larger than {text} but less than twice as large: weak evidence."
+    return f"The difference is {'more than ten' if gap > 10 * error else f'{gap / error:.1f}'} times {text}."
 
 
-def _within(a: Cell, b: Cell) -> bool:
+def _within_error(a: Cell, b: Cell) -> bool:
     error = pooled(a, b)
     return error is not None and abs(a.mean - b.mean) <= error
 
 
-def _unit(text: str, metric: str) -> str:
-    return f"{text} %" if is_percent(metric) else text
+def _with_unit(cell: Cell, metric: str) -> str:
+    return format_cell(cell, metric) + (" %" if is_percent(metric) else "")
 
 
 def _plural(count: int, noun: str) -> str:

@@ -1,0 +1,160 @@
+"""Charts of scores, validation curves and costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from holdfast.record import LOWER_IS_BETTER, RunRecord
+from holdfast.report.labels import grouped
+from holdfast.report.plots import DOTTED, escape, style, to_html
+from holdfast.report.statistics import Cell
+from holdfast.report.table import Row, columns
+from holdfast.report.words import format_cell, is_percent, metric_name, scaled
+
+Point = tuple[str, float, float]  # label, seconds, average score
+
+
+def scores_chart(rows: Sequence[Row], metric: str) -> str:
+    """Draw one point with standard error per method and target; the average comes last."""
+    targets = columns(rows)
+    figure = go.Figure()
+    for index, row in enumerate(rows):
+        cells = [(escape(target), row.cells[target]) for target in targets if target in row.cells]
+        if row.average is not None:
+            cells.append(("<b>average</b>", row.average))
+        colour, symbol, _ = style(index)
+        unit = " %" if is_percent(metric) else ""
+        figure.add_scatter(
+            name=escape(row.label),
+            meta=row.label,
+            x=[target for target, _ in cells],
+            y=[scaled(cell.mean, metric) for _, cell in cells],
+            error_y={"type": "data", "array": _errors([c for _, c in cells], metric), "thickness": 1.5, "width": 6},
+            mode="markers",
+            marker={"size": 8, "color": colour, "symbol": symbol},
+            offsetgroup=str(index),
+            customdata=[[escape(format_cell(cell, metric) + unit), cell.n] for _, cell in cells],
+            hovertemplate="%{fullData.name}, %{x}: %{customdata[0]} (n=%{customdata[1]})<extra></extra>",
+        )
+    order = [*(escape(target) for target in targets), "<b>average</b>"]
+    figure.update_layout(scattermode="group", scattergap=0.35)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, range=[-0.5, len(order) - 0.5])
+    figure.update_yaxes(title=metric_name(metric), range=_score_range(rows, metric))
+    figure.add_vline(x=len(targets) - 0.5, line={**DOTTED, "color": "rgba(128,128,128,0.7)"})
+    return to_html(figure, "scores", height=400, legend=False)
+
+
+def _errors(cells: Iterable[Cell], metric: str) -> list[float]:
+    return [0.0 if cell.stderr is None else scaled(cell.stderr, metric) for cell in cells]
+
+
+def _score_range(rows: Sequence[Row], metric: str) -> list[float] | None:
+    """Return the axis range from the lowest to the highest error bar; plotly would start grouped points at zero."""
+    cells = [c for r in rows for c in (*r.cells.values(), r.average) if c is not None and math.isfinite(c.mean)]
+    if not cells:
+        return None
+    low = scaled(min(c.mean - (c.stderr or 0.0) for c in cells), metric)
+    high = scaled(max(c.mean + (c.stderr or 0.0) for c in cells), metric)
+    padding = 0.08 * (high - low) or 0.05 * abs(high) or 0.5
+    limit = 101.0 if is_percent(metric) else math.inf  # a point at 100 is not cut off
+    return [low - padding, min(high + padding, max(high, limit))]
+
+
+def validation_chart(records: Iterable[RunRecord]) -> str:
+    """Draw validation score over steps per method: the mean over validation domains, targets and seeds."""
+    groups = grouped(records)
+    metrics = list(dict.fromkeys(r.validated for group in groups.values() for r in group))
+    metric = metrics[0] if len(metrics) == 1 else "score"
+    figure = go.Figure()
+    for index, (name, group) in enumerate(groups.items()):
+        curves = [curve for curve in map(_validation_curve, group) if curve]
+        # only steps that all runs reached: the mean would jump where a run ends
+        steps = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
+        colour, symbol, dash = style(index)
+        figure.add_scatter(
+            name=escape(name),
+            meta=name,
+            x=steps,
+            y=[scaled(math.fsum(curve[s] for curve in curves) / len(curves), metric) for s in steps],
+            mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 2},
+            marker={"size": 5, "symbol": symbol},
+            hovertemplate="%{fullData.name}, step %{x}: %{y:.3~f}<extra></extra>",
+        )
+    figure.update_xaxes(title="step")
+    figure.update_yaxes(title=f"validation {metric_name(metric)}")
+    return to_html(figure, "curves", height=360, legend=False)
+
+
+def _validation_curve(record: RunRecord) -> dict[int, float]:
+    """Map step to the mean over validation domains; the steps of later stages continue those of earlier ones."""
+    curve: dict[int, float] = {}
+    for stage in record.stages:
+        history = stage.get("history", [])
+        last = max(curve, default=-1)
+        start = last if history and history[0]["step"] <= last else 0
+        for entry in history:
+            values = [v for v in record.validations(entry).values() if v is not None]
+            if values:
+                curve[start + entry["step"]] = math.fsum(values) / len(values)
+    return curve
+
+
+def cost_points(table: Sequence[Row], costs: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """Return every row that has both a cost and an average score, in the order of the table."""
+    seconds = {str(entry["method"]): entry["seconds"] for entry in costs}
+    return [
+        (row.label, float(seconds[row.label]), row.average.mean)
+        for row in table
+        if seconds.get(row.label) and row.average is not None and math.isfinite(row.average.mean)
+    ]
+
+
+def pareto_front(points: Sequence[Point], metric: str) -> list[Point]:
+    """Return the points that no other point beats in both cost and score, the fastest first."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    front: list[Point] = []
+    for point in sorted(points, key=lambda p: (p[1], -sign * p[2])):
+        if not front or sign * point[2] > sign * front[-1][2]:
+            front.append(point)
+    return front
+
+
+def cost_chart(
+    table: Sequence[Row], costs: Sequence[Mapping[str, Any]], metric: str, *, shown: Collection[str]
+) -> str | None:
+    """Draw average score over seconds with the Pareto front as a dotted line; None for fewer than two points."""
+    points = [point for point in cost_points(table, costs) if point[0] in shown]
+    if len(points) < 2:
+        return None
+    rows = {row.label: (index, row.average) for index, row in enumerate(table)}
+    front, figure = pareto_front(points, metric), go.Figure()
+    figure.add_scatter(
+        x=[seconds for _, seconds, _ in front],
+        y=[scaled(mean, metric) for _, _, mean in front],
+        mode="lines",
+        line=DOTTED,
+        hoverinfo="skip",
+    )
+    for label, seconds, mean in points:
+        index, average = rows[label]
+        colour, symbol, _ = style(index)
+        assert average is not None
+        figure.add_scatter(
+            name=escape(label),
+            meta=label,
+            x=[seconds],
+            y=[scaled(mean, metric)],
+            error_y={"type": "data", "array": _errors([average], metric), "thickness": 1.5, "width": 6},
+            mode="markers",
+            marker={"size": 9, "color": colour, "symbol": symbol},
+            customdata=[format_cell(average, metric)],
+            hovertemplate="%{fullData.name}: %{customdata}, %{x:.3~g} s<extra></extra>",
+        )
+    figure.update_xaxes(title="seconds per run", type="log", dtick="D2", tickformat="~g")
+    figure.update_yaxes(title=f"average {metric_name(metric)}")
+    return to_html(figure, "cost-score", height=380, legend=False)
