@@ -1,1 +1,1 @@
-"""What a trained run is looked at for: how far its domains lie apart, how they spread, how its memory is used."""
+"""Analyses of trained runs: each module computes its results and draws them for the report."""

@@ -1,109 +1,195 @@
-"""How far domains lie apart: the A-distance, 2 (1 - 2 e), e the error of a linear classifier that tells them apart.
+"""A-distance between domains: 2 (1 - 2e), with e the error of a linear classifier that separates them.
 
-n examples, d width
+Shapes: n examples, d width.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+import plotly.graph_objects as go
+from markupsafe import Markup
 
-from holdfast.analysis.views import Views
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
+from holdfast.report.labels import configuration, natural_key
+from holdfast.report.plots import COLOURS, escape, legend, style, to_html
+from holdfast.report.sections import Groups, Section
+from holdfast.report.statistics import summarise
 
-GRID = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # inverse strengths of the ridge; of equal ones the strongest ridge is taken
+if TYPE_CHECKING:
+    from holdfast.analysis.views import Views
+
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # inverse ridge strengths; ties go to the strongest ridge
 REPEATS = 5
-MOST = 1000  # examples a side
-LEAST = 8
+MAX_EXAMPLES = 1000  # per side
+MIN_EXAMPLES = 8
+PATTERNS = ("", "/", "x", ".")  # each cycle of colours has its own pattern
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """0 where a linear classifier cannot tell two domains apart, 2 where it never errs."""
+    """A-distance: 0 if a linear classifier cannot separate two domains, 2 if it makes no error."""
 
-    mean: float  # over the repeats, then clipped to [0, 2]: chance alone makes it a little negative
-    std: float  # over the repeats, which share examples: a spread, not an error of the mean
-    noise: float  # the standard deviation of one repeat where the domains are the same
-    values: tuple[float, ...]  # each repeat, not clipped
-    examples: int  # a side, half of them to learn from and half to be scored
+    mean: float  # over repeats, then clipped to [0, 2]; it can be slightly negative before
+    std: float  # over repeats, which share examples: a spread, not a standard error
+    noise: float  # standard deviation of one repeat for identical domains
+    values: tuple[float, ...]  # one per repeat, not clipped
+    examples: int  # per side, half to train and half to test the classifier
 
 
-def a_distance(one: np.ndarray, other: np.ndarray, *, seed: int, repeats: int = REPEATS, most: int = MOST) -> Distance:
-    """The A-distance of two sets of features (n, d) (Ben-David et al., 2007), on equally many examples of each.
+def a_distance(
+    one: np.ndarray, other: np.ndarray, *, seed: int, repeats: int = REPEATS, most: int = MAX_EXAMPLES
+) -> Distance:
+    """Compute the A-distance of two sets of features (n, d) (Ben-David et al., 2007) on equal numbers of examples.
 
-    Every repeat draws the examples and cuts them into halves anew; the ridge is chosen inside the first half.
+    Every repeat samples examples and splits them into halves; the ridge is selected within the first half.
     """
-    if min(len(one), len(other)) < LEAST:
+    if min(len(one), len(other)) < MIN_EXAMPLES:
         raise BadInput(
-            f"the A-distance needs at least {LEAST} examples of each domain, here are {len(one)} and {len(other)}"
+            f"the A-distance needs at least {MIN_EXAMPLES} examples per domain; got {len(one)} and {len(other)}"
         )
     half = min(len(one), len(other), most) // 2
     values = []
     for repeat in range(repeats):
-        chance = np.random.default_rng(derive(seed, "a-distance", repeat))
-        drawn = [side[chance.permutation(len(side))[: 2 * half]] for side in (one, other)]
-        learn, held = (np.concatenate([side[cut] for side in drawn]) for cut in (slice(half), slice(half, None)))
-        values.append(2 * (1 - 2 * _held_out_error(learn, held)))
+        rng = np.random.default_rng(derive(seed, "a-distance", repeat))
+        drawn = [side[rng.permutation(len(side))[: 2 * half]] for side in (one, other)]
+        train, test = (np.concatenate([side[cut] for side in drawn]) for cut in (slice(half), slice(half, None)))
+        values.append(2 * (1 - 2 * _held_out_error(train, test)))
     spread = float(np.std(values, ddof=1)) if repeats > 1 else 0.0
     mean = float(np.clip(np.mean(values), 0, 2))
     return Distance(mean, spread, 2 / float(np.sqrt(2 * half)), tuple(values), 2 * half)
 
 
 def pairwise(
-    features: Mapping[str, np.ndarray], *, seed: int, repeats: int = REPEATS, most: int = MOST
+    features: Mapping[str, np.ndarray], *, seed: int, repeats: int = REPEATS, most: int = MAX_EXAMPLES
 ) -> dict[str, dict[str, Distance]]:
-    """The A-distance of every two domains; symmetric, without the diagonal."""
-    found: dict[str, dict[str, Distance]] = {name: {} for name in features}
+    """Compute the A-distance of every pair of domains; symmetric, without the diagonal."""
+    distances: dict[str, dict[str, Distance]] = {name: {} for name in features}
     for a, b in combinations(features, 2):
-        found[a][b] = found[b][a] = a_distance(features[a], features[b], seed=seed, repeats=repeats, most=most)
-    return found
+        distances[a][b] = distances[b][a] = a_distance(features[a], features[b], seed=seed, repeats=repeats, most=most)
+    return distances
+
+
+def _held_out_error(train: np.ndarray, test: np.ndarray) -> float:
+    """Return the test error of a classifier fitted on `train`; the first half of both is one domain."""
+    centre, scale = train.mean(axis=0), train.std(axis=0)
+    scale[scale == 0] = 1
+    train, test = (train - centre) / scale, (test - centre) / scale
+    half = len(train) // 2
+    cut = half - max(1, half // 4)  # a quarter of the training examples selects the ridge
+    rows = np.arange(half)
+    inner, outer = (np.concatenate([part, part + half]) for part in (rows[:cut], rows[cut:]))
+    errors = [_error(train[inner], train[outer], strength) for strength in STRENGTHS]
+    return _error(train, test, STRENGTHS[int(np.argmin(errors))])
+
+
+def _error(train: np.ndarray, test: np.ndarray, strength: float) -> float:
+    from sklearn.exceptions import ConvergenceWarning  # slow to import, and drawing does not need it
+    from sklearn.linear_model import LogisticRegression
+
+    labels, expected = (np.repeat([0, 1], len(x) // 2) for x in (train, test))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a classifier that stopped early is linear too
+        fitted = LogisticRegression(C=strength, max_iter=200).fit(train, labels)
+    return float(np.mean(fitted.predict(test) != expected))
 
 
 def against_sources(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """Each target against all sources together, on the features that the head gets; None where rows are too few."""
+    """Measure each target against all sources together on the input of the head; None for too few rows."""
     if not views.sources:
         return None
     pool = np.concatenate([view.features for view in views.sources])
-    found = {
-        view.domain: _plain(a_distance(view.features, pool, seed=seed))
+    targets = {
+        view.domain: _rounded(a_distance(view.features, pool, seed=seed))
         for view in views.targets
-        if min(len(view.features), len(pool)) >= LEAST
+        if min(len(view.features), len(pool)) >= MIN_EXAMPLES
     }
-    return {"targets": found, "most": MOST} if found else None
+    return {"targets": targets, "most": MAX_EXAMPLES} if targets else None
 
 
-def _held_out_error(learn: np.ndarray, held: np.ndarray) -> float:
-    """The error on `held` of a classifier fitted on `learn`; in both the first half is one domain."""
-    middle, scale = learn.mean(axis=0), learn.std(axis=0)
-    scale[scale == 0] = 1
-    learn, held = (learn - middle) / scale, (held - middle) / scale
-    half = len(learn) // 2
-    cut = half - max(1, half // 4)  # a quarter of the examples to learn from chooses the ridge
-    rows = np.arange(half)
-    inner, outer = (np.concatenate([part, part + half]) for part in (rows[:cut], rows[cut:]))
-    errors = [_error(learn[inner], learn[outer], strength) for strength in GRID]
-    return _error(learn, held, GRID[int(np.argmin(errors))])
+def _rounded(distance: Distance) -> dict[str, Any]:
+    fields = asdict(distance) | {"values": list(distance.values)}
+    return {k: [round(v, 4) for v in x] if isinstance(x, list) else round(x, 4) for k, x in fields.items()}
 
 
-def _error(learn: np.ndarray, held: np.ndarray, strength: float) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # one that stopped early is a linear classifier too
-        fitted = LogisticRegression(C=strength, max_iter=200).fit(learn, _sides(learn))
-    return float(np.mean(fitted.predict(held) != _sides(held)))
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Mean over seeds; the error is the standard error over seeds or, for one seed, the spread over repeats."""
+
+    mean: float
+    error: float
+    seeds: int
 
 
-def _sides(x: np.ndarray) -> np.ndarray:
-    return np.repeat([0, 1], len(x) // 2)
+def distances(groups: Groups) -> dict[str, dict[str, Bar]]:
+    """Map label to target to A-distance; labels in the order of the report, targets by name."""
+    results = [(label, r, _targets(r.analysis)) for label, group in groups.items() for r in group]
+    runs = Counter((configuration(r), r.spec.get("seed"), target) for _, r, targets in results for target in targets)
+    ambiguous = any(count > 1 for count in runs.values())  # several episodes measure one target
+    by_label: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for label, record, targets in results:
+        for target, distance in targets.items():
+            name = f"{record.episode}>{target}" if ambiguous else target
+            by_label.setdefault(label, {}).setdefault(name, []).append(distance)
+    return {
+        label: {target: _bar(by_target[target]) for target in sorted(by_target, key=natural_key)}
+        for label, by_target in by_label.items()
+    }
 
 
-def _plain(distance: Distance) -> dict[str, Any]:
-    told = asdict(distance) | {"values": list(distance.values)}
-    return {k: [round(v, 4) for v in x] if isinstance(x, list) else round(x, 4) for k, x in told.items()}
+def _targets(analysis: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (analysis.get("a-distance") or {"targets": {}})["targets"]
+
+
+def _bar(seeds: list[Mapping[str, Any]]) -> Bar:
+    cell = summarise([float(distance["mean"]) for distance in seeds])
+    return Bar(cell.mean, float(seeds[0]["std"]) if cell.stderr is None else cell.stderr, cell.n)
+
+
+def sections(groups: Groups, metric: str) -> list[Section]:
+    """Draw the distances of all methods and targets."""
+    bars = distances(groups)
+    if not bars:
+        return []
+    noise = max(d["noise"] for group in groups.values() for r in group for d in _targets(r.analysis).values())
+    several = max(bar.seeds for by_target in bars.values() for bar in by_target.values()) > 1
+    errors = "one standard error over seeds" if several else "the spread over five repeats"
+    text = (
+        "A-distance of the features that the head receives: 2 (1 - 2e), with e the held-out error of a linear "
+        "classifier that separates the target from the sources. 0: the domains cannot be separated; 2: the classifier "
+        f"makes no error. Error bars are {errors}; for identical domains, a single repeat has a standard deviation of "
+        f"{noise:.2f}."
+    )
+    positions = {label: position for position, label in enumerate(groups)}
+    figure = Markup(draw_distances(bars, positions))
+    return [Section("Distance between target and sources", text, figure=figure, legend=legend(groups, bars))]
+
+
+def draw_distances(bars: Mapping[str, Mapping[str, Bar]], positions: Mapping[str, int]) -> str:
+    """Draw one bar with error per method and target, in the colour of the method."""
+    targets = list(dict.fromkeys(target for by_target in bars.values() for target in by_target))
+    figure = go.Figure()
+    for label, by_target in bars.items():
+        pattern = PATTERNS[positions[label] // len(COLOURS) % len(PATTERNS)]
+        errors = [bar.error for bar in by_target.values()]
+        figure.add_bar(
+            name=escape(label),
+            meta=label,
+            x=[escape(target) for target in by_target],
+            y=[bar.mean for bar in by_target.values()],
+            error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 4},
+            marker={"color": style(positions[label])[0], "pattern": {"shape": pattern}},
+            customdata=[[f"{bar.mean:.2f} ± {bar.error:.2f}", bar.seeds] for bar in by_target.values()],
+            hovertemplate="%{fullData.name}, %{x}: %{customdata[0]} (n=%{customdata[1]})<extra></extra>",
+        )
+    figure.update_layout(barmode="group", bargap=0.25)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=[escape(t) for t in targets])
+    figure.update_yaxes(title="A-distance", range=[0, 2.05], dtick=0.5)
+    return to_html(figure, "a-distance", height=360, legend=False)

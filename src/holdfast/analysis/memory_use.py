@@ -1,22 +1,38 @@
-"""How a memory is used: which slots get weight, how many that comes to, and how far it moves the features.
+"""Use of a memory: weight per slot, effective number of slots, effect on the features, attention per segment.
 
-n rows, d width, m slots
+Shapes: n rows, d width, m slots, s segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.analysis.views import View, Views
+from holdfast.report.plots import COLOURS, escape, grouped_bars, heatmap, to_html
+from holdfast.report.sections import (
+    Cell,
+    Figure,
+    Groups,
+    Result,
+    RunResult,
+    Section,
+    figure_section,
+    mean_cell,
+    results_by_target,
+)
 
-SHOWN = 128  # slots whose usage is kept, the most used ones; the other numbers are over all slots
+if TYPE_CHECKING:
+    from holdfast.analysis.views import View, Views
+
+SHOWN = 128  # slots whose usage is stored, the most used ones; all other numbers are over all slots
+SIDES = (("sources", "sources", COLOURS[0]), ("targets", "target", COLOURS[1]))  # key, name, colour
 
 
 def memory_use(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """Usage of the slots by domain; None where the network has no memory. Nothing here is left to chance."""
+    """Compute the usage of slots per domain; None if the network has no memory. Deterministic."""
     usages = [view.usage for view in views if view.usage is not None]
     if not usages:
         return None
@@ -25,59 +41,179 @@ def memory_use(views: Views, *, seed: int) -> dict[str, Any] | None:
     return {
         "slots": len(overall),
         "shown": shown.tolist(),
-        "effective": round(effective(overall), 2),
-        "weight": _rounded(weight(tuple(views))),
-        "moved": _rounded(moved(tuple(views))),
-        "sources": {view.domain: _of(view, shown) for view in views.sources},
-        "targets": {view.domain: _of(view, shown) for view in views.targets},
+        "effective": round(effective_slots(overall), 2),
+        "weight": _rounded(fusion_weight(tuple(views))),
+        "moved": _rounded(relative_change(tuple(views))),
+        "sources": {view.domain: _usage(view, shown) for view in views.sources},
+        "targets": {view.domain: _usage(view, shown) for view in views.targets},
     }
 
 
-def effective(usage: np.ndarray) -> float:
-    """exp of the entropy of the mean weights: m where all slots are used alike, 1 where one gets everything."""
+def effective_slots(usage: np.ndarray) -> float:
+    """Effective number of slots, exp of the entropy of mean weights (m,): m if uniform, 1 if one slot gets all."""
     p = usage / usage.sum()
     p = p[p > 0]
     return float(np.exp(-(p * np.log(p)).sum()))
 
 
-def used(peaks: np.ndarray) -> float:
-    """The share of the slots that some row gave more than an even share, 1/m."""
+def used_share(peaks: np.ndarray) -> float:
+    """Share of slots whose largest weight exceeds the uniform weight 1/m."""
     return float(np.mean(peaks > (1 + 1e-4) / len(peaks)))
 
 
-def weight(views: Sequence[View]) -> float | None:
-    """w of features = (1 - w) backbone + w content by least squares: the published lambda where it is one number."""
-    above = below = 0.0
+def fusion_weight(views: Sequence[View]) -> float | None:
+    """Least-squares w of features = (1 - w) backbone + w content; the published lambda if that is a scalar."""
+    numerator = denominator = 0.0
     for view in views:
         if view.content is None or not view.content.shape == view.features.shape == view.backbone.shape:
             return None
-        apart = view.content - view.backbone
-        above += float(((view.features - view.backbone) * apart).sum(dtype=np.float64))
-        below += float((apart**2).sum(dtype=np.float64))
-    return above / below if below > 0 else None
+        direction = view.content - view.backbone
+        numerator += float(((view.features - view.backbone) * direction).sum(dtype=np.float64))
+        denominator += float((direction**2).sum(dtype=np.float64))
+    return numerator / denominator if denominator > 0 else None
 
 
-def moved(views: Sequence[View]) -> float | None:
-    """The mean over rows of |features - backbone| / |backbone|: how far the neck moves a feature."""
-    found = []
+def relative_change(views: Sequence[View]) -> float | None:
+    """Mean over rows of |features - backbone| / |backbone|; None if the neck changes the width."""
+    changes = []
     for view in views:
         if view.features.shape != view.backbone.shape:
             return None
         length = np.linalg.norm(view.backbone, axis=1)
-        found.append(np.linalg.norm(view.features - view.backbone, axis=1)[length > 0] / length[length > 0])
-    each = np.concatenate(found)
-    return float(each.mean()) if len(each) else None
+        changes.append(np.linalg.norm(view.features - view.backbone, axis=1)[length > 0] / length[length > 0])
+    values = np.concatenate(changes)
+    return float(values.mean()) if len(values) else None
 
 
-def _of(view: View, shown: np.ndarray) -> dict[str, Any]:
+def _usage(view: View, shown: np.ndarray) -> dict[str, Any]:
     assert view.usage is not None
     assert view.peaks is not None
     return {
-        "effective": round(effective(view.usage), 2),
-        "used": round(used(view.peaks), 4),
+        "effective": round(effective_slots(view.usage), 2),
+        "used": round(used_share(view.peaks), 4),
         "usage": [round(float(v), 6) for v in view.usage[shown]],
     }
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
+
+
+def segment_mass(views: Views, *, seed: int) -> dict[str, Any] | None:
+    """Compute the attention of each domain to each segment; None without a memory that has grown. Deterministic.
+
+    A segment holds the slots that were added at once for one domain; `owners` are the indices of these domains.
+    """
+    sides = {
+        side: {view.domain: usage for view in side_views if (usage := _segment_usage(view))}
+        for side, side_views in (("sources", views.sources), ("targets", views.targets))
+    }
+    if not any(sides.values()):
+        return None
+    segments = next(view.segments for view in views if view.segments)
+    if len(segments) == 1:
+        return None
+    return {"sizes": [size for size, _ in segments], "owners": [owner for _, owner in segments], **sides}
+
+
+def mass(usage: np.ndarray, sizes: list[int]) -> np.ndarray:
+    """Share (s,) of the weights (m,) per segment; the shares sum to 1."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    return np.add.reduceat(usage.astype(np.float64), starts) / usage.sum(dtype=np.float64)
+
+
+def _segment_usage(view: View) -> dict[str, Any] | None:
+    """Return the numbers of one domain; None if it never read, as for texts of a single word."""
+    if view.usage is None or view.segments is None or not view.usage.sum() > 0:
+        return None
+    slots = effective_slots(view.usage)
+    return {
+        "mass": [round(float(v), 4) for v in mass(view.usage, [size for size, _ in view.segments])],
+        "effective": round(slots, 2),
+        "entropy": round(math.log(slots), 4),  # in nats, of the mean weights of the slots
+        "evenness": round(math.log(slots) / math.log(len(view.usage)), 4) if len(view.usage) > 1 else 1.0,
+    }
+
+
+def sections(groups: Groups, metric: str) -> list[Section]:
+    """Draw the usage of slots and the attention per segment."""
+    use = figure_section(
+        groups,
+        "memory-use",
+        "Memory use",
+        "Effective slots: exp of the entropy of the mean weights. Used: share of slots whose largest weight exceeds "
+        "the uniform weight. Weight: w of (1 - w) z + w m(z) by least squares. Change: mean relative change of z.",
+        draw_slots,
+        columns=(
+            "method and target", "slots", "effective, sources", "effective, target", "used, sources", "used, target",
+            "weight", "change",
+        ),
+        rows=[(name, usage_cells(runs)) for name, runs in results_by_target(groups, "memory-use")],
+        figure_text="The dotted line is the uniform weight.",
+    )  # fmt: skip
+    segments = figure_section(
+        groups,
+        "segment-mass",
+        "Attention to memory segments",
+        "Share of the attention of a domain that goes to each segment (slots that were added together); rows sum to "
+        "one. The domains of the last training stage come first. In parentheses: effective slots, exp of the entropy "
+        "of the mean weights.",
+        draw_segments,
+    )
+    return use + segments
+
+
+def usage_cells(runs: Sequence[Result]) -> list[Cell]:
+    """Return slots, effective slots and used share on sources and target, fusion weight and relative change."""
+
+    def mean_of(side: str, key: str, digits: int) -> Cell:
+        per_run = [mean_cell([domain[key] for domain in run[side].values()])[1] for run in runs]
+        text, mean = mean_cell(per_run, digits)
+        return (f"{mean:.0%}" if key == "used" else f"{mean:,.{digits}f}", mean) if mean is not None else (text, None)
+
+    return [
+        (f"{runs[0]['slots']:,}", runs[0]["slots"]),
+        *(mean_of(side, "effective", 1) for side in ("sources", "targets")),
+        *(mean_of(side, "used", 0) for side in ("sources", "targets")),
+        *(mean_cell([run[key] for run in runs]) for key in ("weight", "moved")),
+    ]
+
+
+def mean_usage(result: Mapping[str, Any], side: str) -> list[float]:
+    """Mean weight per shown slot over the domains of a side."""
+    usages = [domain["usage"] for domain in result[side].values()]
+    return [math.fsum(values) / len(usages) for values in zip(*usages, strict=True)]
+
+
+def draw_slots(run: RunResult) -> list[Figure]:
+    """Draw the weights of the most used slots on sources and target."""
+    result = run.result
+    hover = "%{fullData.name}, slot %{customdata}: %{y:.4f}<extra></extra>"
+    bars = [
+        (name, mean_usage(result, side),
+         {"marker": {"color": colour}, "customdata": result["shown"], "hovertemplate": hover})
+        for side, name, colour in SIDES
+    ]  # fmt: skip
+    figure = grouped_bars(bars, list(range(1, len(result["shown"]) + 1)), even=1 / result["slots"])
+    figure.update_layout(bargap=0.1)
+    figure.update_xaxes(title=f"slots by weight, {len(result['shown'])} of {result['slots']}")
+    figure.update_yaxes(title="mean weight", rangemode="tozero")
+    return [("", to_html(figure, f"slots-{run.id}", height=300))]
+
+
+def draw_segments(run: RunResult) -> list[Figure]:
+    """Draw the attention of each domain to each segment, with the effective slots in the name of the domain."""
+    result = run.result
+    domains = {**result["sources"], **result["targets"]}
+    even = [size / sum(result["sizes"]) for size in result["sizes"]]
+    figure = heatmap(
+        [domain["mass"] for domain in domains.values()],
+        [f"{i}: {size:,} slot{'s' if size > 1 else ''}" for i, size in enumerate(result["sizes"], start=1)],
+        [f"{escape(name)} ({domain['effective']:,.0f})" for name, domain in domains.items()],
+        hover="%{y}, segment %{x}: %{z:.4f}, uniform share %{customdata[0]:.4f}<br>"
+        "entropy of its slots %{customdata[1]:.3f}, evenness %{customdata[2]:.3f}",
+        customdata=[[[share, d["entropy"], d["evenness"]] for share in even] for d in domains.values()],
+    )
+    figure.update_xaxes(title="segment")
+    figure.update_yaxes(title="domain (effective slots)", autorange="reversed")
+    return [("", to_html(figure, f"segments-{run.id}", height=160 + 44 * len(domains)))]

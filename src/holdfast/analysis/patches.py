@@ -1,119 +1,190 @@
-"""What experts and attention do with patches: one image in several domains, parts of things, where a class token looks.
+"""Experts and attention on image patches: one image in several domains, parts of objects, the class token.
 
-g patches a side, h heads, e experts, c parts
+Shapes: g patches per side, h heads, e experts, c parts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.analysis.routing import REPEATS, information, picture
-from holdfast.analysis.views import Views
+from holdfast.analysis.routing import REPEATS, draw_map, encode_image, expert_colours, information
 from holdfast.core.seeds import derive
+from holdfast.report.plots import escape, heatmap, to_html
+from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
+
+if TYPE_CHECKING:
+    from holdfast.analysis.views import Views
 
 NEAREST = 9  # patches that belong to a part
 BACKGROUND = "background"
 
 
 def agreement(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """How often a patch of one image has the same best expert in two domains, beside two images that are not one.
+    """Share of patches of one image with the same best expert in two domains, compared with different images.
 
-    None where no image is in every domain.
+    None if no image is in every domain.
     """
-    seen = views.patches
-    if seen is None or not seen.same:
+    view = views.patches
+    if view is None or not view.same:
         return None
-    domains = list(next(iter(seen.same.values())))
-    maps = np.stack([[group[domain] for domain in domains] for group in seen.same.values()])  # (n, domains, g, g)
+    domains = list(next(iter(view.same.values())))
+    maps = np.stack([[group[domain] for domain in domains] for group in view.same.values()])  # (n, domains, g, g)
     pairs = list(combinations(range(len(domains)), 2))
-    chance = np.random.default_rng(derive(seed, "agreement"))
+    rng = np.random.default_rng(derive(seed, "agreement"))
     control = [
-        np.mean([(maps[chance.permutation(len(maps)), a] == maps[:, b]).mean() for a, b in pairs])
-        for _ in range(REPEATS)
+        np.mean([(maps[rng.permutation(len(maps)), a] == maps[:, b]).mean() for a, b in pairs]) for _ in range(REPEATS)
     ]
     return {
-        "experts": seen.experts,
+        "experts": view.experts,
         "domains": domains,
         "images": len(maps),
         "pairs": [[domains[a], domains[b], round(float((maps[:, a] == maps[:, b]).mean()), 4)] for a, b in pairs],
         "rate": round(float(np.mean([(maps[:, a] == maps[:, b]).mean() for a, b in pairs])), 4),
-        "shuffled": round(float(np.mean(control)), 4),  # other images at the same places
+        "shuffled": round(float(np.mean(control)), 4),  # different images at the same positions
         "high": round(float(np.quantile(control, 0.95)), 4),
         "maps": [
             {
-                "name": each.name, "domain": each.domain, "image": picture(each.pixels),
-                "experts": seen.same[each.name][each.domain].tolist(),
+                "name": image.name, "domain": image.domain, "image": encode_image(image.pixels),
+                "experts": view.same[image.name][image.domain].tolist(),
             }
-            for each in seen.shown
+            for image in view.shown
         ],
-        "targets": [view.domain for view in views.targets],
+        "targets": [target.domain for target in views.targets],
     }  # fmt: skip
 
 
 def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """Which experts the patches of a part go to, on training images; None where no parts are told."""
-    seen = views.patches
-    if seen is None or not seen.parts:
+    """Compute the experts of the patches of each part on training images; None without part locations."""
+    view = views.patches
+    if view is None or not view.parts:
         return None
-    names = sorted({name for _, points in seen.parts for name, _, _ in points})
-    maps = [each for each, _ in seen.parts]
-    owners = [owned(points, len(each), names) for each, points in seen.parts]
-    counts = _counts(maps, owners, seen.experts)
-    there = counts.sum(axis=1) > 0
-    chance = np.random.default_rng(derive(seed, "parts"))
+    names = sorted({name for _, points in view.parts for name, _, _ in points})
+    maps = [expert_map for expert_map, _ in view.parts]
+    masks = [part_masks(points, len(expert_map), names) for expert_map, points in view.parts]
+    counts = _counts(maps, masks, view.experts)
+    occurs = counts.sum(axis=1) > 0
+    rng = np.random.default_rng(derive(seed, "parts"))
     control = []
-    for _ in range(REPEATS):  # another image's experts at the same places: what the place alone would tell
-        dealt = [maps[i] for i in chance.permutation(len(maps))]
-        control.append(information(_counts(dealt, owners, seen.experts)[there]))
-    share = counts[there] / counts[there].sum(axis=1, keepdims=True)
+    for _ in range(REPEATS):  # experts of another image at the same positions: the information in the position alone
+        other_maps = [maps[i] for i in rng.permutation(len(maps))]
+        control.append(information(_counts(other_maps, masks, view.experts)[occurs]))
+    share = counts[occurs] / counts[occurs].sum(axis=1, keepdims=True)
     return {
-        "experts": seen.experts,
+        "experts": view.experts,
         "images": len(maps),
-        "parts": [name for name, is_there in zip((*names, BACKGROUND), there, strict=True) if is_there],
+        "parts": [name for name, has_patches in zip((*names, BACKGROUND), occurs, strict=True) if has_patches],
         "share": [[round(float(v), 4) for v in line] for line in share],
-        "bits": round(information(counts[there]), 5),
+        "bits": round(information(counts[occurs]), 5),
         "shuffled": round(float(np.mean(control)), 5),
         "high": round(float(np.quantile(control, 0.95)), 5),
-        "targets": [view.domain for view in views.targets],
+        "targets": [target.domain for target in views.targets],
     }
 
 
 def attention_maps(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """The last layer's attention of the class token, head by head; None where it is no vision transformer."""
-    if views.patches is None or not views.patches.looks:
+    """Return the attention of the class token in the last layer per head; None without a vision transformer."""
+    if views.patches is None or not views.patches.attention:
         return None
     return {
         "maps": [
             {
-                "name": each.name, "domain": each.domain, "image": picture(each.pixels),
+                "name": image.name, "domain": image.domain, "image": encode_image(image.pixels),
                 "heads": [[[round(float(v), 5) for v in line] for line in head] for head in heads],
             }
-            for each, heads in views.patches.looks
+            for image, heads in views.patches.attention
         ],
-        "targets": [view.domain for view in views.targets],
+        "targets": [target.domain for target in views.targets],
     }  # fmt: skip
 
 
-def owned(points: Sequence[tuple[str, float, float]], side: int, names: Sequence[str]) -> np.ndarray:
-    """(c + 1, g, g) whether a patch is one of the nearest to a part; the last is what no part has."""
-    middle = (np.arange(side) + 0.5) / side
-    found = np.zeros((len(names) + 1, side, side), dtype=bool)
+def part_masks(points: Sequence[tuple[str, float, float]], side: int, names: Sequence[str]) -> np.ndarray:
+    """Mark the patches nearest to each part, (c + 1, g, g); the last mask is the background."""
+    centres = (np.arange(side) + 0.5) / side
+    masks = np.zeros((len(names) + 1, side, side), dtype=bool)
     for name, x, y in points:
-        far = (middle[:, None] - y) ** 2 + (middle[None, :] - x) ** 2  # rows from top to bottom
-        nearest = np.argsort(far, axis=None, kind="stable")[:NEAREST]
-        found[list(names).index(name)].flat[nearest] = True
-    found[-1] = ~found[:-1].any(axis=0)
-    return found
+        distances = (centres[:, None] - y) ** 2 + (centres[None, :] - x) ** 2  # rows from top to bottom
+        nearest = np.argsort(distances, axis=None, kind="stable")[:NEAREST]
+        masks[list(names).index(name)].flat[nearest] = True
+    masks[-1] = ~masks[:-1].any(axis=0)
+    return masks
 
 
-def _counts(maps: Sequence[np.ndarray], owners: Sequence[np.ndarray], experts: int) -> np.ndarray:
-    """(c + 1, e) patches of each part by their expert."""
-    total = np.zeros((len(owners[0]), experts))
-    for each, belongs in zip(maps, owners, strict=True):
-        chosen = each[..., None] == np.arange(experts)  # (g, g, e)
-        total += np.einsum("cij,ije->ce", belongs.astype(float), chosen.astype(float))
+def _counts(maps: Sequence[np.ndarray], masks: Sequence[np.ndarray], experts: int) -> np.ndarray:
+    """Count the patches of each part by expert, (c + 1, e)."""
+    total = np.zeros((len(masks[0]), experts))
+    for expert_map, mask in zip(maps, masks, strict=True):
+        chosen = expert_map[..., None] == np.arange(experts)  # (g, g, e)
+        total += np.einsum("cij,ije->ce", mask.astype(float), chosen.astype(float))
     return total
+
+
+def sections(groups: Groups, metric: str) -> list[Section]:
+    """Draw agreement across domains, experts of parts, and attention of the class token."""
+    across = figure_section(
+        groups, "expert-agreement", "Experts of one image in several domains",
+        "Best expert per patch in the last layer with experts, one colour per expert. Files with the same name "
+        "(CLASS/NAME) in all domains count as one image.",
+        _draw_agreement, describe=_describe_agreement, colours=lambda run: expert_colours(run.result["experts"]),
+    )  # fmt: skip
+    by_part = figure_section(
+        groups, "expert-parts", "Experts of object parts",
+        "Share of the nine patches nearest to a part that is routed to each expert in the last layer with experts.",
+        _draw_parts, describe=_describe_parts,
+    )  # fmt: skip
+    attention = figure_section(
+        groups, "attention-map", "Attention of the class token",
+        "Attention of the class token to each patch in the last layer, one map per head, from black (none) to light "
+        "(maximum of the map). Methods show the same images for the same seed.",
+        _draw_attention,
+    )  # fmt: skip
+    return across + by_part + attention
+
+
+def _describe_agreement(run: RunResult) -> str:
+    result = run.result
+    return (
+        f"For {result['images']} images in {len(result['domains'])} domains, {result['rate']:.0%} of the patches have "
+        f"the same expert in two domains; {result['shuffled']:.0%} for different images at the same positions "
+        f"(95 % quantile {result['high']:.0%})."
+    )
+
+
+def _describe_parts(run: RunResult) -> str:
+    result = run.result
+    return (
+        f"Part and expert share {result['bits']:.4f} bits of information on {result['images']} training images; "
+        f"{result['shuffled']:.4f} with the experts of other images at the same positions (95 % quantile "
+        f"{result['high']:.4f})."
+    )
+
+
+def _draw_agreement(run: RunResult) -> list[Figure]:
+    return [
+        (f"{image['name']}, {image['domain']}", draw_map(image, run.result["experts"], f"expert-same-{run.id}-{i}"))
+        for i, image in enumerate(run.result["maps"])
+    ]
+
+
+def _draw_parts(run: RunResult) -> list[Figure]:
+    result = run.result
+    experts, parts = [str(e) for e in range(result["experts"])], [escape(part) for part in result["parts"]]
+    figure = heatmap(result["share"], experts, parts, hover="%{y}, expert %{x}: %{z:.3f}")
+    figure.update_xaxes(title="expert")
+    figure.update_yaxes(autorange="reversed")
+    return [("Patches of each part by expert", to_html(figure, f"parts-{run.id}", height=120 + 28 * len(parts)))]
+
+
+def _draw_attention(run: RunResult) -> list[Figure]:
+    figures, seen = [], Counter[str]()
+    for i, image in enumerate(run.result["maps"]):
+        seen[image["domain"]] += 1
+        name = image["name"] or f"image {seen[image['domain']]}"
+        for head, grid in enumerate(image["heads"]):
+            html = draw_map({**image, "experts": grid}, 0, f"look-{run.id}-{i}-{head}")
+            figures.append((f"{name}, {image['domain']}, head {head + 1}", html))
+    return figures

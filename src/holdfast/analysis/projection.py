@@ -1,113 +1,180 @@
-"""Sources and target in the plane: features before, inside and after the neck, as points and as density.
+"""Two-dimensional projections of the features of sources and target, by PCA or t-SNE, with densities.
 
-n points, d width, r cells a side of the grid
+Shapes: n points, d width, r cells per side of the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import gaussian_kde
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
+import plotly.graph_objects as go
+from markupsafe import Markup
 
-from holdfast.analysis.views import View, Views
 from holdfast.core.errors import unknown
 from holdfast.core.seeds import derive
+from holdfast.report.plots import COLOURS, plane_axes, to_html
+from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
 
-HOW = ("pca", "tsne")
-SHOWN = 150  # points of each side that a panel keeps; map and density are made of all
+if TYPE_CHECKING:
+    from holdfast.analysis.views import View, Views
+
+ALGORITHMS = ("pca", "tsne")
+SHOWN = 150  # points per side that a panel stores; projection and density use all
 CELLS = 40
-TSNE_MOST = 150  # points of each side that t-SNE takes, which is slow
+TSNE_POINTS = 150  # points per side for t-SNE, which is slow
+SOURCES, TARGET = COLOURS[0], COLOURS[1]
+MARKS = {"sources": (SOURCES, "circle-open", "solid"), "target": (TARGET, "x-thin-open", "dash")}
+CAPTIONS = {"backbone": "Backbone, z", "memory": "Memory, m(z)", "features": "Fused, g(z)"}  # in this order
 
 
-def panels(views: Views, *, seed: int, how: str = "pca") -> dict[str, Any] | None:
-    """A panel for each feature that the network has: backbone, memory, features; None where a side has no rows.
+def panels(views: Views, *, seed: int, algorithm: str = "pca") -> dict[str, Any] | None:
+    """Project backbone features, memory content and fused features; None if a side has no rows.
 
-    Each map is fitted on both sides together and scaled to the unit square. A density is a Gaussian kernel
-    estimate on an even grid over that square, in thousandths of its highest value.
+    Each projection is fitted on both sides together and scaled to the unit square. A density is a Gaussian kernel
+    estimate on a regular grid over that square, in thousandths of its maximum.
     """
-    if how not in HOW:
-        raise unknown("projection", how, HOW)
+    if algorithm not in ALGORITHMS:
+        raise unknown("projection", algorithm, ALGORITHMS)
     if not views.sources or not views.targets:
         return None
-    kinds = {"backbone": "backbone", "memory": "content", "features": "features"}
-    found = {}
-    for name, field in kinds.items():
-        sides = [_joined(side, field) for side in (views.sources, views.targets)]
-        if sides[0] is None or sides[1] is None:
+    fields = {"backbone": "backbone", "memory": "content", "features": "features"}
+    projected = {}
+    for name, field in fields.items():
+        sources, target = (_concatenate(side, field) for side in (views.sources, views.targets))
+        if sources is None or target is None:
             continue
-        if name == "features" and "memory" not in found and _same(views):
-            continue  # without a neck it is the backbone's once more
-        found[name] = _panel(sides[0], sides[1], seed=seed, how=how)
+        if name == "features" and "memory" not in projected and _has_no_neck(views):
+            continue  # equal to the backbone features
+        projected[name] = _panel(sources, target, seed=seed, algorithm=algorithm)
     return {
-        "how": how,
+        "how": algorithm,
         "sources": [view.domain for view in views.sources],
         "targets": [view.domain for view in views.targets],
         "cells": CELLS,
-        "panels": found,
+        "panels": projected,
     }
 
 
-def flatten(x: np.ndarray, *, seed: int, how: str = "pca") -> tuple[np.ndarray, list[float] | None]:
-    """(n, d) to (n, 2) in the unit square; for PCA also the share of the variance that each axis has."""
-    shares = None
-    if how == "tsne":
-        at = derive(seed, "tsne") % 2**32
-        near = max(1.0, min(30.0, (len(x) - 1) / 3))
-        start = "pca" if x.shape[1] > 1 else "random"
-        plane = TSNE(2, perplexity=near, init=start, random_state=at).fit_transform(x)
+def project(x: np.ndarray, *, seed: int, algorithm: str = "pca") -> tuple[np.ndarray, list[float] | None]:
+    """Project (n, d) to (n, 2) in the unit square; for PCA also return the explained variance ratio per axis."""
+    variance = None
+    if algorithm == "tsne":
+        from sklearn.manifold import TSNE  # slow to import, and drawing does not need it
+
+        perplexity = max(1.0, min(30.0, (len(x) - 1) / 3))
+        init = "pca" if x.shape[1] > 1 else "random"
+        state = derive(seed, "tsne") % 2**32
+        plane = TSNE(2, perplexity=perplexity, init=init, random_state=state).fit_transform(x)
     else:
-        middle = x - x.mean(axis=0)
-        made = PCA(min(2, *x.shape), svd_solver="full") if middle.any() else None
-        plane = np.zeros((len(x), 2))
-        shares = [0.0, 0.0]
-        if made is not None:
-            told = made.fit_transform(middle)
-            plane[:, : told.shape[1]] = told
-            shares[: told.shape[1]] = [round(float(v), 4) for v in made.explained_variance_ratio_]
+        from sklearn.decomposition import PCA
+
+        centred = x - x.mean(axis=0)
+        plane, variance = np.zeros((len(x), 2)), [0.0, 0.0]
+        if centred.any():
+            pca = PCA(min(2, *x.shape), svd_solver="full")
+            components = pca.fit_transform(centred)
+            plane[:, : components.shape[1]] = components
+            variance[: components.shape[1]] = [round(float(v), 4) for v in pca.explained_variance_ratio_]
     low, span = plane.min(axis=0), np.ptp(plane, axis=0)
-    flat = span <= 1e-9 * max(1e-30, float(span.max()))  # an axis without spread lies in the middle
-    return np.where(flat, 0.5, (plane - low) / np.where(flat, 1.0, span)), shares
+    flat = span <= 1e-9 * max(1e-30, float(span.max()))  # axes without spread are centred
+    return np.where(flat, 0.5, (plane - low) / np.where(flat, 1.0, span)), variance
 
 
 def density(points: np.ndarray, *, cells: int = CELLS) -> np.ndarray | None:
-    """(r, r) by row y and column x over the unit square; None where the points lie on a line or in one place."""
+    """Estimate the density (r, r), rows y and columns x, over the unit square; None for points on a line."""
     if len(points) < 3 or np.linalg.matrix_rank(points - points.mean(axis=0), tol=1e-6) < 2:
         return None
+    from scipy.stats import gaussian_kde
+
     axis = np.linspace(0, 1, cells)
     x, y = np.meshgrid(axis, axis)
     return gaussian_kde(points.T)(np.stack([x.ravel(), y.ravel()])).reshape(cells, cells)
 
 
-def _panel(sources: np.ndarray, target: np.ndarray, *, seed: int, how: str) -> dict[str, Any]:
-    if how == "tsne":
-        sources, target = (_some(side, TSNE_MOST, seed) for side in (sources, target))
-    plane, shares = flatten(np.concatenate([sources, target]).astype(np.float64), seed=seed, how=how)
-    found: dict[str, Any] = {"variance": shares}
+def _panel(sources: np.ndarray, target: np.ndarray, *, seed: int, algorithm: str) -> dict[str, Any]:
+    if algorithm == "tsne":
+        sources, target = (_sample(side, TSNE_POINTS, seed) for side in (sources, target))
+    plane, variance = project(np.concatenate([sources, target]).astype(np.float64), seed=seed, algorithm=algorithm)
+    panel: dict[str, Any] = {"variance": variance}
     for name, points in (("sources", plane[: len(sources)]), ("target", plane[len(sources) :])):
-        shown, height = _some(points, SHOWN, seed), density(points)
-        found[name] = {
+        shown, heights = _sample(points, SHOWN, seed), density(points)
+        panel[name] = {
             "x": [round(float(v), 3) for v in shown[:, 0]],
             "y": [round(float(v), 3) for v in shown[:, 1]],
-            "density": None if height is None else np.rint(1000 * height / height.max()).astype(int).tolist(),
+            "density": None if heights is None else np.rint(1000 * heights / heights.max()).astype(int).tolist(),
         }
-    return found
+    return panel
 
 
-def _some(x: np.ndarray, most: int, seed: int) -> np.ndarray:
-    if len(x) <= most:
+def _sample(x: np.ndarray, count: int, seed: int) -> np.ndarray:
+    if len(x) <= count:
         return x
-    chosen = np.random.default_rng(derive(seed, "projection", len(x))).choice(len(x), most, replace=False)
+    chosen = np.random.default_rng(derive(seed, "projection", len(x))).choice(len(x), count, replace=False)
     return x[np.sort(chosen)]
 
 
-def _joined(side: Sequence[View], field: str) -> np.ndarray | None:
-    found = [getattr(view, field) for view in side]
-    return None if any(each is None for each in found) else np.concatenate(found)
+def _concatenate(side: Sequence[View], field: str) -> np.ndarray | None:
+    arrays = [getattr(view, field) for view in side]
+    return None if any(array is None for array in arrays) else np.concatenate(arrays)
 
 
-def _same(views: Views) -> bool:
+def _has_no_neck(views: Views) -> bool:
     return all(np.array_equal(view.backbone, view.features) for view in views)
+
+
+def sections(groups: Groups, metric: str) -> list[Section]:
+    """Draw the projections of the selected runs."""
+    text = Markup(
+        'Rows of the <span class="sources">○ sources</span> (solid contours) and of the <span class="target">✕ target'
+        "</span> (dashed contours). Each projection is fitted on both together and scaled to the unit square; contours "
+        "are at 10, 30, 50, 70 and 90 % of the maximum density of each side."
+    )
+    names = {"projection": "PCA", "projection-tsne": "t-SNE"}
+    return [
+        section
+        for name, algorithm in names.items()
+        for section in figure_section(groups, name, f"Projection of the features by {algorithm}", text, draw_panels)
+    ]
+
+
+def draw_panels(run: RunResult) -> list[Figure]:
+    """Draw one figure per kind of feature: density contours and points of sources and target."""
+    panels = run.result["panels"]
+    figures = []
+    for name in (name for name in CAPTIONS if name in panels):
+        figure = go.Figure()
+        for side in MARKS:
+            _draw_side(figure, panels[name][side], run.result["cells"], side)
+        plane_axes(figure, panels[name]["variance"])
+        html = to_html(figure, f"{run.result['how']}-{run.id}-{name}", height=330, legend=False)
+        figures.append((_caption(name, panels), html))
+    return figures
+
+
+def _draw_side(figure: go.Figure, points: Mapping[str, Any], cells: int, side: str) -> None:
+    colour, symbol, dash = MARKS[side]
+    if points["density"] is not None:
+        step = 1 / (cells - 1)
+        figure.add_contour(
+            z=points["density"],
+            x0=0, dx=step, y0=0, dy=step,
+            contours={"coloring": "none", "start": 100, "end": 900, "size": 200},
+            line={"color": colour, "width": 1.5, "dash": dash},
+            showscale=False,
+            hoverinfo="skip",
+        )  # fmt: skip
+    figure.add_scatter(
+        x=points["x"],
+        y=points["y"],
+        mode="markers",
+        marker={"size": 5, "color": colour, "symbol": symbol, "opacity": 0.55},
+        hovertemplate=f"{side}<extra></extra>",
+    )
+
+
+def _caption(name: str, panels: Mapping[str, Any]) -> str:
+    if name == "features" and "memory" not in panels:
+        return "After the neck"
+    return CAPTIONS[name] if len(panels) > 1 else "Features"

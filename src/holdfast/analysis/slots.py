@@ -1,134 +1,311 @@
-"""The learned slots of classes: where they lie beside real examples, what attends to them, how alike they are.
+"""Slots of a heterogeneous memory (HMA): projections, attention between rows and slots, similarity, memory sizes.
 
-b rows, c classes, d width, m slots of all classes
+Shapes: b rows, c classes, d width, m slots of all classes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.graph_objects as go
+from markupsafe import Markup
 
-from holdfast.analysis.class_views import ClassView
-from holdfast.analysis.projection import flatten
-from holdfast.analysis.views import Views
+from holdfast.analysis.projection import project
+from holdfast.record import RunRecord
+from holdfast.report.plots import COLOURS, DOTTED, SHADES, SYMBOLS, escape, heatmap, plane_axes, style, to_html
+from holdfast.report.sections import Figure, Groups, RunFigures, RunResult, Section, figure_section
+from holdfast.report.words import format_number, metric_name, scaled
 
-SLOTS = 16  # slots of a class that an attention map shows; its numbers are over all
-LEAST = 6  # points that t-SNE needs
+if TYPE_CHECKING:
+    from holdfast.analysis.memory_views import ClassView
+    from holdfast.analysis.views import Views
+
+SLOTS = 16  # slots per class that an attention map shows; its numbers are over all slots
+MIN_TSNE_POINTS = 6
+CAPTIONS = {"alone": "Slots", "beside": "Slots and training rows"}
+SHARES = ("itself", "own class", "other classes", "own slots", "other slots")
 
 
-def slot_map(views: Views, *, seed: int, how: str = "pca") -> dict[str, Any] | None:
-    """The slots in the plane, alone and with training rows of some classes; None where there are no slots.
+def slot_map(views: Views, *, seed: int, algorithm: str = "pca") -> dict[str, Any] | None:
+    """Project the slots, alone and together with training rows of some classes; None without slots.
 
-    The label's part is left out of both: it would be the same for all slots of a class.
+    The label's part is left out of both, because it is equal for all slots of a class.
     """
-    seen = views.classes
-    if seen is None or seen.slots is None or seen.slot_labels is None:
+    view = views.classes
+    if view is None or view.slots is None or view.slot_labels is None:
         return None
-    shown = np.unique(seen.recalled_labels)
-    near = np.isin(seen.slot_labels, shown)
-    points = np.concatenate([seen.slots[near], seen.recalled])
-    labels = np.concatenate([seen.slot_labels[near], seen.recalled_labels])
-    kind = np.repeat([0, 1], [int(near.sum()), len(seen.recalled)])
-    own, chance = nearest(seen.slots, seen.slot_labels)
+    near = np.isin(view.slot_labels, np.unique(view.recalled_labels))
+    points = np.concatenate([view.slots[near], view.recalled])
+    labels = np.concatenate([view.slot_labels[near], view.recalled_labels])
+    is_row = np.repeat([0, 1], [int(near.sum()), len(view.recalled)])
+    same_class, expected = nearest_neighbours(view.slots, view.slot_labels)
+    only_slots = np.zeros(len(view.slots))
     return {
-        "how": how,
-        "targets": [view.domain for view in views.targets],
-        "nearest": round(own, 4),
-        "chance": round(chance, 4),
-        "alone": _groups(seen, seen.slots, seen.slot_labels, np.zeros(len(seen.slots)), seed=seed, how=how),
-        "beside": _groups(seen, points, labels, kind, seed=seed, how=how),
+        "how": algorithm,
+        "targets": [target.domain for target in views.targets],
+        "nearest": round(same_class, 4),
+        "chance": round(expected, 4),
+        "alone": _project_groups(view, view.slots, view.slot_labels, only_slots, seed=seed, algorithm=algorithm),
+        "beside": _project_groups(view, points, labels, is_row, seed=seed, algorithm=algorithm),
     }
 
 
-def nearest(slots: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-    """The share of slots (m, d) whose nearest other one is of their class, and what chance would give."""
+def nearest_neighbours(slots: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """Share of slots (m, d) whose nearest other slot has their class, and its expectation for random positions."""
     if len(slots) < 2:
         return 1.0, 1.0
-    apart = np.linalg.norm(slots[:, None].astype(np.float64) - slots[None], axis=2)
-    np.fill_diagonal(apart, np.inf)
-    best = apart.min(axis=1, keepdims=True)
-    ties = apart <= best * (1 + 1e-9)  # equally near slots share the point
+    distances = np.linalg.norm(slots[:, None].astype(np.float64) - slots[None], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    ties = distances <= distances.min(axis=1, keepdims=True) * (1 + 1e-9)  # ties share one vote
     own = labels[:, None] == labels[None]
-    same = own.sum(axis=1) - 1
-    return float(((ties & own).sum(axis=1) / ties.sum(axis=1)).mean()), float((same / (len(slots) - 1)).mean())
+    others = own.sum(axis=1) - 1
+    return float(((ties & own).sum(axis=1) / ties.sum(axis=1)).mean()), float((others / (len(slots) - 1)).mean())
+
+
+def _project_groups(
+    view: ClassView, points: np.ndarray, labels: np.ndarray, is_row: np.ndarray, *, seed: int, algorithm: str
+) -> dict[str, Any]:
+    """Project points and group them by class, slots and rows apart."""
+    feasible = len(points) >= MIN_TSNE_POINTS and np.ptp(points, axis=0).any()
+    plane, variance = project(points.astype(np.float64), seed=seed, algorithm=algorithm if feasible else "pca")
+    groups = []
+    for label in np.unique(labels):
+        for index, kind in enumerate(("slots", "rows")):
+            chosen = plane[(labels == label) & (is_row == index)]
+            if len(chosen):
+                x, y = ([round(float(v), 3) for v in axis] for axis in chosen.T)
+                groups.append({"class": view.classes[label], "kind": kind, "x": x, "y": y})
+    return {"variance": variance, "groups": groups}
 
 
 def slot_attention(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """Who looks at whom in a batch sorted by class; None where examples of a batch do not see each other or slots.
+    """Compute attention within a batch sorted by class, and to slots; None without such attention. Deterministic.
 
-    The map is in ten-thousandths, rows and columns by class: the batch, then the slots of the classes that are shown.
-    Beside the shares of attention of every class stands what even attention would give. Nothing is left to chance.
+    The map is in ten-thousandths, rows and columns by class: the batch, then the slots of the classes in the batch.
+    `even` holds the shares that uniform attention would give.
     """
-    seen = views.classes
-    if seen is None or seen.attention is None or seen.second is None:
+    view = views.classes
+    if view is None or view.attention is None or view.second is None:
         return None
-    b = len(seen.labels)
-    labels = np.empty(0, dtype=np.int64) if seen.slot_labels is None else seen.slot_labels
-    assert seen.attention.shape[1] == b + len(labels), "not a batch that sees itself and all slots"
-    there = np.unique(seen.labels)
-    shown = [np.flatnonzero(labels == each)[:SLOTS] for each in there]
-    columns = np.concatenate([np.arange(b), *(b + each for each in shown)])
-    kinds = shares(seen.attention, seen.labels, labels)  # (b, 5)
-    even = shares(np.full_like(seen.attention, 1 / seen.attention.shape[1]), seen.labels, labels)
-    masses = {"real": seen.first, "across": seen.second}
+    b = len(view.labels)
+    slot_labels = np.empty(0, dtype=np.int64) if view.slot_labels is None else view.slot_labels
+    assert view.attention.shape[1] == b + len(slot_labels), "the attention does not cover the batch and all slots"
+    present = np.unique(view.labels)
+    shown = [np.flatnonzero(slot_labels == label)[:SLOTS] for label in present]
+    columns = np.concatenate([np.arange(b), *(b + slots for slots in shown)])
+    kinds = shares(view.attention, view.labels, slot_labels)  # (b, 5)
+    even = shares(np.full_like(view.attention, 1 / view.attention.shape[1]), view.labels, slot_labels)
+    masses = {"real": view.first, "across": view.second}
     return {
-        "targets": [view.domain for view in views.targets],
-        "classes": [seen.classes[each] for each in there],
-        "rows": [int((seen.labels == each).sum()) for each in there],
-        "slots": [len(each) for each in shown],
-        "map": np.rint(1e4 * seen.attention[:, columns]).astype(int).tolist(),
-        "mass": {name: None if each is None else _rounded(each.mean(axis=0)) for name, each in masses.items()},
-        "shares": {seen.classes[each]: _rounded(kinds[seen.labels == each].mean(axis=0)) for each in there},
+        "targets": [target.domain for target in views.targets],
+        "classes": [view.classes[label] for label in present],
+        "rows": [int((view.labels == label).sum()) for label in present],
+        "slots": [len(slots) for slots in shown],
+        "map": np.rint(1e4 * view.attention[:, columns]).astype(int).tolist(),
+        "mass": {name: None if read is None else _rounded(read.mean(axis=0)) for name, read in masses.items()},
+        "shares": {view.classes[label]: _rounded(kinds[view.labels == label].mean(axis=0)) for label in present},
         "mean": _rounded(kinds.mean(axis=0)),
         "even": _rounded(even.mean(axis=0)),
     }
 
 
-def shares(attention: np.ndarray, labels: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """(b, 5) of attention (b, b + m): on itself, on others of its class and not, on slots of its class and not."""
+def shares(attention: np.ndarray, labels: np.ndarray, slot_labels: np.ndarray) -> np.ndarray:
+    """Split attention (b, b + m) into (b, 5): itself, rows of own and other classes, slots of own and other classes."""
     b = len(labels)
-    batch, learned = attention[:, :b], attention[:, b:]
-    own, mine = labels[:, None] == labels[None], labels[:, None] == slots[None]
+    batch, slots = attention[:, :b], attention[:, b:]
     itself = batch.diagonal()
-    alike = (batch * own).sum(axis=1) - itself
-    near = (learned * mine).sum(axis=1)
-    rest = batch.sum(axis=1) - itself - alike
-    return np.stack([itself, alike, rest, near, learned.sum(axis=1) - near], axis=1)
+    own_rows = (batch * (labels[:, None] == labels[None])).sum(axis=1) - itself
+    own_slots = (slots * (labels[:, None] == slot_labels[None])).sum(axis=1)
+    other_rows = batch.sum(axis=1) - itself - own_rows
+    return np.stack([itself, own_rows, other_rows, own_slots, slots.sum(axis=1) - own_slots], axis=1)
 
 
 def slot_diversity(views: Views, *, seed: int) -> dict[str, Any] | None:
-    """The mean cosine between two slots of a class, by class: 1 where they are one slot; None with fewer than two.
+    """Mean cosine similarity between two slots of a class; None for fewer than two slots per class. Deterministic.
 
-    Slots that were drawn and never learned scatter around 0 by `scatter`, a pair at a time. Nothing is left to chance.
+    `scatter` is the standard deviation of this similarity around 0 for one pair of random slots.
     """
-    seen = views.classes
-    if seen is None or seen.slots is None or seen.likeness is None or len(seen.slots) <= len(seen.likeness):
+    view = views.classes
+    if view is None or view.slots is None or view.similarity is None or len(view.slots) <= len(view.similarity):
         return None
     return {
-        "targets": [view.domain for view in views.targets],
-        "slots": len(seen.slots) // len(seen.likeness),
-        "mean": round(float(seen.likeness.mean()), 4),
-        "scatter": round(seen.slots.shape[1] ** -0.5, 4),
-        "classes": {seen.classes[i]: round(float(value), 4) for i, value in enumerate(seen.likeness)},
+        "targets": [target.domain for target in views.targets],
+        "slots": len(view.slots) // len(view.similarity),
+        "mean": round(float(view.similarity.mean()), 4),
+        "scatter": round(view.slots.shape[1] ** -0.5, 4),
+        "classes": {view.classes[i]: round(float(value), 4) for i, value in enumerate(view.similarity)},
     }
-
-
-def _groups(
-    seen: ClassView, points: np.ndarray, labels: np.ndarray, kind: np.ndarray, *, seed: int, how: str
-) -> dict[str, Any]:
-    """Points in the plane by class, slots and rows apart."""
-    way = how if len(points) >= LEAST and np.ptp(points, axis=0).any() else "pca"
-    plane, variance = flatten(points.astype(np.float64), seed=seed, how=way)
-    found = []
-    for each in np.unique(labels):
-        for number, name in enumerate(("slots", "rows")):
-            at = plane[(labels == each) & (kind == number)]
-            if len(at):
-                x, y = ([round(float(v), 3) for v in axis] for axis in at.T)
-                found.append({"class": seen.classes[each], "kind": name, "x": x, "y": y})
-    return {"variance": variance, "groups": found}
 
 
 def _rounded(values: np.ndarray) -> list[float]:
     return [round(float(value), 4) for value in values]
+
+
+def sections(groups: Groups, metric: str) -> list[Section]:
+    """Draw projections, attention and similarity of slots, and scores by memory size."""
+    projections = [
+        section
+        for name, algorithm in (("slot-map", "PCA"), ("slot-map-tsne", "t-SNE"))
+        for section in figure_section(
+            groups, name, f"Projection of class slots by {algorithm}",
+            "Learned slots (filled) and training rows after the queue read (open), one colour per class, without the "
+            "label's part. Each projection is fitted on the points it shows and scaled to the unit square.",
+            draw_maps, describe=_describe_map,
+        )
+    ]  # fmt: skip
+    attention = figure_section(
+        groups, "slot-attention", "Attention within a batch and to slots",
+        "A batch of training rows sorted by class: attention of each row to the batch (left) and to the slots (right), "
+        "mean over heads. Rows sum to one over all slots, some of which may not be shown.",
+        draw_attention, describe=_describe_queue,
+    )  # fmt: skip
+    similarity = figure_section(
+        groups, "slot-diversity", "Similarity of the slots of a class",
+        "Mean cosine similarity between two slots of a class: 1 for identical slots, about 0 for random slots.",
+        draw_similarity,
+        describe=lambda run: f"{run.result['slots']} slots per class, mean similarity {run.result['mean']:.2f}.",
+    )  # fmt: skip
+    sizes = [
+        RunFigures(data, [("", Markup(html))])
+        for data, html in size_maps([record for group in groups.values() for record in group], metric)
+    ]
+    text = f"Mean {metric_name(metric)} over seeds and targets by rows of the queue and slots per class (0: none)."
+    return projections + attention + similarity + ([Section("Memory sizes", text, runs=sizes)] if sizes else [])
+
+
+def _describe_map(run: RunResult) -> str:
+    own, expected = (100 * run.result[key] for key in ("nearest", "chance"))
+    return (
+        f"For {own:.0f} % of the slots the nearest other slot has the same class; {expected:.0f} % expected at random."
+    )
+
+
+def _describe_queue(run: RunResult) -> str:
+    queue_read = run.result["mass"]["real"]
+    if queue_read is None:
+        return ""
+    itself, queue = queue_read[0], queue_read[2]
+    return f"In the read of the queue, {itself:.2f} of the attention is on the row itself and {queue:.2f} on the queue."
+
+
+def draw_maps(run: RunResult) -> list[Figure]:
+    """Draw the slots alone, then with rows of some classes, one colour per class."""
+    names = list(dict.fromkeys(group["class"] for group in run.result["alone"]["groups"]))
+    figures = []
+    for panel, caption in CAPTIONS.items():
+        figure = go.Figure()
+        for group in run.result[panel]["groups"]:
+            position, is_row = names.index(group["class"]), group["kind"] == "rows"
+            symbol = SYMBOLS[position // len(COLOURS) % len(SYMBOLS)] + ("-open" if is_row else "")
+            figure.add_scatter(
+                name=escape(f"{group['class']}, {group['kind']}"),
+                x=group["x"],
+                y=group["y"],
+                mode="markers",
+                marker={"size": 5 if is_row else 10, "color": style(position)[0], "symbol": symbol},
+                opacity=0.6 if is_row else 1.0,
+                hovertemplate="%{fullData.name}<extra></extra>",
+            )
+        plane_axes(figure, run.result[panel]["variance"])
+        name = f"slot-map-{run.result['how']}-{run.id}-{panel}"
+        figures.append((caption, to_html(figure, name, height=360, legend=False)))
+    return figures
+
+
+def draw_attention(run: RunResult) -> list[Figure]:
+    """Draw the attention map, the batch on the left and the slots on the right, and the shares by class."""
+    result = run.result
+    rows, names = result["rows"], [escape(name) for name in result["classes"]]
+    values = sorted(value for line in result["map"] for value in line)
+    top = values[math.ceil(0.995 * len(values)) - 1]  # a few large values would leave the rest without shades
+    row_classes = [name for name, count in zip(names, rows, strict=True) for _ in range(count)]
+    columns = [f"row of {name}" for name in row_classes]
+    columns += [f"slot of {name}" for name, count in zip(names, result["slots"], strict=True) for _ in range(count)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=[[value / 1e4 for value in line] for line in result["map"]],
+            customdata=[[f"{row}: {column}" for column in columns] for row in row_classes],
+            colorscale=SHADES,
+            zmin=0,
+            zmax=max(top, 1) / 1e4,
+            colorbar={"title": {"text": "attention", "side": "right"}, "thickness": 12},
+            hovertemplate="%{customdata}: %{z:.4f}<extra></extra>",
+        )
+    )
+    ends = list(accumulate(rows))
+    figure.add_vline(x=ends[-1] - 0.5, line={**DOTTED, "width": 2, "dash": "solid"})
+    for end in ends[:-1]:
+        figure.add_hline(y=end - 0.5, line=DOTTED)
+    middles = [end - count / 2 - 0.5 for end, count in zip(ends, rows, strict=True)]
+    figure.update_xaxes(title="batch, then slots, by class", showgrid=False)
+    figure.update_yaxes(tickvals=middles, ticktext=names, autorange="reversed", showgrid=False)
+    attention = to_html(figure, f"slot-attention-{run.id}", height=420, legend=False)
+    lines = {**result["shares"], "all": result["mean"], "uniform": result["even"]}
+    table = heatmap(list(lines.values()), SHARES, [escape(name) for name in lines], hover="%{y}, %{x}: %{z:.4f}")
+    table.update_yaxes(autorange="reversed")
+    by_class = to_html(table, f"slot-shares-{run.id}", height=130 + 26 * len(lines), legend=False)
+    return [("Attention, rows by class", attention), ("Shares of attention by class", by_class)]
+
+
+def draw_similarity(run: RunResult) -> list[Figure]:
+    """Draw the mean cosine similarity between two slots per class."""
+    classes = run.result["classes"]
+    bars = go.Bar(
+        x=[escape(name) for name in classes],
+        y=list(classes.values()),
+        marker={"color": style(0)[0]},
+        hovertemplate="%{x}: %{y:.4f}<extra></extra>",
+    )
+    figure = go.Figure(bars)
+    figure.add_hline(y=1, line=DOTTED)
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(title="cosine similarity", range=[min(-0.1, *classes.values()), 1.05])
+    return [("", to_html(figure, f"slot-diversity-{run.id}", height=280, legend=False))]
+
+
+def size_maps(records: Sequence[RunRecord], metric: str) -> list[tuple[str, str]]:
+    """Return (data, heat map of mean scores) for runs that differ only in queue rows and slots per class.
+
+    A map needs at least two sizes of each kind.
+    """
+    groups: dict[str, dict[tuple[int, int], list[float]]] = {}
+    data: dict[str, str] = {}
+    for record in records:
+        args = record.spec.get("neck_args") or {}
+        if "real" not in args or "slots" not in args:
+            continue
+        others = {key: value for key, value in args.items() if key not in ("real", "slots")}
+        key = json.dumps({**record.spec, "seed": None, "neck_args": others}, sort_keys=True)
+        scores = [of_domain.get(metric) for of_domain in record.stages[-1]["test"].values()]
+        known = [score for score in scores if score is not None]
+        if known:
+            data[key] = str(record.spec["data"])
+            size = (int(args["real"]), int(args["slots"]))
+            groups.setdefault(key, {}).setdefault(size, []).append(math.fsum(known) / len(known))
+    return [
+        (data[key], _draw_sizes(cells, metric, f"memory-sizes-{index}"))
+        for index, (key, cells) in enumerate(groups.items())
+        if len({rows for rows, _ in cells}) > 1 and len({slots for _, slots in cells}) > 1
+    ]
+
+
+def _draw_sizes(cells: Mapping[tuple[int, int], list[float]], metric: str, name: str) -> str:
+    rows, slots = sorted({rows for rows, _ in cells}), sorted({slots for _, slots in cells})
+    means = [[math.fsum(v) / len(v) if (v := cells.get((r, s))) else None for s in slots] for r in rows]
+    figure = heatmap(
+        [[None if value is None else scaled(value, metric) for value in line] for line in means],
+        [str(count) for count in slots],
+        [str(count) for count in rows],
+        hover="%{y} rows, %{x} slots: %{z:.2f}",
+        text=[["" if value is None else format_number(value, metric) for value in line] for line in means],
+        low=None,
+        high=None,
+    )
+    figure.update_xaxes(title="slots per class")
+    figure.update_yaxes(title="rows of the queue")
+    return to_html(figure, name, height=150 + 40 * len(rows), legend=False)

@@ -1,6 +1,6 @@
-"""Rows of each domain as a trained network sees them: before, inside and after its neck, taken in one pass.
+"""Collect what a trained network computes for rows of each domain: features before, inside and after the neck.
 
-b batch, n rows, d width, h heads, k slots chosen, m slots
+Shapes: b batch, n rows, d width, h heads, k chosen slots, m slots.
 """
 
 from __future__ import annotations
@@ -13,10 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.analysis.class_views import ClassView, view_classes
-from holdfast.analysis.general_views import Effect, Recalled, Scored, of_each, view_effects, view_general
-from holdfast.analysis.patch_views import PatchView, view_patches
-from holdfast.analysis.routing_views import Routed, view_routing
+from holdfast.analysis.expert_views import PatchView, RoutingView, view_patches, view_routing
+from holdfast.analysis.memory_views import (
+    ClassView,
+    Effect,
+    GeneralView,
+    Score,
+    mean_over_positions,
+    view_classes,
+    view_effects,
+    view_general,
+)
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
@@ -25,44 +32,44 @@ from holdfast.data.part_locations import PartLocations
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
 
-MOST = 1000  # rows of all sources together, and of all targets together
+MAX_ROWS = 1000  # of all sources together, and of all targets together
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Some rows of one domain; what a memory says is None where the network has none.
+    """Rows of one domain; the fields of a memory are None if the network has none.
 
-    Where a task asks for several places of a text, a row's features are the mean over its places.
+    For tasks that read several positions of a text, the features of a row are the mean over its positions.
     """
 
     domain: str
-    backbone: np.ndarray  # (n, d) what the neck gets
-    features: np.ndarray  # (n, d') what the head gets
-    content: np.ndarray | None = None  # (n, d) what the memory reads
-    usage: np.ndarray | None = None  # (m,) the mean weight of each slot over rows and heads
-    peaks: np.ndarray | None = None  # (m,) the largest weight that each slot had
-    segments: tuple[tuple[int, int], ...] | None = None  # slots and domain of each segment of a memory that can grow
-    routing: Routed | None = None  # where tokens go in a network with experts
-    general: Recalled | None = None  # what is read of a general memory
+    backbone: np.ndarray  # (n, d) input of the neck
+    features: np.ndarray  # (n, d') input of the head
+    content: np.ndarray | None = None  # (n, d) content read from the memory
+    usage: np.ndarray | None = None  # (m,) mean weight per slot over rows and heads
+    peaks: np.ndarray | None = None  # (m,) largest weight per slot
+    segments: tuple[tuple[int, int], ...] | None = None  # slots and domain per segment of a memory that can grow
+    routing: RoutingView | None = None
+    general: GeneralView | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """The domains that were trained on, and those that were not."""
+    """Views of the training domains (sources) and of the held-out domains (targets)."""
 
     sources: tuple[View, ...]
     targets: tuple[View, ...]
-    classes: ClassView | None = None  # what a heterogeneous memory makes of rows of the sources, class by class
-    patches: PatchView | None = None  # what a vision transformer does with the patches of some images
-    effects: Mapping[str, Effect] = field(default_factory=dict)  # by target, what hiding a general memory does
+    classes: ClassView | None = None  # rows of the sources by class, for a heterogeneous memory
+    patches: PatchView | None = None  # image patches, for a vision transformer
+    effects: Mapping[str, Effect] = field(default_factory=dict)  # target -> effect of hiding a general memory
 
     def __iter__(self) -> Iterator[View]:
         return iter((*self.sources, *self.targets))
 
 
 @runtime_checkable
-class Slotted(Protocol):
-    """A memory that knows its size: where slots are chosen, the tape does not tell it."""
+class HasSlots(Protocol):
+    """A memory with a known size; the tape does not contain the size if only some slots are read."""
 
     @property
     def slots(self) -> int: ...
@@ -70,8 +77,8 @@ class Slotted(Protocol):
 
 
 @runtime_checkable
-class Segmented(Protocol):
-    """A memory that grows by segments, each for a domain."""
+class HasSegments(Protocol):
+    """A memory that grows by segments, one per domain."""
 
     @property
     def sizes(self) -> list[int]: ...
@@ -86,66 +93,72 @@ def collect_views(
     targets: Sequence[Part],
     *,
     seed: int,
-    most: int = MOST,
+    max_rows: int = MAX_ROWS,
     classes: Sequence[str] = (),
     names: Sequence[str] | None = None,
     points: PartLocations | None = None,
-    scored: Scored | None = None,
+    score: Score | None = None,
 ) -> Views:
-    """At most `most` rows a side, shared evenly by its domains and drawn by seed; the model is left as it was.
+    """Collect at most `max_rows` rows per side, divided evenly between its domains and sampled by seed.
 
-    With `scored` all rows of the targets are scored too, where a general memory can be hidden.
+    The model is left unchanged. With `score`, a network with a general memory is also scored on all rows of the
+    targets, with and without its memory.
     """
     training = model.training
     model.eval()
     sides = []
-    for name, parts in (("source", sources), ("target", targets)):
-        domains = list(dict.fromkeys(part.domain for part in parts))
-        share = -(-most // max(1, len(domains)))
-        found = []
+    for name, side in (("source", sources), ("target", targets)):
+        domains = list(dict.fromkeys(part.domain for part in side))
+        limit = -(-max_rows // max(1, len(domains)))
+        views = []
         for domain in domains:
-            rows = np.concatenate([part.rows for part in parts if part.domain == domain])
-            if len(rows) > share:
-                chance = np.random.default_rng(derive(seed, "analysis", name, domain))
-                rows = np.sort(chance.choice(rows, share, replace=False))
-            rows = examples.rows_of(Part(domain, rows)).numpy()  # of a long text, those of all its windows
+            rows = np.concatenate([part.rows for part in side if part.domain == domain])
+            if len(rows) > limit:
+                rng = np.random.default_rng(derive(seed, "analysis", name, domain))
+                rows = np.sort(rng.choice(rows, limit, replace=False))
+            rows = examples.rows_of(Part(domain, rows)).numpy()  # for long texts, the rows of all windows
             if len(rows):
-                found.append(_view(model, examples, domain, rows))
-        sides.append(tuple(found))
+                views.append(_view(model, examples, domain, rows))
+        sides.append(tuple(views))
     by_class = view_classes(model, examples, sources, seed=seed, classes=classes)
     patches = view_patches(model, examples, sources, targets, seed=seed, names=names, points=points)
-    effects = view_effects(model, targets, scored)
+    effects = view_effects(model, targets, score)
     model.train(training)
     return Views(sides[0], sides[1], by_class, patches, effects)
 
 
 def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> View:
-    listener = _Listener(model)
-    both = examples.map(listener, rows, prediction_batch=model.prediction_batch).numpy()
-    pieces = np.split(both, np.cumsum(listener.widths)[:-1], axis=1)
-    usage = peaks = None
-    if listener.usage is not None and listener.peaks is not None:
-        usage, peaks = (listener.usage / listener.reads).numpy(), listener.peaks.numpy()
-    content = pieces[2] if len(pieces) > 2 else None
-    segments = None if usage is None else _segments(model, usage)
-    routed = view_routing(model, examples, rows)
-    general = view_general(model, examples, rows)
-    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routed, general)
+    recorder = _Recorder(model)
+    outputs = examples.map(recorder, rows, prediction_batch=model.prediction_batch).numpy()
+    pieces = np.split(outputs, np.cumsum(recorder.widths)[:-1], axis=1)
+    usage = peaks = segments = None
+    if recorder.usage is not None and recorder.peaks is not None:
+        usage, peaks = (recorder.usage / recorder.reads).numpy(), recorder.peaks.numpy()
+        segments = _segments(model, len(usage))
+    return View(
+        domain,
+        backbone=pieces[0],
+        features=pieces[1],
+        content=pieces[2] if len(pieces) > 2 else None,
+        usage=usage,
+        peaks=peaks,
+        segments=segments,
+        routing=view_routing(model, examples, rows),
+        general=view_general(model, examples, rows),
+    )
 
 
-def _segments(model: Model, usage: np.ndarray) -> tuple[tuple[int, int], ...] | None:
-    """Slots and domain of each segment of the memory that was heard, if it has segments."""
-    found = [part for part in model.modules() if isinstance(part, Segmented) and sum(part.sizes) == len(usage)]
-    if not found:
-        return None
-    return tuple(zip(found[-1].sizes, found[-1].owners, strict=True))
+def _segments(model: Model, slots: int) -> tuple[tuple[int, int], ...] | None:
+    """Return slots and domain per segment of the last memory of this size, if it has segments."""
+    memories = [m for m in model.modules() if isinstance(m, HasSegments) and sum(m.sizes) == slots]
+    return tuple(zip(memories[-1].sizes, memories[-1].owners, strict=True)) if memories else None
 
 
-class _Listener:
-    """A forward pass whose inner features are kept: those of its rows side by side, weights of slots summed up.
+class _Recorder:
+    """Forward pass that concatenates the features of each row and sums the weights of slots.
 
-    Of several memories the last is heard. One that is read at every token has no content a row, only weights,
-    and padding counts among its reads.
+    The last of several memories counts. A memory that is read at every token has weights but no content per row, and
+    padding counts among its reads.
     """
 
     def __init__(self, model: Model) -> None:
@@ -156,27 +169,27 @@ class _Listener:
         self.reads = 0
 
     def __call__(self, x: Inputs) -> Tensor:
-        with tape() as side:
+        with tape() as recorded:
             encoded = self.model.encode(x)
             features = self.model.apply_neck(encoded)
-        pieces = [of_each(encoded, x), of_each(features, x)]
-        if side["memory/content"] and len(side["memory/content"][-1]) == len(features):
-            pieces.append(side["memory/content"][-1])
-        if side["memory/weights"]:
-            slots = side["memory/slots"][-1] if side["memory/slots"] else None
-            self._count(side["memory/weights"][-1].float(), slots)
+        pieces = [mean_over_positions(encoded, x), mean_over_positions(features, x)]
+        if recorded["memory/content"] and len(recorded["memory/content"][-1]) == len(features):
+            pieces.append(recorded["memory/content"][-1])
+        if recorded["memory/weights"]:
+            slots = recorded["memory/slots"][-1] if recorded["memory/slots"] else None
+            self._count(recorded["memory/weights"][-1].float(), slots)
         self.widths = [piece.shape[1] for piece in pieces]
         return torch.cat([piece.float() for piece in pieces], dim=1)
 
     def _count(self, weights: Tensor, slots: Tensor | None) -> None:
-        """Add the weights (b, h, m), or (b, h, k) of the slots that were chosen."""
+        """Add weights (b, h, m), or (b, h, k) of the chosen `slots`."""
         if slots is None:
             total, peaks = weights.sum(dim=(0, 1)), weights.amax(dim=(0, 1))  # (m,)
         else:
-            size = [part.slots for part in self.model.modules() if isinstance(part, Slotted)][-1]
-            flat, at = weights.flatten(), slots.flatten()
-            total = flat.new_zeros(size).index_add_(0, at, flat)
-            peaks = flat.new_zeros(size).scatter_reduce_(0, at, flat, "amax")
+            size = [m.slots for m in self.model.modules() if isinstance(m, HasSlots)][-1]
+            flat, index = weights.flatten(), slots.flatten()
+            total = flat.new_zeros(size).index_add_(0, index, flat)
+            peaks = flat.new_zeros(size).scatter_reduce_(0, index, flat, "amax")
         total, peaks = total.cpu(), peaks.cpu()
         self.usage = total if self.usage is None else self.usage + total
         self.peaks = peaks if self.peaks is None else torch.maximum(self.peaks, peaks)

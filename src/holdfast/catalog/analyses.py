@@ -1,4 +1,4 @@
-"""Analyses of trained runs."""
+"""Analyses of trained runs; the module of each also has a function `sections` that draws its results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANALYSES = {
     "projection-tsne": AnalysisEntry(
         "holdfast.analysis.projection:panels",
         "2-D t-SNE projection of sources and target, on a subset of the points",
-        fixed={"how": "tsne"},
+        fixed={"algorithm": "tsne"},
         needs="examples of sources and target",
     ),
     "memory-use": AnalysisEntry(
@@ -32,7 +32,7 @@ ANALYSES = {
         needs="experts (neck=experts)",
     ),
     "general-memory": AnalysisEntry(
-        "holdfast.analysis.general_use:general_use",
+        "holdfast.analysis.general:general_use",
         "attention on a general memory, the layers its gates choose, and the scores without it",
         tasks=FEATURE_TASKS,
         needs="a general memory (encoder=gmap)",
@@ -53,7 +53,7 @@ ANALYSES = {
         needs="a vision transformer",
     ),
     "segment-mass": AnalysisEntry(
-        "holdfast.analysis.forgetting:segment_mass",
+        "holdfast.analysis.memory_use:segment_mass",
         "attention of every domain on every segment of a grown memory",
         needs="a memory that has grown (method=progressive(erm))",
     ),
@@ -65,7 +65,7 @@ ANALYSES = {
     "slot-map-tsne": AnalysisEntry(
         "holdfast.analysis.slots:slot_map",
         "2-D t-SNE projection of the HMA slots",
-        fixed={"how": "tsne"},
+        fixed={"algorithm": "tsne"},
         needs="slots per class (method=hma)",
     ),
     "slot-attention": AnalysisEntry(

@@ -1,1 +1,1 @@
-"""Tables, statistics, pictures and the page; reads records only, never torch."""
+"""Tables, statistics, figures and the HTML report; reads records only and never imports torch."""

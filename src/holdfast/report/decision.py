@@ -55,7 +55,10 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
             worst = _compare_worst(row, rival, metric)
             return row.label, f"it is significantly better than {test.rival}, {gain} on average ({procedure}){worst}"
     if tests:
-        return baseline.label, f"no method is significantly better than {BASELINE}, and {baseline.label} is the simplest"
+        return (
+            baseline.label,
+            f"no method is significantly better than {BASELINE}, and {baseline.label} is the simplest",
+        )
     return baseline.label, (
         f"fewer than three seeds cannot show that a method is better than {BASELINE}, and {baseline.label} is the "
         f"simplest{_better_by_example(records, table)}; use --seeds 3 for a test over seeds"

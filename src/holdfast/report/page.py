@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping, Sequence
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -91,7 +90,7 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
         "source_note": words.SOURCE_NOTE,
         "lines": words.score_lines(table, metric),
         "methods": list(dict.fromkeys(str(group[0].spec["method"]) for group in groups.values())),
-        "legend": plots.legend(groups),
+        "legend_entries": plots.legend(groups),
         "against": [_against_line(test, metric) for test in against_baseline(records, metric)],
         "scores": Markup(charts.scores_chart(table, metric)),
         "gaps": _gap_lines(records, metric),

@@ -84,7 +84,9 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
         if seeds >= MIN_SEEDS and pairs is not None and means is not None:
             tests.append((name, rival, pairs, means))
     corrected = holm([pairs.p for _, _, pairs, _ in tests])
-    return [Against(name, rival, pairs, p, means) for (name, rival, pairs, means), p in zip(tests, corrected, strict=True)]
+    return [
+        Against(name, rival, pairs, p, means) for (name, rival, pairs, means), p in zip(tests, corrected, strict=True)
+    ]
 
 
 def by_example(records: Iterable[RunRecord]) -> list[ByExample]:

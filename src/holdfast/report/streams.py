@@ -87,7 +87,10 @@ class Transfer:
 
 
 def transfers(records: Iterable[RunRecord], metric: str, *, baseline: Sequence[float] | None = None) -> list[Transfer]:
-    """Return one entry per configuration with several stages; `baseline` (by `stream_domains`) is for forward transfer."""
+    """Return one entry per configuration with several stages.
+
+    `baseline` holds the scores of an untrained model by `stream_domains`, for forward transfer.
+    """
     lower = metric in LOWER_IS_BETTER
 
     def cell(values: Iterable[float | None]) -> Cell | None:

@@ -91,7 +91,9 @@ def score_lines(rows: Sequence[Row], metric: str) -> list[tuple[str, list[ScoreC
     """Return label and cells per row: targets, average, worst domain, then validation scores of single sources."""
     targets, sources = columns(rows), source_columns(rows)
     best_of = {t: best({r.label: r.cells[t].mean for r in rows if t in r.cells}, metric) for t in targets}
-    best_source = {t: best({r.label: r.source_cells[t].mean for r in rows if t in r.source_cells}, metric) for t in sources}
+    best_source = {
+        t: best({r.label: r.source_cells[t].mean for r in rows if t in r.source_cells}, metric) for t in sources
+    }
     best_average = best({r.label: r.average.mean for r in rows if r.average is not None}, metric)
     best_worst = best({r.label: r.worst[1] for r in rows if r.worst is not None}, metric)
     most = max((cell.n for row in rows for cell in row.cells.values()), default=0)

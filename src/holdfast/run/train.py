@@ -146,7 +146,7 @@ def _analyses(
     views = collect_views(
         model, assembly.examples, sources, targets, seed=spec.seed, classes=dataset.classes,
         names=dataset.ids, points=points,
-        scored=partial(_score, assembly, model, spec.metric) if "general-memory" in names else None,
+        score=partial(_score, assembly, model, spec.metric) if "general-memory" in names else None,
     )  # fmt: skip
     return {name: catalog.lookup("analyses", name).build(views, seed=spec.seed) for name in names}
 

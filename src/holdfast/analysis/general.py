@@ -1,0 +1,174 @@
+"""Use of a general memory (G-MAP) by domain and layer: attention to it, depth that gates select, effect of hiding it.
+
+Shapes: n rows, l layers that read, h heads, s layers that a gate mixes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.report.plots import escape, grouped_bars, heatmap, style, to_html
+from holdfast.report.sections import (
+    Cell,
+    Figure,
+    Groups,
+    Result,
+    RunResult,
+    Section,
+    figure_section,
+    mean_cell,
+    results_by_target,
+)
+
+if TYPE_CHECKING:
+    from holdfast.analysis.memory_views import GeneralView
+    from holdfast.analysis.views import Views
+
+SIDES = ("sources", "targets")
+UNIFORM = 0.5  # attention to the memory without preference: it has the same number of tokens as the text
+
+
+def general_use(views: Views, *, seed: int) -> dict[str, Any] | None:
+    """Summarise the reads per domain and layer; None without a general memory. Deterministic."""
+    sides = {
+        side: {view.domain: view.general for view in side_views if view.general is not None}
+        for side, side_views in (("sources", views.sources), ("targets", views.targets))
+    }
+    views_of_all = [view for side in sides.values() for view in side.values()]
+    if not views_of_all:
+        return None
+    result: dict[str, Any] = {
+        "layers": list(views_of_all[0].layers),
+        "read": [list(sources) for sources in views_of_all[0].sources],
+        **{side: {domain: _domain_use(view) for domain, view in of_side.items()} for side, of_side in sides.items()},
+    }
+    for domain, use in result["targets"].items():
+        effect = views.effects.get(domain)
+        use["scores"] = None if effect is None else {"read": effect.read, "hidden": effect.hidden}
+    return result
+
+
+def mean_depth(gate: np.ndarray, sources: tuple[int, ...]) -> float:
+    """Mean source layer of a gate (n, s), weighted by its shares."""
+    return float((gate.mean(axis=0) * np.asarray(sources)).sum())
+
+
+def _domain_use(view: GeneralView) -> dict[str, Any]:
+    """Return attention by layer and head, gate shares by layer, their mean depth, and the effect on features."""
+    depths = [
+        None if gate is None else round(mean_depth(gate, sources), 4)
+        for gate, sources in zip(view.gates, view.sources, strict=True)
+    ]
+    return {
+        "mass": [_rounded(line) for line in view.mass.mean(axis=0)],
+        "gates": [None if gate is None else _rounded(gate.mean(axis=0)) for gate in view.gates],
+        "depths": depths,
+        "moved": None if view.moved is None else round(float(view.moved.mean()), 4),
+    }
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 5) for value in values]
+
+
+def sections(groups: Groups, metric: str) -> list[Section]:
+    """Draw attention and gates, with a table per layer."""
+    return figure_section(
+        groups,
+        "general-memory",
+        "Reads from the general model",
+        "Attention: share of a token's attention that goes to the memory; 0.5 is no preference. Lowest and highest: of "
+        "the heads, on the target. Depth: mean layer of the general model that a gate selects. Change: relative change "
+        "of target features if the memory is hidden. Score and hidden: scores on the test rows of the target with the "
+        "memory, and with the memory hidden from the same trained network.",
+        draw_panels,
+        columns=(
+            "method, target and layer", "attention, sources", "attention, target", "lowest", "highest",
+            "depth, sources", "depth, target", "change", "score", "hidden",
+        ),
+        rows=[
+            (f"{name}, layer {layer}", layer_cells(runs, i))
+            for name, runs in results_by_target(groups, "general-memory")
+            for i, layer in enumerate(runs[0]["layers"])
+        ],
+        figure_text="Hatched bars are targets. The dotted line is no preference, or a uniform share.",
+    )  # fmt: skip
+
+
+def layer_cells(runs: Sequence[Result], i: int) -> list[Cell]:
+    """Return the means over runs and domains of one layer."""
+
+    def cell(side: str, get: Callable[[Mapping[str, Any]], float | None], digits: int = 2) -> Cell:
+        return mean_cell([get(domain) for run in runs for domain in run[side].values()], digits)
+
+    return [
+        *(cell(side, lambda d: _mean(d["mass"][i])) for side in SIDES),
+        cell("targets", lambda d: min(d["mass"][i])),
+        cell("targets", lambda d: max(d["mass"][i])),
+        *(cell(side, lambda d: d["depths"][i], 1) for side in SIDES),
+        cell("targets", lambda d: d["moved"]),
+        cell("targets", lambda d: (d.get("scores") or {}).get("read"), 3),  # absent in records of older versions
+        cell("targets", lambda d: (d.get("scores") or {}).get("hidden"), 3),
+    ]
+
+
+def draw_panels(run: RunResult) -> list[Figure]:
+    """Draw attention per head and layer on the target, attention per domain, then each gate."""
+    result = run.result
+    layers = [str(layer) for layer in result["layers"]]
+    by_domain = [[_mean(heads) for heads in domain["mass"]] for _, domain in _domains(result)]
+    figure = _domain_bars(result, by_domain, layers, UNIFORM, "%{y:.4f} of the attention")
+    figure.update_xaxes(title="layer", type="category")
+    figure.update_yaxes(title="attention to the memory", range=[0, 1])
+    figures = [
+        ("Attention by head, on the target", _draw_heads(run)),
+        ("Attention by domain", to_html(figure, f"general-mass-{run.id}", height=320)),
+    ]
+    for i, read in enumerate(result["read"]):
+        if len(read) > 1:
+            gates = [domain["gates"][i] for _, domain in _domains(result)]
+            figure = _domain_bars(result, gates, [str(n) for n in read], 1 / len(read), "%{y:.4f} of the memory")
+            figure.update_xaxes(title="layer of the general model", type="category")
+            figure.update_yaxes(title="share in the memory", rangemode="tozero")
+            html = to_html(figure, f"general-gate-{run.id}-{i}", height=300)
+            figures.append((f"Gate of layer {result['layers'][i]}", html))
+    return figures
+
+
+def _draw_heads(run: RunResult) -> str:
+    masses = [domain["mass"] for domain in run.result["targets"].values()]
+    values = [[_mean(head) for head in zip(*layer, strict=True)] for layer in zip(*masses, strict=True)]
+    heads, layers = [str(i + 1) for i in range(len(values[0]))], [str(layer) for layer in run.result["layers"]]
+    figure = heatmap(values, heads, layers, hover="layer %{y}, head %{x}: %{z:.4f} of its attention")
+    figure.update_xaxes(title="head")
+    figure.update_yaxes(title="layer")
+    return to_html(figure, f"general-heads-{run.id}", height=170 + 34 * len(values))
+
+
+def _domain_bars(result: Result, heights: Sequence[Sequence[float]], x: Sequence[str], even: float, hover: str) -> Any:
+    """Draw one bar per domain and x; targets are hatched."""
+    bars = []
+    for index, ((name, _), values) in enumerate(zip(_domains(result), heights, strict=True)):
+        pattern = {"shape": "/" if name.endswith(", target") else ""}
+        template = f"%{{fullData.name}}, layer %{{x}}: {hover}<extra></extra>"
+        bars.append((name, values, {
+            "marker": {"color": style(index)[0], "pattern": pattern}, "hovertemplate": template,
+        }))  # fmt: skip
+    return grouped_bars(bars, x, even=even)
+
+
+def _domains(result: Result) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return every domain with its name in the legend."""
+    return [
+        (escape(domain if side == "sources" else f"{domain}, target"), use)
+        for side in SIDES
+        for domain, use in result[side].items()
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -1,0 +1,196 @@
+"""Collect what a network reads from a heterogeneous memory (by class) and from a general memory (by row).
+
+Shapes: b batch, n rows, t tokens, d width without the label's part, h heads, c classes, m slots of all classes,
+l layers that read the general memory, s layers of the general network that a gate mixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.ragged import NONE
+from holdfast.core.seeds import derive
+from holdfast.core.tape import tape
+from holdfast.data.batches import Examples
+from holdfast.data.splits import Part
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.memory.general import GeneralMemory, memory_hidden
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
+from holdfast.nn.model import Model
+
+CLASSES, ROWS = 10, 10  # classes in the batch whose attention is recorded (the first ones), and rows per class
+CLOUD_CLASSES, CLOUD_ROWS = 3, 60  # classes whose rows are projected together with their slots, and rows per class
+
+Score = Callable[[Part], float | None]  # score of the current network on these rows, by the metric of the run
+
+
+@dataclass(frozen=True, eq=False)
+class ClassView:
+    """A batch sorted by class, further rows of a few classes, and the slots; labels are class indices."""
+
+    classes: tuple[str, ...]  # names of all classes
+    labels: np.ndarray  # (b,) sorted
+    first: np.ndarray | None  # (b, 4) read of the queue: attention to itself, other rows, queue, slots
+    second: np.ndarray | None  # (b, 4) read of batch and slots, likewise
+    attention: np.ndarray | None  # (b, b + m) of the second read, mean over heads
+    recalled: np.ndarray  # (n, d) further rows after the read of the queue, before the second read
+    recalled_labels: np.ndarray  # (n,)
+    slots: np.ndarray | None  # (m, d)
+    slot_labels: np.ndarray | None  # (m,)
+    similarity: np.ndarray | None  # (c,) mean cosine similarity between two slots of a class
+
+
+@torch.no_grad()
+def view_classes(
+    model: Model, examples: Examples, parts: Sequence[Part], *, seed: int, classes: Sequence[str] = ()
+) -> ClassView | None:
+    """Collect reads of a heterogeneous neck with the batch as context, as published; None for other necks.
+
+    It uses labels, so `parts` must be training rows.
+    """
+    neck = model.neck
+    if not isinstance(neck, HeterogeneousMemory) or not parts:
+        return None
+    rows = np.concatenate([part.rows for part in parts])
+    y = examples.targets(torch.from_numpy(rows)).cpu().numpy()
+    present = np.unique(y)
+    order = np.random.default_rng(derive(seed, "classes")).permutation(len(rows))
+    batch, batch_labels = _rows_by_class(rows[order], y[order], present[:CLASSES], ROWS)
+    cloud, cloud_labels = _rows_by_class(rows[order], y[order], present[:CLOUD_CLASSES], CLOUD_ROWS)
+    context, neck.context = neck.context, "batch"
+    try:
+        reads, further = (_neck_reads(model, examples, chosen) for chosen in (batch, cloud))
+    finally:
+        neck.context = context
+    weights, slots, recalled = reads.get("across"), neck.slots, further["recalled"]
+    assert recalled is not None
+    return ClassView(
+        classes=tuple(classes) or tuple(map(str, range(int(present.max()) + 1))),
+        labels=batch_labels,
+        first=reads["real/mass"],
+        second=reads["across/mass"],
+        attention=None if weights is None else weights.mean(axis=1),
+        recalled=recalled[:, : neck.inputs],
+        recalled_labels=cloud_labels,
+        slots=None if slots is None else _to_numpy(slots.values),
+        slot_labels=None if slots is None else slots.labels.cpu().numpy(),
+        similarity=None if slots is None else _to_numpy(slots.slot_similarity()),
+    )
+
+
+def _rows_by_class(rows: np.ndarray, y: np.ndarray, classes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first `count` rows of each class, sorted by class, and their labels."""
+    chosen = [rows[y == label][:count] for label in classes]
+    return np.concatenate(chosen), np.repeat(classes, [len(of_class) for of_class in chosen])
+
+
+def _neck_reads(model: Model, examples: Examples, rows: np.ndarray) -> dict[str, np.ndarray | None]:
+    """Return what the neck records for these rows as one batch."""
+    with tape() as recorded:
+        model.apply_neck(model.encode(examples.inputs(torch.from_numpy(rows))))
+    names = ("recalled", "real/mass", "across", "across/mass")
+    reads = {name: recorded[f"heterogeneous/{name}"] for name in names}
+    return {name: _to_numpy(values[-1]) if values else None for name, values in reads.items()}
+
+
+def _to_numpy(values: Tensor) -> np.ndarray:
+    return values.detach().float().cpu().numpy()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Score on the test rows of a domain with the general memory, and with the memory hidden."""
+
+    read: float | None
+    hidden: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralView:
+    """Means over the tokens of each row without padding; layers are counted from 1."""
+
+    layers: tuple[int, ...]  # layers of the domain network that read
+    mass: np.ndarray  # (n, l, h) share of the attention that goes to the memory
+    sources: tuple[tuple[int, ...], ...]  # layers of the general network that each of them reads
+    gates: tuple[np.ndarray | None, ...]  # (n, s) share of each source layer; None for a single source
+    # (n,) |z - z'| / |z'| with z' the feature with the memory hidden, mean over positions; None if it cannot be hidden
+    moved: np.ndarray | None
+
+
+@torch.no_grad()
+def view_general(model: Model, examples: Examples, rows: np.ndarray) -> GeneralView | None:
+    """Collect the reads of a general memory for these rows; None for other networks."""
+    encoder, memory = model.backbone, _general_memory(model)
+    if memory is None:
+        return None
+    assert isinstance(encoder, TextEncoder)
+    layers = sorted(memory.reads)
+    can_hide = memory.attention == "memory"
+
+    def summarise(x: Inputs) -> Tensor:
+        assert isinstance(x, Tokens)
+        with tape() as recorded:
+            z = model.encode(x)
+        pieces = [_masked_mean(mass.transpose(1, 2), x.mask) for mass in recorded["general/mass"]]  # (b, h) each
+        pieces += [_masked_mean(shares, x.mask) for shares in recorded["general/gate"]]  # (b, s) each
+        if can_hide:
+            with memory_hidden():
+                hidden = model.encode(x)
+            change = (z - hidden).norm(dim=-1) / hidden.norm(dim=-1)
+            pieces.append(mean_over_positions(change[..., None], x))
+        return torch.cat([piece.float() for piece in pieces], dim=1)
+
+    values = examples.map(summarise, rows, prediction_batch=model.prediction_batch).numpy()
+    heads = int(encoder.module.config.num_attention_heads)
+    end = len(layers) * heads
+    gates: list[np.ndarray | None] = []
+    for layer in layers:
+        size = len(memory.reads[layer])
+        gates.append(values[:, end : end + size] if size > 1 else None)
+        end += size if size > 1 else 0
+    return GeneralView(
+        layers=tuple(layer + 1 for layer in layers),
+        mass=values[:, : len(layers) * heads].reshape(len(rows), len(layers), heads),
+        sources=tuple(memory.reads[layer] for layer in layers),
+        gates=tuple(gates),
+        moved=values[:, end] if can_hide else None,
+    )
+
+
+def view_effects(model: Model, targets: Sequence[Part], score: Score | None) -> dict[str, Effect]:
+    """Map target to its scores with and without a general memory; empty if there is none or it cannot be hidden."""
+    memory = _general_memory(model)
+    if score is None or memory is None or memory.attention != "memory":
+        return {}
+    effects = {}
+    for domain in dict.fromkeys(part.domain for part in targets):
+        part = Part(domain, np.concatenate([part.rows for part in targets if part.domain == domain]))
+        read = score(part)
+        with memory_hidden():
+            effects[domain] = Effect(read, score(part))
+    return effects
+
+
+def _general_memory(model: Model) -> GeneralMemory | None:
+    encoder = model.backbone
+    companion = encoder.companion if isinstance(encoder, TextEncoder) else None
+    return companion if isinstance(companion, GeneralMemory) else None
+
+
+def mean_over_positions(values: Tensor, x: Inputs) -> Tensor:
+    """Return one vector per input (b, d): for states at several positions (b, k, d), their mean."""
+    if values.dim() == 2 or not isinstance(x, Tokens) or x.at is None:
+        return values
+    return _masked_mean(values, x.at != NONE)
+
+
+def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean (b, k) of values (b, t, k) over the positions of mask (b, t)."""
+    weight = mask.to(values.dtype)[..., None]
+    return (values * weight).sum(1) / weight.sum(1)
