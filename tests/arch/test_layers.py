@@ -19,9 +19,10 @@ ORDER = (
     ("nn", "data"),
     ("tasks",),
     ("methods",),
-    ("protocols", "analysis"),
+    ("protocols",),
     ("catalog",),
     ("report",),
+    ("analysis",),
     ("run",),
     ("models",),
     ("estimator", "audit", "search", "recipes"),
@@ -30,9 +31,9 @@ ORDER = (
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 NEVER = {  # narrower than the order alone
     "methods": {"data"},
-    "analysis": {"methods", "protocols"},
+    "analysis": {"methods", "protocols", "catalog"},
     "catalog": {"nn", "data", "tasks", "methods", "protocols", "analysis"},  # entries name their targets
-    "report": {"nn", "data", "tasks", "methods", "protocols", "analysis", "catalog"},
+    "report": {"nn", "data", "tasks", "methods", "protocols"},  # loads analyses by name
 }
 TOP = {"cli", "bench", "__init__", "__main__"}  # may import anything
 

@@ -17,7 +17,6 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from holdfast.core.errors import BadInput
-from holdfast.core.seeds import derive
 from holdfast.report.labels import configuration, natural_key
 from holdfast.report.plots import COLOURS, escape, legend, style, to_html
 from holdfast.report.sections import Groups, Section
@@ -51,6 +50,8 @@ def a_distance(
 
     Every repeat samples examples and splits them into halves; the ridge is selected within the first half.
     """
+    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
+
     if min(len(one), len(other)) < MIN_EXAMPLES:
         raise BadInput(
             f"the A-distance needs at least {MIN_EXAMPLES} examples per domain; got {len(one)} and {len(other)}"

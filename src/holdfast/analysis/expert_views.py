@@ -217,7 +217,9 @@ def _expert_maps(model: Model, examples: Examples, rows: np.ndarray) -> list[np.
     if not len(rows):
         return []
     grid = round(patches**0.5)
-    maps = examples.map(lambda x: _best_experts(model, x, patches).float(), rows, prediction_batch=model.prediction_batch)
+    maps = examples.map(
+        lambda x: _best_experts(model, x, patches).float(), rows, prediction_batch=model.prediction_batch
+    )
     return list(maps.numpy().astype(np.int64).reshape(-1, grid, grid))
 
 

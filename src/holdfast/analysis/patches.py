@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.analysis.routing import REPEATS, draw_map, encode_image, expert_colours, information
-from holdfast.core.seeds import derive
 from holdfast.report.plots import escape, heatmap, to_html
 from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
 
@@ -29,6 +28,8 @@ def agreement(views: Views, *, seed: int) -> dict[str, Any] | None:
 
     None if no image is in every domain.
     """
+    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
+
     view = views.patches
     if view is None or not view.same:
         return None
@@ -60,6 +61,8 @@ def agreement(views: Views, *, seed: int) -> dict[str, Any] | None:
 
 def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Compute the experts of the patches of each part on training images; None without part locations."""
+    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
+
     view = views.patches
     if view is None or not view.parts:
         return None

@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from holdfast.core.errors import unknown
-from holdfast.core.seeds import derive
 from holdfast.report.plots import COLOURS, plane_axes, to_html
 from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
 
@@ -63,6 +62,8 @@ def project(x: np.ndarray, *, seed: int, algorithm: str = "pca") -> tuple[np.nda
     if algorithm == "tsne":
         from sklearn.manifold import TSNE  # slow to import, and drawing does not need it
 
+        from holdfast.core.seeds import derive
+
         perplexity = max(1.0, min(30.0, (len(x) - 1) / 3))
         init = "pca" if x.shape[1] > 1 else "random"
         state = derive(seed, "tsne") % 2**32
@@ -111,6 +112,8 @@ def _panel(sources: np.ndarray, target: np.ndarray, *, seed: int, algorithm: str
 def _sample(x: np.ndarray, count: int, seed: int) -> np.ndarray:
     if len(x) <= count:
         return x
+    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
+
     chosen = np.random.default_rng(derive(seed, "projection", len(x))).choice(len(x), count, replace=False)
     return x[np.sort(chosen)]
 

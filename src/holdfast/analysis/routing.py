@@ -17,7 +17,6 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from PIL import Image
 
-from holdfast.core.seeds import derive
 from holdfast.record import RunRecord
 from holdfast.report.plots import COLOURS, DOTTED, escape, grouped_bars, style, to_html
 from holdfast.report.sections import (
@@ -95,6 +94,8 @@ def shuffled(rows: list[np.ndarray], *, seed: int, repeats: int = REPEATS) -> np
 
 
 def _information(rows: list[np.ndarray], seed: int, layer: int) -> dict[str, float]:
+    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
+
     control = shuffled(rows, seed=derive(seed, "routing", layer))
     return {
         "bits": round(information(np.stack([of_domain.sum(axis=0) for of_domain in rows])), 5),

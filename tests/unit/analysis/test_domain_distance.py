@@ -1,23 +1,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from holdfast.analysis.domain_distance import a_distance, against_sources, pairwise
+from holdfast.analysis.domain_distance import (
+    Bar,
+    a_distance,
+    against_sources,
+    distances,
+    draw_distances,
+    pairwise,
+    sections,
+)
 from holdfast.analysis.views import View, Views
 from holdfast.core.errors import BadInput
+from holdfast.report.labels import grouped
+from holdfast.report.plots import COLOURS
+from tests.unit.report.drawing import figure
+from tests.unit.report.fake_records import analysed
 
 
 def cloud(seed: int, n: int = 400, *, away: float = 0.0, d: int = 10) -> np.ndarray:
-    """Gaussian features, moved along the first axis."""
+    """Return Gaussian features, shifted along the first axis."""
     x = np.random.default_rng(seed).standard_normal((n, d))
     x[:, 0] += away
     return x
 
 
-def test_the_same_distribution_is_near_zero_and_far_ones_near_two():
+def test_distance_is_near_zero_for_equal_and_near_two_for_distant_distributions():
     same = a_distance(cloud(0), cloud(1), seed=0)
     assert same.noise == pytest.approx(0.1)  # 2 / sqrt(400 scored)
     assert 0 <= same.mean <= 2 * same.noise
@@ -26,19 +39,19 @@ def test_the_same_distribution_is_near_zero_and_far_ones_near_two():
     assert far.mean <= 2
 
 
-def test_it_is_twice_one_less_twice_the_error():
+def test_distance_follows_the_error_of_the_best_linear_classifier():
     # two unit Gaussians 2 apart: the best linear classifier errs with Phi(-1) = 0.1587, so d = 1.365
-    found = a_distance(cloud(0, 2000, away=2.0, d=3), cloud(1, 2000, d=3), seed=0)
-    assert found.mean == pytest.approx(2 * (1 - 2 * 0.1587), abs=2 * found.noise)
+    distance = a_distance(cloud(0, 2000, away=2.0, d=3), cloud(1, 2000, d=3), seed=0)
+    assert distance.mean == pytest.approx(2 * (1 - 2 * 0.1587), abs=2 * distance.noise)
 
 
-def test_it_grows_with_the_shift():
-    found = [a_distance(cloud(0), cloud(1, away=away), seed=0).mean for away in (0.0, 0.7, 1.5, 3.0, 6.0)]
-    assert found == sorted(found)
-    assert found[-1] - found[0] > 1.5
+def test_distance_grows_with_the_shift():
+    values = [a_distance(cloud(0), cloud(1, away=away), seed=0).mean for away in (0.0, 0.7, 1.5, 3.0, 6.0)]
+    assert values == sorted(values)
+    assert values[-1] - values[0] > 1.5
 
 
-def test_chance_is_not_clipped_away_before_the_mean():
+def test_repeats_are_averaged_before_clipping():
     means = []
     for seed in range(8):
         same = a_distance(cloud(2 * seed, 60), cloud(2 * seed + 1, 60), seed=seed)
@@ -47,18 +60,18 @@ def test_chance_is_not_clipped_away_before_the_mean():
     assert min(means) < 0 < max(means)  # clipping each repeat would make every mean positive
 
 
-def test_a_separable_training_half_is_not_mistaken_for_a_shift():
-    # more features than examples: the classifier separates what it learns from, and knows nothing
-    found = a_distance(cloud(0, 60, d=200), cloud(1, 60, d=200), seed=0)
-    assert found.mean <= 3 * found.noise
+def test_overfitting_is_not_measured_as_a_shift():
+    # more features than examples: the classifier separates its training half perfectly
+    distance = a_distance(cloud(0, 60, d=200), cloud(1, 60, d=200), seed=0)
+    assert distance.mean <= 3 * distance.noise
 
 
-def test_sides_are_of_equal_size_and_capped():
+def test_sides_have_equal_sizes_up_to_a_limit():
     assert a_distance(cloud(0, 300), cloud(1, 50), seed=0).examples == 50
     assert a_distance(cloud(0, 300), cloud(1, 200), seed=0, most=100).examples == 100
 
 
-def test_the_same_seed_gives_the_same_and_the_scale_of_a_feature_does_not_matter():
+def test_distance_depends_on_the_seed_and_not_on_the_scale_of_features():
     one, other = cloud(0), cloud(1, away=1.0)
     assert a_distance(one, other, seed=3) == a_distance(one, other, seed=3)
     assert a_distance(one, other, seed=3).values != a_distance(one, other, seed=4).values
@@ -66,28 +79,69 @@ def test_the_same_seed_gives_the_same_and_the_scale_of_a_feature_does_not_matter
     assert a_distance(one * scale, other * scale, seed=3) == a_distance(one, other, seed=3)
 
 
-def test_too_few_examples_are_said():
-    with pytest.raises(BadInput, match="at least 8 examples of each domain, here are 400 and 5"):
+def test_too_few_examples_raise():
+    with pytest.raises(BadInput, match=r"at least 8 .* 400 and 5"):
         a_distance(cloud(0), cloud(1, 5), seed=0)
 
 
-def test_every_two_domains():
-    found = pairwise({"a": cloud(0), "b": cloud(1), "c": cloud(2, away=6.0)}, seed=0)
-    assert {a: set(row) for a, row in found.items()} == {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
-    assert found["a"]["c"] is found["c"]["a"]
-    assert found["a"]["b"].mean < 0.3 < 1.9 < found["b"]["c"].mean
+def test_pairwise_distances_are_symmetric():
+    pairs = pairwise({"a": cloud(0), "b": cloud(1), "c": cloud(2, away=6.0)}, seed=0)
+    assert {a: set(row) for a, row in pairs.items()} == {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
+    assert pairs["a"]["c"] is pairs["c"]["a"]
+    assert pairs["a"]["b"].mean < 0.3 < 1.9 < pairs["b"]["c"].mean
 
 
-def test_of_a_run_each_target_against_all_sources_together():
+def test_each_target_is_compared_with_all_sources_together():
     def view(name: str, x: np.ndarray) -> View:
-        return View(name, np.zeros_like(x), x)  # the features count, not what the backbone gives
+        return View(name, np.zeros_like(x), x)  # only the input of the head counts
 
     views = Views((view("a", cloud(0, away=-3.0)), view("b", cloud(1, away=3.0))), (view("t", cloud(2, away=9.0)),))
-    found = against_sources(views, seed=0)
-    assert found is not None
-    assert set(found["targets"]) == {"t"}
-    assert found["targets"]["t"]["mean"] > 1.9
-    assert len(found["targets"]["t"]["values"]) == 5
-    json.dumps(found, allow_nan=False)
+    result = against_sources(views, seed=0)
+    assert result is not None
+    assert set(result["targets"]) == {"t"}
+    assert result["targets"]["t"]["mean"] > 1.9
+    assert len(result["targets"]["t"]["values"]) == 5
+    json.dumps(result, allow_nan=False)
     assert against_sources(Views(views.sources, ()), seed=0) is None
     assert against_sources(Views(views.sources, (view("t", cloud(2, 5)),)), seed=0) is None
+
+
+def result(**means: float) -> dict:
+    distance = {"std": 0.2, "noise": 0.06, "examples": 1000}
+    return {"targets": {name: {**distance, "mean": mean, "values": [mean] * 5} for name, mean in means.items()}}
+
+
+def test_bars_are_means_over_seeds_with_standard_errors():
+    runs = [analysed("erm", seed, a_distance=result(films=mean)) for seed, mean in ((0, 1.0), (1, 1.2))]
+    runs += [analysed("mil", a_distance=result(films=0.5)), analysed("coral"), analysed("dann", a_distance=None)]
+    bars = distances(grouped(runs))
+    assert list(bars) == ["erm", "mil"]
+    assert bars["erm"]["films"] == Bar(pytest.approx(1.1), pytest.approx(0.1), 2)
+    assert bars["mil"]["films"] == Bar(0.5, 0.2, 1)  # one seed: the spread over repeats
+
+
+def test_one_target_of_several_episodes_has_several_bars():
+    runs = [
+        replace(analysed("erm", a_distance=result(t=mean)), episode=episode)
+        for episode, mean in (("from-a", 0.5), ("from-b", 1.5))
+    ]
+    bars = distances(grouped(runs))["erm"]
+    assert {target: bar.mean for target, bar in bars.items()} == {"from-a>t": 0.5, "from-b>t": 1.5}
+
+
+def test_bars_have_the_colours_of_the_report():
+    groups = grouped([analysed("erm"), analysed("mil", a_distance=result(films=0.5, books=1.5))])
+    (bar,), layout = figure(draw_distances(distances(groups), {label: i for i, label in enumerate(groups)}))
+    assert (bar["name"], bar["x"], bar["y"]) == ("mil", ["books", "films"], [1.5, 0.5])
+    assert bar["error_y"]["array"] == [0.2, 0.2]
+    assert bar["marker"]["color"] == COLOURS[1]  # as in the chart of scores
+    assert layout["yaxis"]["range"] == [0, 2.05]
+
+
+def test_section_explains_its_error_bars():
+    runs = [analysed("erm", seed, a_distance=result(films=1.0)) for seed in (0, 1)]
+    (several,), (one,) = sections(grouped(runs), "accuracy"), sections(grouped(runs[:1]), "accuracy")
+    assert "standard error over seeds" in several.text
+    assert "0.06" in several.text
+    assert "repeats" in one.text
+    assert sections(grouped([analysed("erm")]), "accuracy") == []

@@ -1,4 +1,4 @@
-"""Slots of classes: the rows looked at are the network's, shares of attention add up, and worked examples by hand."""
+"""Class slots: collected rows, attention shares, projections, similarity and their figures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,21 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.analysis.class_views import CLOUD, ClassView
-from holdfast.analysis.slots import nearest, shares, slot_attention, slot_diversity, slot_map
+from holdfast.analysis.memory_views import CLOUD_ROWS, ClassView
+from holdfast.analysis.slots import (
+    CAPTIONS,
+    SHARES,
+    draw_attention,
+    draw_maps,
+    draw_similarity,
+    nearest_neighbours,
+    sections,
+    shares,
+    size_maps,
+    slot_attention,
+    slot_diversity,
+    slot_map,
+)
 from holdfast.analysis.views import View, Views, collect_views
 from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples
@@ -18,9 +31,12 @@ from holdfast.data.splits import Part
 from holdfast.data.synthetic import world
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model
+from holdfast.report.labels import grouped
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
+from tests.unit.report.drawing import SCRIPT, figure, only_run
+from tests.unit.report.fake_records import analysed, record
 
 N, D, C = 400, 8, 12
 GENERATOR = torch.Generator().manual_seed(0)
@@ -38,32 +54,32 @@ def model(**options) -> Model:
     return Model(nn.Linear(D, D), neck, nn.Linear(neck.width, C))
 
 
-def look(net: Model, seed: int = 0) -> Views:
+def views_of(net: Model, seed: int = 0) -> Views:
     return collect_views(net, EXAMPLES, [A, B], [T], seed=seed)
 
 
-def test_the_batch_is_sorted_by_class_and_seen_as_one():
+def test_batch_is_sorted_by_class_and_read_as_one():
     net = model().eval()
-    seen = look(net).classes
-    assert seen is not None
-    assert seen.labels.tolist() == [c for c in range(10) for _ in range(10)]  # ten of each of the first ten
-    assert seen.attention is not None
-    assert seen.attention.shape == (100, 100 + 36)
-    np.testing.assert_allclose(seen.attention.sum(axis=1), 1, atol=1e-5)
-    assert seen.recalled_labels.tolist() == [c for c in range(3) for _ in range(min(CLOUD, 25))]
+    view = views_of(net).classes
+    assert view is not None
+    assert view.labels.tolist() == [c for c in range(10) for _ in range(10)]
+    assert view.attention is not None
+    assert view.attention.shape == (100, 100 + 36)
+    np.testing.assert_allclose(view.attention.sum(axis=1), 1, atol=1e-5)
+    assert view.recalled_labels.tolist() == [c for c in range(3) for _ in range(min(CLOUD_ROWS, 25))]
     with torch.no_grad():
         known = net.neck.read_queue(net.backbone(X[:300]))[:, :D].numpy()
-    for row, label in zip(seen.recalled, seen.recalled_labels, strict=True):  # rows of its class, not of the target
+    for row, label in zip(view.recalled, view.recalled_labels, strict=True):  # training rows of its class
         apart = np.abs(known - row).max(axis=1)
         assert apart.min() < 1e-5
         assert int(Y[apart.argmin()]) == label
 
 
-def test_the_network_is_left_as_it_was_and_rows_are_drawn_by_seed():
+def test_network_is_unchanged_and_rows_are_sampled_by_seed():
     net = model().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     state = torch.get_rng_state()
-    views = [look(net, seed) for seed in (0, 0, 1)]
+    views = [views_of(net, seed) for seed in (0, 0, 1)]
     assert net.training
     assert net.neck.context == "support"
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
@@ -78,100 +94,201 @@ def test_the_network_is_left_as_it_was_and_rows_are_drawn_by_seed():
     [({}, (1, 1, 1)), ({"real": 0}, (1, 1, 1)), ({"slots": 0}, (0, 1, 0)), ({"slots": 0, "across": False}, (0, 0, 0)),
      ({"slots": 1}, (1, 1, 0))],
 )  # fmt: skip
-def test_what_a_network_lacks_is_none(options, has):
-    views = look(model(**options))
-    found = slot_map(views, seed=0), slot_attention(views, seed=0), slot_diversity(views, seed=0)
-    assert tuple(int(each is not None) for each in found) == has
-    if found[1] is not None:
-        assert (found[1]["mass"]["real"] is None) == (options.get("real") == 0)
+def test_missing_parts_of_the_network_have_no_result(options, has):
+    views = views_of(model(**options))
+    result = slot_map(views, seed=0), slot_attention(views, seed=0), slot_diversity(views, seed=0)
+    assert tuple(int(each is not None) for each in result) == has
+    if result[1] is not None:
+        assert (result[1]["mass"]["real"] is None) == (options.get("real") == 0)
 
 
-def test_other_networks_have_nothing_to_say():
+def test_other_networks_have_no_result():
     plain = Views((View("a", np.ones((2, 3)), np.ones((2, 3))),), ())
     assert slot_map(plain, seed=0) is slot_attention(plain, seed=0) is slot_diversity(plain, seed=0) is None
 
 
-def test_attention_by_class_beside_an_even_one():
-    found = slot_attention(look(model()), seed=0)
-    assert found is not None
-    assert found["rows"] == [10] * 10
-    assert found["slots"] == [3] * 10  # of the classes that are shown; the slots of two more are in the shares
-    assert np.shape(found["map"]) == (100, 130)
-    for line in (*found["shares"].values(), found["mean"], found["even"]):
+def test_attention_shares_by_class_and_for_uniform_attention():
+    result = slot_attention(views_of(model()), seed=0)
+    assert result is not None
+    assert result["rows"] == [10] * 10
+    assert result["slots"] == [3] * 10  # of the shown classes; the shares include the slots of two more
+    assert np.shape(result["map"]) == (100, 130)
+    for line in (*result["shares"].values(), result["mean"], result["even"]):
         assert sum(line) == pytest.approx(1, abs=3e-4)
     even = [1 / 136, 9 / 136, 90 / 136, 3 / 136, 33 / 136]
-    assert found["even"] == pytest.approx(even, abs=1e-4)
-    itself, others, queue, slots = found["mass"]["across"]
+    assert result["even"] == pytest.approx(even, abs=1e-4)
+    itself, others, queue, slots = result["mass"]["across"]
     assert queue == 0
     assert (itself, others, slots) == pytest.approx(
-        (found["mean"][0], sum(found["mean"][1:3]), sum(found["mean"][3:])), abs=3e-4
+        (result["mean"][0], sum(result["mean"][1:3]), sum(result["mean"][3:])), abs=3e-4
     )
-    assert found["mass"]["real"][0] + found["mass"]["real"][2] == pytest.approx(1, abs=1e-3)
-    json.dumps(found, allow_nan=False)
+    assert result["mass"]["real"][0] + result["mass"]["real"][2] == pytest.approx(1, abs=1e-3)
+    json.dumps(result, allow_nan=False)
 
 
-def test_shares_by_hand():
+def test_shares():
     attention = np.array([[0.1, 0.2, 0.3, 0.15, 0.25], [0.5, 0.0, 0.1, 0.4, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0]])
-    found = shares(attention, np.array([0, 0, 1]), np.array([0, 1]))
+    result = shares(attention, np.array([0, 0, 1]), np.array([0, 1]))
     np.testing.assert_allclose(
-        found, [[0.1, 0.2, 0.3, 0.15, 0.25], [0.0, 0.5, 0.1, 0.4, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0]], atol=1e-12
+        result, [[0.1, 0.2, 0.3, 0.15, 0.25], [0.0, 0.5, 0.1, 0.4, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0]], atol=1e-12
     )
 
 
-def test_nearest_slots_by_hand():
+def test_nearest_neighbours():
     apart = np.array([[0.0, 0.0], [0.1, 0.0], [5.0, 5.0], [5.1, 5.0]])
-    assert nearest(apart, np.array([0, 0, 1, 1])) == (1.0, pytest.approx(1 / 3))
-    assert nearest(apart, np.array([0, 1, 0, 1])) == (0.0, pytest.approx(1 / 3))
-    assert nearest(np.zeros((4, 2)), np.array([0, 0, 1, 1]))[0] == pytest.approx(1 / 3)  # all the same: chance
+    assert nearest_neighbours(apart, np.array([0, 0, 1, 1])) == (1.0, pytest.approx(1 / 3))
+    assert nearest_neighbours(apart, np.array([0, 1, 0, 1])) == (0.0, pytest.approx(1 / 3))
+    assert nearest_neighbours(np.zeros((4, 2)), np.array([0, 0, 1, 1]))[0] == pytest.approx(1 / 3)  # all equal
 
 
-@pytest.mark.parametrize("how", ["pca", "tsne"])
-def test_the_map_has_slots_of_all_classes_then_three_beside_their_rows(how):
-    found = slot_map(look(model()), seed=0, how=how)
-    assert found is not None
-    assert found["targets"] == ["t"]
-    assert [(g["class"], g["kind"], len(g["x"])) for g in found["alone"]["groups"]] == [
+@pytest.mark.parametrize("algorithm", ["pca", "tsne"])
+def test_projections_of_all_slots_and_of_three_classes_with_rows(algorithm):
+    result = slot_map(views_of(model()), seed=0, algorithm=algorithm)
+    assert result is not None
+    assert result["targets"] == ["t"]
+    assert [(g["class"], g["kind"], len(g["x"])) for g in result["alone"]["groups"]] == [
         (str(c), "slots", 3) for c in range(C)
     ]
-    assert [(g["class"], g["kind"], len(g["y"])) for g in found["beside"]["groups"]] == [
+    assert [(g["class"], g["kind"], len(g["y"])) for g in result["beside"]["groups"]] == [
         (str(c), kind, count) for c in range(3) for kind, count in (("slots", 3), ("rows", 25))
     ]
-    assert (found["alone"]["variance"] is None) == (how == "tsne")
-    every = [v for g in found["beside"]["groups"] for v in (*g["x"], *g["y"])]
+    assert (result["alone"]["variance"] is None) == (algorithm == "tsne")
+    every = [v for g in result["beside"]["groups"] for v in (*g["x"], *g["y"])]
     assert (min(every), max(every)) == (0.0, 1.0)
-    json.dumps(found, allow_nan=False)
+    json.dumps(result, allow_nan=False)
 
 
-def test_slots_that_are_all_alike_are_drawn_and_told():
-    views = look(model(start="zeros"))
-    assert slot_map(views, seed=0, how="tsne") is not None
-    found = slot_diversity(views, seed=0)
-    assert found is not None
-    assert found["mean"] == 1.0
-    assert set(found["classes"].values()) == {1.0}
-    drawn = slot_diversity(look(model(slots=8)), seed=0)
+def test_identical_slots():
+    views = views_of(model(start="zeros"))
+    assert slot_map(views, seed=0, algorithm="tsne") is not None
+    result = slot_diversity(views, seed=0)
+    assert result is not None
+    assert result["mean"] == 1.0
+    assert set(result["classes"].values()) == {1.0}
+    drawn = slot_diversity(views_of(model(slots=8)), seed=0)
     assert drawn is not None
     assert abs(drawn["mean"]) < drawn["scatter"] == pytest.approx(D**-0.5, abs=1e-4)
 
 
-def test_classes_are_called_by_their_names():
-    given = look(model()).classes
-    assert given is not None
-    named = ClassView(**{**vars(given), "classes": tuple(f"kind {i}" for i in range(C))})
-    found = slot_diversity(Views((), (), named), seed=0)
-    assert found is not None
-    assert list(found["classes"])[:2] == ["kind 0", "kind 1"]
+def test_results_use_the_names_of_classes():
+    view = views_of(model()).classes
+    assert view is not None
+    named = ClassView(**{**vars(view), "classes": tuple(f"kind {i}" for i in range(C))})
+    result = slot_diversity(Views((), (), named), seed=0)
+    assert result is not None
+    assert list(result["classes"])[:2] == ["kind 0", "kind 1"]
 
 
-def test_a_run_keeps_them_and_zeros_stay_one_slot():
-    """The published start: m slots of a class that begin alike stay alike, however long they learn."""
+def test_slots_initialised_with_zeros_stay_identical_in_a_run():
     data = world("vector", "rotation", domains=3, size=60, classes=3, seed=0)
-    workspace, found = Workspace(data), {}
+    workspace, result = Workspace(data), {}
     for start in ("zeros", "normal"):
         settings = {"encoder.hidden": [8], "neck.real": 16, "neck.slots": 4, "neck.start": start, "neck.support": 16}
         spec = make_spec(data, method="hma", steps=20, every=10, batch=8, settings=settings)
-        record, _ = train(spec, workspace.episodes(spec)[0], workspace, analyse=("slot-diversity", "slot-attention"))
-        found[start] = record.analysis
-    assert found["zeros"]["slot-diversity"]["mean"] == pytest.approx(1, abs=1e-3)
-    assert found["normal"]["slot-diversity"]["mean"] < 0.9
-    assert found["zeros"]["slot-attention"]["classes"] == list(data.classes)
+        run, _ = train(spec, workspace.episodes(spec)[0], workspace, analyse=("slot-diversity", "slot-attention"))
+        result[start] = run.analysis
+    assert result["zeros"]["slot-diversity"]["mean"] == pytest.approx(1, abs=1e-3)
+    assert result["normal"]["slot-diversity"]["mean"] < 0.9
+    assert result["zeros"]["slot-attention"]["classes"] == list(data.classes)
+
+
+def stored_map(algorithm: str = "pca") -> dict:
+    def group(name: str, kind: str) -> dict:
+        return {"class": name, "kind": kind, "x": [0.0, 1.0], "y": [0.5, 0.5]}
+
+    variance = [0.75, 0.25] if algorithm == "pca" else None
+    alone = {"variance": variance, "groups": [group("cat", "slots"), group(SCRIPT, "slots")]}
+    beside = {"variance": variance, "groups": [group("cat", "slots"), group("cat", "rows"), group(SCRIPT, "slots")]}
+    return {"how": algorithm, "targets": ["films"], "nearest": 0.5, "chance": 0.3333, "alone": alone, "beside": beside}
+
+
+def stored_attention(real: list[float] | None = None) -> dict:
+    by_class = {"cat": [0.1, 0.2, 0.3, 0.3, 0.1], SCRIPT: [0.2, 0.0, 0.2, 0.5, 0.1]}
+    return {
+        "targets": ["films"], "classes": list(by_class), "rows": [2, 1], "slots": [1, 1],
+        "map": [[1000, 2000, 3000, 3000, 1000], [2000, 1000, 3000, 3000, 1000], [2000, 0, 2000, 1000, 5000]],
+        "mass": {"real": real, "across": [0.1, 0.5, 0.0, 0.4]}, "shares": by_class,
+        "mean": [0.13, 0.13, 0.27, 0.37, 0.1], "even": [0.2, 0.13, 0.27, 0.2, 0.2],
+    }  # fmt: skip
+
+
+STORED_SIMILARITY = {
+    "targets": ["films"],
+    "slots": 4,
+    "mean": 0.6,
+    "scatter": 0.1,
+    "classes": {"cat": 1.0, SCRIPT: 0.2},
+}
+
+
+def test_projection_has_one_colour_per_class_and_open_marks_for_rows():
+    (first, alone), (second, beside) = draw_maps(only_run("slot-map", stored_map()))
+    assert [first, second] == list(CAPTIONS.values())
+    traces, layout = figure(alone)
+    assert [t["name"] for t in traces] == ["cat, slots", "&lt;script&gt;alert(1)&lt;/script&gt;, slots"]
+    assert "75 %" in layout["xaxis"]["title"]["text"]
+    both, _ = figure(beside)
+    assert both[0]["marker"]["color"] == both[1]["marker"]["color"] != both[2]["marker"]["color"]
+    assert [t["marker"]["symbol"].endswith("-open") for t in both] == [False, True, False]
+    assert both[0]["marker"]["color"] == traces[0]["marker"]["color"]
+    ((_, tsne), _) = draw_maps(only_run("slot-map-tsne", stored_map("tsne")))
+    assert figure(tsne)[1]["yaxis"]["title"]["text"] == ""
+
+
+def test_attention_map_has_the_batch_on_the_left_and_classes_as_rows():
+    (_, attention), (_, table) = draw_attention(only_run("slot-attention", stored_attention()))
+    (trace,), layout = figure(attention)
+    assert trace["z"][2] == pytest.approx([0.2, 0.0, 0.2, 0.1, 0.5])
+    assert trace["zmax"] == pytest.approx(0.5)
+    assert trace["customdata"][0][1] == "cat: row of cat"
+    assert trace["customdata"][2][3].endswith(": slot of cat")
+    assert layout["yaxis"]["tickvals"] == [0.5, 2.0]
+    vertical, horizontal = layout["shapes"]
+    assert (vertical["x0"], horizontal["y0"]) == (2.5, 1.5)  # between batch and slots, between the classes
+    (by_class,), _ = figure(table)
+    assert by_class["x"] == list(SHARES)
+    assert by_class["z"][-1] == [0.2, 0.13, 0.27, 0.2, 0.2]
+
+
+def test_similarity_per_class():
+    ((_, html),) = draw_similarity(only_run("slot-diversity", STORED_SIMILARITY))
+    (trace,), layout = figure(html)
+    assert trace["y"] == [1.0, 0.2]
+    assert layout["yaxis"]["range"] == [-0.1, 1.05]
+
+
+def test_sections_describe_each_run():
+    results = {"slot_map": stored_map(), "slot_attention": stored_attention([0.25, 0.0, 0.75, 0.0])}
+    groups = grouped([analysed("erm"), analysed("hma", **results, slot_diversity=STORED_SIMILARITY)])
+    projection, attention, similarity = sections(groups, "accuracy")
+    assert "50 %" in projection.runs[0].text
+    assert "0.75 on the queue" in attention.runs[0].text
+    assert "4 slots" in similarity.runs[0].text
+
+
+def sized(real: int, slots: int, score: float | None, *, seed: int = 0, **other):
+    args = {"real": real, "slots": slots, "context": "batch"}
+    return record("hma", seed, {"t": score}, neck="heterogeneous", neck_args=args, **other)
+
+
+def test_mean_scores_by_memory_size():
+    runs = [sized(0, 0, 0.5), sized(0, 8, 0.6), sized(128, 0, 0.7), sized(128, 8, 0.8), sized(128, 8, 0.9, seed=1)]
+    runs += [sized(64, 8, None), record("erm", 0, {"t": 0.1})]
+    ((data, html),) = size_maps(runs, "accuracy")
+    assert data == "reviews"
+    (trace,), _ = figure(html)
+    assert (trace["x"], trace["y"]) == (["0", "8"], ["0", "128"])
+    assert trace["z"] == [pytest.approx([50.0, 60.0]), pytest.approx([70.0, 85.0])]
+    assert trace["text"] == [["50.0", "60.0"], ["70.0", "85.0"]]
+    (section,) = sections(grouped(runs), "accuracy")
+    assert [run.title for run in section.runs] == ["reviews"]
+
+
+def test_size_maps_need_two_sizes_of_each_kind_and_equal_other_settings():
+    assert size_maps([sized(0, slots, 0.5) for slots in (0, 8, 16)], "accuracy") == []
+    first, second = (
+        [sized(real, slots, 0.5, data=data) for real in (0, 8) for slots in (0, 8)] for data in ("reviews", "films")
+    )
+    assert [data for data, _ in size_maps([*first, *second], "accuracy")] == ["reviews", "films"]
+    incomplete, _ = figure(size_maps(first[:3], "accuracy")[0][1])
+    assert incomplete[0]["z"][1][1] is None

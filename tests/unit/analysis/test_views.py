@@ -1,4 +1,4 @@
-"""Features are those of the network, rows are drawn by seed, weights are those of the slots, nothing is changed."""
+"""Views: features and slot weights equal those of the network, rows are sampled by seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 
-N, D = 2500, 6  # more rows than one batch of features holds
+N, D = 2500, 6  # more rows than one batch
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(0))
 EXAMPLES = Examples(TensorStore(X), torch.zeros(N, dtype=torch.long), ("a", "b", "t"))
 A, B, T = Part("a", np.arange(0, 900)), Part("b", np.arange(900, 1000)), Part("t", np.arange(1000, N))
@@ -27,7 +27,7 @@ def model(*, top: int | None = None, memory: bool = True) -> Model:
     return Model(nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5)), neck, nn.Linear(D, 2))
 
 
-def test_features_are_those_before_inside_and_after_the_neck():
+def test_features_before_inside_and_after_the_neck():
     net = model().eval()
     source, target = collect_views(net, EXAMPLES, [B], [T], seed=0)
     assert (source.domain, target.domain) == ("b", "t")
@@ -42,7 +42,7 @@ def test_features_are_those_before_inside_and_after_the_neck():
     assert source.usage.sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_weights_of_chosen_slots_find_their_slots():
+def test_weights_of_chosen_slots_are_added_to_these_slots():
     net = model(top=2).eval()
     (view,) = collect_views(net, EXAMPLES, [B], [], seed=0).sources
     with torch.no_grad():
@@ -53,21 +53,21 @@ def test_weights_of_chosen_slots_find_their_slots():
     assert len(view.usage) == 20
 
 
-def test_a_plain_network_has_no_memory():
+def test_plain_networks_have_no_memory_fields():
     (view,) = collect_views(model(memory=False), EXAMPLES, [B], [], seed=0).sources
     assert view.content is view.usage is view.peaks is None
     np.testing.assert_array_equal(view.backbone, view.features)
 
 
-def test_rows_are_capped_a_side_shared_by_domains_and_drawn_by_seed():
+def test_rows_are_limited_per_side_and_sampled_by_seed():
     halves = [Part("a", A.rows[:450]), Part("a", A.rows[450:]), B]
-    views = [collect_views(model(), EXAMPLES, halves, [T], seed=seed, most=300) for seed in (0, 0, 1)]
-    assert [len(v.features) for v in views[0]] == [150, 100, 300]  # two domains share 300; b has 100 alone
+    views = [collect_views(model(), EXAMPLES, halves, [T], seed=seed, max_rows=300) for seed in (0, 0, 1)]
+    assert [len(v.features) for v in views[0]] == [150, 100, 300]  # two domains share 300; b has only 100
     np.testing.assert_array_equal(views[0].targets[0].backbone, views[1].targets[0].backbone)
     assert not np.array_equal(views[0].targets[0].backbone, views[2].targets[0].backbone)
 
 
-def test_the_network_is_left_as_it_was():
+def test_network_is_unchanged():
     net = model().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     state = torch.get_rng_state()

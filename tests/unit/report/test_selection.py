@@ -1,6 +1,6 @@
-"""Three trials for the target t with sources a and b, where every rule takes another one.
+"""Model selection: three trials for target t with sources a and b, where every criterion selects another one.
 
-trial   valid a, b   mean   peek of t   without t and a, on a   without t and b, on b   mean
+trial   valid a, b   mean   oracle      without t and a, on a   without t and b, on b   mean
 lr 1    .9, .7       .80    .50         .40                     .50                     .45
 lr 2    .8, .7       .75    .60         .50                     .50                     .50
 lr 3    .6, .6       .60    .55         .70                     .40                     .55
@@ -16,13 +16,13 @@ from holdfast.record import RunRecord
 from holdfast.report.selection import CRITERIA, choose, leave_one_domain_out, oracle, overall, train_validation, trial
 
 VALID = {1: (0.9, 0.7), 2: (0.8, 0.7), 3: (0.6, 0.6)}
-PEEK = {1: 0.50, 2: 0.60, 3: 0.55}
+ORACLE = {1: 0.50, 2: 0.60, 3: 0.55}
 FOLDS = {1: (0.40, 0.50), 2: (0.50, 0.50), 3: (0.70, 0.40)}
 TEST = {1: 0.11, 2: 0.22, 3: 0.33}
 
 
 def run(lr, *, valid, test, train=("a", "b"), history=(), seed=0, method="erm", metric="accuracy", **spec):
-    usual = {"data": "d", "fingerprint": "f", "plan": "leave-one-out", "plan_args": {}, "select": "train-validation"}
+    defaults = {"data": "d", "fingerprint": "f", "plan": "leave-one-out", "plan_args": {}, "select": "train-validation"}
     stage = {
         "train": list(train),
         "step": 20,
@@ -30,8 +30,8 @@ def run(lr, *, valid, test, train=("a", "b"), history=(), seed=0, method="erm", 
         "test": {d: {metric: v} for d, v in test.items()},
         "history": list(history),
     }
-    made = usual | {"method": method, "seed": seed, "lr": lr, "metric": metric} | spec
-    return RunRecord(made, "to-" + "+".join(test), [stage], {}, {}, {})
+    spec = defaults | {"method": method, "seed": seed, "lr": lr, "metric": metric} | spec
+    return RunRecord(spec, "to-" + "+".join(test), [stage], {}, {}, {})
 
 
 def plain(lr, **other):
@@ -39,15 +39,15 @@ def plain(lr, **other):
     return run(lr, valid={"a": a, "b": b}, test={"t": TEST[lr]}, **other)
 
 
-def shown(lr):
-    """A run of the oracle: an earlier phase and other steps must not count."""
-    checks = [("meta", 20, 0.99), ("final", 10, 0.98), ("final", 20, PEEK[lr]), ("final", 30, 0.97)]
+def with_oracle(lr):
+    """Return a run of the oracle; an earlier phase and other steps must not count."""
+    checks = [("meta", 20, 0.99), ("final", 10, 0.98), ("final", 20, ORACLE[lr]), ("final", 30, 0.97)]
     history = [{"phase": phase, "step": step, "valid": {"t": v}} for phase, step, v in checks]
     return run(lr, valid={"a": 0.1 * lr, "b": 0.1 * lr}, test={"t": TEST[lr]}, history=history, select="oracle")
 
 
 def folds(lr, **other):
-    """Two domains left out, as one run that is scored on both."""
+    """Return runs that hold out two domains and are scored on both."""
     cross = {"plan": "cross-dataset", "valid": {}}
     on_a, on_b = FOLDS[lr]
     return [
@@ -61,28 +61,30 @@ LRS = (1, 2, 3)
 ALL_FOLDS = [fold for lr in LRS for fold in folds(lr)]
 
 
-def taken(runs, rule, pairs=()):
-    return [(c.run.spec["lr"], pytest.approx(c.score), c.run.stages[0]["test"]["t"]) for c in choose(runs, rule, pairs)]
+def selected(runs, criterion, pairs=()):
+    return [
+        (c.run.spec["lr"], pytest.approx(c.score), c.run.stages[0]["test"]["t"]) for c in choose(runs, criterion, pairs)
+    ]
 
 
-def test_every_rule_takes_another_trial():
+def test_every_criterion_selects_another_trial():
     plains = [plain(lr) for lr in LRS]
-    assert taken(plains, train_validation) == [(1, 0.80, {"accuracy": 0.11})]
-    assert taken([shown(lr) for lr in LRS], oracle) == [(2, 0.60, {"accuracy": 0.22})]
-    assert taken(plains, leave_one_domain_out, ALL_FOLDS) == [(3, 0.55, {"accuracy": 0.33})]
+    assert selected(plains, train_validation) == [(1, 0.80, {"accuracy": 0.11})]
+    assert selected([with_oracle(lr) for lr in LRS], oracle) == [(2, 0.60, {"accuracy": 0.22})]
+    assert selected(plains, leave_one_domain_out, ALL_FOLDS) == [(3, 0.55, {"accuracy": 0.33})]
 
 
-def test_test_scores_change_no_choice():
+def test_test_scores_do_not_affect_the_choice():
     swapped = [run(lr, valid=dict(zip("ab", VALID[lr], strict=True)), test={"t": 1 - TEST[lr]}) for lr in LRS]
     assert [c.trial for c in choose(swapped, train_validation)] == [trial(plain(1).spec)]
 
 
-def test_each_seed_episode_and_method_chooses_for_itself():
+def test_choices_are_made_per_seed_episode_and_method():
     better = run(3, valid={"a": 1.0, "b": 1.0}, test={"t": 0.5}, seed=1)
     other = run(2, valid={"a": 0.2, "b": 0.2}, test={"u": 0.5})
     coral = plain(3, method="coral")
-    found = choose([plain(1), plain(2), plain(1, seed=1), better, other, coral], train_validation)
-    assert {(c.method, c.episode, c.seed): c.run.spec["lr"] for c in found} == {
+    choices = choose([plain(1), plain(2), plain(1, seed=1), better, other, coral], train_validation)
+    assert {(c.method, c.episode, c.seed): c.run.spec["lr"] for c in choices} == {
         ("erm", "to-t", 0): 1,
         ("erm", "to-t", 1): 3,
         ("erm", "to-u", 0): 2,
@@ -91,50 +93,50 @@ def test_each_seed_episode_and_method_chooses_for_itself():
 
 
 def test_ties_go_to_the_first():
-    assert taken([plain(2), plain(2, weight_decay=0.1)], train_validation)[0][0] == 2
+    assert selected([plain(2), plain(2, weight_decay=0.1)], train_validation)[0][0] == 2
     first, second = plain(2, weight_decay=0.1), plain(2)
     assert choose([first, second], train_validation)[0].run is first
     assert overall([first, second], train_validation)["erm"][0] == trial(first.spec)
 
 
-def test_a_loss_is_better_when_it_is_lower():
+def test_lower_losses_are_better():
     runs = [run(lr, valid={"a": v}, test={"t": v}, metric="nll") for lr, v in ((1, 0.9), (2, 0.3), (3, 0.5))]
-    (found,) = choose(runs, train_validation)
-    assert (found.run.spec["lr"], found.score) == (2, -0.3)
+    (choices,) = choose(runs, train_validation)
+    assert (choices.run.spec["lr"], choices.score) == (2, -0.3)
 
 
-def test_a_trial_is_all_but_seed_plan_and_rule():
-    assert trial(plain(1, seed=5).spec) == trial(shown(1).spec) == trial(folds(1)[0].spec)
+def test_trials_ignore_seed_plan_and_selection():
+    assert trial(plain(1, seed=5).spec) == trial(with_oracle(1).spec) == trial(folds(1)[0].spec)
     assert trial(plain(1).spec) != trial(plain(2).spec)
 
 
-def test_folds_of_another_seed_or_trial_do_not_count_and_missing_ones_leave_the_trial_out():
+def test_only_folds_of_the_same_seed_and_trial_count():
     others = [fold for lr in LRS for fold in folds(lr, seed=1)]
     assert choose([plain(lr) for lr in LRS], leave_one_domain_out, others) == []
-    found = choose([plain(lr) for lr in LRS], leave_one_domain_out, [*ALL_FOLDS[:3], *ALL_FOLDS[4:6], *others])
-    assert [c.run.spec["lr"] for c in found] == [1]
+    choices = choose([plain(lr) for lr in LRS], leave_one_domain_out, [*ALL_FOLDS[:3], *ALL_FOLDS[4:6], *others])
+    assert [c.run.spec["lr"] for c in choices] == [1]
     assert leave_one_domain_out(plain(1), ALL_FOLDS) == pytest.approx(0.45)
 
 
-def test_the_oracle_needs_runs_that_were_shown_the_target():
+def test_oracle_needs_runs_with_select_oracle():
     with pytest.raises(BadInput, match="--select oracle"):
         oracle(plain(1))
 
 
-def test_a_stream_is_judged_by_the_mean_over_its_stages():
-    made = plain(1)
-    second = {**made.stages[0], "valid": {"t": {"accuracy": 0.2}}}
-    both = RunRecord(made.spec, made.episode, [made.stages[0], second], {}, {}, {})
+def test_streams_are_scored_by_the_mean_over_stages():
+    first = plain(1)
+    second = {**first.stages[0], "valid": {"t": {"accuracy": 0.2}}}
+    both = RunRecord(first.spec, first.episode, [first.stages[0], second], {}, {}, {})
     assert train_validation(both) == pytest.approx((0.8 + 0.2) / 2)
 
 
-def test_a_metric_that_is_not_defined_is_left_out():
+def test_undefined_metrics_are_left_out():
     assert train_validation(run(1, valid={"a": None, "b": 0.4}, test={"t": 0.1})) == 0.4
     assert choose([run(1, valid={"a": None}, test={"t": 0.1})], train_validation) == []
     assert choose([run(1, valid={"a": float("nan")}, test={"t": 0.1})], train_validation) == []
 
 
-def test_overall_is_the_mean_over_episodes_and_seeds_of_whole_trials():
+def test_overall_compares_means_of_complete_trials():
     def pair(lr, t, u):
         return [run(lr, valid={"a": t}, test={"t": 0.0}), run(lr, valid={"a": u}, test={"u": 0.0})]
 
@@ -144,5 +146,5 @@ def test_overall_is_the_mean_over_episodes_and_seeds_of_whole_trials():
     assert score == pytest.approx(0.6)
 
 
-def test_every_selection_has_a_rule():
+def test_every_selection_has_a_criterion():
     assert set(CRITERIA) == set(catalog.SELECTIONS)

@@ -1,16 +1,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from holdfast.report.significance import against_baseline, baseline_note, format_p, paired
+from holdfast.record import packed
+from holdfast.report.significance import (
+    against_baseline,
+    baseline_note,
+    by_example,
+    by_example_note,
+    correctness,
+    paired,
+    shared_correctness,
+)
+from holdfast.report.statistics import mcnemar
+from holdfast.report.words import format_p
 from tests.unit.report.fake_records import leave_one_out, record
 from tests.unit.report.test_page import written
 
 
 def grid(method, table, **other):
-    """Records of {target: scores by seed}."""
+    """Return records of {target: scores by seed}."""
     return [record(method, s, {t: v}, **other) for t, values in table.items() for s, v in enumerate(values)]
 
 
@@ -19,76 +31,110 @@ MIL = grid("mil", {"films": [0.60, 0.71, 0.79], "books": [0.51, 0.60, 0.69]})  #
 HMA = grid("hma", {"films": [0.51, 0.58, 0.70], "books": [0.40, 0.51, 0.59]})  # by .01 -.02 .00 .00 .01 -.01
 
 
-def test_pairs_are_of_one_seed_and_target():
-    found = paired(reversed(MIL), ERM, "accuracy")
-    assert found is not None
-    assert found.n == 6
-    assert found.difference == pytest.approx(0.10)
-    assert found.stdev == pytest.approx((4 * 0.01**2 / 5) ** 0.5)
+def test_pairs_share_seed_and_target():
+    tests = paired(reversed(MIL), ERM, "accuracy")
+    assert tests is not None
+    assert tests.n == 6
+    assert tests.difference == pytest.approx(0.10)
+    assert tests.stdev == pytest.approx((4 * 0.01**2 / 5) ** 0.5)
 
 
-def test_over_seeds_each_pair_is_a_mean_over_targets():
-    found = paired(MIL, ERM, "accuracy", over="seeds")
-    assert found is not None
-    assert found.n == 3
-    assert found.stdev == pytest.approx(math.sqrt(1.5e-4 / 2))  # of .105, .105, .09, whose mean is .1
+def test_pairs_over_seeds_are_means_over_targets():
+    tests = paired(MIL, ERM, "accuracy", over="seeds")
+    assert tests is not None
+    assert tests.n == 3
+    assert tests.stdev == pytest.approx(math.sqrt(1.5e-4 / 2))  # of .105, .105, .09, whose mean is .1
 
 
-def test_a_seed_that_lacks_a_target_is_no_mean_and_nothing_shared_is_none():
+def test_incomplete_seeds_are_left_out():
     assert paired(MIL[:-1], ERM, "accuracy", over="seeds").n == 2  # pyright: ignore[reportOptionalMemberAccess]
     assert paired(MIL[:-1], ERM, "accuracy").n == 5  # pyright: ignore[reportOptionalMemberAccess]
     assert paired([record("mil", 9, {"films": 0.5})], ERM, "accuracy") is None
 
 
-def test_every_method_against_erm_with_holm():
-    found = {entry.label: entry for entry in against_baseline([*ERM, *MIL, *HMA], "accuracy")}
-    assert set(found) == {"mil", "hma"}
-    assert found["mil"].rival == "erm"
-    assert found["mil"].p == pytest.approx(2 * found["mil"].pairs.p)  # the smaller of two
-    assert found["hma"].p == found["hma"].pairs.p
-    said = baseline_note(list(found.values()), "accuracy")
-    assert said == (
-        "significantly different from erm (paired t over 6 seed-target pairs, Holm-corrected p < 0.05): "
-        "mil +10.0 (p < 0.001); the other 1 does not"
-    )
+def test_every_method_is_tested_against_erm_with_holm():
+    tests = {entry.label: entry for entry in against_baseline([*ERM, *MIL, *HMA], "accuracy")}
+    assert set(tests) == {"mil", "hma"}
+    assert tests["mil"].rival == "erm"
+    assert tests["mil"].p == pytest.approx(2 * tests["mil"].pairs.p)  # the smaller of two
+    assert tests["hma"].p == tests["hma"].pairs.p
+    note = baseline_note(list(tests.values()), "accuracy")
+    assert note is not None
+    assert all(text in note for text in ("erm", "6 seed-target pairs", "mil +10.0 (p < 0.001)", "1 other method"))
 
 
-def test_no_claim_without_three_seeds_or_without_the_baseline():
+def test_no_test_without_three_seeds_or_without_a_baseline():
     assert against_baseline(leave_one_out(), "accuracy") == []
     assert against_baseline([*MIL, *HMA], "accuracy") == []
     assert baseline_note([], "accuracy") is None
-    assert str(baseline_note(against_baseline([*ERM, *HMA], "accuracy"), "accuracy")).startswith(
-        "no method differs from erm"
+    assert "no method differs significantly from erm" in str(
+        baseline_note(against_baseline([*ERM, *HMA], "accuracy"), "accuracy")
     )
 
 
-def test_the_baseline_is_of_the_same_data_and_settings():
+def test_baselines_share_data_and_settings():
     other = grid("erm", {"films": [0.1, 0.2, 0.3]}, data="other", fingerprint="f1")
     assert {e.rival for e in against_baseline([*ERM, *MIL, *other], "accuracy")} == {"erm (reviews)"}
     wide = [
         *grid("erm", {"films": [0.1, 0.2, 0.3]}, encoder="mlp"),
         *grid("mil", {"films": [0.2, 0.3, 0.5]}, encoder="mlp"),
     ]
-    found = {entry.label: entry.rival for entry in against_baseline([*ERM, *MIL, *wide], "accuracy")}
-    assert found == {"mil (minilm)": "erm (minilm)", "mil (mlp)": "erm (mlp)"}
+    tests = {entry.label: entry.rival for entry in against_baseline([*ERM, *MIL, *wide], "accuracy")}
+    assert tests == {"mil (minilm)": "erm (minilm)", "mil (mlp)": "erm (mlp)"}
     unlike = grid("mil", {"films": [0.2, 0.3, 0.5]}, encoder="cnn")
     assert against_baseline([*ERM, *wide[:3], *unlike], "accuracy") == []
 
 
-def test_the_page_has_the_tests(tmp_path):
+def test_report_has_the_tests(tmp_path):
     text = written(tmp_path, [*ERM, *MIL, *HMA])
-    assert "Against the baseline" in text
+    assert "Comparison with the baseline" in text
     assert "+10.0 ± 0.4" in text
-    assert "Holm-corrected for 2 comparisons" in text
-    assert "Against the baseline" not in written(tmp_path, leave_one_out())
+    assert "for 2 comparisons" in text
+    assert "Comparison with the baseline" not in written(tmp_path, leave_one_out())
 
 
-def test_names_in_the_tests_are_escaped(tmp_path):
-    wild = grid("<b>x</b>", {"films": [0.2, 0.3, 0.5]})
-    text = written(tmp_path, [*ERM, *wild])
-    assert "Against the baseline" in text
+def test_names_are_escaped(tmp_path):
+    markup = grid("<b>x</b>", {"films": [0.2, 0.3, 0.5]})
+    text = written(tmp_path, [*ERM, *markup])
+    assert "Comparison with the baseline" in text
     assert "<b>x</b>" not in text
 
 
-def test_p_in_words():
+def test_format_p():
     assert (format_p(None), format_p(0.0001), format_p(0.0123)) == ("–", "< 0.001", "0.012")
+
+
+def with_examples(method, right, *, seed=0):
+    run = record(method, seed, {"films": sum(right) / len(right)})
+    return replace(run, stages=[{**run.stages[0], "right": {"films": packed(right)}}])
+
+
+BASE = [True] * 20 + [False] * 20
+BETTER = [True] * 32 + [False] * 8
+
+
+def test_correctness_is_read_from_records():
+    base = correctness([with_examples("erm", BASE), record("coral", 0, {"films": 0.5})])
+    assert list(base.values()) == [BASE]
+    assert shared_correctness(base, correctness([with_examples("coral", BETTER)])) == (BASE, BETTER)
+    assert shared_correctness(base, correctness([with_examples("coral", BETTER, seed=1)])) == ([], [])
+    assert shared_correctness(base, correctness([with_examples("coral", BETTER[:-1])])) == ([], [])
+
+
+def test_single_seeds_are_tested_per_example_with_holm():
+    coral, mmd = by_example([with_examples("erm", BASE), with_examples("coral", BETTER), with_examples("mmd", BASE)])
+    assert (coral.label, coral.rival, coral.test) == ("coral", "erm", mcnemar(BETTER, BASE))
+    assert coral.p == pytest.approx(2 * coral.test.p)
+    assert mmd.p == 1.0
+    note = by_example_note([coral, mmd])
+    assert note is not None
+    assert "coral is correct on 12 examples that erm gets wrong, and wrong on 0" in note
+    assert "no method differs" in str(by_example_note([mmd]))
+
+
+def test_no_tests_per_example_with_three_seeds_or_without_a_baseline():
+    pairs = (("erm", BASE), ("coral", BETTER))
+    assert by_example([with_examples(method, right, seed=s) for s in range(3) for method, right in pairs]) == []
+    assert by_example([with_examples("coral", BETTER)]) == []
+    assert by_example([record("erm", 0, {"films": 0.5}), record("coral", 0, {"films": 0.6})]) == []
+    assert by_example_note([]) is None

@@ -7,45 +7,55 @@ import pytest
 from scipy import stats
 
 from holdfast.core.errors import BadInput
-from holdfast.report.statistics import bootstrap_signed_rank, holm, mcnemar, paired_t, signed_rank
+from holdfast.report.statistics import (
+    Cell,
+    bootstrap_signed_rank,
+    holm,
+    interval,
+    mcnemar,
+    paired_t,
+    pooled,
+    signed_rank,
+    summarise,
+)
 
 
-def test_paired_t_by_hand():
-    found = paired_t([3.0, 4.0, 8.0], [1.0, 1.0, 1.0])  # differences 2, 3, 7
-    assert found.difference == 4.0
-    assert found.stdev == pytest.approx(math.sqrt(7))
-    assert found.stderr == pytest.approx(math.sqrt(7 / 3))
-    assert found.t == pytest.approx(4 / math.sqrt(7 / 3))
+def test_paired_t():
+    result = paired_t([3.0, 4.0, 8.0], [1.0, 1.0, 1.0])  # differences 2, 3, 7
+    assert result.difference == 4.0
+    assert result.stdev == pytest.approx(math.sqrt(7))
+    assert result.stderr == pytest.approx(math.sqrt(7 / 3))
+    assert result.t == pytest.approx(4 / math.sqrt(7 / 3))
     t = 4 / math.sqrt(7 / 3)
-    assert found.p == pytest.approx(1 - t / math.sqrt(2 + t * t))  # two degrees have a closed form
-    assert found.n == 3
+    assert result.p == pytest.approx(1 - t / math.sqrt(2 + t * t))  # closed form for two degrees of freedom
+    assert result.n == 3
 
 
-def test_paired_t_is_scipys():
-    chance = np.random.default_rng(0)
+def test_paired_t_equals_scipy():
+    rng = np.random.default_rng(0)
     for n in (2, 5, 30):
-        a, b = chance.normal(size=(2, n))
-        theirs = stats.ttest_rel(a, b)
-        ours = paired_t(a.tolist(), b.tolist())
-        assert (ours.t, ours.p) == (pytest.approx(theirs.statistic), pytest.approx(theirs.pvalue))
+        a, b = rng.normal(size=(2, n))
+        expected = stats.ttest_rel(a, b)
+        actual = paired_t(a.tolist(), b.tolist())
+        assert (actual.t, actual.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
 
 
 @pytest.mark.parametrize("b", [[0.5, 0.6, 0.7], [0.4, 0.5, 0.6]], ids=["no difference", "equal differences"])
 def test_differences_without_spread_have_no_p(b):
-    found = paired_t([0.5, 0.6, 0.7], b)
-    assert (found.t, found.p) == (None, None)
-    assert found.difference == pytest.approx(0.5 - b[0])
+    result = paired_t([0.5, 0.6, 0.7], b)
+    assert (result.t, result.p) == (None, None)
+    assert result.difference == pytest.approx(0.5 - b[0])
 
 
-def test_one_pair_has_no_p_and_no_pair_is_said():
+def test_one_pair_has_no_p_and_unequal_lengths_raise():
     assert paired_t([1.0], [0.0]).p is None
     with pytest.raises(BadInput, match="3 and 2"):
         paired_t([1.0, 2.0, 3.0], [1.0, 2.0])
-    with pytest.raises(BadInput, match="at least one"):
+    with pytest.raises(BadInput, match="0 and 0"):
         paired_t([], [])
 
 
-def test_signed_rank_by_hand():
+def test_signed_rank():
     # differences 1, 2, -3: W+ = 3; sums of subsets of {1, 2, 3} that reach 3: {3} {1,2} {1,3} {2,3} {1,2,3}
     assert signed_rank([1.0, 2.0, 0.0], [0.0, 0.0, 3.0]) == (3.0, 5 / 8)
     # ties: ranks 1.5, 1.5, 3 and W+ = 4.5; reached by {1.5,3} twice and by all three
@@ -53,26 +63,26 @@ def test_signed_rank_by_hand():
     assert signed_rank([0.5, 0.5], [0.5, 0.5]) == (0.0, 1.0)
 
 
-def test_signed_rank_is_scipys_where_there_are_no_ties():
-    chance = np.random.default_rng(1)
+def test_signed_rank_equals_scipy_without_ties():
+    rng = np.random.default_rng(1)
     for n in (4, 10, 25):
-        a, b = chance.normal(size=(2, n))
-        theirs = stats.wilcoxon(a, b, alternative="greater", method="exact")
-        assert signed_rank(a.tolist(), b.tolist())[1] == pytest.approx(theirs.pvalue)
+        a, b = rng.normal(size=(2, n))
+        expected = stats.wilcoxon(a, b, alternative="greater", method="exact")
+        assert signed_rank(a.tolist(), b.tolist())[1] == pytest.approx(expected.pvalue)
 
 
-def test_differences_that_tie_but_for_rounding_do_tie():
+def test_signed_rank_ignores_rounding_errors():
     assert signed_rank([0.3, 0.1], [0.2, 0.2]) == signed_rank([3.0, 1.0], [2.0, 2.0])
 
 
-def test_bootstrap_scores_both_on_the_same_draws():
-    chance = np.random.default_rng(2)
-    a = chance.random(500) < 0.7
-    found = bootstrap_signed_rank(a.tolist(), a.tolist())
-    assert found.a == found.b
-    assert len(found.a) == 10
-    assert found.p == 1.0
-    assert all(value * 200 == pytest.approx(round(value * 200)) for value in found.a)
+def test_bootstrap_uses_the_same_samples_for_both():
+    rng = np.random.default_rng(2)
+    a = rng.random(500) < 0.7
+    result = bootstrap_signed_rank(a.tolist(), a.tolist())
+    assert result.a == result.b
+    assert len(result.a) == 10
+    assert result.p == 1.0
+    assert all(value * 200 == pytest.approx(round(value * 200)) for value in result.a)
     better = bootstrap_signed_rank(np.ones(500).tolist(), a.tolist())
     assert better.p == 1 / 1024  # all ten draws are better: one of 2^10 signs
     assert bootstrap_signed_rank(a.tolist(), np.ones(500).tolist()).p == 1.0  # one-tailed
@@ -81,34 +91,69 @@ def test_bootstrap_scores_both_on_the_same_draws():
     )
 
 
-def test_mcnemar_by_hand():
+def test_mcnemar():
     # only a: 1; only b: 5; both: 2; none: 1
     a = [1] + [0] * 5 + [1, 1] + [0]
     b = [0] + [1] * 5 + [1, 1] + [0]
-    found = mcnemar(a, b)
-    assert (found.only_a, found.only_b) == (1, 5)
-    assert found.p == pytest.approx(2 * (1 + 6) / 64)
-    assert found.chi_square == pytest.approx(9 / 6)
-    assert found.p_chi_square == pytest.approx(stats.chi2.sf(1.5, 1))
-    assert found.p == pytest.approx(stats.binomtest(1, 6).pvalue)
+    result = mcnemar(a, b)
+    assert (result.only_a, result.only_b) == (1, 5)
+    assert result.p == pytest.approx(2 * (1 + 6) / 64)
+    assert result.chi_square == pytest.approx(9 / 6)
+    assert result.p_chi_square == pytest.approx(stats.chi2.sf(1.5, 1))
+    assert result.p == pytest.approx(stats.binomtest(1, 6).pvalue)
 
 
-def test_mcnemar_of_equals():
+def test_mcnemar_of_equal_systems():
     assert mcnemar([1, 0, 1], [1, 0, 1]).p == 1.0
     even = mcnemar([1, 0], [0, 1])
     assert (even.p, even.chi_square) == (1.0, 0.0)
 
 
-def test_correctness_is_true_or_false():
+def test_correctness_must_be_boolean():
     with pytest.raises(BadInput, match="true or false"):
         mcnemar([0, 2], [0, 1])
     with pytest.raises(BadInput, match="2 and 1"):
         mcnemar([True, False], [True])
 
 
-def test_holm_by_hand():
-    # sorted .01 .02 .03 .04 times 4 3 2 1: .04 .06 .06 .06, never falling
+def test_holm():
+    # sorted .01 .02 .03 .04 times 4 3 2 1: .04 .06 .06 .06, non-decreasing
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([0.01, None, 0.5]) == [0.02, None, 0.5]
     assert holm([]) == []
+
+
+def test_mean_and_errors():
+    cell = summarise([1.0, 2.0, 3.0, 4.0])
+    assert cell.mean == 2.5
+    assert cell.stdev == pytest.approx(math.sqrt(5 / 3))
+    assert cell.stderr == pytest.approx(math.sqrt(5 / 3) / 2)
+    assert cell.n == 4
+
+
+def test_single_values_have_no_error():
+    assert summarise([0.5]) == Cell(0.5, None, None, 1)
+    assert interval([0.5]) is None
+
+
+def test_equal_values_have_no_spread():
+    assert summarise([0.1] * 3).stderr == 0.0
+    assert interval([0.5, 0.5]) == (0.5, 0.5)
+
+
+def test_interval_is_that_of_student():
+    low, high = interval([1.0, 2.0, 3.0]) or (0.0, 0.0)
+    half = 4.302653 / math.sqrt(3)  # t quantile at 97.5 % with 2 degrees of freedom, stdev 1
+    assert (low, high) == (pytest.approx(2 - half, abs=1e-5), pytest.approx(2 + half, abs=1e-5))
+    narrow = interval([1.0, 2.0, 3.0], level=0.5) or (0.0, 9.0)
+    assert low < narrow[0] < narrow[1] < high
+
+
+def test_nan_stays_nan():
+    assert math.isnan(summarise([0.5, math.nan]).mean)
+
+
+def test_pooled_error():
+    assert pooled(Cell(1, 3.0, 1, 2), Cell(2, 4.0, 1, 2)) == 5.0
+    assert pooled(Cell(1, 3.0, 1, 2), Cell(2, None, None, 1)) is None

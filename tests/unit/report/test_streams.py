@@ -4,7 +4,19 @@ import math
 
 import pytest
 
-from holdfast.report.streams import average, backward_transfer, forgetting, forward_transfer, learnt_at, transfers
+from holdfast.report.labels import grouped
+from holdfast.report.streams import (
+    average,
+    backward_transfer,
+    course_figures,
+    courses,
+    forgetting,
+    forward_transfer,
+    learned_at,
+    score_range,
+    transfers,
+)
+from tests.unit.report.drawing import SCRIPT, figure
 from tests.unit.report.fake_records import leave_one_out, stream
 from tests.unit.report.test_page import written
 
@@ -15,20 +27,20 @@ R = [
 ]
 
 
-def test_the_four_by_hand():
+def test_average_transfer_and_forgetting():
     assert average(R) == pytest.approx((0.75 + 0.85 + 0.95) / 3)
     assert backward_transfer(R) == pytest.approx((-0.15 + 0.05) / 2)
     assert forward_transfer(R, [0.5, 0.45, 0.50]) == pytest.approx((0.05 + 0.05) / 2)
     assert forgetting(R) == pytest.approx((0.15 - 0.05) / 2)
 
 
-def test_forgetting_is_since_the_best_moment_not_since_learning():
+def test_forgetting_is_measured_from_the_best_score():
     rose = [[0.6, 0.1, 0.1], [0.9, 0.8, 0.1], [0.7, 0.8, 0.9]]
     assert forgetting(rose) == pytest.approx((0.2 + 0.0) / 2)
     assert backward_transfer(rose) == pytest.approx((0.1 + 0.0) / 2)
 
 
-def test_a_loss_is_turned_round():
+def test_signs_are_reversed_for_losses():
     losses = [[-v for v in line] for line in R]
     assert average(losses) == pytest.approx(-0.85)
     assert backward_transfer(losses, lower_is_better=True) == pytest.approx(-0.05)
@@ -36,7 +48,7 @@ def test_a_loss_is_turned_round():
     assert forward_transfer(losses, [-0.5, -0.45, -0.5], lower_is_better=True) == pytest.approx(0.05)
 
 
-def test_one_stage_transfers_nothing_and_a_missing_score_is_not_guessed():
+def test_one_stage_and_missing_scores_give_none():
     assert average([[0.5]]) == 0.5
     assert backward_transfer([[0.5]]) is None
     assert forgetting([[0.5]]) is None
@@ -44,43 +56,108 @@ def test_one_stage_transfers_nothing_and_a_missing_score_is_not_guessed():
     holes = [[0.9, math.nan], [math.nan, 0.8]]
     assert average(holes) is None
     assert backward_transfer(holes) is None
-    early = [[0.9, math.nan, math.nan], [0.7, 0.8, math.nan], [0.7, 0.8, 0.9]]  # what is scored once it is learnt
+    early = [
+        [0.9, math.nan, math.nan],
+        [0.7, 0.8, math.nan],
+        [0.7, 0.8, 0.9],
+    ]
     assert forgetting(early) == pytest.approx(0.1)
     assert forward_transfer(early, [0, 0, 0]) is None
 
 
-def test_domains_learnt_together_and_domains_never_learnt():
-    r = [[0.9, 0.8, 0.1, 0.3], [0.8, 0.9, 0.7, 0.3]]  # stage 0 learns the first two, the last is never learnt
-    learnt = [0, 0, 1]
-    assert average(r, learnt) == pytest.approx(0.8)
-    assert backward_transfer(r, learnt) == pytest.approx(0.0)
-    assert forgetting(r, learnt) == pytest.approx(0.0)
-    assert forward_transfer(r, [0.0, 0.0, 0.05, 0.0], learnt) == pytest.approx(0.05)
+def test_domains_learned_together_and_never_learned():
+    r = [[0.9, 0.8, 0.1, 0.3], [0.8, 0.9, 0.7, 0.3]]  # stage 0 learns the first two, the last is never learned
+    learned = [0, 0, 1]
+    assert average(r, learned) == pytest.approx(0.8)
+    assert backward_transfer(r, learned) == pytest.approx(0.0)
+    assert forgetting(r, learned) == pytest.approx(0.0)
+    assert forward_transfer(r, [0.0, 0.0, 0.05, 0.0], learned) == pytest.approx(0.05)
 
 
 def runs():
     names = ["z", "a", "m"]
-    made = [dict(zip(names, line, strict=True)) for line in R]
-    worse = [*made[:-1], {"z": 0.65, "a": 0.75, "m": 0.95}]
-    return [stream("erm", 0, made, names), stream("erm", 1, worse, names)]
+    matrix = [dict(zip(names, line, strict=True)) for line in R]
+    worse = [*matrix[:-1], {"z": 0.65, "a": 0.75, "m": 0.95}]
+    return [stream("erm", 0, matrix, names), stream("erm", 1, worse, names)]
 
 
-def test_records_in_the_order_they_were_learnt_over_seeds():
-    assert learnt_at(runs()[0]) == [0, 1, 2]
-    (found,) = transfers(runs(), "accuracy")
-    assert found.backward is not None
-    assert found.backward.mean == pytest.approx((-0.05 - 0.15) / 2)
-    assert found.backward.n == 2
-    assert found.forward is None
-    (found,) = transfers(runs(), "accuracy", baseline=[0.5, 0.45, 0.5])
-    assert found.forward is not None
-    assert found.forward.mean == pytest.approx(0.05)
+def test_transfers_of_records_over_seeds():
+    assert learned_at(runs()[0]) == [0, 1, 2]
+    (entry,) = transfers(runs(), "accuracy")
+    assert entry.backward is not None
+    assert entry.backward.mean == pytest.approx((-0.05 - 0.15) / 2)
+    assert entry.backward.n == 2
+    assert entry.forward is None
+    (entry,) = transfers(runs(), "accuracy", baseline=[0.5, 0.45, 0.5])
+    assert entry.forward is not None
+    assert entry.forward.mean == pytest.approx(0.05)
     assert transfers(leave_one_out(), "accuracy") == []
 
 
-def test_the_page_tells_them(tmp_path):
+def test_report_has_transfers(tmp_path):
     text = written(tmp_path, runs())
     assert "Transfer along the stream" in text
     assert "-10.0 ± 5.0" in text
     assert "10.0 ± 5.0" in text
     assert "Transfer along the stream" not in written(tmp_path, leave_one_out())
+
+
+ERM = [
+    stream("erm", 0, [{"z": 0.9, "a": 0.5}, {"z": 0.6, "a": 0.8}], ["z", "a"]),
+    stream("erm", 1, [{"z": 0.7, "a": 0.3}, {"z": 0.6, "a": 0.8}], ["z", "a"]),
+]
+EWC = stream("ewc", 0, [{"z": 0.9}, {"z": 0.8, "a": 0.7, "b": 0.4}], ["z", "a"])
+
+
+def test_courses_are_means_over_seeds_in_the_order_of_learning():
+    ((z, a, b),) = courses(grouped([*ERM, EWC]), "accuracy")
+    assert [(c.domain, c.stages, c.learned) for c in (z, a, b)] == [
+        ("z", ("z", "a"), 0), ("a", ("z", "a"), 1), ("b", ("z", "a"), None),
+    ]  # fmt: skip
+    first, last = z.lines["erm"]
+    assert first is not None
+    assert last is not None
+    assert (first.mean, first.stderr, last.mean) == (pytest.approx(0.8), pytest.approx(0.1), pytest.approx(0.6))
+    assert a.lines["ewc"][0] is None  # not scored after the first stage
+    assert list(b.lines) == ["ewc"]
+
+
+def test_each_order_has_its_own_courses_and_other_plans_have_none():
+    reverse = stream("si", 0, [{"z": 0.5, "a": 0.9}, {"z": 0.9, "a": 0.7}], ["a", "z"])
+    one, other = courses(grouped([*ERM, reverse]), "accuracy")
+    assert [c.domain for c in one] == ["z", "a"]
+    assert [c.domain for c in other] == ["a", "z"]
+    assert list(other[0].lines) == ["si"]
+    assert course_figures(grouped(leave_one_out()), "accuracy") == []
+
+
+def test_course_figures_have_means_errors_and_a_line_at_the_learning_stage():
+    (order,) = course_figures(grouped([*ERM, EWC]), "accuracy")
+    assert order.stages == ("z", "a")
+    assert [(sign, label) for _, sign, label in order.legend] == [("●", "erm"), ("●", "ewc")]
+    assert [domain for domain, _ in order.figures] == ["z", "a", "b"]
+    (z, wide), (a, layout), (b, _) = (figure(html) for _, html in order.figures)
+    assert (z[0]["x"], z[0]["y"]) == ([1, 2], pytest.approx([80.0, 60.0]))
+    assert z[0]["error_y"]["array"] == pytest.approx([10.0, 0.0])
+    assert (a[1]["x"], a[1]["y"]) == ([2], pytest.approx([70.0]))  # starts with the first score
+    assert [trace["name"] for trace in b] == ["ewc"]
+    assert b[0]["line"]["color"] == z[1]["line"]["color"] == order.legend[1][0]
+    assert "shapes" not in wide  # learned in the first stage
+    (line,) = layout["shapes"]
+    assert (line["x0"], line["x1"]) == (1.5, 1.5)
+
+
+def test_all_domains_share_one_range_that_ignores_nan():
+    run = stream("erm", 0, [{"z": 0.5, "a": float("nan")}, {"z": 0.5, "a": 0.5}], ["z", "a"])
+    ((z, a),) = courses(grouped([run]), "accuracy")
+    assert a.lines["erm"][0] is None
+    assert score_range([z, a], "accuracy") == (49.5, 50.5)  # padding around one value
+    low, high = score_range(courses(grouped([*ERM, EWC]), "accuracy")[0], "accuracy")
+    assert low == pytest.approx(30 - 4.8)  # 30 to 90
+    assert high == pytest.approx(90 + 4.8)
+
+
+def test_names_in_course_figures_are_escaped():
+    run = stream(SCRIPT, 0, [{SCRIPT: 0.5}, {SCRIPT: 0.6, "a": 0.7}], [SCRIPT, "a"])
+    (order,) = course_figures(grouped([run]), "accuracy")
+    assert SCRIPT not in order.figures[0][1]

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.report.labels import configuration, grouped, label
-from holdfast.report.lines import cost_line
+from holdfast.report.page import _cost_line
 from holdfast.report.table import (
     best,
     columns,
@@ -25,7 +25,7 @@ from holdfast.report.words import MISSING
 from tests.unit.report.fake_records import COST, alone, leave_one_out, record, stream
 
 
-def test_rows_by_hand():
+def test_rows():
     erm, mil = rows(leave_one_out(), "accuracy")
     assert (erm.label, erm.baseline, mil.label, mil.baseline) == ("erm", True, "mil", False)
     assert columns([erm, mil]) == ["books", "films"]
@@ -49,11 +49,11 @@ def test_order_of_records_does_not_matter():
     assert rows(shuffled, "accuracy") == rows(leave_one_out(), "accuracy")
 
 
-def test_the_same_run_twice_counts_once():
+def test_repeated_runs_count_once():
     assert rows([*leave_one_out(), *leave_one_out()], "accuracy") == rows(leave_one_out(), "accuracy")
 
 
-def test_missing_runs_are_absent_and_never_averaged_over():
+def test_missing_runs_have_no_cell_and_no_average():
     without = [r for r in leave_one_out() if not (r.spec["method"] == "mil" and "films" in r.stages[0]["test"])]
     _, mil = rows(without, "accuracy")
     assert list(mil.cells) == ["books"]
@@ -66,127 +66,127 @@ def test_missing_runs_are_absent_and_never_averaged_over():
     assert (mil.average.mean, mil.average.stderr, mil.average.n) == (pytest.approx(0.8), None, 1)
 
 
-def test_an_undefined_score_is_a_missing_cell():
-    made = [record("erm", 0, {"films": None}), record("erm", 0, {"books": 0.5})]
-    (row,) = rows(made, "accuracy")
+def test_undefined_scores_have_no_cell():
+    records = [record("erm", 0, {"films": None}), record("erm", 0, {"books": 0.5})]
+    (row,) = rows(records, "accuracy")
     assert list(row.cells) == ["books"]
     assert row.average is None
 
 
-def test_lower_is_better_turns_worst_and_best():
-    made = [record("erm", 0, {t: v}, metric="nll") for t, v in (("films", 0.3), ("books", 0.9))]
-    (row,) = rows(made, "nll")
+def test_worst_and_best_of_losses():
+    records = [record("erm", 0, {t: v}, metric="nll") for t, v in (("films", 0.3), ("books", 0.9))]
+    (row,) = rows(records, "nll")
     assert row.worst == ("books", 0.9)
     assert best({"a": 0.3, "b": 0.9}, "nll") == {"a"}
 
 
-def test_best_has_ties_ignores_nan_and_needs_a_rival():
+def test_best_includes_ties_ignores_nan_and_needs_two_rows():
     assert best({"a": 0.3, "b": 0.1 + 0.2, "c": 0.1}, "accuracy") == {"a", "b"}
     assert best({"a": math.nan, "b": 0.1}, "accuracy") == {"b"}
     assert best({"a": 0.1}, "accuracy") == set()
 
 
-def test_unknown_metric_is_named():
-    with pytest.raises(BadInput, match="unknown metric 'acuracy': did you mean 'accuracy'"):
+def test_unknown_metrics_raise():
+    with pytest.raises(BadInput, match=r"acuracy.*accuracy"):
         rows(leave_one_out(), "acuracy")
     assert rows([], "accuracy") == []
 
 
-def test_configurations_never_merge():
-    made = [
+def test_configurations_are_not_merged():
+    records = [
         record("mil", 0, {"t": 0.1}, method_args={"slots": 8}),
         record("mil", 0, {"t": 0.2}, method_args={"slots": 16}),
         record("mil", 0, {"t": 0.3}, method_args={"slots": 16}, neck="memory"),
         record("erm", 0, {"t": 0.4}),
         record("erm", 1, {"t": 0.6}),
     ]
-    found = {row.label: row.cells["t"].mean for row in rows(made, "accuracy")}
-    assert found == {
+    by_label = {row.label: row.cells["t"].mean for row in rows(records, "accuracy")}
+    assert by_label == {
         "erm": 0.5,
         "mil (slots=8)": 0.1,
         "mil (slots=16)": 0.2,
         "mil + memory (slots=16)": 0.3,
     }
-    assert list(found) == ["erm", "mil (slots=8)", "mil (slots=16)", "mil + memory (slots=16)"]
+    assert list(by_label) == ["erm", "mil (slots=8)", "mil (slots=16)", "mil + memory (slots=16)"]
 
 
-def test_an_encoder_is_told_as_soon_as_there_are_two():
+def test_labels_include_the_encoder_if_there_are_two():
     by_encoder = [record("erm", 0, {"t": 0.1}), record("mil", 0, {"t": 0.2}, encoder="cnn")]
     assert list(grouped(by_encoder)) == ["erm (minilm)", "mil (cnn)"]
     assert label(by_encoder[0]) == "erm"
     assert label(by_encoder[0], by_encoder) == "erm (minilm)"
 
 
-def test_specs_that_read_alike_still_get_labels_of_their_own():
-    made = [record("erm", 0, {"t": v}, lr=lr) for v, lr in ((0.1, "1"), (0.2, 1), (0.3, None))]
-    made.append(record("erm", 0, {"t": 0.4}))  # no lr at all
-    groups = grouped(made)
+def test_similar_specs_have_distinct_labels():
+    records = [record("erm", 0, {"t": v}, lr=lr) for v, lr in ((0.1, "1"), (0.2, 1), (0.3, None))]
+    records.append(record("erm", 0, {"t": 0.4}))  # no lr at all
+    groups = grouped(records)
     assert len(groups) == 4
     for first, second in pairwise(groups.values()):
         assert configuration(first[0]) != configuration(second[0])
 
 
-def test_two_data_sets_have_averages_of_their_own():
+def test_data_sets_have_separate_averages():
     other = [record("erm", 0, {"x": 0.2}, data="other", fingerprint="f1")]
-    found = {row.label: row for row in rows([*leave_one_out(), *other], "accuracy")}
-    assert set(found) == {"erm (other)", "erm (reviews)", "mil"}
-    assert found["erm (other)"].average is not None
-    assert found["mil"].average is not None
+    by_label = {row.label: row for row in rows([*leave_one_out(), *other], "accuracy")}
+    assert set(by_label) == {"erm (other)", "erm (reviews)", "mil"}
+    assert by_label["erm (other)"].average is not None
+    assert by_label["mil"].average is not None
 
 
 def test_single_source_columns_name_the_source():
-    made = [
+    records = [
         record("erm", 0, {"b": 0.5, "c": 0.7}, train=["a"], plan="single-source", episode="from-a"),
         record("erm", 0, {"a": 0.1, "c": 0.3}, train=["b"], plan="single-source", episode="from-b"),
     ]
-    (row,) = rows(made, "accuracy")
+    (row,) = rows(records, "accuracy")
     assert list(row.cells) == ["a>b", "a>c", "b>a", "b>c"]
     assert row.average is not None
     assert row.average.mean == pytest.approx(0.4)
     assert row.worst == ("b>a", 0.1)
 
 
-def test_a_lone_source_is_shown_beside_the_others_and_in_no_average():
-    made = [alone("erm", 0, "a", 0.9, {"b": 0.5}), alone("erm", 1, "a", 0.7, {"b": 0.3})]
-    made += [alone("erm", 0, "b", 0.6, {"a": 0.2}), alone("erm", 1, "b", 0.6, {"a": 0.2})]
-    (row,) = rows(made, "accuracy")
+def test_single_sources_are_shown_but_not_averaged():
+    records = [alone("erm", 0, "a", 0.9, {"b": 0.5}), alone("erm", 1, "a", 0.7, {"b": 0.3})]
+    records += [alone("erm", 0, "b", 0.6, {"a": 0.2}), alone("erm", 1, "b", 0.6, {"a": 0.2})]
+    (row,) = rows(records, "accuracy")
     assert list(row.cells) == ["a>b", "b>a"]
-    assert {name: (cell.mean, cell.n) for name, cell in row.own.items()} == {
+    assert {name: (cell.mean, cell.n) for name, cell in row.source_cells.items()} == {
         "a>a (valid)": (pytest.approx(0.8), 2), "b>b (valid)": (pytest.approx(0.6), 2),
     }  # fmt: skip
     assert source_columns([row]) == ["a>a (valid)", "b>b (valid)"]
     assert row.average is not None
     assert row.average.mean == pytest.approx(0.3)
     assert row.worst == ("b>a", 0.2)
-    assert [entry["target"] for entry in flat_table(made, "accuracy")] == [
+    assert [entry["target"] for entry in flat_table(records, "accuracy")] == [
         "a>b", "b>a", "a>a (valid)", "b>b (valid)", "average", "worst",
     ]  # fmt: skip
-    assert rows(leave_one_out(), "accuracy")[0].own == {}
+    assert rows(leave_one_out(), "accuracy")[0].source_cells == {}
 
 
-def test_a_target_of_several_episodes_is_not_overwritten():
-    made = [record("erm", 0, {"x": v}, plan="cross-dataset", episode=e) for e, v in (("one", 0.2), ("two", 0.4))]
-    (row,) = rows(made, "accuracy")
+def test_targets_of_several_episodes_have_separate_columns():
+    records = [record("erm", 0, {"x": v}, plan="cross-dataset", episode=e) for e, v in (("one", 0.2), ("two", 0.4))]
+    (row,) = rows(records, "accuracy")
     assert {c: cell.mean for c, cell in row.cells.items()} == {"one>x": 0.2, "two>x": 0.4}
 
 
-def test_stream_rows_are_of_the_last_stage_in_the_order_learnt():
-    made = stream("erm", 0, [{"a": 0.2, "z": 0.9}, {"a": 0.8, "z": 0.6}], ["z", "a"])
-    (row,) = rows([made], "accuracy")
-    assert list(row.cells) == ["z", "a"] == stream_domains(made)
+def test_stream_rows_show_the_last_stage_in_the_order_of_learning():
+    run = stream("erm", 0, [{"a": 0.2, "z": 0.9}, {"a": 0.8, "z": 0.6}], ["z", "a"])
+    (row,) = rows([run], "accuracy")
+    assert list(row.cells) == ["z", "a"] == stream_domains(run)
     assert row.average is not None
     assert row.average.mean == pytest.approx(0.7)
-    assert score_matrix(made, "accuracy") == [[0.9, 0.2], [0.6, 0.8]]
+    assert score_matrix(run, "accuracy") == [[0.9, 0.2], [0.6, 0.8]]
 
 
-def test_r_matrix_has_nan_where_nothing_was_scored():
-    made = stream("erm", 0, [{"z": 0.9}, {"a": 0.8, "z": 0.6}], ["z", "a"])
-    matrix = score_matrix(made, "accuracy")
+def test_score_matrix_has_nan_for_missing_scores():
+    run = stream("erm", 0, [{"z": 0.9}, {"a": 0.8, "z": 0.6}], ["z", "a"])
+    matrix = score_matrix(run, "accuracy")
     assert math.isnan(matrix[0][1])
     assert matrix[1] == [0.6, 0.8]
 
 
-def test_flat_is_the_contract():
+def test_flat_table_has_the_documented_keys():
     table = flat_table(leave_one_out(), "accuracy")
     assert all(list(e) == ["method", "target", "metric", "mean", "stderr", "n"] for e in table)
     assert [(e["method"], e["target"]) for e in table] == [
@@ -200,12 +200,12 @@ def test_flat_is_the_contract():
     json.dumps({"table": table}, allow_nan=False)
 
 
-def test_a_diverged_run_is_null_for_machines():
+def test_diverged_runs_are_null_in_json():
     table = flat_table([record("erm", 0, {"t": math.nan}, metric="nll")], "nll")
     assert [e["mean"] for e in table] == [None, None, None]
 
 
-def test_costs_by_hand():
+def test_costs():
     slow = record("erm", 1, {"films": 0.5}, cost=COST | {"seconds": 30.0, "peak_memory_mb": 300.0})
     bare = replace(record("mil", 0, {"films": 0.5}), cost={})
     entries = costs([record("erm", 0, {"films": 0.5}, cost=COST | {"macs": 4_600_000}), slow, bare])
@@ -218,6 +218,6 @@ def test_costs_by_hand():
         "macs": 4_600_000,
         "runs": 2,
     }
-    assert entries[1]["seconds"] is entries[1]["macs"] is None  # records from before they were counted
-    assert [text for text, _ in cost_line(entries[0])["cells"]][-2:] == ["4.600", "2"]
-    assert [text for text, _ in cost_line(entries[1])["cells"]][-2:] == [MISSING, "1"]
+    assert entries[1]["seconds"] is entries[1]["macs"] is None  # records of older versions
+    assert [text for text, _ in _cost_line(entries[0])[1]][-2:] == ["4.600", "2"]
+    assert [text for text, _ in _cost_line(entries[1])[1]][-2:] == [MISSING, "1"]
