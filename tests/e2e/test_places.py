@@ -84,7 +84,7 @@ def test_pretrain_and_use_it(holdfast, tmp_path, reviews):
     assert guess.code == 0, guess.err
     refused = holdfast("predict", "g", "texts.txt", "--json")
     assert refused.code == 2
-    assert refused.json["error"] == "no text hides a word: write [MASK] where one is to be found"
+    assert "[MASK]" in refused.json["error"]
 
 
 @pytest.mark.parametrize("encoder", ["hf:bert", "gmap"])

@@ -79,7 +79,7 @@ def test_the_text_moves_beside_a_question_that_is_cut(encoder):
 
 
 def test_other_encoders_and_templates_are_refused(tmp_path):
-    with pytest.raises(BadInput, match="needs a state of each token"):
+    with pytest.raises(BadInput, match="task tag needs token states"):
         token_encoder(BiLSTM.build(lambda: ["a b", "a b"]), "tag")
     made = TextEncoder.build(list, name=str(tiny_bert(tmp_path / "b")), template="{text} was {mask}")
     with pytest.raises(BadInput, match=r"leave encoder\.template out"):
