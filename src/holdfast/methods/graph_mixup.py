@@ -84,7 +84,7 @@ class GMixup(Method):
         nodes = part * self.graphons.features(first) + (1 - part) * self.graphons.features(second)
         if self.form.nodes != "numbers":
             nodes = nodes[:, :0]  # degrees are counted in the graph that is drawn
-        graphs = [self.form.prepared(drawn(chances, nodes), signed=True) for _ in range(count)]
+        graphs = [self.form.prepare(drawn(chances, nodes), signed=True) for _ in range(count)]
         return inputs.cat(graphs), (first, second), part
 
 

@@ -1,1 +1,1 @@
-"""Backbones: each says its width and prepares raw examples into inputs."""
+"""Encoders for texts, images, vectors and graphs."""

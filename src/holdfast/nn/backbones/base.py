@@ -29,9 +29,9 @@ class Backbone(nn.Module, ABC):
     size: int | None = None  # pixels per side, for images
 
     @classmethod
-    @abstractmethod
-    def build(cls, training: Callable[[], Any], *args: Any, **options: Any) -> Self:
+    def build(cls, training: Callable[[], Any], *args: Any, **settings: Any) -> Self:
         """Build the encoder; `training()` returns raw training examples, to learn a vocabulary or a scale."""
+        return cls(**settings)
 
     @abstractmethod
     def prepare(self, examples: Any) -> Store:

@@ -1,6 +1,8 @@
-"""A second network over the same tokens, whose states another one uses; frozen, it is in no state and shared by copies.
+"""A second text encoder whose token states another encoder uses, as the general model of G-MAP.
 
-b batch, t tokens, l layers, d width
+A frozen one is not part of the state dict and is shared by all copies of a model.
+
+Shapes: b batch, t tokens, l layers, d width.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,32 +28,31 @@ from holdfast.nn.backbones.pretrained import (
     module_from_config,
     quiet,
 )
-from holdfast.nn.backbones.words import read_vectors
 
 WHAT = "general model"
-FOLDER = "general"  # where it lies in a model folder
+FOLDER = "general"  # inside a model folder
 
 
 @runtime_checkable
 class Companion(Protocol):
-    """What a text encoder may have beside its network: it calls `run` and says what the token states are."""
+    """A part next to a text encoder: it calls the encoder's network and decides the token states."""
 
     width: int
     settings: dict[str, Any]
 
     def __call__(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
-        """(b, t, width) states of the tokens; `run` gives those (b, t, d) of the encoder's own network."""
+        """(b, t, width) token states; `run` returns those (b, t, d) of the encoder's network."""
         ...
 
     def learned(self) -> nn.Module:
-        """What of it always learns with the last layers."""
+        """Submodules that are always trained together with the last layers."""
         ...
 
     def save(self, folder: Path) -> None: ...
 
 
 class FrozenModule:
-    """A frozen network, apart from all that learns, is averaged or is kept of a run; copies of a model share it."""
+    """A frozen network outside of the state dict, with a cache of its states; copies of a model share it."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module.requires_grad_(False).eval()
@@ -65,11 +65,10 @@ class FrozenModule:
 
 
 class GeneralEncoder(nn.Module):
-    """A network that gives the states of its layers, 1 to `depth`; frozen, or learning with the one that uses them.
+    """Hidden states of the layers 1 to `depth` of a transformer, frozen or trained; layer 0 is the embedding.
 
-    Layer 0 is what goes into the first.
-    `cache` is how many MiB of a frozen network's states are kept in memory. With it every text is computed by itself,
-    once while there is room, so that nothing depends on which batch came first.
+    `cache` is the memory in MiB for states of a frozen network. With a cache every text is encoded separately, and
+    once while there is room, so that results do not depend on the order of batches.
     """
 
     def __init__(self, module: nn.Module | FrozenModule, *, cache: int = 0) -> None:
@@ -77,7 +76,7 @@ class GeneralEncoder(nn.Module):
         self.frozen = module if isinstance(module, FrozenModule) else None
         self.own: Any = None if isinstance(module, FrozenModule) else module
         if cache < 0 or (cache and self.frozen is None):
-            raise BadInput("encoder.cache is a number of MiB, 0 for none; only the states of a frozen network are kept")
+            raise BadInput(f"encoder.cache must be at least 0 MiB, and 0 unless encoder.frozen=true; got {cache}")
         self.cache = cache * 2**20
         inner: Any = self.module
         self.width, self.depth = int(inner.config.hidden_size), len(layer_stack(inner))
@@ -86,20 +85,20 @@ class GeneralEncoder(nn.Module):
 
     @classmethod
     def build(cls, name: str, *, frozen: bool, cache: int = 0) -> Self:
-        """From a folder or a hub name."""
-        return cls(_held(*locate(name), name) if frozen else load_module(name, what=WHAT), cache=cache)
+        """Load a folder or a hub name."""
+        return cls(_shared(*locate(name), name) if frozen else load_module(name, what=WHAT), cache=cache)
 
     @classmethod
     def untrained(cls, name: str, *, frozen: bool, cache: int = 0) -> Self:
-        """The same shape with fresh weights, drawn now: what its states are good for when it knows nothing."""
-        made = module_from_config(load_config(name, what=WHAT))
-        return cls(FrozenModule(made) if frozen else made, cache=cache)
+        """Build the architecture with random weights, as a control."""
+        module = module_from_config(load_config(name, what=WHAT))
+        return cls(FrozenModule(module) if frozen else module, cache=cache)
 
     @classmethod
     def load(cls, folder: Path, *, frozen: bool) -> Self:
-        """From a model folder: with its weights where it is frozen, else bare, since the model file has them."""
-        place = str(folder / FOLDER)
-        return cls.build(place, frozen=True) if frozen else cls(module_from_config(load_config(place, what=WHAT)))
+        """Load from a model folder; a trained network gets its weights later, from the model file."""
+        name = str(folder / FOLDER)
+        return cls.build(name, frozen=True) if frozen else cls(module_from_config(load_config(name, what=WHAT)))
 
     def save(self, folder: Path) -> None:
         inner: Any = self.module
@@ -112,13 +111,11 @@ class GeneralEncoder(nn.Module):
 
     @property
     def module(self) -> nn.Module:
-        found = self.own if self.frozen is None else self.frozen.module
-        assert found is not None
-        return found
+        return self.own if self.frozen is None else self.frozen.module
 
     @property
     def digest(self) -> str:
-        """A hash of the weights of a frozen one; one that learns has its weights in the state of the model."""
+        """Hash of the weights of a frozen network, empty for a trained one."""
         return "" if self.frozen is None else self.frozen.digest
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -128,94 +125,52 @@ class GeneralEncoder(nn.Module):
         return self
 
     def states(self, x: Tokens, layers: Sequence[int]) -> list[Tensor]:
-        """(b, t, d) after each of these layers, in their order."""
+        """(b, t, d) states after each of these layers, in their order."""
         if self.frozen is None:
             return self._run(x, layers)
-        self.frozen.module.to(x.ids.device)  # another model that shares it may have taken it elsewhere
-        with torch.no_grad():  # not inference_mode: the domain's projections keep these states for their gradient
-            return self._kept(self.frozen, x, tuple(layers)) if self.cache else self._run(x, layers)
+        self.frozen.module.to(x.ids.device)  # another model that shares it may have moved it
+        with torch.no_grad():  # not inference_mode: the reading layers save these states for their backward pass
+            return self._cached_states(self.frozen, x, tuple(layers)) if self.cache else self._run(x, layers)
 
     def _run(self, x: Tokens, layers: Sequence[int]) -> list[Tensor]:
         typed = {"token_type_ids": x.types} if x.types is not None and self._typed else {}
         last = set(layers) == {self.depth}
-        found = self.module(input_ids=x.ids, attention_mask=x.mask.long(), output_hidden_states=not last, **typed)
-        return [found.last_hidden_state if i == self.depth else found.hidden_states[i] for i in layers]
+        output = self.module(input_ids=x.ids, attention_mask=x.mask.long(), output_hidden_states=not last, **typed)
+        return [output.last_hidden_state if i == self.depth else output.hidden_states[i] for i in layers]
 
-    def _kept(self, held: FrozenModule, x: Tokens, layers: tuple[int, ...]) -> list[Tensor]:
+    def _cached_states(self, frozen: FrozenModule, x: Tokens, layers: tuple[int, ...]) -> list[Tensor]:
         (b, t), device = x.ids.shape, x.ids.device
-        cast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
         ids, types, sizes = x.ids.cpu(), None if x.types is None else x.types.cpu(), x.mask.sum(1).tolist()
         texts: list[Tensor] = []
         for i, n in enumerate(sizes):
-            words = ids[i, :n].numpy().tobytes(), b"" if types is None else types[i, :n].numpy().tobytes()
-            key = (layers, str(device), cast, words)
-            found = held.cached.get(key)
-            if found is None:
+            tokens = ids[i, :n].numpy().tobytes(), b"" if types is None else types[i, :n].numpy().tobytes()
+            key = (layers, str(device), dtype, tokens)
+            states = frozen.cached.get(key)
+            if states is None:
                 row = slice(i, i + 1), slice(n)
-                alone = Tokens(x.ids[row], x.mask[row], None if x.types is None else x.types[row])
-                found = torch.cat(self._run(alone, layers))  # (l, n, d)
-                if cast is not None:
-                    found = found.to(cast)
-                if held.bytes + found.nbytes <= self.cache:
-                    held.cached[key] = found
-                    held.bytes += found.nbytes
-            texts.append(found)
-        whole = texts[0].new_zeros(len(layers), b, t, self.width)
-        for i, found in enumerate(texts):
-            whole[:, i, : found.shape[1]] = found
-        return list(whole)
+                text = Tokens(x.ids[row], x.mask[row], None if x.types is None else x.types[row])
+                states = torch.cat(self._run(text, layers))  # (l, n, d)
+                if dtype is not None:
+                    states = states.to(dtype)
+                if frozen.bytes + states.nbytes <= self.cache:
+                    frozen.cached[key] = states
+                    frozen.bytes += states.nbytes
+            texts.append(states)
+        padded = texts[0].new_zeros(len(layers), b, t, self.width)
+        for i, states in enumerate(texts):
+            padded[:, i, : states.shape[1]] = states
+        return list(padded)
 
 
-@lru_cache(maxsize=1)  # the runs of a comparison share it
-def _held(place: str, stamp: Stamp, name: str) -> FrozenModule:
+@lru_cache(maxsize=1)  # shared by the runs of a comparison
+def _shared(place: str, stamp: Stamp, name: str) -> FrozenModule:
     return FrozenModule(load_module(name, what=WHAT))
 
 
 def _digest(module: nn.Module) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
-        found.update(f"{name}{tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
-class Likeness:
-    """Fixed vectors of words; words that have none are left out, and a text without any is like nothing, 0."""
-
-    def __init__(self, vectors: dict[str, np.ndarray], name: str) -> None:
-        self.name = name  # tells one file from another
-        self.index = {word: i for i, word in enumerate(vectors)}
-        self.rows = np.stack(list(vectors.values())).astype(np.float32)  # (n, d)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # nothing changes it, so copies of a network share it
-
-    def ids(self, words: Sequence[str]) -> list[int]:
-        """The numbers of those words that have a vector."""
-        return [self.index[word] for word in words if word in self.index]
-
-    def cosines(self, first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> np.ndarray:
-        """(b,) of texts given as the numbers of their words."""
-        a, b = (np.stack([self._mean(text) for text in texts]) for texts in (first, second))
-        sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        return np.where(sizes > 0, (a * b).sum(1) / np.where(sizes > 0, sizes, 1.0), 0.0)
-
-    def _mean(self, text: Sequence[int]) -> np.ndarray:
-        return self.rows[list(text)].mean(0) if len(text) else np.zeros(self.rows.shape[1], dtype=np.float32)
-
-
-def load_likeness(path: str | Path) -> Likeness:
-    """From a file of word vectors, as `word_vectors` reads them, of any width."""
-    path = Path(path)
-    if not path.is_file():
-        raise BadInput(f"there is no file of word vectors at {path}")
-    stamp = path.stat()
-    return _load(path, f"{path.name}/{stamp.st_size}/{stamp.st_mtime_ns}")
-
-
-@lru_cache(maxsize=1)  # a run builds its encoder twice
-def _load(path: Path, name: str) -> Likeness:
-    found = read_vectors(path, None, None)
-    if not found:
-        raise BadInput(f"{path} holds no word vectors")
-    return Likeness(found, name)
+        digest.update(f"{name}{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,7 +1,4 @@
-"""G-MAP: a domain's text encoder that reads a general one, and what it is compared with (Wan et al., 2022).
-
-d width
-"""
+"""G-MAP: a domain-specific text encoder that reads a general one, with controls (Wan et al., 2022)."""
 
 from __future__ import annotations
 
@@ -15,20 +12,25 @@ from torch import nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Tokens
 from holdfast.nn.backbones.companion import WHAT, GeneralEncoder
-from holdfast.nn.backbones.layers import with_dropout
-from holdfast.nn.backbones.pretrained import check_text_encoder, load_module, load_tokenizer, max_positions
-from holdfast.nn.backbones.text import TextEncoder, minilm_folder
+from holdfast.nn.backbones.pretrained import (
+    check_text_encoder,
+    load_module,
+    load_tokenizer,
+    max_positions,
+    with_dropout,
+)
+from holdfast.nn.backbones.text import DEFAULT_LENGTH, TextEncoder, minilm_folder
 from holdfast.nn.fusion import ConcatenatedStates
 from holdfast.nn.memory.general import STRATEGIES, Chunks, GeneralMemory, Layers, plan_reads
 from holdfast.nn.memory.substitutes import SubstituteTexts, distinct_texts
 
-WAYS = (*STRATEGIES, "beside", "none")
+ALL_STRATEGIES = (*STRATEGIES, "beside", "none")
 MEMORIES = ("general", "own", "random", "other")
 TRIALS = ("the good, the bad: 12 of them", "Émile's naïve test_case, twice!")
 
 
 class GMap:
-    """Makes text encoders with a companion; what comes out is a TextEncoder, so every head and rule takes it."""
+    """Builder of text encoders with a general model; it returns a TextEncoder, so every head and method works."""
 
     @classmethod
     def build(
@@ -55,42 +57,44 @@ class GMap:
         template: str | None = None,
         dropout: float | None = None,
     ) -> TextEncoder:
-        """`domain` and `general` are `minilm`, a folder or a hub name; without `general` it is the domain's own copy.
+        """Build the domain encoder and attach the general model.
 
-        `layers`, from 1 or by height as "6/12", read the memory that `strategy` makes by `attention`; `beside` lays the
-        features of both side by side for the head `fusion`, `none` leaves the general model out. `mix` is the general
-        model's share in the weights that the domain's network begins with.
+        `domain` and `general` are `minilm`, a folder or a hub name; `general` defaults to a copy of the domain encoder.
 
-        `chunks` are the general model's layers for each layer that reads. `states` are what comes out of its layers, or
-        as in the released code (`legacy`) what goes into them; `mask` hides padding as `keys`, or `legacy` does not.
-        `dropout` is that inside the networks that learn.
+        `layers`, from 1 or relative as "6/12", read the memory that `strategy` builds by `attention`. The strategy
+        `beside` concatenates the features of both networks for the head `fusion`; `none` removes the general model.
+        `chunks` are the general model's layers per reading layer. `states` are the outputs of these layers, or with
+        `legacy` (the released code) their inputs; `mask=keys` masks padding, `mask=legacy` does not.
 
-        `memory` is what is read: `general`; or a control, `own` (the domain's own frozen copy), `random` (the general
-        model's shape with random weights) or `other` (the general model's states of another text, drawn from training
-        texts and the same whenever a text is seen).
+        `memory` selects what is read: `general`, or a control: `own` (a frozen copy of the domain encoder), `random`
+        (the general model with random weights) or `other` (the general model's states of another text, a fixed random
+        choice from the training texts).
+
+        `mix` is the weight of the general model in the initial weights of the domain encoder. `dropout` applies to the
+        networks that are trained.
         """
-        if strategy not in WAYS:
-            raise unknown("strategy", strategy, WAYS)
+        if strategy not in ALL_STRATEGIES:
+            raise unknown("strategy", strategy, ALL_STRATEGIES)
         if memory not in MEMORIES:
             raise unknown("memory", memory, MEMORIES)
         if memory == "other" and strategy == "beside":
-            raise BadInput("encoder.memory=other is read by layers, and strategy beside has none that read")
+            raise BadInput("encoder.memory=other needs layers that read, which encoder.strategy=beside does not have")
         if not 0 <= mix <= 1:
-            raise BadInput(f"encoder.mix, the general model's share in the first weights, is from 0 to 1, not {mix}")
+            raise BadInput(f"encoder.mix must be from 0 to 1, got {mix}")
         common: dict[str, Any] = {"pooling": pooling, "template": template, "dropout": dropout}
         if domain == "minilm":
-            encoder = TextEncoder.minilm(training, **common, length=length or 128)
+            encoder = TextEncoder.minilm(training, **common, length=length or DEFAULT_LENGTH)
         else:
             encoder = TextEncoder.build(training, name=domain, length=length, **common)
-        place = encoder.checkpoint if general is None else str(minilm_folder()) if general == "minilm" else general
-        if place != encoder.checkpoint:
-            _same_words(encoder.tokenizer, load_tokenizer(place, what=WHAT), domain, place)
+        name = encoder.checkpoint if general is None else str(minilm_folder()) if general == "minilm" else general
+        if name != encoder.checkpoint:
+            _check_tokenizers(encoder.tokenizer, load_tokenizer(name, what=WHAT), domain, name)
         if mix:
-            _interpolate(encoder.module, load_module(place, what=WHAT), mix)
+            _interpolate(encoder.module, load_module(name, what=WHAT), mix)
         if strategy == "none":
             return encoder
-        make = GeneralEncoder.untrained if memory == "random" else GeneralEncoder.build
-        second = make(encoder.checkpoint if memory == "own" else place, frozen=frozen, cache=cache)
+        build = GeneralEncoder.untrained if memory == "random" else GeneralEncoder.build
+        second = build(encoder.checkpoint if memory == "own" else name, frozen=frozen, cache=cache)
         if second.own is not None and dropout is not None:
             second.own = with_dropout(second.own, dropout)
         if strategy == "beside":
@@ -98,19 +102,19 @@ class GMap:
         else:
             depth = {"depth": len(encoder.stack()), "general": second.depth}
             reads = plan_reads(strategy, **depth, layers=layers, source=source, chunks=chunks, states=states)
-            others = _others(encoder, training) if memory == "other" else None
+            others = _substitutes(encoder, training) if memory == "other" else None
             options: dict[str, Any] = {"attention": attention, "mask": mask, "gate": gate, "share": share}
             encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
-        rooms = [max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
-        check_text_encoder(encoder, encoder.states, min(rooms))
+        limits = [max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
+        check_text_encoder(encoder, encoder.states, min(limits))
         return encoder
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> TextEncoder:
-        """From a model folder, which holds both networks."""
-        told = dict(settings)
-        companion = told.pop("companion", None)
-        encoder = TextEncoder.load(folder, told)
+        """Load both networks from a model folder."""
+        settings = dict(settings)
+        companion = settings.pop("companion", None)
+        encoder = TextEncoder.load(folder, settings)
         if companion is None:
             return encoder
         second = GeneralEncoder.load(folder, frozen=companion["frozen"])
@@ -119,35 +123,33 @@ class GMap:
         if "reads" not in companion:
             encoder.attach_companion(ConcatenatedStates(encoder.width, second))
             return encoder
-        reads = {place: tuple(sources) for place, sources in companion["reads"]}
+        reads = {layer: tuple(sources) for layer, sources in companion["reads"]}
         others = SubstituteTexts.load(folder) if "others" in companion else None
         options = {"attention": companion["attention"], "mask": companion.get("mask", "keys")}
         encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
         return encoder
 
 
-def _others(encoder: TextEncoder, training: Callable[[], Any]) -> SubstituteTexts:
-    """A pool of training texts as both networks see them."""
+def _substitutes(encoder: TextEncoder, training: Callable[[], Any]) -> SubstituteTexts:
+    """Tokenize a pool of training texts for both networks."""
     store = encoder.prepare(distinct_texts(training()))
     x = store.take(torch.arange(len(store)))
-    return SubstituteTexts(Tokens(encoder.words(x.ids), x.mask, x.types))
+    return SubstituteTexts(Tokens(encoder.word_ids(x.ids), x.mask, x.types))
 
 
-def _same_words(mine: Any, other: Any, domain: str, general: str) -> None:
-    """Both networks see the same numbers, so these must mean the same words."""
-    same = mine.get_vocab() == other.get_vocab() and mine.pad_token_id == other.pad_token_id
-    if not same or any(mine(text)["input_ids"] != other(text)["input_ids"] for text in TRIALS):
-        raise BadInput(
-            f"'{domain}' and '{general}' cut texts into different tokens: a general memory needs one tokenizer"
-        )
+def _check_tokenizers(first: Any, second: Any, domain: str, general: str) -> None:
+    """Raise an error unless equal token ids mean equal words."""
+    same = first.get_vocab() == second.get_vocab() and first.pad_token_id == second.pad_token_id
+    if not same or any(first(text)["input_ids"] != second(text)["input_ids"] for text in TRIALS):
+        raise BadInput(f"'{domain}' and '{general}' have different tokenizers: a general memory needs one tokenizer")
 
 
 @torch.no_grad()
 def _interpolate(module: nn.Module, other: nn.Module, share: float) -> None:
-    """(1 - share) of the weights, and share of the other's."""
-    theirs = other.state_dict()
-    for name, mine in module.state_dict().items():
-        if name not in theirs or theirs[name].shape != mine.shape:
-            raise BadInput(f"encoder.mix needs two networks of one shape, and the general model has no such '{name}'")
-        if mine.is_floating_point():
-            mine.lerp_(theirs[name], share)
+    """Replace the weights by (1 - share) times themselves plus share times those of the other network."""
+    source = other.state_dict()
+    for name, weight in module.state_dict().items():
+        if name not in source or source[name].shape != weight.shape:
+            raise BadInput(f"encoder.mix needs two networks of equal shape, but '{name}' differs in the general model")
+        if weight.is_floating_point():
+            weight.lerp_(source[name], share)

@@ -1,14 +1,14 @@
-"""Graph encoders: layers of GCN or GIN over the nodes, with or without a virtual node, pooled to one vector a graph.
+"""Graph encoders: GCN or GIN layers over the nodes, with or without a virtual node, pooled to one vector per graph.
 
-b graphs, v nodes of all graphs, e edges, d width
+Shapes: b graphs, v nodes of all graphs, e edges, d width.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,91 +17,78 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Graphs, Inputs
 from holdfast.core.store import GraphStore
-from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.graph_inputs import GraphForm
 
 KINDS = ("gcn", "gin")
 POOLINGS = ("mean", "sum", "max")
 
 
-class GraphNetwork(Backbone):
-    """Layers of messages between neighbours with BatchNorm, ReLU and Dropout, then a pool over each graph's nodes.
+@dataclass(frozen=True, kw_only=True)
+class GraphSettings:
+    """Settings of the network; the default sizes are those of the OGB examples (Hu et al., 2020)."""
 
-    gcn averages neighbours by degree (Kipf & Welling, 2017), gin passes h + eps h + the sum of the neighbours through
-    a perceptron (Xu et al., 2019). The default sizes are those of the OGB examples (Hu et al., 2020).
+    kind: str = "gin"
+    virtual: bool = False
+    layers: int = 5
+    hidden: int = 300
+    dropout: float = 0.5
+    pooling: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("kind of graph layer", self.kind, KINDS)
+        if self.pooling not in POOLINGS:
+            raise unknown("pooling", self.pooling, POOLINGS)
+        if self.layers < 1 or self.hidden < 1:
+            raise BadInput(f"encoder.layers and encoder.hidden must be at least 1, got {self.layers} and {self.hidden}")
+
+
+class GraphNetwork(Backbone):
+    """Message passing layers with BatchNorm, ReLU and Dropout, then a pooling over each graph's nodes.
+
+    gcn averages neighbours by degree (Kipf & Welling, 2017); gin passes (1 + eps) h plus the sum of the neighbours
+    through a perceptron (Xu et al., 2019).
     """
 
+    Settings = GraphSettings
     takes: ClassVar[str] = "graph"
 
-    def __init__(
-        self,
-        *,
-        form: GraphForm | dict[str, Any],
-        kind: str = "gin",
-        virtual: bool = False,
-        layers: int = 5,
-        hidden: int = 300,
-        dropout: float = 0.5,
-        pooling: str = "mean",
-    ) -> None:
+    def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
         super().__init__()
-        if kind not in KINDS:
-            raise unknown("kind of graph layer", kind, KINDS)
-        if pooling not in POOLINGS:
-            raise unknown("pooling", pooling, POOLINGS)
-        if layers < 1 or hidden < 1:
-            raise BadInput(f"a graph encoder needs a layer and a width of 1 or more, not {layers} of {hidden}")
-        self.width, self.kind, self.form = hidden, kind, GraphForm.of(form)
-        self.settings = {
-            "form": self.form.json(),
-            "kind": kind,
-            "virtual": virtual,
-            "layers": layers,
-            "hidden": hidden,
-            "dropout": dropout,
-            "pooling": pooling,
-        }
-        parts = geometric()
-        pools = {"mean": parts.global_mean_pool, "sum": parts.global_add_pool, "max": parts.global_max_pool}
-        self.pool = pools[pooling]
-        self.embed = self.form.embedding(hidden)
-        self.hub = VirtualNode(hidden, layers - 1, dropout) if virtual else None
-        edges = self.form.edge_width
+        options = self.Settings(**settings)
+        self.width, self.kind, self.form = options.hidden, options.kind, GraphForm.parse(form)
+        self.settings = {"form": self.form.to_json(), **asdict(options)}
+        pyg = geometric()
+        self.pool = {"mean": pyg.global_mean_pool, "sum": pyg.global_add_pool, "max": pyg.global_max_pool}[
+            options.pooling
+        ]
+        self.embed = self.form.embedding(options.hidden)
+        self.hub = VirtualNode(options.hidden, options.layers - 1, options.dropout) if options.virtual else None
         self.layers = nn.ModuleList(
-            Messages(kind, hidden, edges=edges, dropout=dropout, last=i == layers - 1) for i in range(layers)
+            Messages(
+                options.kind,
+                options.hidden,
+                edges=self.form.edge_width,
+                dropout=options.dropout,
+                last=i == options.layers - 1,
+            )
+            for i in range(options.layers)
         )
 
     @classmethod
-    def build(
-        cls,
-        training: Callable[[], Any],
-        *,
-        kind: str = "gin",
-        virtual: bool = False,
-        layers: int = 5,
-        hidden: int = 300,
-        dropout: float = 0.5,
-        pooling: str = "mean",
-    ) -> Self:
-        """Make one for graphs like the training graphs."""
-        return cls(
-            form=GraphForm.of_examples(training()),
-            kind=kind,
-            virtual=virtual,
-            layers=layers,
-            hidden=hidden,
-            dropout=dropout,
-            pooling=pooling,
-        )
+    def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
+        """Build the network for graphs like the training graphs."""
+        return cls(form=GraphForm.from_examples(training()), **settings)
 
     def prepare(self, examples: Sequence[Graphs]) -> GraphStore:
         signed = self.kind == "gin" or self.form.edge_width > 1
-        return GraphStore([self.form.prepared(graph, signed=signed) for graph in examples])
+        return GraphStore([self.form.prepare(graph, signed=signed) for graph in examples])
 
     def nodes(self, x: Graphs, gate: Tensor | None = None) -> Tensor:
-        """(v, d) features of all nodes, before they are pooled; a gate (e,) weighs the messages of each edge."""
+        """(v, d) node features before pooling; a gate (e,) multiplies the message of each edge."""
         if self.training and (len(x.nodes) < 2 or (self.hub is not None and x.count < 2)):
-            raise BadInput("BatchNorm cannot train on a batch of a single graph or node: take more examples a batch")
+            raise BadInput("BatchNorm cannot train on a batch of a single graph or node: increase the batch size")
         h = self.embed(x.nodes)  # (v, d)
         state = None if self.hub is None else self.hub.begin(x)  # (b, d)
         for i, layer in enumerate(self.layers):
@@ -117,7 +104,7 @@ class GraphNetwork(Backbone):
         return self.pooled(x)
 
     def pooled(self, x: Graphs, gate: Tensor | None = None) -> Tensor:
-        """(b, d) one vector a graph."""
+        """(b, d) one vector per graph."""
         return self.pool(self.nodes(x, gate), x.owner, x.count)
 
     def blocks(self) -> list[nn.Module]:
@@ -125,15 +112,14 @@ class GraphNetwork(Backbone):
         return [first, *self.layers]
 
     def preparation_key(self) -> str:
-        text = json.dumps(["graph", self.kind, self.settings["form"]], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return fingerprint(json.dumps(["graph", self.kind, self.settings["form"]], sort_keys=True))
 
 
 def geometric() -> Any:
-    """The layers of torch-geometric, imported when a graph encoder is made."""
+    """Import the layers of torch-geometric."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its import uses parts of torch that torch will drop
+            warnings.simplefilter("ignore")  # its import uses deprecated parts of torch
             from torch_geometric import nn as layers
     except ImportError as error:
         raise BadInput("graph encoders need torch-geometric: pip install 'holdfast[graph]'") from error
@@ -141,51 +127,51 @@ def geometric() -> Any:
 
 
 class Messages(nn.Module):
-    """One layer of messages along the edges; the last one has no ReLU, so that features may be negative."""
+    """One message passing layer; the last one has no ReLU, so that features can be negative."""
 
     def __init__(self, kind: str, width: int, *, edges: int, dropout: float, last: bool) -> None:
         super().__init__()
-        parts = geometric()
+        pyg = geometric()
         self.kind, self.weighted = kind, kind == "gcn" and edges == 1
         self.conv: Any
         if kind == "gcn" and edges > 1:
             self.conv = EdgeConvolution(width, edges)
         elif kind == "gcn":
-            self.conv = parts.GCNConv(width, width)
+            self.conv = pyg.GCNConv(width, width)
         elif edges:
-            self.conv = parts.GINEConv(perceptron(width), train_eps=True, edge_dim=edges)
+            self.conv = pyg.GINEConv(perceptron(width), train_eps=True, edge_dim=edges)
         else:
-            self.conv = parts.GINConv(perceptron(width), train_eps=True)
+            self.conv = pyg.GINConv(perceptron(width), train_eps=True)
         self.norm = nn.BatchNorm1d(width)
         self.act = nn.Identity() if last else nn.ReLU()
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, h: Tensor, x: Graphs, gate: Tensor | None = None) -> Tensor:
-        """(v, d); a gate (e,) weighs each message."""
+        """(v, d) to (v, d); a gate (e,) multiplies each message."""
         if gate is not None:
-            sent = self._gated(h, x, gate)
+            messages = self._gated(h, x, gate)
         elif x.weights is None:
-            sent = self.conv(h, x.edges)
+            messages = self.conv(h, x.edges)
         else:
-            sent = self.conv(h, x.edges, x.weights[:, 0] if self.weighted else x.weights)
-        return self.dropout(self.act(self.norm(sent)))  # (v, d)
+            messages = self.conv(h, x.edges, x.weights[:, 0] if self.weighted else x.weights)
+        return self.dropout(self.act(self.norm(messages)))
 
     def _gated(self, h: Tensor, x: Graphs, gate: Tensor) -> Tensor:
-        """What torch-geometric's layers do, message by message."""
+        """Compute the layers of torch-geometric with a gate per message."""
         conv, (start, end) = self.conv, x.edges
         if self.kind == "gcn" and isinstance(conv, EdgeConvolution):
             return conv(h, x.edges, x.weights, gate)
         if self.kind == "gcn":
             return conv(h, x.edges, gate if x.weights is None else gate * x.weights[:, 0])
-        said = h[start] if x.weights is None else (h[start] + conv.lin(x.weights)).relu()
-        heard = torch.zeros_like(h).index_add(0, end, gate[:, None] * said)
-        return conv.nn((1 + conv.eps) * h + heard)
+        messages = h[start] if x.weights is None else (h[start] + conv.lin(x.weights)).relu()
+        received = torch.zeros_like(h).index_add(0, end, gate[:, None] * messages)
+        return conv.nn((1 + conv.eps) * h + received)
 
 
 class EdgeConvolution(nn.Module):
-    """GCN whose messages hear the edge, sum_u relu(W h_u + B e_uv) / sqrt(d_u d_v) + relu(W h_v + r) / d_v (OGB).
+    """GCN with edge features, sum_u relu(W h_u + B e_uv) / sqrt(d_u d_v) + relu(W h_v + r) / d_v (OGB).
 
-    d is the degree and one for the node itself, whose edge is the learned r (Hu et al., 2020).
+    d is the degree plus one for the node itself, whose edge is the learned r (Hu et al., 2020).
     """
 
     def __init__(self, width: int, edges: int) -> None:
@@ -198,13 +184,14 @@ class EdgeConvolution(nn.Module):
         h, (start, end) = self.lin(h), edges
         degree = 1 + torch.bincount(end, minlength=len(h)).to(h.dtype)  # (v,)
         scale = degree.rsqrt()
-        said = (scale[start] * scale[end])[:, None] * (h[start] + self.bond(weights)).relu()  # (e, d)
-        said = said if gate is None else gate[:, None] * said
-        return torch.zeros_like(h).index_add(0, end, said.to(h.dtype)) + (h + self.root).relu() / degree[:, None]
+        messages = (scale[start] * scale[end])[:, None] * (h[start] + self.bond(weights)).relu()  # (e, d)
+        messages = messages if gate is None else gate[:, None] * messages
+        received = torch.zeros_like(h).index_add(0, end, messages.to(h.dtype))
+        return received + (h + self.root).relu() / degree[:, None]
 
 
 class VirtualNode(nn.Module):
-    """A state of each graph that all its nodes hear before a layer and that sums them up after it."""
+    """A state per graph that is added to all its nodes before a layer and updated with their sum."""
 
     def __init__(self, width: int, turns: int, dropout: float) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""How the nodes and edges of raw graphs enter a network: numbers, categories, or, without features, degrees.
+"""Input features of graphs: numbers, categories, or degrees of nodes without features.
 
-v nodes, e edges, d width, k columns
+Shapes: v nodes, e edges, d width, k columns.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Graphs
 
 NODES = ("numbers", "categories", "degree", "scaled-degree")
-WIDEST = 2000  # degrees from here on are one number and not one-hot (Han et al., 2022)
+MAX_DEGREES = 2000  # from this degree on, degrees are one standardised number instead of one-hot (Han et al., 2022)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphForm:
-    """Features of floats are numbers, of whole numbers categories; nodes without any get their degree.
+    """Form of node and edge features: floats are numbers, integers categories; nodes without any get their degree.
 
-    Categories and the largest degree are those of the training graphs: a category never seen adds nothing, a larger
-    degree counts as the largest.
+    Categories and the largest degree come from the training graphs: an unseen category adds nothing, a larger degree
+    counts as the largest.
     """
 
     nodes: str = "numbers"
-    inputs: int = 0  # columns of numbers
-    edges: int = 0  # columns of numbers of an edge; 0 where edges have none
-    categories: tuple[int, ...] = ()  # values of each column of categories; the last stands for all others
+    inputs: int = 0  # number columns of nodes
+    edges: int = 0  # number columns of edges
+    categories: tuple[int, ...] = ()  # number of values per category column; the last value stands for all unseen ones
     edge_categories: tuple[int, ...] = ()
     scale: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of a scaled degree
 
@@ -40,15 +40,10 @@ class GraphForm:
             raise unknown("form of nodes", self.nodes, NODES)
 
     @staticmethod
-    def of_examples(examples: Any) -> GraphForm:
-        """The form of raw training examples, if they are graphs."""
-        if not len(examples) or not isinstance(examples[0], Graphs):
+    def from_examples(graphs: Sequence[Any]) -> GraphForm:
+        """Return the form of raw training graphs; the first graph decides the kinds of features."""
+        if not len(graphs) or not isinstance(graphs[0], Graphs):
             raise BadInput("a graph encoder needs training graphs, each a Graphs of one graph")
-        return GraphForm.learnt(examples)
-
-    @staticmethod
-    def learnt(graphs: Sequence[Graphs]) -> GraphForm:
-        """The form of these training graphs; the first says what their features are."""
         first = graphs[0]
         weights, form = first.weights, GraphForm()
         if weights is not None and weights.is_floating_point():
@@ -60,20 +55,20 @@ class GraphForm:
         if first.nodes.shape[1]:
             return replace(form, nodes="categories", categories=_values([g.nodes for g in graphs]))
         degree = torch.cat([degrees(g) for g in graphs])
-        if int(degree.max()) < WIDEST:
+        if int(degree.max()) < MAX_DEGREES:
             return replace(form, nodes="degree", categories=(int(degree.max()) + 1,))
         spread = max(float(degree.double().std(correction=0)), 1e-8)
         return replace(form, nodes="scaled-degree", scale=(float(degree.double().mean()), spread))
 
     @staticmethod
-    def of(form: GraphForm | dict[str, Any]) -> GraphForm:
-        """Itself, or again from what `json` gave."""
+    def parse(form: GraphForm | dict[str, Any]) -> GraphForm:
+        """Return a form unchanged, or build it from the result of `to_json`."""
         if isinstance(form, GraphForm):
             return form
-        told: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in form.items()}
-        return GraphForm(**told)
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in form.items()}
+        return GraphForm(**fields)
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
     @property
@@ -81,35 +76,35 @@ class GraphForm:
         return self.edges or sum(self.edge_categories)
 
     def embedding(self, width: int) -> nn.Module:
-        """What takes prepared nodes to (v, width)."""
+        """Return the layer from prepared nodes to (v, width)."""
         if self.nodes in ("categories", "degree"):
             return Categories(self.categories, width, others=self.nodes == "categories")
         return nn.Linear(self.inputs if self.nodes == "numbers" else 1, width)
 
-    def prepared(self, graph: Any, *, signed: bool) -> Graphs:
-        """The graph as the network takes it, after a look at its shapes."""
+    def prepare(self, graph: Any, *, signed: bool) -> Graphs:
+        """Check the shapes of a raw graph and convert its features."""
         if not isinstance(graph, Graphs) or graph.count != 1:
-            found = f"a Graphs of {graph.count}" if isinstance(graph, Graphs) else type(graph).__name__
-            raise BadInput(f"each example must be a Graphs of one graph, not {found}")
+            got = f"a Graphs of {graph.count}" if isinstance(graph, Graphs) else type(graph).__name__
+            raise BadInput(f"each example must be a Graphs of one graph, got {got}")
         ends = graph.edges
         self._check_nodes(graph.nodes)
         if ends.dim() != 2 or len(ends) != 2 or ends.is_floating_point():
-            raise BadInput(f"edges must be whole numbers of shape (2, edges), not {ends.dtype} {tuple(ends.shape)}")
+            raise BadInput(f"edges must be integers of shape (2, edges), got {ends.dtype} {tuple(ends.shape)}")
         if ends.numel() and not 0 <= int(ends.min()) <= int(ends.max()) < len(graph.nodes):
             low, high = int(ends.min()), int(ends.max())
-            raise BadInput(f"an edge names node {high} or {low} of a graph with {len(graph.nodes)} nodes")
+            raise BadInput(f"edges refer to nodes {low} to {high} of a graph with {len(graph.nodes)} nodes")
         weights = self._edges(graph.weights, ends.shape[1])
         if weights is not None and not signed and weights.numel() and not float(weights.min()) >= 0:
-            raise BadInput("gcn takes edge weights of 0 or more: use gin for edges with other features")
+            raise BadInput("gcn needs edge weights of 0 or more: use gin for edges with other features")
         return Graphs(self._nodes(graph), ends.long(), graph.owner, 1, weights)
 
     def _check_nodes(self, nodes: Tensor) -> None:
         columns = {"numbers": self.inputs, "categories": len(self.categories)}.get(self.nodes, 0)
         if nodes.dim() != 2 or nodes.shape[1] != columns or not len(nodes):
             shape = tuple(nodes.shape)
-            raise BadInput(f"a graph has nodes of shape {shape}, but the model takes (1 or more, {columns})")
+            raise BadInput(f"a graph has nodes of shape {shape}, but the model needs (1 or more, {columns})")
         if self.nodes == "categories" and nodes.is_floating_point():
-            raise BadInput("a graph has nodes of numbers, but the model takes categories: give whole numbers")
+            raise BadInput("a graph has float nodes, but the model needs categories: use integers")
 
     def _nodes(self, graph: Graphs) -> Tensor:
         if self.nodes == "numbers":
@@ -124,28 +119,31 @@ class GraphForm:
 
     def _edges(self, weights: Tensor | None, count: int) -> Tensor | None:
         columns = self.edges or len(self.edge_categories)
-        has = () if weights is None else tuple(weights.shape)
-        if has != ((count, columns) if columns else ()):
-            wanted = f"(edges, {columns})" if columns else "none"
-            raise BadInput(f"a graph has edge features of shape {has or 'none'}, but the model takes {wanted}")
+        shape = () if weights is None else tuple(weights.shape)
+        if shape != ((count, columns) if columns else ()):
+            expected = f"(edges, {columns})" if columns else "none"
+            raise BadInput(f"a graph has edge features of shape {shape or 'none'}, but the model needs {expected}")
         if weights is None or self.edges:
             return None if weights is None else weights.float()
         if weights.is_floating_point():
-            raise BadInput("a graph has edges of numbers, but the model takes categories: give whole numbers")
+            raise BadInput("a graph has float edge features, but the model needs categories: use integers")
         coded = _coded(weights, self.edge_categories)
-        parts = [F.one_hot(coded[:, i], c) for i, c in enumerate(self.edge_categories)]
-        return torch.cat(parts, dim=1).float()  # (e, all values): a layer after it is a sum of embeddings
+        columns_one_hot = [F.one_hot(coded[:, i], c) for i, c in enumerate(self.edge_categories)]
+        return torch.cat(columns_one_hot, dim=1).float()  # (e, all values): a linear layer on it sums embeddings
 
 
 @runtime_checkable
 class HasGraphForm(Protocol):
-    """A network that says in which form it takes graphs."""
+    """A network that declares the form of its graphs."""
 
     form: GraphForm
 
 
 class Categories(nn.Module):
-    """The sum over columns of a learned vector for each category; that of all others begins, and stays, at zero."""
+    """Sum over columns of a learned vector per category; with `others` the vector of unseen categories is zero.
+
+    Shapes: nodes (v, k) to (v, d).
+    """
 
     first: Tensor
 
@@ -154,26 +152,26 @@ class Categories(nn.Module):
         self.table = nn.Embedding(sum(sizes), width)
         nn.init.xavier_uniform_(self.table.weight)
         first = torch.tensor([0, *sizes[:-1]]).cumsum(0)
-        self.register_buffer("first", first, persistent=False)  # (k,) where each column begins in the table
+        self.register_buffer("first", first, persistent=False)  # (k,) first row of each column in the table
         if others:
             with torch.no_grad():
                 self.table.weight[first + torch.tensor(sizes) - 1] = 0.0
 
     def forward(self, nodes: Tensor) -> Tensor:
-        return self.table(nodes + self.first).sum(dim=1)  # (v, k) -> (v, d)
+        return self.table(nodes + self.first).sum(dim=1)
 
 
 def degrees(graph: Graphs) -> Tensor:
-    """(v,) how many edges leave each node."""
+    """(v,) number of outgoing edges per node."""
     return torch.bincount(graph.edges[0], minlength=len(graph.nodes))
 
 
 def _values(columns: Sequence[Tensor]) -> tuple[int, ...]:
-    """How many values each column has, 0 up to the largest, and one more for all others."""
+    """Return the number of values per column, 0 to the largest, plus one for unseen values."""
     if any(c.numel() and int(c.min()) < 0 for c in columns):
-        raise BadInput("categories of nodes and edges are whole numbers from 0 on: give floats for other numbers")
+        raise BadInput("categories of nodes and edges must be integers from 0 on: use floats for other numbers")
     largest = [c.amax(dim=0) for c in columns if len(c)] or [torch.zeros(columns[0].shape[1], dtype=torch.long)]
-    return tuple(int(most) + 2 for most in torch.stack(largest).amax(dim=0))
+    return tuple(int(value) + 2 for value in torch.stack(largest).amax(dim=0))
 
 
 def _coded(values: Tensor, sizes: Sequence[int]) -> Tensor:

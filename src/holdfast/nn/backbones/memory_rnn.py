@@ -1,14 +1,14 @@
-"""A recurrent network that reads a bank of slots at every step, over words, for texts and pairs of texts.
+"""Recurrent network over words that reads a memory bank at every step, for texts and pairs of texts.
 
-n examples, b batch, t tokens, h hidden units a direction, d width
+Shapes: b batch, t words, h hidden units per direction, s width of a text vector, d feature width.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,19 +19,19 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
-from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.text import PARTS, PairLayer, apart, lay
+from holdfast.nn.backbones.base import Backbone, fingerprint
+from holdfast.nn.backbones.word_vectors import read_vectors
 from holdfast.nn.backbones.words import (
     END,
+    PAD,
     UNKNOWN,
     WordTable,
-    plain_words_of,
-    read_vectors,
-    texts_of,
+    iter_texts,
+    split_plain,
+    split_words,
     vocabulary,
-    words_of,
 )
-from holdfast.nn.growth import check_units, units_for_budget
+from holdfast.nn.growth import check_units, expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import (
     RecurrentLayer,
     column_positions,
@@ -44,15 +44,42 @@ from holdfast.nn.recurrent.layer import (
 POOLINGS = ("last", "mean")
 MISSING = 0.05  # standard deviation of the vectors of words that a file of vectors lacks
 WORDS = "words.json"
+PAIR_TERMS = 4  # u, v, their product, their difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryRNNSettings:
+    """Settings of the network; `slots=0` is the plain network, `length` the number of words per text."""
+
+    cell: str = "lstm"
+    embedding: int = 300
+    hidden: int = 300
+    slots: int = 500
+    slot_width: int = 300
+    first_read: str = "zero"
+    pooling: str = "last"
+    out_tanh: bool = False
+    joint: int = 300
+    dropout: float = 0.1
+    length: int = 50
+    parity: bool = False  # split texts as the released code does
+
+    def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise unknown("pooling", self.pooling, POOLINGS)
+        for name in ("length", "joint", "embedding"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"encoder.{name} must be at least 1, got {getattr(self, name)}")
 
 
 class MemoryRNN(Backbone):
-    """Progressive memory banks' network (Asghar et al., 2020): both directions, each with a cell and a bank of its own.
+    """Network of progressive memory banks (Asghar et al., 2020): per direction, a recurrent cell and a memory bank.
 
-    A text is [last state forwards; last state backwards]. A pair of such vectors u, v goes as [u; v; u v; |u - v|]
-    through one layer with ReLU, so that a linear head after it makes the published classifier.
+    A text vector is [last forward state; last backward state]. Two text vectors u, v of a pair are joined as
+    relu(W [u; v; u v; |u - v|] + b), so that a linear head on top is the published classifier.
     """
 
+    Settings = MemoryRNNSettings
     takes: ClassVar[str] = "text"
 
     def __init__(
@@ -60,40 +87,28 @@ class MemoryRNN(Backbone):
         *,
         words: Sequence[str],
         pairs: bool,
-        cell: str = "lstm",
-        embedding: int = 300,
-        hidden: int = 300,
-        slots: int = 500,
-        slot_width: int = 300,
-        first_read: str = "zero",
-        pooling: str = "last",
-        out_tanh: bool = False,
-        joint: int = 300,
-        dropout: float = 0.1,
-        length: int = 50,
-        parity: bool = False,
         spread: float = 1.0,
         columns: Sequence[Mapping[str, int]] = (),
+        **settings: Any,
     ) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise unknown("pooling", pooling, POOLINGS)
-        if min(length, joint, embedding) < 1:
-            raise BadInput(f"length, joint and embedding must be at least 1, not {length}, {joint} and {embedding}")
-        self.pairs, self.pooling, self.out_tanh, self.length, self.parity = pairs, pooling, out_tanh, length, parity
-        self.settings = {
-            "pairs": pairs, "cell": cell, "embedding": embedding, "hidden": hidden, "slots": slots,
-            "slot_width": slot_width, "first_read": first_read, "pooling": pooling, "out_tanh": out_tanh,
-            "joint": joint, "dropout": dropout, "length": length, "parity": parity, "spread": spread, "columns": [],
-        }  # fmt: skip
-        self.table = WordTable(words, embedding, spread=spread)
-        self.dropout = nn.Dropout(dropout)
+        options = self.Settings(**settings)
+        self.pairs, self.pooling, self.out_tanh = pairs, options.pooling, options.out_tanh
+        self.length, self.parity = options.length, options.parity
+        self.settings = {"pairs": pairs, **asdict(options), "spread": spread, "columns": []}
+        self.table = WordTable(words, options.embedding, spread=spread)
+        self.dropout = nn.Dropout(options.dropout)
         self.rnn = RecurrentLayer(
-            embedding, hidden, cell=cell, slots=slots, slot_width=slot_width, first_read=first_read
+            options.embedding,
+            options.hidden,
+            cell=options.cell,
+            slots=options.slots,
+            slot_width=options.slot_width,
+            first_read=options.first_read,
         )
-        self.later = nn.ModuleList()  # the columns that came after it
-        self.joint = PairLayer(2 * hidden, joint, dropout=dropout) if pairs else None
-        self.width = joint if pairs else 2 * hidden
+        self.later = nn.ModuleList()  # columns added after it
+        self.joint = PairLayer(2 * options.hidden, options.joint, dropout=options.dropout) if pairs else None
+        self.width = options.joint if pairs else 2 * options.hidden
         for column in columns:
             self.add_column(column["units"], slots=column["slots"])
             self.settings["columns"][-1]["words"] = column["words"]
@@ -103,41 +118,24 @@ class MemoryRNN(Backbone):
         cls,
         training: Callable[[], Any],
         *,
-        cell: str = "lstm",
-        embedding: int = 300,
-        hidden: int = 300,
-        slots: int = 500,
-        slot_width: int = 300,
-        first_read: str = "zero",
-        pooling: str = "last",
-        out_tanh: bool = False,
-        joint: int = 300,
-        dropout: float = 0.1,
-        length: int = 50,
-        parity: bool = False,
         vectors: str | None = None,
         min_count: int = 1,
         max_words: int = 100_000,
+        **settings: Any,
     ) -> Self:
-        """Learn the vocabulary; `vectors` is a file of word vectors, `parity` splits texts as the released code does.
-
-        `length` counts the words of each text. `slots=0` is the plain network.
-        """
-        examples = list(training())
-        words = vocabulary(
-            examples, min_count=min_count, max_words=max_words, split=plain_words_of if parity else words_of
+        """Learn the vocabulary from the training texts; `vectors` is a file of word vectors."""
+        options, examples = cls.Settings(**settings), list(training())
+        split = split_plain if options.parity else split_words
+        words = vocabulary(examples, min_count=min_count, max_words=max_words, split=split)
+        network = cls(
+            words=[END, *words] if options.parity else words,
+            pairs=not isinstance(examples[0], str),
+            spread=1.0 if vectors is None else MISSING,
+            **settings,
         )
-        if not words:
-            raise BadInput(f"no word occurs {min_count} times in the training texts: lower min_count or add texts")
-        made = cls(
-            words=[END, *words] if parity else words,
-            pairs=not isinstance(examples[0], str), cell=cell, embedding=embedding, hidden=hidden, slots=slots,
-            slot_width=slot_width, first_read=first_read, pooling=pooling, out_tanh=out_tanh, joint=joint,
-            dropout=dropout, length=length, parity=parity, spread=1.0 if vectors is None else MISSING,
-        )  # fmt: skip
         if vectors is not None:
-            made.table.put(read_vectors(vectors, words, embedding))
-        return made
+            network.table.set_vectors(read_vectors(vectors, words, options.embedding))
+        return network
 
     @property
     def columns(self) -> list[RecurrentLayer]:
@@ -145,115 +143,158 @@ class MemoryRNN(Backbone):
 
     @property
     def slots(self) -> int:
-        """Those of all columns, in a direction."""
+        """Number of slots of all columns, per direction."""
         return sum(column.bank.slots for column in self.columns if column.bank is not None)
 
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
-        """More slots in the banks of the newest column for a domain; the new parameters, for an optimizer to adopt."""
+        """Add slots for a domain to the banks of the newest column; return the new parameters."""
         newest = self.columns[-1]
         if self.later and newest.bank is None:
-            raise BadInput("the newest column has no slots, and the banks of those before it rest: add no more slots")
+            raise BadInput("the newest column has no slots and earlier columns are frozen: add no more slots")
         return newest.grow(slots, domain=domain)
 
     def units_for(self, parameters: int, *, column: bool = False) -> int:
-        """How many hidden units cost nearest to so many parameters, in `widen` or as a column of their own."""
-        joining = 0 if self.joint is None else 2 * PARTS * self.settings["joint"]
-        own = partial(next_column_cost, self.columns) if column else self.columns[-1].widening_cost
-        return units_for_budget(parameters, lambda units: own(units) + joining * units)
+        """Return the number of hidden units, in `widen` or as a column, nearest to a parameter budget."""
+        per_unit = 0 if self.joint is None else 2 * PAIR_TERMS * self.settings["joint"]
+        cost = partial(next_column_cost, self.columns) if column else self.columns[-1].widening_cost
+        return units_for_budget(parameters, lambda units: cost(units) + per_unit * units)
 
     def widen(self, units: int) -> Tensor:
-        """More hidden units in the newest column, joined both ways; where each feature of before now lies, (d,)."""
-        at = column_positions(self.columns, units)
+        """Add hidden units to the newest column; return the new position of every old feature, (d,)."""
+        positions = column_positions(self.columns, units)
         self.columns[-1].widen(units)
         if self.later:
             self.settings["columns"][-1]["units"] += units
         else:
             self.settings["hidden"] += units
         if self.joint is not None:
-            self.joint.widen(at, total_width(self.columns))
+            self.joint.widen(positions, total_width(self.columns))
             return torch.arange(self.width)
         self.width = total_width(self.columns)
-        return at
+        return positions
 
     def add_column(self, units: int, *, slots: int = 0) -> Tensor:
-        """All that is there rests from now on; new units read it and never feed back (Rusu et al., 2016).
+        """Freeze the network and add a column that reads it and never feeds back (Rusu et al., 2016).
 
-        A pair's layer is made anew, on the states of all columns. Words that come later still learn.
+        The layer for pairs is replaced by a new one over the states of all columns. Words added later still train.
+        Returns the new position of every old feature, (d,).
         """
         check_units(units, "a column")
         self.requires_grad_(False)
         column = next_column(self.columns, units, slots=slots)
         self.later.append(column.to(self.rnn.bias).train(self.training))
         self.settings["columns"].append({"units": units, "slots": slots, "words": len(self.table.groups)})
-        at = torch.arange(self.width)
+        positions = torch.arange(self.width)
         if self.joint is None:
             self.width = total_width(self.columns)
         else:
             joint = PairLayer(total_width(self.columns), self.width, dropout=self.settings["dropout"])
             self.joint = joint.to(self.rnn.bias).train(self.training)
-        return at
+        return positions
 
     def words_in(self, examples: Any) -> list[str]:
-        """All words that this encoder sees in raw examples, known or not, in the order in which they come."""
-        return list(dict.fromkeys(word for text in texts_of(examples) for word in self.words_of(text)))
+        """Return all words of raw examples, known or not, in order of appearance."""
+        return list(dict.fromkeys(word for text in iter_texts(examples) for word in self.split(text)))
 
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
-        """Vectors for words that are new, at random or from a file; the new parameters, for an optimizer to adopt.
+        """Add vectors for new words, random or from a file; return the new parameters.
 
-        Old words keep their number, so examples that were prepared before stay valid: what was unknown then stays
-        unknown in them. Examples that are prepared from now on use the new words, and `preparation` changes.
+        Old words keep their ids, so examples prepared before stay valid and their unknown words stay unknown. Examples
+        prepared from now on use the new words, and `preparation_key` changes.
         """
-        found = {} if vectors is None else read_vectors(vectors, words, self.table.width)
+        pretrained = {} if vectors is None else read_vectors(vectors, words, self.table.width)
         known = set(self.table.index)
         new = self.table.grow(words)
-        self.table.put({word: vector for word, vector in found.items() if word not in known})
+        self.table.set_vectors({word: vector for word, vector in pretrained.items() if word not in known})
         return new
 
-    def words_of(self, text: str) -> list[str]:
-        """The words that this encoder sees in a text, whether or not it knows them."""
+    def split(self, text: str) -> list[str]:
+        """Split a text into the words that the encoder reads, known or not."""
         if self.parity:
-            return [*plain_words_of(text)[: self.length], END]
-        return words_of(text)[: self.length]
+            return [*split_plain(text)[: self.length], END]
+        return split_words(text)[: self.length]
 
     def prepare(self, examples: Any) -> TokenStore:
-        return lay(examples, self._ids, pairs=self.pairs)
+        return token_store(examples, self._ids, pairs=self.pairs)
 
     def _ids(self, text: str) -> list[int]:
-        return self.table.ids(self.words_of(text)) or [UNKNOWN]
+        return self.table.ids(self.split(text)) or [UNKNOWN]
 
     def forward(self, x: Inputs, *, segments: int | None = None) -> Tensor:
-        """(b, d) features; with `segments` those of the network as it was when the banks had that many."""
+        """(b, d) features; `segments` limits the banks to their first segments."""
         assert isinstance(x, Tokens)
         if self.joint is None:
-            return self._sentences(x.ids, x.mask.sum(1), segments)
-        return self.joint(self._sentences(*apart(x), segments))
+            return self._text_vectors(x.ids, x.mask.sum(1), segments)
+        return self.joint(self._text_vectors(*split_pairs(x), segments))
 
-    def _sentences(self, ids: Tensor, lengths: Tensor, segments: int | None) -> Tensor:
-        """(b, 2h) a vector for each row of words, column beside column."""
-        found = []
+    def _text_vectors(self, ids: Tensor, lengths: Tensor, segments: int | None) -> Tensor:
+        """(b, s) one vector per row of words, concatenated over the columns."""
+        vectors = []
         for states in run_columns(self.columns, self.table(ids), lengths, dropout=self.dropout, segments=segments):
-            told = states.map(torch.tanh) if self.out_tanh else states
-            found.append(told.last() if self.pooling == "last" else told.padded().sum(1) / lengths[:, None])
-        return torch.cat(found, -1)
+            outputs = states.map(torch.tanh) if self.out_tanh else states
+            vectors.append(outputs.last() if self.pooling == "last" else outputs.padded().sum(1) / lengths[:, None])
+        return torch.cat(vectors, -1)
 
     def blocks(self) -> list[nn.Module]:
         return [self.table, *self.columns, *([] if self.joint is None else [self.joint])]
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """The words, those that came later group by group, beside the settings."""
+        """Write the words, later ones group by group; return the settings."""
         (folder / WORDS).write_text(json.dumps(self.table.groups, ensure_ascii=False), encoding="utf-8")
         return copy.deepcopy(self.settings)
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
         first, *later = json.loads((folder / WORDS).read_text(encoding="utf-8"))
-        made = cls(words=first, **settings)
+        network = cls(words=first, **settings)
         for words in later:
-            made.table.grow(words)
-        for column in made.settings["columns"][-1:]:
-            made.table.tables[: column["words"]].requires_grad_(False)
-        return made
+            network.table.grow(words)
+        for column in network.settings["columns"][-1:]:
+            network.table.tables[: column["words"]].requires_grad_(False)
+        return network
 
     def preparation_key(self) -> str:
-        text = json.dumps(["words", self.table.groups, self.length, self.parity, self.pairs])
-        return hashlib.sha256(text.encode()).hexdigest()
+        return fingerprint(json.dumps(["words", self.table.groups, self.length, self.parity, self.pairs]))
+
+
+def token_store(examples: Any, ids: Callable[[str], list[int]], *, pairs: bool) -> TokenStore:
+    """Build a store of single texts, or of pairs whose texts are concatenated and marked by token types."""
+    examples = list(examples)
+    if not pairs:
+        if not all(isinstance(example, str) for example in examples):
+            raise BadInput("this encoder was built for single texts, but the data contains pairs of texts")
+        return TokenStore.build([ids(text) for text in examples], pad=PAD)
+    if any(isinstance(example, str) for example in examples):
+        raise BadInput("this encoder was built for pairs of texts, but the data contains single texts")
+    both = [(ids(first), ids(second)) for first, second in examples]
+    types = [[0] * len(first) + [1] * len(second) for first, second in both]
+    return TokenStore.build([first + second for first, second in both], pad=PAD, types=types)
+
+
+def split_pairs(x: Tokens) -> tuple[Tensor, Tensor]:
+    """Return words (2b, t) and lengths (2b,) of all first texts, then of all second texts."""
+    assert x.types is not None
+    first = (x.mask & (x.types == 0)).sum(1)  # (b,)
+    lengths = torch.cat([first, x.mask.sum(1) - first])
+    offsets = torch.arange(int(lengths.max()), device=first.device)
+    second = (first[:, None] + offsets).clamp(max=x.ids.shape[1] - 1)
+    return torch.cat([x.ids[:, : len(offsets)], x.ids.gather(1, second)]), lengths
+
+
+class PairLayer(nn.Sequential):
+    """dropout(relu(W [u; v; u v; |u - v|] + b)) for the vectors u, v of two texts."""
+
+    def __init__(self, text: int, width: int, *, dropout: float) -> None:
+        super().__init__(nn.Linear(PAIR_TERMS * text, width), nn.ReLU(), nn.Dropout(dropout))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(2b, s) vectors, all first texts and then all second ones, to (b, d)."""
+        u, v = input.chunk(2)
+        return super().forward(torch.cat([u, v, u * v, (u - v).abs()], -1))
+
+    def widen(self, at: Tensor, text: int) -> None:
+        """Adapt to text vectors of width `text`, in which the old entries have the positions `at` (s,)."""
+        layer = self[0]
+        assert isinstance(layer, nn.Linear)
+        columns = torch.cat([at + term * text for term in range(PAIR_TERMS)])
+        self[0] = expand_inputs(layer, columns, PAIR_TERMS * text)

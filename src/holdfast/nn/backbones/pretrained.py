@@ -1,4 +1,4 @@
-"""Networks that transformers loads: quietly, once per process, no weight left to chance, cut into blocks."""
+"""Networks and tokenizers loaded by transformers: quietly, once per process, and without missing weights."""
 
 from __future__ import annotations
 
@@ -18,12 +18,21 @@ from transformers.utils import logging
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 
-Stamp = tuple[tuple[str, int, int], ...]
+Stamp = tuple[tuple[str, int, int], ...]  # name, size and modification time per file
+
+# configuration fields for dropout of hidden states and attention; heads and complete layers have other fields
+DROPOUTS = (
+    "hidden_dropout_prob", "attention_probs_dropout_prob",  # BERT family
+    "dropout", "attention_dropout",  # DistilBERT, XLNet
+    "embd_pdrop", "resid_pdrop", "attn_pdrop",  # GPT-2
+    "embedding_dropout", "mlp_dropout",  # ModernBERT
+    "hidden_dropout", "dropout_rate",  # Funnel, T5
+)  # fmt: skip
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No loading bars and no reports of weights that are left out on purpose."""
+    """Disable progress bars and reports of unused weights."""
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -37,44 +46,44 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def loading(what: str, name: str) -> Iterator[None]:
-    """Whatever these libraries raise becomes one sentence; nothing is said and no chance is drawn."""
+    """Convert every error of these libraries to BadInput, without output and without changing the RNG state."""
     try:
-        # a memoised load must not leave the generators elsewhere than a first one does
+        # a cached load must leave the RNG in the state in which a first one does
         with quiet(), torch.random.fork_rng(devices=[]):
             yield
     except BadInput:
         raise
-    except Exception as error:  # these libraries raise almost anything for a file that is not what they expect
-        said = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
+    except Exception as error:  # these libraries raise almost anything for unexpected files
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".:")
         raise BadInput(
-            f"cannot load the {what} '{name}' ({said}): give a folder with config.json, "
+            f"cannot load the {what} '{name}' ({cause}): give a folder with config.json, "
             "model.safetensors and, for texts, tokenizer.json, or a name on the hub and a connection to it"
         ) from error
 
 
 def locate(name: str) -> tuple[str, Stamp]:
-    """The folder or the hub name, and what tells one state of the folder from the next."""
+    """Return the folder or hub name, and a stamp that changes with the files of the folder."""
     path = Path(name).expanduser()
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.is_file())
         return str(path.resolve()), tuple((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
-        raise BadInput(f"there is no folder '{name}': give a folder with config.json, or a name on the hub")
+        raise BadInput(f"folder '{name}' does not exist: give a folder with config.json, or a name on the hub")
     return name, ()
 
 
 def load_config(name: str, *, what: str) -> Any:
-    """The configuration alone."""
+    """Load the configuration only."""
     place, _ = locate(name)
     with loading(what, name):
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
     if "use_mask_token" in config.to_dict():
-        config.use_mask_token = False  # a parameter that nothing here would ever train
+        config.use_mask_token = False  # an unused parameter, which would never be trained
     return config
 
 
 def load_module(name: str, *, what: str) -> PreTrainedModel:
-    """A network of one's own with the pretrained weights, in float32."""
+    """Load a new copy of a network with its pretrained weights, in float32."""
     return copy.deepcopy(_module(*locate(name), name, what))
 
 
@@ -82,7 +91,7 @@ def load_module(name: str, *, what: str) -> PreTrainedModel:
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
     config = load_config(name, what=what)
     with loading(what, name):
-        module, told = AutoModel.from_pretrained(
+        module, info = AutoModel.from_pretrained(
             place,
             config=config,
             trust_remote_code=False,
@@ -90,27 +99,46 @@ def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
             output_loading_info=True,
             **_without_pooler(config),
         )
-    lacking = sorted(map(str, told["missing_keys"]))
-    if lacking:
-        raise BadInput(f"the weights of '{name}' lack {len(lacking)} tensors such as '{lacking[0]}'")
+    missing = sorted(map(str, info["missing_keys"]))
+    if missing:
+        raise BadInput(f"the weights of '{name}' lack {len(missing)} tensors such as '{missing[0]}'")
     return module.float()
 
 
 def module_from_config(config: Any) -> PreTrainedModel:
-    """The same shape with fresh weights."""
+    """Build a randomly initialised network."""
     with quiet():
         return AutoModel.from_config(config, trust_remote_code=False, **_without_pooler(config)).float()
 
 
 def _without_pooler(config: Any) -> dict[str, bool]:
-    """Where the class has it, leave out the pooling layer: it is unused and often has no trained weights."""
-    cls = MODEL_MAPPING[type(config)]
-    takes = inspect.signature(cls.__init__).parameters
-    return {"add_pooling_layer": False} if "add_pooling_layer" in takes else {}
+    """Keywords that leave out the pooling layer, which is unused and often has no trained weights."""
+    parameters = inspect.signature(MODEL_MAPPING[type(config)].__init__).parameters
+    return {"add_pooling_layer": False} if "add_pooling_layer" in parameters else {}
+
+
+def with_dropout(module: PreTrainedModel, share: Any) -> PreTrainedModel:
+    """Rebuild a network with another dropout rate for hidden states and attention, and the same weights.
+
+    It is rebuilt because some architectures omit a layer if the rate is 0. The configuration stores the rate, so a
+    saved folder builds the same network.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise BadInput(f"encoder.dropout must be at least 0 and below 1, got {share!r}")
+    config: Any = module.config
+    names = [name for name in DROPOUTS if isinstance(config.to_dict().get(name), int | float)]
+    if not names:
+        raise BadInput(f"{type(module).__name__} has no known dropout field: remove encoder.dropout")
+    for name in names:
+        setattr(config, name, float(share))
+    with torch.random.fork_rng(devices=[]):  # the initial weights are discarded and must not advance the RNG
+        rebuilt = module_from_config(config)
+    rebuilt.load_state_dict(module.state_dict())
+    return rebuilt
 
 
 def load_tokenizer(name: str, *, what: str) -> Any:
-    """A fast tokenizer of one's own; one without padding, as GPT-2's, pads with its end of text."""
+    """Load a new copy of a fast tokenizer; without a padding token, as in GPT-2, it pads with its end of text."""
     return copy.deepcopy(_tokenizer(*locate(name), name, what))
 
 
@@ -120,23 +148,23 @@ def _tokenizer(place: str, stamp: Stamp, name: str, what: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise BadInput(f"'{name}' has no fast tokenizer: save it with a tokenizer.json")
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up for a folder without vocabulary
-        raise BadInput(f"'{name}' has no vocabulary: put its tokenizer.json beside config.json")
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # a default for a folder without vocabulary
+        raise BadInput(f"'{name}' has no vocabulary: put its tokenizer.json next to config.json")
     if tokenizer.pad_token is None and tokenizer.eos_token is not None:
-        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so what it says is never seen
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token works
     return tokenizer
 
 
 def layer_stack(module: nn.Module) -> nn.ModuleList:
-    """The stack of transformer layers: the longest list of modules."""
-    found = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
-    if not found:
+    """Return the transformer layers: the longest list of modules."""
+    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+    if not lists:
         raise BadInput(f"{type(module).__name__} has no stack of layers: use tuning full or frozen")
-    return max(found, key=len)
+    return max(lists, key=len)
 
 
 def split_blocks(module: nn.Module) -> list[nn.Module]:
-    """What comes before the layers, each layer, and with the last one the norm after them."""
+    """Split a transformer into what precedes the layers, each layer, and with the last one the final norm."""
     layers = layer_stack(module)
     inside = {id(part) for part in layers.modules()}
     around = {id(part) for part in module.modules() if layers in part.modules()}
@@ -147,41 +175,41 @@ def split_blocks(module: nn.Module) -> list[nn.Module]:
             continue
         late = passed and "norm" in type(part).__name__.lower()
         (after if late else before).append(part)
-    parts = [before, *([layer] for layer in layers)]
-    parts[-1] = [*parts[-1], *after]
-    return [part[0] if len(part) == 1 else nn.ModuleList(part) for part in parts]
+    blocks = [before, *([layer] for layer in layers)]
+    blocks[-1] = [*blocks[-1], *after]
+    return [block[0] if len(block) == 1 else nn.ModuleList(block) for block in blocks]
 
 
-def check_text_encoder(encoder: Any, states: Callable[[Tokens], Tensor], most: int) -> None:
-    """A text goes in and features come out; else one sentence that says why not."""
+def check_text_encoder(encoder: Any, states: Callable[[Tokens], Tensor], longest: int) -> None:
+    """Raise an error unless a text can be encoded to token states."""
     name, words = encoder.settings["name"], encoder.module.get_input_embeddings().num_embeddings
     if len(encoder.tokenizer) > words:
         counts = f"{len(encoder.tokenizer)} words, but the network only {words}"
-        raise BadInput(f"the tokenizer of '{name}' knows {counts}: they do not belong together")
+        raise BadInput(f"the tokenizer of '{name}' has {counts}: they do not belong together")
     least = encoder.tokenizer.num_special_tokens_to_add(pair=True) + 2
     trial: Any = f"a {encoder.tokenizer.mask_token or 'b'}"
     if encoder.template is not None:
         least, trial = encoder.template.fixed + encoder.template.texts, ("a", "b")[: encoder.template.texts]
-    if not least <= encoder.length <= most:
-        raise BadInput(f"length {encoder.length} does not suit '{name}': choose from {least} to {most} tokens")
+    if not least <= encoder.length <= longest:
+        raise BadInput(f"encoder.length {encoder.length} does not fit '{name}': choose {least} to {longest} tokens")
     try:
         with torch.no_grad():
-            found = states(encoder.eval().prepare([trial]).take(torch.tensor([0])))
+            output = states(encoder.eval().prepare([trial]).take(torch.tensor([0])))
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise BadInput(f"'{name}' is not a text encoder: {type(encoder.module).__name__} fails") from error
-    if found.dim() != 3 or found.shape[-1] != encoder.width:
-        raise BadInput(f"'{name}' is not a text encoder: it gives no state per token")
+    if output.dim() != 3 or output.shape[-1] != encoder.width:
+        raise BadInput(f"'{name}' is not a text encoder: it returns no state per token")
     encoder.train()
 
 
 def max_positions(module: Any, tokenizer: Any) -> int:
-    """The most tokens the network has positions for."""
-    most = min(tokenizer.model_max_length, 1 << 20)
-    told = getattr(module.config, "max_position_embeddings", None)  # GPT-2's n_positions goes by this name too
-    if told is not None and told > 0:  # some say -1 where there is no limit
-        most = min(most, int(told))
+    """Return the maximum number of tokens that the network has positions for."""
+    longest = min(tokenizer.model_max_length, 1 << 20)
+    limit = getattr(module.config, "max_position_embeddings", None)  # also an alias of GPT-2's n_positions
+    if limit is not None and limit > 0:  # some networks have -1 for no limit
+        longest = min(longest, int(limit))
     for name, part in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding):
             skipped = 0 if part.padding_idx is None else part.padding_idx + 1
-            most = min(most, part.num_embeddings - skipped)
-    return most
+            longest = min(longest, part.num_embeddings - skipped)
+    return longest

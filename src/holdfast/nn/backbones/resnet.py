@@ -1,11 +1,12 @@
-"""ResNet-18, 50 and 101 (He et al., 2016), with the parameter names that checkpoints of them usually have.
+"""ResNet-18, 50 and 101 (He et al., 2016), with the parameter names of torchvision checkpoints.
 
-b batch, s pixels a side
+Shapes: b batch, s pixels per side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,18 +17,16 @@ from torch.nn import functional as F
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
-from holdfast.core.store import TensorStore
-from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.small import IMAGENET, Normalise, checked_side, image_preparation, image_store
+from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, check_side
 
-SIZES = {"small": 32, "large": 224}  # stem -> pixels a side where none are asked for
+SIZES = {"small": 32, "large": 224}  # stem -> default pixels per side
 STATISTICS = ("batch", "frozen", "auto")
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a way around them."""
+    """Two 3x3 convolutions and a shortcut."""
 
-    times: ClassVar[int] = 1  # outputs in widths
+    times: ClassVar[int] = 1  # output channels in units of the width
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +47,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two of 1x1 that narrow and widen, and a way around them; the 3x3 one has the stride."""
+    """1x1, 3x3 (with the stride) and 1x1 convolutions, and a shortcut."""
 
     times: ClassVar[int] = 4
 
@@ -78,7 +77,7 @@ LAYOUTS: dict[int, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]] 
     18: (BasicBlock, (2, 2, 2, 2)),
     50: (Bottleneck, (3, 4, 6, 3)),
     101: (Bottleneck, (3, 4, 23, 3)),
-}  # depth -> blocks of each stage
+}  # depth -> block and number of blocks per stage
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -87,37 +86,45 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
-class ResNet(Backbone):
-    """A ResNet to its 512 or 2,048 pooled features; the small stem keeps the resolution of 32-pixel images.
+@dataclass(frozen=True, kw_only=True)
+class ResNetSettings:
+    """Settings of the network.
 
-    With `statistics` frozen, batch norms keep the means and variances that they have, and learn scales and shifts
-    alone, as DomainBed tunes pretrained ones.
+    The small stem keeps the resolution of 32-pixel images. With `statistics=frozen` batch norms keep their means and
+    variances and train only scales and shifts, as DomainBed tunes pretrained networks; `auto` is frozen if `weights`
+    are loaded, else batch.
     """
 
-    takes: ClassVar[str] = "image"
+    depth: int = 18
+    stem: str = "small"
+    size: int | None = None  # default: 32 for the small stem, 224 for the large one
+    zero_init: bool = False
+    statistics: str = "batch"
 
-    def __init__(
-        self,
-        *,
-        depth: int = 18,
-        stem: str = "small",
-        size: int | None = None,
-        zero_init: bool = False,
-        statistics: str = "batch",
-    ) -> None:
+    def __post_init__(self) -> None:
+        if self.depth not in LAYOUTS:
+            raise unknown("depth of a ResNet", str(self.depth), map(str, LAYOUTS))
+        if self.stem not in SIZES:
+            raise unknown("stem", self.stem, SIZES)
+        if self.statistics not in STATISTICS:
+            raise unknown("statistics", self.statistics, STATISTICS)
+
+
+class ResNet(ImageBackbone):
+    """ResNet without its classifier; its features are the 512 or 2,048 channels averaged over all pixels."""
+
+    Settings = ResNetSettings
+
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        if depth not in LAYOUTS:
-            raise unknown("depth of a ResNet", str(depth), map(str, LAYOUTS))
-        if stem not in SIZES:
-            raise unknown("stem", stem, SIZES)
-        if statistics not in STATISTICS[:2]:
-            raise unknown("statistics", statistics, STATISTICS)
-        block, counts = LAYOUTS[depth]
-        self.width, self.size = 512 * block.times, checked_side(SIZES[stem] if size is None else size)
-        self.settings = {"depth": depth, "stem": stem, "size": self.size, "zero_init": zero_init}
-        self.settings["statistics"] = statistics
+        options = self.Settings(**settings)
+        block, counts = LAYOUTS[options.depth]
+        size = check_side(SIZES[options.stem] if options.size is None else options.size)
+        statistics = "batch" if options.statistics == "auto" else options.statistics
+        self.width, self.size = 512 * block.times, size
+        self.settings = asdict(replace(options, size=size, statistics=statistics))
         self.normalise = Normalise(*IMAGENET)
-        if stem == "small":
+        if options.stem == "small":
             self.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         else:
             self.conv1 = nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)
@@ -132,35 +139,19 @@ class ResNet(Backbone):
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(part, BasicBlock | Bottleneck) and zero_init:
+            elif isinstance(part, BasicBlock | Bottleneck) and options.zero_init:
                 nn.init.zeros_(part.last_norm.weight)
         self.train()
 
     @classmethod
-    def build(
-        cls,
-        training: Callable[[], Any],
-        *,
-        depth: int = 18,
-        stem: str = "small",
-        size: int | None = None,
-        zero_init: bool = False,
-        statistics: str = "batch",
-        weights: str | None = None,
-    ) -> Self:
-        """Make one; `weights` is a safetensors file with the usual names, its classifier is left out.
-
-        With `statistics=auto` those of a file are frozen, since fresh ones are of no images at all.
-        """
-        if statistics == "auto":
-            statistics = "batch" if weights is None else "frozen"
-        made = cls(depth=depth, stem=stem, size=size, zero_init=zero_init, statistics=statistics)
+    def build(cls, training: Callable[[], Any], *, weights: str | None = None, **settings: Any) -> Self:
+        """Build the network; `weights` is a safetensors file with the usual names, whose classifier is ignored."""
+        if settings.get("statistics") == "auto" and weights is not None:
+            settings["statistics"] = "frozen"
+        network = cls(**settings)
         if weights is not None:
-            _load(made, Path(weights).expanduser())
-        return made
-
-    def prepare(self, examples: Any) -> TensorStore:
-        return image_store(examples, self.settings["size"])
+            _load(network, Path(weights).expanduser())
+        return network
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Tensor)
@@ -182,22 +173,19 @@ class ResNet(Backbone):
         stem = nn.ModuleList([self.conv1, self.bn1])
         return [stem, self.layer1, self.layer2, self.layer3, self.layer4]
 
-    def preparation_key(self) -> str:
-        return image_preparation(self.settings["size"])
-
 
 def _load(network: ResNet, path: Path) -> None:
     try:
-        found = load_file(path)
+        weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise BadInput(f"cannot read ResNet weights from {path} as safetensors: {error}") from error
-    wanted = network.state_dict()
-    lacking = [name for name in wanted if name not in found and not name.endswith("num_batches_tracked")]
-    if lacking:
+    state = network.state_dict()
+    missing = [name for name in state if name not in weights and not name.endswith("num_batches_tracked")]
+    if missing:
         depth = network.settings["depth"]
-        raise BadInput(f"{path} is no ResNet-{depth}: it lacks {len(lacking)} tensors such as '{lacking[0]}'")
-    for name, tensor in wanted.items():
-        if name in found and found[name].shape != tensor.shape:
-            shapes = f"{tuple(found[name].shape)}, not {tuple(tensor.shape)}"
-            raise BadInput(f"'{name}' in {path} has shape {shapes}: it may be for the other stem (small, large)")
-    network.load_state_dict({name: found.get(name, tensor) for name, tensor in wanted.items()})
+        raise BadInput(f"{path} is not a ResNet-{depth}: it lacks {len(missing)} tensors such as '{missing[0]}'")
+    for name, tensor in state.items():
+        if name in weights and weights[name].shape != tensor.shape:
+            shapes = f"{tuple(weights[name].shape)}, expected {tuple(tensor.shape)}"
+            raise BadInput(f"'{name}' in {path} has shape {shapes}: try the other encoder.stem (small, large)")
+    network.load_state_dict({name: weights.get(name, tensor) for name, tensor in state.items()})

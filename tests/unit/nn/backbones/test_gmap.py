@@ -201,9 +201,9 @@ def test_weights_are_interpolated(folders):
         assert made.companion is None
         for name, value in made.module.state_dict().items():
             assert_close(value, (1 - share) * one[name] + share * other[name])
-    with pytest.raises(BadInput, match="is from 0 to 1, not 2"):
+    with pytest.raises(BadInput, match=r"encoder\.mix .* got 2"):
         build(folders, mix=2)
-    with pytest.raises(BadInput, match="two networks of one shape"):
+    with pytest.raises(BadInput, match=r"encoder\.mix .*token_type_embeddings"):
         build(folders, mix=0.5, general=folders["roberta"])
 
 
@@ -213,7 +213,7 @@ def test_none_is_the_plain_encoder(folders):
 
 
 def test_two_tokenizers_are_refused(folders):
-    with pytest.raises(BadInput, match="cut texts into different tokens"):
+    with pytest.raises(BadInput, match="different tokenizers"):
         build(folders, general=folders["bytes"])
 
 
@@ -224,7 +224,7 @@ def test_wrong_settings_are_told(folders):
         build(folders, layers=[12])
     with pytest.raises(BadInput, match="unknown attention"):
         build(folders, attention="self")
-    with pytest.raises(BadInput, match="choose from 5 to 64 tokens"):
+    with pytest.raises(BadInput, match="5 to 64"):
         build(folders, general=folders["roberta"], length=66)  # the general model has fewer positions
 
 

@@ -106,7 +106,7 @@ def test_a_folder_holds_them(memory, folders, tmp_path):
 def test_what_means_nothing_is_refused(folders):
     with pytest.raises(BadInput, match="unknown memory 'mine'"):
         build(folders, memory="mine")
-    with pytest.raises(BadInput, match="strategy beside has none that read"):
+    with pytest.raises(BadInput, match="strategy=beside"):
         build(folders, memory="other", strategy="beside")
 
 

@@ -140,8 +140,8 @@ def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(
     [
         ({"kind": "gat"}, "unknown kind of graph layer 'gat'"),
         ({"pooling": "min"}, "unknown pooling 'min'"),
-        ({"layers": 0}, "not 0 of 300"),
-        ({"hidden": 0}, "not 5 of 0"),
+        ({"layers": 0}, "layers .* got 0"),
+        ({"hidden": 0}, "hidden .* 0"),
     ],
 )
 def test_options_that_are_not(options, said):
@@ -154,12 +154,12 @@ def test_graphs_that_do_not_fit():
     network = GraphNetwork(form=form, kind="gcn", layers=1, hidden=4)
     owner = good.owner
     wrong = {
-        "of one graph, not a Graphs of 2": inputs.cat([good, good]),
-        "of one graph, not Tensor": good.nodes,
+        "Graphs of 2": inputs.cat([good, good]),
+        "got Tensor": good.nodes,
         r"nodes of shape \(3, 4\)": Graphs(good.nodes[:, :4], good.edges, owner, 1, good.weights),
         r"nodes of shape \(0, 5\)": Graphs(good.nodes[:0], good.edges[:, :0], owner[:0], 1, good.weights[:0]),
-        "edges must be whole numbers": Graphs(good.nodes, good.edges.float(), owner, 1, good.weights),
-        "names node 7": Graphs(good.nodes, good.edges.clone().fill_(7), owner, 1, good.weights),
+        "edges must be integers": Graphs(good.nodes, good.edges.float(), owner, 1, good.weights),
+        "nodes 7": Graphs(good.nodes, good.edges.clone().fill_(7), owner, 1, good.weights),
         "edge features of shape none": Graphs(good.nodes, good.edges, owner, 1),
         "weights of 0 or more": Graphs(good.nodes, good.edges, owner, 1, -1 - good.weights),
     }
@@ -178,7 +178,7 @@ def test_a_batch_too_small_to_train_on_says_so(virtual, rows):
     network, graphs = made("gin", virtual, 0, "mean")
     x = network.prepare(graphs).take(torch.tensor(rows))
     assert network(x).shape == (1, 4)
-    with pytest.raises(BadInput, match="more examples a batch"):
+    with pytest.raises(BadInput, match="batch"):
         network.train()(x)
 
 

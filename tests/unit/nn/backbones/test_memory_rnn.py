@@ -86,8 +86,8 @@ def test_words_lengths_and_kinds_of_examples():
 
 def test_parity_normalises_cuts_and_ends_as_the_released_code():
     encoder = net(parity=True, length=4)
-    assert encoder.words_of("Room 12 was... Fine, really fine!") == ["room", "was", "<elp>", "fine", "<eos>"]
-    assert encoder.words_of("42") == ["<eos>"]
+    assert encoder.split("Room 12 was... Fine, really fine!") == ["room", "was", "<elp>", "fine", "<eos>"]
+    assert encoder.split("42") == ["<eos>"]
     assert "3.5" not in encoder.table.index
     found = encoder.prepare(["Bad, zebra"]).take(torch.tensor([0]))
     assert found.ids.tolist() == [[encoder.table.index["bad"], UNKNOWN, encoder.table.index["<eos>"]]]
@@ -112,7 +112,7 @@ def test_word_vectors(kind, tmp_path):
     assert len(new) == 1
     assert float(new.detach().abs().max()) < 0.5
     assert rows[index["good"]].tolist() == list(range(6))
-    with pytest.raises(BadInput, match=r"numbers a word|must be strings"):
+    with pytest.raises(BadInput, match=r"numbers per word|must be strings"):
         net(vectors=str(path), embedding=5)
 
 

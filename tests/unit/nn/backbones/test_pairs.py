@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.text import PairLayer, apart, lay
+from holdfast.nn.backbones.memory_rnn import PairLayer, split_pairs, token_store
 
 
 def ids(text: str) -> list[int]:
@@ -17,21 +17,21 @@ def ids(text: str) -> list[int]:
 
 def test_laid_and_taken_apart():
     pairs = [("ab", "cde"), ("f", "g"), ("hijk", "l")]
-    x = lay(pairs, ids, pairs=True).take(torch.arange(3))
+    x = token_store(pairs, ids, pairs=True).take(torch.arange(3))
     assert isinstance(x, Tokens)
-    words, lengths = apart(x)
+    words, lengths = split_pairs(x)
     assert lengths.tolist() == [2, 1, 4, 3, 1, 1]
     found = ["".join(map(chr, row[:length])) for row, length in zip(words.tolist(), lengths.tolist(), strict=True)]
     assert found == ["ab", "f", "hijk", "cde", "g", "l"]
-    single = lay(["ab", "c"], ids, pairs=False).take(torch.arange(2))
+    single = token_store(["ab", "c"], ids, pairs=False).take(torch.arange(2))
     assert (single.types, single.mask.tolist()) == (None, [[True, True], [True, False]])
 
 
 def test_one_kind_of_examples():
     with pytest.raises(BadInput, match="built for single texts"):
-        lay(["a", ("a", "b")], ids, pairs=False)
+        token_store(["a", ("a", "b")], ids, pairs=False)
     with pytest.raises(BadInput, match="built for pairs"):
-        lay([("a", "b"), "a"], ids, pairs=True)
+        token_store([("a", "b"), "a"], ids, pairs=True)
 
 
 def test_a_wider_layer_does_what_it_did_where_new_entries_are_zero():

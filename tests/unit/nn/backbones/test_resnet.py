@@ -71,7 +71,7 @@ def test_weights_from_a_file(tmp_path) -> None:
     save_file({**source.state_dict(), "fc.weight": torch.zeros(10, 512)}, path)
     net = ResNet.build(nothing, size=16, weights=str(path))
     assert torch.equal(net.eval()(IMAGES), source.eval()(IMAGES))
-    with pytest.raises(BadInput, match="other stem"):
+    with pytest.raises(BadInput, match=r"encoder\.stem"):
         ResNet.build(nothing, stem="large", weights=str(path))
     with pytest.raises(BadInput, match="cannot read"):
         ResNet.build(nothing, size=16, weights=str(tmp_path / "none.safetensors"))
@@ -127,7 +127,7 @@ def test_statistics_of_a_file_are_frozen_and_scales_still_learn(tmp_path) -> Non
     assert net.layer1[0].bn3.weight.grad.abs().sum() > 0
     again = ResNet.load(tmp_path, json.loads(json.dumps(net.save(tmp_path))))
     assert again.settings["statistics"] == "frozen"
-    with torch.device("meta"), pytest.raises(BadInput, match="no ResNet-101"):
+    with torch.device("meta"), pytest.raises(BadInput, match="ResNet-101"):
         catalog.build("encoders", "resnet101", nothing, options={"size": 32, "weights": str(path)})
 
 

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.small import CNN, IMAGENET, MLP, Features, Normalise, PixelMLP, image_store
+from holdfast.nn.backbones.small import CNN, IMAGENET, MLP, Features, Normalise, PixelMLP
 
 VECTORS = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
 IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
@@ -77,7 +77,7 @@ def test_bad_vectors() -> None:
         MLP.build(lambda: VECTORS, hidden=())
     with pytest.raises(BadInput, match="built for 5"):
         Features.build(lambda: VECTORS).prepare(torch.zeros(2, 4))
-    with pytest.raises(BadInput, match="table"):
+    with pytest.raises(BadInput, match=r"\(3,\)"):
         Features.build(lambda: torch.zeros(3))
 
 
@@ -91,14 +91,14 @@ def test_pixels_as_bytes_or_floats() -> None:
 
 def test_bad_images() -> None:
     with pytest.raises(BadInput, match=r"\(n, 3, 8, 8\)"):
-        image_store(IMAGES, 8)
+        CNN(size=8).prepare(IMAGES)
     with pytest.raises(BadInput, match=r"\[0, 1\]"):
-        image_store(IMAGES.float(), 16)
+        CNN(size=16).prepare(IMAGES.float())
     with pytest.raises(BadInput, match=r"\[0, 1\]"):
-        image_store(torch.full((1, 3, 16, 16), float("nan")), 16)
+        CNN(size=16).prepare(torch.full((1, 3, 16, 16), float("nan")))
     with pytest.raises(BadInput, match="uint8"):
-        image_store(IMAGES.long(), 16)
-    assert len(image_store(IMAGES[:0], 16)) == 0
+        CNN(size=16).prepare(IMAGES.long())
+    assert len(CNN(size=16).prepare(IMAGES[:0])) == 0
 
 
 def test_pixels_in_a_row_by_hand() -> None:
@@ -117,5 +117,5 @@ def test_pixels_in_a_row_by_hand() -> None:
 @pytest.mark.parametrize("size", [0, -4, 100_000])
 @pytest.mark.parametrize("encoder", ["cnn", "pixel-mlp", "resnet18"])
 def test_a_side_of_an_image_that_cannot_be_meant_is_told(encoder, size):
-    with pytest.raises(BadInput, match=f"encoder.size is the pixels of a side, from 1 to 4,096, not {size:,}"):
+    with pytest.raises(BadInput, match=f"encoder.size .* 4,096 .* got {size:,}"):
         catalog.build("encoders", encoder, list, options={"size": size})

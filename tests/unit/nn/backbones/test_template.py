@@ -138,13 +138,13 @@ def test_the_preset_of_soft_tokens_has_eight(folders):
         ("{mask} {mask} {text}", "must have one"),
         ("{mask} {text} {text}", "must have one"),
         ("It was {mask}", "must have one"),
-        ("{mask} {txt}", r"has \{txt\}, but only"),
-        ("{mask} {text} {", "brace without its partner"),
+        ("{mask} {txt}", r"\{txt\}"),
+        ("{mask} {text} {", "unmatched brace"),
         ("{text}{soft:a} {mask}", "needs a space"),
-        ("{text} {soft:} {mask}", r"has \{soft:\}"),
+        ("{text} {soft:} {mask}", r"\{soft:\}"),
         ("[MASK] {text} {mask}", "as a word"),
         ("sentiment", "unknown template"),
-        (["{text} ? {mask}", " {text2}"], "a template is a text"),
+        (["{text} ? {mask}", " {text2}"], "encoder.template"),
     ],
 )
 def test_bad_templates(folders, template, said):
@@ -153,13 +153,13 @@ def test_bad_templates(folders, template, said):
 
 
 def test_texts_and_pairs_are_not_mixed_up_and_the_length_must_do(folders):
-    with pytest.raises(BadInput, match="is for single texts but the data holds pairs"):
+    with pytest.raises(BadInput, match=r"single texts .* pairs"):
         build(folders["pieces"], "sentiment-0").prepare([("a", "b")])
-    with pytest.raises(BadInput, match="is for pairs but the data holds single texts"):
+    with pytest.raises(BadInput, match=r"pairs .* single texts"):
         build(folders["pieces"], "nli").prepare(["a"])
     encoder = build(folders["pieces"], "{text} {mask}", length=4)
     assert [len(r) for r in rows(encoder, ["good " * 9])] == [4]
-    with pytest.raises(BadInput, match="choose from 4 to 66 tokens"):
+    with pytest.raises(BadInput, match="4 to 66"):
         build(folders["pieces"], "{text} {mask}", length=3)
     tokenizer = encoder.tokenizer
     assert Template("{text} {mask}", tokenizer, vocabulary=9).fixed == 3

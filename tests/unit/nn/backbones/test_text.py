@@ -172,7 +172,7 @@ def test_half_precision_weights_are_read_as_float32(tmp_path) -> None:
 
 
 def test_bad_folders(folders, tmp_path) -> None:
-    with pytest.raises(BadInput, match="there is no folder"):
+    with pytest.raises(BadInput, match=r"folder .* does not exist"):
         build(tmp_path / "none")
     with pytest.raises(BadInput, match="cannot load the text encoder"):
         build(tmp_path)
@@ -211,7 +211,7 @@ def test_no_network_is_one_sentence(monkeypatch) -> None:
 
 def test_bad_options(folders) -> None:
     for length in (4, 67):
-        with pytest.raises(BadInput, match="from 5 to 66 tokens"):
+        with pytest.raises(BadInput, match="5 to 66"):
             build(folders["bert"], length=length)
     with pytest.raises(BadInput, match="to 64 tokens"):
         build(folders["roberta"], length=66)

@@ -88,7 +88,7 @@ def test_colours(folders, tmp_path) -> None:
     assert (given.settings["mean"], given.settings["std"]) == ([0.48, 0.45, 0.4], [0.28, 0.27, 0.28])
     assert VisionTransformer.build(nothing, name=str(folder), std=[0.2, 0.2, 0.2]).settings["mean"] == list(HALF[0])
     (folder / "preprocessor_config.json").write_text("{")
-    with pytest.raises(BadInput, match="not JSON"):
+    with pytest.raises(BadInput, match="valid JSON"):
         colours(folder)
 
 
@@ -111,9 +111,7 @@ def test_preset_defaults_and_patches() -> None:
     net = VisionTransformer.build(nothing, name="vit-tiny", size=16, patch=4)
     assert net.patches == 16
     for setting, wrong in (("size", 0), ("patch", 0), ("size", 100_000)):
-        with pytest.raises(
-            BadInput, match=f"encoder.{setting} is the pixels of a side, from 1 to 4,096, not {wrong:,}"
-        ):
+        with pytest.raises(BadInput, match=rf"encoder\.{setting} .* got {wrong:,}"):
             VisionTransformer.build(list, name="vit-tiny", **{setting: wrong})
     with pytest.raises(BadInput, match="multiple of its patch size"):
         VisionTransformer.build(nothing, name="vit-tiny", size=20)
@@ -141,9 +139,9 @@ def test_bad_input(folders, tmp_path) -> None:
 
     with pytest.raises(BadInput, match="not a vision transformer"):
         build(folders["bert"])
-    with pytest.raises(BadInput, match=r"no folder .* presets with fresh weights: vit-tiny"):
+    with pytest.raises(BadInput, match=r"folder .* vit-tiny"):
         build(tmp_path / "none")
-    with pytest.raises(BadInput, match="leave patch out"):
+    with pytest.raises(BadInput, match=r"encoder\.patch"):
         build(folders["vit"], patch=8)
     with pytest.raises(BadInput, match="multiple of its patch size 4"):
         build(folders["vit"], size=18)

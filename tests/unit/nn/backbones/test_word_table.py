@@ -41,7 +41,7 @@ def test_growth_keeps_what_was_there():
     assert torch.equal(found[0], torch.stack([new[0], later[0], first[3]]))
     found.sum().backward()
     assert [p.grad.sum(1).nonzero().flatten().tolist() for p in (first, new, later)] == [[3], [0], [0]]
-    made.put({"e": np.ones(4, dtype=np.float32), "b": np.full(4, 2, dtype=np.float32)})
+    made.set_vectors({"e": np.ones(4, dtype=np.float32), "b": np.full(4, 2, dtype=np.float32)})
     assert made(torch.tensor([7, 4])).tolist() == [[1] * 4, [2] * 4]
 
 

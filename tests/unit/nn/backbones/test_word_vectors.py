@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.words import read_vectors
+from holdfast.nn.backbones.word_vectors import read_vectors
 
 VECTORS = {"good": [1.0, 2.0], "bad": [-1.5, 0.25], "东": [0.0, 3.0]}
 
@@ -40,10 +40,10 @@ def test_a_file_that_changed_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("good 1 2 3\nbad 1 2 3\n", "holds 3 numbers a word"),
-        ("good 1 2\nbad 1\n", "line 2: a word and 2 numbers"),
+        ("good 1 2 3\nbad 1 2 3\n", "3 numbers per word"),
+        ("good 1 2\nbad 1\n", "line 2: .* 2 numbers"),
         ("good 1 x\n", "line 1: the vector of 'good'"),
-        ("good 1 nan\n", "not finite"),
+        ("good 1 nan\n", "NaN"),
     ],
 )
 def test_broken_lines(text, said, tmp_path):
@@ -56,18 +56,18 @@ def test_broken_arrays(tmp_path):
     path = tmp_path / "vectors.npz"
     words, vectors = np.array(["good", "bad"]), np.ones((2, 2))
     for arrays, said in [
-        ({"names": words, "vectors": vectors}, "no .npz of arrays"),
+        ({"names": words, "vectors": vectors}, "not an .npz"),
         ({"words": words, "vectors": np.ones((2, 3))}, "must be strings"),
         ({"words": words[:1], "vectors": vectors}, "must be strings"),
         ({"words": np.array([1, 2]), "vectors": vectors}, "must be strings"),
         ({"words": words, "vectors": np.array([["a", "b"], ["c", "d"]])}, "must be numbers"),
-        ({"words": words, "vectors": np.array([[np.inf, 0], [0, 0]])}, "not finite"),
+        ({"words": words, "vectors": np.array([[np.inf, 0], [0, 0]])}, "NaN"),
     ]:
         np.savez(path, **arrays)
         with pytest.raises(BadInput, match=said):
             read_vectors(path, ["good"], 2)
     path.write_bytes(b"PK no zip")
-    with pytest.raises(BadInput, match=r"no \.npz of arrays"):
+    with pytest.raises(BadInput, match=r"not an \.npz"):
         read_vectors(path, ["good"], 2)
     with pytest.raises(BadInput, match="no file"):
         read_vectors(tmp_path / "nowhere.txt", ["good"], 2)
@@ -76,5 +76,5 @@ def test_broken_arrays(tmp_path):
 def test_objects_are_not_unpickled(tmp_path):
     path = tmp_path / "vectors.npz"
     np.savez(path, words=np.array(["good", None], dtype=object), vectors=np.ones((2, 2)))
-    with pytest.raises(BadInput, match=r"no \.npz of arrays"):
+    with pytest.raises(BadInput, match=r"not an \.npz"):
         read_vectors(path, ["good"], 2)

@@ -97,5 +97,5 @@ def test_backbone_without_layers_raises(backbone):
 
 
 def test_cached_features_raise():
-    with pytest.raises(BadInput, match=r"kept features of a frozen encoder, have no layers .*--tune full"):
+    with pytest.raises(BadInput, match=r"no stack of layers .*--tune full"):
         append_layer(Features(inputs=4))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones import words as word_vectors
-from holdfast.nn.backbones.companion import load_likeness
+from holdfast.nn.backbones import word_vectors
+from holdfast.nn.backbones.word_vectors import load_similarity
 
 
 def test_it_is_the_cosine_of_mean_vectors(tmp_path):
@@ -16,7 +16,7 @@ def test_it_is_the_cosine_of_mean_vectors(tmp_path):
     np.savez(tmp_path / "v.npz", words=np.array([*vectors]), vectors=np.stack([*vectors.values()]))
     (tmp_path / "v.txt").write_text("".join(f"{w} {' '.join(map(str, v))}\n" for w, v in vectors.items()))
     for name in ("v.npz", "v.txt"):
-        like = load_likeness(tmp_path / name)
+        like = load_similarity(tmp_path / name)
         texts = [(["a", "b", "a"], ["c"]), (["a", "zebra"], ["a"]), (["zebra"], ["a"]), ([], ["a"])]
         found = like.cosines(*([like.ids(pair[i]) for pair in texts] for i in (0, 1)))
         mean = (2 * vectors["a"] + vectors["b"]) / 3
@@ -25,19 +25,19 @@ def test_it_is_the_cosine_of_mean_vectors(tmp_path):
 
 
 def test_only_the_first_words_of_a_large_file_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(word_vectors, "MOST", 2)
+    monkeypatch.setattr(word_vectors, "MAX_WORDS", 2)
     (tmp_path / "v.txt").write_text("a 1 2\nb 2 1\nc 0 1\n")
     np.savez(tmp_path / "v.npz", words=np.array(["a", "b", "c"]), vectors=np.ones((3, 2)))
     for name in ("v.txt", "v.npz"):
-        assert list(load_likeness(tmp_path / name).index) == ["a", "b"]
+        assert list(load_similarity(tmp_path / name).index) == ["a", "b"]
 
 
 def test_bad_files(tmp_path):
     with pytest.raises(BadInput, match="no file of word vectors"):
-        load_likeness(tmp_path / "nothing.txt")
+        load_similarity(tmp_path / "nothing.txt")
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(BadInput, match="no word vectors"):
-        load_likeness(tmp_path / "empty.txt")
+        load_similarity(tmp_path / "empty.txt")
     np.savez(tmp_path / "flat.npz", words=np.array(["a"]), vectors=np.ones(2))
     with pytest.raises(BadInput, match="numbers \\(n, d\\)"):
-        load_likeness(tmp_path / "flat.npz")
+        load_similarity(tmp_path / "flat.npz")

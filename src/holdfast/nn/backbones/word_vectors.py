@@ -1,0 +1,133 @@
+"""Files of pretrained word vectors, and the similarity of texts by their mean vectors.
+
+Shapes: b batch, n words, d width.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+
+MAX_WORDS = 400_000  # limit when all words are read; such files are sorted by frequency
+
+
+def read_vectors(path: str | Path, words: Iterable[str] | None, width: int | None) -> dict[str, np.ndarray]:
+    """Return the float32 vectors (d,) of the words that the file contains; of duplicates, the first.
+
+    Without `words`, the first 400,000 of the file; without `width`, the width of the file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"no file of word vectors at {path}")
+    stamp = path.stat()
+    return dict(_read(path, stamp.st_mtime_ns, stamp.st_size, None if words is None else frozenset(words), width))
+
+
+@lru_cache(maxsize=2)  # a run builds its encoder twice, and a large file takes a minute
+def _read(
+    path: Path, modified: int, size: int, words: frozenset[str] | None, width: int | None
+) -> dict[str, np.ndarray]:
+    read = _from_npz if path.suffix.lower() == ".npz" else _from_lines
+    vectors = read(path, words, width)
+    for word, vector in vectors.items():
+        if not np.isfinite(vector).all():
+            raise BadInput(f"{path}: the vector of '{word}' contains NaN or inf")
+    return vectors
+
+
+def _from_lines(path: Path, words: frozenset[str] | None, width: int | None) -> dict[str, np.ndarray]:
+    vectors: dict[str, np.ndarray] = {}
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            fields = line.split()
+            if number == 1 and len(fields) == 2 and all(field.isdigit() for field in fields):
+                continue  # word2vec header: number of words and width
+            if not fields:
+                continue
+            width = len(fields) - 1 if width is None else width
+            if len(fields) <= width:
+                raise BadInput(
+                    f"{path}, line {number}: expected a word and {width} numbers, got {len(fields) - 1}; "
+                    "set encoder.embedding to the width of the vectors"
+                )
+            if len(fields) > width + 1:
+                if number == 1:
+                    raise BadInput(f"{path} has {len(fields) - 1} numbers per word: set encoder.embedding to that")
+                continue  # a word with a space in it, which no text has
+            word = fields[0].decode("utf-8", errors="replace")
+            if (words is None or word in words) and word not in vectors:
+                try:
+                    vectors[word] = np.array(fields[1:], dtype=np.float32)
+                except ValueError as error:
+                    raise BadInput(f"{path}, line {number}: the vector of '{word}' contains text") from error
+                if words is None and len(vectors) == MAX_WORDS:
+                    break
+    return vectors
+
+
+def _from_npz(path: Path, words: frozenset[str] | None, width: int | None) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            names, rows = file["words"], file["vectors"]
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise BadInput(f"{path} is not an .npz with arrays 'words' (n,) and 'vectors' (n, {width or 'd'})") from error
+    wide = width if width is not None else rows.shape[-1] if rows.ndim == 2 else 0
+    if names.ndim != 1 or names.dtype.kind != "U" or rows.shape != (len(names), wide):
+        shapes = f"{names.dtype} {names.shape} and {rows.dtype} {rows.shape}"
+        raise BadInput(f"{path}: 'words' must be strings (n,) and 'vectors' numbers (n, {width or 'd'}), got {shapes}")
+    if rows.dtype.kind not in "fiu":
+        raise BadInput(f"{path}: 'vectors' must be numbers, got {rows.dtype}")
+    vectors: dict[str, np.ndarray] = {}
+    for row, word in enumerate(names.tolist() if words is not None else names[:MAX_WORDS].tolist()):
+        if (words is None or word in words) and word not in vectors:
+            vectors[word] = rows[row].astype(np.float32)
+    return vectors
+
+
+class TextSimilarity:
+    """Cosine of mean word vectors; words without a vector are ignored, texts without any have similarity 0."""
+
+    def __init__(self, vectors: dict[str, np.ndarray], name: str) -> None:
+        self.name = name  # identifies the file
+        self.index = {word: i for i, word in enumerate(vectors)}
+        self.rows = np.stack(list(vectors.values())).astype(np.float32)  # (n, d)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # immutable, so copies of a network share it
+
+    def ids(self, words: Sequence[str]) -> list[int]:
+        """Return the ids of the words that have a vector."""
+        return [self.index[word] for word in words if word in self.index]
+
+    def cosines(self, first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> np.ndarray:
+        """(b,) similarity of texts given as word ids."""
+        a, b = (np.stack([self._mean(text) for text in texts]) for texts in (first, second))
+        sizes = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        return np.where(sizes > 0, (a * b).sum(1) / np.where(sizes > 0, sizes, 1.0), 0.0)
+
+    def _mean(self, text: Sequence[int]) -> np.ndarray:
+        return self.rows[list(text)].mean(0) if len(text) else np.zeros(self.rows.shape[1], dtype=np.float32)
+
+
+def load_similarity(path: str | Path) -> TextSimilarity:
+    """Build a similarity from a file of word vectors of any width."""
+    path = Path(path)
+    if not path.is_file():
+        raise BadInput(f"no file of word vectors at {path}")
+    stamp = path.stat()
+    return _similarity(path, f"{path.name}/{stamp.st_size}/{stamp.st_mtime_ns}")
+
+
+@lru_cache(maxsize=1)  # a run builds its encoder twice
+def _similarity(path: Path, name: str) -> TextSimilarity:
+    vectors = read_vectors(path, None, None)
+    if not vectors:
+        raise BadInput(f"{path} contains no word vectors")
+    return TextSimilarity(vectors, name)
