@@ -181,9 +181,9 @@ def test_other_parts_are_refused_in_one_sentence(worlds, folder, task):
     hf = f"hf:{folder / 'bert'}"
     cases = {
         "method 'coral' .* task": {"method": "coral"},
-        "encoder 'bilstm' is for the task": {"encoder": "bilstm"},
-        "neck 'heterogeneous' is for the task": {"settings": {"neck": "heterogeneous"}},
-        "head 'words' is for the task": {"settings": {"head": "words"}},
+        "encoder 'bilstm' .* task": {"encoder": "bilstm"},
+        "neck 'heterogeneous' .* task": {"settings": {"neck": "heterogeneous"}},
+        "head 'words' .* task": {"settings": {"head": "words"}},
     }
     for told, given in cases.items():
         settings = {"task": task, **given.pop("settings", {})}

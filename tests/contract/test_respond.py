@@ -78,7 +78,7 @@ def test_which_methods_serve():
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_others_are_refused_in_one_sentence(name, dataset):
-    with pytest.raises(BadInput, match="respond.* erm"):
+    with pytest.raises(BadInput, match=r"respond.* erm"):
         make_spec(dataset, method=name, settings={"task": "respond"})
 
 

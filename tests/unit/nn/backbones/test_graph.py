@@ -166,7 +166,7 @@ def test_graphs_that_do_not_fit():
     for said, one in wrong.items():
         with pytest.raises(BadInput, match=said):
             network.prepare([good, one])
-    with pytest.raises(BadInput, match="takes none"):
+    with pytest.raises(BadInput, match="needs none"):
         GraphNetwork(form=NUMBERS, layers=1, hidden=4).prepare([good])
     for nothing in (list, lambda: ["a text"]):
         with pytest.raises(BadInput, match="needs training graphs"):
