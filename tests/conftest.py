@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 import torch
+
+from holdfast.catalog import plugins
 
 torch.set_num_threads(1)
 os.environ["HOLDFAST_CACHE"] = tempfile.mkdtemp(prefix="holdfast-tests-")
@@ -35,3 +38,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def clean_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo registrations of methods, encoders and data sets after a test, and discover plug-ins again."""
+    saved = {section: dict(entries) for section, entries in plugins.OPEN_SECTIONS.items()}
+    monkeypatch.setattr(plugins, "_added", {})
+    plugins.discover.cache_clear()
+    yield
+    plugins.discover.cache_clear()
+    for section, entries in plugins.OPEN_SECTIONS.items():
+        entries.clear()
+        entries.update(saved[section])

@@ -6,17 +6,17 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
-from holdfast import catalog
+from holdfast import catalog, compare, world
 from holdfast.catalog import ENCODERS, METHODS, NECKS
 from holdfast.nn.graft.insert import PLACES
 from holdfast.nn.memory.heterogeneous import CONTEXTS
 from holdfast.nn.memory.queue import STARTS
 from studies import methods
 from studies.build import block, blocks, build
-from tests.unit.catalog.test_plugins import clean_catalog  # noqa: F401
 
 ROOT = methods.ROOT
 SYMBOLS = {"risk", "risk_i", "risk_rest", "z", "z0", "p", "s", "l", "g", "r", "j", "w", "omega", "q_i", "v_i", "inner"}
@@ -117,3 +117,28 @@ def test_a_new_method_passes_the_contract_and_needs_no_golden_curve(toy):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= 10
+
+
+def doc_block(language: str) -> str:
+    """Return the only block of this language in docs/adding-a-method.md."""
+    text = (ROOT / "docs/adding-a-method.md").read_text(encoding="utf-8")
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return code
+
+
+@pytest.mark.usefixtures("clean_catalog")
+def test_the_documented_plugin_works(tmp_path, monkeypatch):
+    code, project = doc_block("python"), tomllib.loads(doc_block("toml"))
+    assert code.count("\n") <= 40
+    (tmp_path / "tilted.py").write_text(code.partition("\ndata = ")[0])
+    groups = project["project"]["entry-points"]
+    info = tmp_path / "holdfast_tilted-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast-tilted\nVersion: 1.0\n")
+    points = [f"[{group}]\n{name} = {target}\n" for group, named in groups.items() for name, target in named.items()]
+    (info / "entry_points.txt").write_text("".join(points))
+    monkeypatch.syspath_prepend(tmp_path)
+    data = world("vector", "none", domains=3, size=20, seed=0)
+    result = compare(data, methods=["swad(tilted)"], steps=4, seeds=1, out=tmp_path / "runs")
+    assert {record.spec["method"] for record in result.records} == {"swad(tilted)"}
+    assert catalog.METHODS["tilted"].search_space() == {"tilt": {"log": [0.1, 10]}}

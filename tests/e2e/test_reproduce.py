@@ -1,4 +1,4 @@
-"""holdfast reproduce: published numbers beside measured ones, from small files and a tiny transformer."""
+"""`holdfast reproduce` with small files and a tiny transformer."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.tiny import tiny_bert
 
 @pytest.fixture
 def quick(tmp_path) -> list:
-    """Options that make a table take seconds."""
+    """Options for a run that takes seconds."""
     folder = tiny_bert(tmp_path / "tiny")
     return ["--encoder", f"hf:{folder}", "--steps", 4, "--batch", 4, "--lr", "1e-3", "--set", "encoder.length=32"]
 
@@ -22,7 +22,7 @@ def data(tmp_path):
     return write_published(tmp_path / "data")
 
 
-def test_two_rows_of_one_column_beside_the_published_numbers(holdfast, data, quick, tmp_path):
+def test_two_rows_of_one_column(holdfast, data, quick, tmp_path):
     words = [
         "reproduce",
         "mil/table1",
@@ -45,26 +45,26 @@ def test_two_rows_of_one_column_beside_the_published_numbers(holdfast, data, qui
     for cell in ran.json["table"]:
         assert cell["low"] <= cell["mean"] <= cell["high"]
         assert 0 <= cell["mean"] <= 100
-    assert [r["episode"] for r in ran.json["records"]] == ["to-books"] * 4  # nothing else was trained
+    assert [r["episode"] for r in ran.json["records"]] == ["to-books"] * 4  # no other episode was trained
     by_method = {r["spec"]["method"]: r["spec"] for r in ran.json["records"]}
     assert by_method["mil"]["neck"] == "memory"
     assert by_method["mil"]["neck_args"] == {"slots": 16, "heads": 4, "key_width": 256, "share": 0.5}
-    assert by_method["erm"]["neck_args"] == {}  # the setting went to the row that has it
+    assert by_method["erm"]["neck_args"] == {}  # only applied to the row that has it
     assert by_method["erm"]["tune"] == "full"
     scores = [r["stages"][0]["test"]["books"]["macro_f1"] for r in ran.json["records"] if r["spec"]["method"] == "erm"]
     assert ran.json["table"][0]["mean"] == pytest.approx(100 * sum(scores) / 2)
-    page = (tmp_path / "runs" / "report.html").read_text()
-    assert re.search(r"MIL, published / measured: DEK→B 93\.5 / \d", page)
+    report = (tmp_path / "runs" / "report.html").read_text()
+    assert re.search(r"MIL, published / measured: DEK→B 93\.5 / \d", report)
 
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()}
     again = holdfast(*words)
-    assert "4 of 4 runs are done already" in again.err
+    assert "4 of 4 runs" in again.err
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()} == before
     assert re.search(r"MIL +93\.5 / \d", again.out)
     assert "published with hf:roberta-base" in again.err
 
 
-def test_means_other_data_sets_the_reference_and_what_is_not_run(holdfast, data, quick):
+def test_means_cross_dataset_columns_the_oracle_and_rows_that_cannot_be_run(holdfast, data, quick):
     words = ["reproduce", "mil/table2", "--data-dir", data, "--rows", "oracle,pada,baseline", "--seeds", 1, *quick]
     ran = holdfast(*words, "--json")
     assert ran.code == 0, ran.out
@@ -76,14 +76,16 @@ def test_means_other_data_sets_the_reference_and_what_is_not_run(holdfast, data,
         assert cells[row, "average"]["mean"] == pytest.approx(sum(parts) / 5)
     assert all(cells["pada", c]["mean"] is None and "T5" in cells["pada", c]["reason"] for c in (*genres, "average"))
     episodes = sorted(r["episode"] for r in ran.json["records"])
-    across = "+".join(genres) + "-to-snli+sick"  # one training serves both
-    assert episodes == sorted([across, "in-sick", "in-snli", *(f"{how}-{g}" for g in genres for how in ("to", "in"))])
+    across = "+".join(genres) + "-to-snli+sick"  # one run scores both
+    assert episodes == sorted(
+        [across, "in-sick", "in-snli", *(f"{prefix}-{g}" for g in genres for prefix in ("to", "in"))]
+    )
     (cross,) = [r for r in ran.json["records"] if r["episode"] == across]
     assert cross["stages"][0]["sizes"]["test"] == {"snli": 6, "sick": 9}
     assert any("PADA not run" in note for note in ran.json["notes"])
 
 
-def test_rows_that_would_train_as_the_baseline_are_left_out_with_a_reason(holdfast, data, quick):
+def test_rows_equal_to_the_baseline_are_skipped_with_a_reason(holdfast, data, quick):
     words = [
         "reproduce",
         "mil/table1",
@@ -96,12 +98,12 @@ def test_rows_that_would_train_as_the_baseline_are_left_out_with_a_reason(holdfa
     ]
     ran = holdfast(*words, "--seeds", 1, "--tune", "frozen", *quick)
     assert ran.code == 0, ran.err
-    assert "Deep CORAL not run: it moves features" in ran.err
+    assert re.search(r"Deep CORAL not run: .*features", ran.err)
     assert "→IMDB not run: the file of imdb has no training rows" in ran.err
     assert re.search(r"Deep CORAL +91\.9 / – +89\.8 / –", ran.out)
 
 
-def test_a_figure_is_told_by_its_claim(holdfast, data, quick):
+def test_a_figure_reports_its_claim(holdfast, data, quick):
     words = [
         "reproduce",
         "mil/figure7",
@@ -116,29 +118,29 @@ def test_a_figure_is_told_by_its_claim(holdfast, data, quick):
     ]
     ran = holdfast(*words, "--json", *quick)
     assert ran.code == 0, ran.out
-    assert any(note.startswith("mil/figure7 shows that at rate 0") for note in ran.json["notes"])
-    assert "set here, over what was published: batch=4, lr=0.001, encoder.length=32" in ran.json["notes"]
+    assert any(note.startswith("mil/figure7 shows that") for note in ran.json["notes"])
+    assert any("batch=4, lr=0.001, encoder.length=32" in note for note in ran.json["notes"])
     base = [r for r in ran.json["records"] if r["spec"]["method"] == "erm"]
     valid = [s["macro_f1"] for r in base for s in r["stages"][0]["valid"].values()]
     assert len(valid) == 12
     assert ran.json["table"][0]["mean"] == pytest.approx(100 * sum(valid) / 12)
 
 
-def test_list_recipes_shows_every_row_with_its_numbers(holdfast):
+def test_list_recipes_shows_published_numbers(holdfast):
     ran = holdfast("list", "recipes", "--json")
     assert ran.code == 0
-    found = {recipe["name"]: recipe for recipe in ran.json}
-    assert len(found) >= 7
-    assert sum(len(found[f"mil/table{i}"]["rows"]) for i in (1, 2, 3, 5, 6)) == 45
-    (row,) = [row for row in found["mil/table1"]["rows"] if row["row"] == "mil"]
+    recipes = {recipe["name"]: recipe for recipe in ran.json}
+    assert len(recipes) >= 7
+    assert sum(len(recipes[f"mil/table{i}"]["rows"]) for i in (1, 2, 3, 5, 6)) == 45
+    (row,) = [row for row in recipes["mil/table1"]["rows"] if row["row"] == "mil"]
     assert row["published"] == {
         "books": 93.5, "dvd": 92.8, "electronics": 94.7, "kitchen": 95.2, "average": 94.0, "imdb": 93.5, "sst2": 92.4,
     }  # fmt: skip
-    person = holdfast("list", "recipes")
-    assert re.search(r"PADA +86\.8 +86\.9 +89\.0 +92\.6 +88\.8 +– +–", person.out)
+    text = holdfast("list", "recipes").out
+    assert re.search(r"PADA +86\.8 +86\.9 +89\.0 +92\.6 +88\.8 +– +–", text)
 
 
-def test_rows_of_a_stream_are_read_after_their_stage_from_one_training(holdfast, tmp_path):
+def test_rows_of_a_stream_are_scored_after_their_stage(holdfast, tmp_path):
     write_published(tmp_path / "data", "multinli", size=36)
     words = ["reproduce", "pmb/table2", "--data-dir", "data", "--rows", "rnn-s,rnn-t,f+h+v,rnn-fine-tuned,rnn-joint"]
     words += ["--seeds", 1, "--steps", 4, "--set", "encoder.hidden=8", "--set", "encoder.embedding=8"]
@@ -146,21 +148,21 @@ def test_rows_of_a_stream_are_read_after_their_stage_from_one_training(holdfast,
     assert ran.code == 0, ran.err
     by_episode = {r["episode"]: r for r in ran.json["records"] if r["spec"]["method_args"].get("expand") != "HV"}
     assert sorted(by_episode) == ["fiction>government", "government>fiction", "joint"]
-    there = by_episode["fiction>government"]["stages"]
-    back = by_episode["government>fiction"]["stages"]
+    forward = by_episode["fiction>government"]["stages"]
+    reverse = by_episode["government>fiction"]["stages"]
     cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
-    for row, stage in (("rnn-s", there[0]), ("rnn-t", back[0]), ("rnn-fine-tuned", there[1])):
+    for row, stage in (("rnn-s", forward[0]), ("rnn-t", reverse[0]), ("rnn-fine-tuned", forward[1])):
         for genre in ("fiction", "government"):
             assert cells[row, genre]["mean"] == pytest.approx(100 * stage["test"][genre]["accuracy"])
     assert cells["rnn-s", "government"]["published"] == 61.23
     assert cells["f+h+v", "fiction"]["reason"] == ""
     assert 0 <= cells["f+h+v", "fiction"]["mean"] <= 100
-    person = holdfast(*words)
-    assert re.search(r"RNN, S +65\.01 / \d+\.\d\d +61\.23 / \d", person.out)
-    assert "scores are accuracy (%)" in person.out
+    text = holdfast(*words).out
+    assert re.search(r"RNN, S +65\.01 / \d+\.\d\d +61\.23 / \d", text)
+    assert "accuracy (%)" in text
 
 
-def test_a_table_goes_on_without_the_data_that_was_not_brought(holdfast, tmp_path):
+def test_columns_with_missing_data_are_skipped(holdfast, tmp_path):
     pytest.importorskip("torch_geometric", reason="graphs need the extra graph")
     write_zip(tmp_path / "PROTEINS.zip", rings_and_stars(80))
     words = ["reproduce", "hma/table6", "--data-dir", ".", "--rows", "erm,hma", "--columns", "proteins,dd,average"]
@@ -169,52 +171,52 @@ def test_a_table_goes_on_without_the_data_that_was_not_brought(holdfast, tmp_pat
     ran = holdfast(*words, "--json")
     assert ran.code == 0, ran.err
     cells = {(c["row"], c["column"]): c for c in ran.json["table"]}
-    (there,) = [r for r in ran.json["records"] if r["spec"]["method"] == "hma"]
-    assert there["spec"]["data"] == "proteins@shift=size"
-    score = there["stages"][0]["test"]["large"]["mcc"]
+    (record,) = [r for r in ran.json["records"] if r["spec"]["method"] == "hma"]
+    assert record["spec"]["data"] == "proteins@shift=size"
+    score = record["stages"][0]["test"]["large"]["mcc"]
     assert cells["hma", "proteins"]["mean"] == pytest.approx(score)  # not in percent
     for column in ("dd", "average"):
         assert cells["hma", column]["mean"] is None
-    (note,) = [note for note in ran.json["notes"] if "DD.zip" in note]  # told once, not in every row
-    assert note.startswith("DD not run: the data set dd is not downloaded by itself")
-    assert there["analysis"]["slot-diversity"]["slots"] == 32
-    page = (tmp_path / "runs" / "reproduce" / "report.html").read_text()
-    assert "Who looks at whom" in page
+    (note,) = [note for note in ran.json["notes"] if "DD.zip" in note]  # reported once
+    assert note.startswith("DD not run: ")
+    assert record["analysis"]["slot-diversity"]["slots"] == 32
+    report = (tmp_path / "runs" / "reproduce" / "report.html").read_text()
+    assert "slot-attention" in report
     assert re.search(r"HMA +0\.34 / -?\d\.\d\d +0\.32 / –", holdfast(*words).out)
 
 
 BAD = {
-    "unknown table": (["mil/table9"], r"unknown recipe 'mil/table9': did you mean 'mil/table"),
+    "unknown table": (["mil/table9"], r"'mil/table9'.*mil/table"),
     "unknown row": (
         ["mil/table1", "--rows", "baselin"],
-        r"unknown row of mil/table1 'baselin': did you mean 'baseline'",
+        r"row of mil/table1 'baselin'.*'baseline'",
     ),
-    "unknown column": (["mil/table1", "--columns", "book"], r"did you mean 'books'"),
-    "a row that cannot be run": (["mil/table1", "--rows", "pada"], r"nothing of mil/table1.*T5"),
+    "unknown column": (["mil/table1", "--columns", "book"], r"'book'.*'books'"),
+    "a row that cannot be run": (["mil/table1", "--rows", "pada"], r"mil/table1.*T5"),
     "no seed": (["mil/table1", "--seeds", "0"], r"at least one seed"),
     "no data": (["mil/table2", "--rows", "mil", "--data-dir", "empty"], r"mnli\.csv.*empty.*premise, hypothesis"),
     "no folder": (["mil/table1"], r"amazon\.csv.*--data-dir"),
-    "another method": (["mil/table1", "--set", "method=coral"], r"the rows of mil/table1 say what method is"),
-    "another target": (["mil/table1", "--set", "plan.targets=dvd"], r"the columns of mil/table1 say what plan.targets"),
+    "another method": (["mil/table1", "--set", "method=coral"], r"rows of mil/table1.*method"),
+    "another target": (["mil/table1", "--set", "plan.targets=dvd"], r"columns of mil/table1.*plan\.targets"),
     "unknown setting": (
         ["mil/table1", "--data-dir", "data", "--set", "neck.slotts=3"],
-        r"unknown setting of a neck of mil/table1 'slotts': did you mean 'slots'",
+        r"neck setting of mil/table1 'slotts'.*'slots'",
     ),
-    "a row that is quoted": (["pmb/table1", "--rows", "yu"], r"nothing of pmb/table1.*quoted from Yu"),
-    "another encoder": (["pmb/table1", "--encoder", "minilm"], r"the rows of pmb/table1 say what their encoder is"),
+    "a row that is quoted": (["pmb/table1", "--rows", "yu"], r"pmb/table1.*quoted from Yu"),
+    "another encoder": (["pmb/table1", "--encoder", "minilm"], r"rows of pmb/table1.*--encoder"),
     "another encoder for some": (
         ["gmoe/table1", "--rows", "erm,vit", "--encoder", "vit-tiny", "--set", "encoder.weights=x.safetensors"],
-        r"the rows erm of gmoe/table1 say what their encoder is: leave --encoder or these rows out",
+        r"rows erm of gmoe/table1.*--encoder",
     ),
     "unknown encoder setting": (
         ["pmb/table1", "--data-dir", "data", "--set", "encoder.hiden=3"],
-        r"unknown setting of an encoder of pmb/table1 'hiden': did you mean 'hidden'",
+        r"encoder setting of pmb/table1 'hiden'.*'hidden'",
     ),
-    "unknown field": (["mil/table1", "--data-dir", "data", "--set", "lrr=3"], r"did you mean 'lr'"),
+    "unknown field": (["mil/table1", "--data-dir", "data", "--set", "lrr=3"], r"'lrr'.*'lr'"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_one_sentence(holdfast, data, case):
-    words, said = BAD[case]
-    check(holdfast("reproduce", *words), said)
+    words, pattern = BAD[case]
+    check(holdfast("reproduce", *words), pattern)

@@ -25,17 +25,7 @@ class Packaged(ERM):
 """
 
 
-@pytest.fixture(autouse=True)
-def clean_catalog(monkeypatch):
-    """Undo registrations and forget which plug-ins were discovered."""
-    saved = {section: dict(entries) for section, entries in plugins.OPEN_SECTIONS.items()}
-    monkeypatch.setattr(plugins, "_added", {})
-    plugins.discover.cache_clear()
-    yield
-    plugins.discover.cache_clear()
-    for section, entries in plugins.OPEN_SECTIONS.items():
-        entries.clear()
-        entries.update(saved[section])
+pytestmark = pytest.mark.usefixtures("clean_catalog")
 
 
 @pytest.fixture
