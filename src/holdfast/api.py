@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
+from holdfast.core.files import cache_folder
 from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
@@ -24,7 +25,7 @@ from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
 from holdfast.run.settings import spec_settings
-from holdfast.run.workspace import Workspace, training_data
+from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 
 # settings in which a model of all domains may differ from the runs that were compared
@@ -92,7 +93,8 @@ def compare(
     task = (settings or {}).get("task")
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
     analyses = choose_analyses(method_names(analyse), [task or Spec.task])
-    workspace = Workspace.open(dataset, device=device, cache=cache, out=Path(out), analyse=tuple(analyses))
+    folder = cache_folder() if cache else None
+    workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
     request = Request(
         methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
@@ -102,7 +104,7 @@ def compare(
     records = run_all(jobs, workspace, watch=watch, engine=engine)
     metric, report = jobs[0].spec.metric, Path(out) / "report.html"
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
-    notes = (*workspace.notes, *analysis_notes(records, analyses), *([unmatched] if unmatched else []))
+    notes = (*dataset.notes, *workspace.notes, *analysis_notes(records, analyses), *([unmatched] if unmatched else []))
     if parallel.is_first():
         source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)

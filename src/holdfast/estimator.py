@@ -139,7 +139,8 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         watch: ProgressListener | None = None, calibrate: bool = True, agrees: Collection[str] | None = None,
     ) -> Self:  # fmt: skip
         watch = watch or ProgressListener()
-        workspace = Workspace.open(dataset, device=self.device, cache=self.cache, on_encoding=watch.encoding)
+        cache = cache_folder() if self.cache else None
+        workspace = Workspace(dataset, choose_device(self.device), cache, on_encoding=watch.encoding)
         request = single_run(
             method, self.seed, settings, encoder=self.encoder, tune=self.tune, plan="all", metric=self.metric,
             steps=self.steps, batch=self.batch, lr=self.lr, model=folder, model_settings=agrees,

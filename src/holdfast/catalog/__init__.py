@@ -21,12 +21,13 @@ from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.catalog.recipes import RECIPES
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.settings import type_error
+from holdfast.spec import Spec
 
 __all__ = [
     "ANALYSES", "AUGMENTATIONS", "BENCHES", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "RECIPES",
     "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
-    "check_task", "describe", "incompatibility", "lookup", "no_settings_error", "register_dataset", "register_encoder",
-    "register_method", "resolve_augmentation", "resolve_encoder", "unwrap", "user_parts",
+    "check_spec", "check_task", "describe", "incompatibility", "lookup", "no_settings_error", "register_dataset",
+    "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap", "user_parts",
 ]  # fmt: skip
 
 SECTIONS: dict[str, Mapping[str, Any]] = {
@@ -192,6 +193,24 @@ def incompatibility(method: str, encoder: str) -> str:
         if entry.encoders and encoder not in entry.encoders:
             return f"it needs an encoder such as {entry.encoders[0]} (--encoder {entry.encoders[0]})"
     return ""
+
+
+def check_spec(spec: Spec, kind: str) -> None:
+    """Raise unless every part of a spec exists, has the chosen settings, and fits the task and the kind of example."""
+    resolve_encoder(kind, spec.encoder, spec.task)
+    parts = (
+        ("methods", spec.method, spec.method_args),
+        ("encoders", spec.encoder, spec.encoder_args),
+        ("necks", spec.neck, spec.neck_args),
+        ("heads", spec.head, spec.head_args),
+    )
+    for section, name, options in (*parts, ("protocols", spec.plan, spec.plan_args)):
+        check_settings(section, name, options)
+    lookup("selections", spec.select)
+    for section, name, _ in parts:
+        check_task(section, name, spec.task)
+    if reason := incompatibility(spec.method, spec.encoder):
+        raise BadInput(f"method {spec.method} cannot be trained with the encoder {spec.encoder}: {reason}")
 
 
 def buildable_names(section: str) -> list[str]:

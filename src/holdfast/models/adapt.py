@@ -39,7 +39,7 @@ from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve, single_run
 from holdfast.run.settings import GROUPS
 from holdfast.run.train import train
-from holdfast.run.workspace import Workspace
+from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
 
 TASKS = ("classify", "respond")
@@ -143,7 +143,7 @@ def adapt_model(
     if unmeasured and not terms.force:
         raise _nothing_to_measure(unmeasured, given=bool(earlier))
     watch = watch or ProgressListener()
-    workspace = Workspace.open(dataset, device=terms.device, on_encoding=watch.encoding)
+    workspace = Workspace(dataset, choose_device(terms.device), on_encoding=watch.encoding)
     method, options = choose_method(terms.method, saved.model, saved.task, examples=bool(trained))
     request = _request(Spec(**saved.record.spec), method, terms, {**options, **terms.settings}, workspace.device)
     start, (seed,) = len(dataset) - len(new), request.seeds

@@ -23,7 +23,7 @@ from holdfast.run.assemble import Assembly
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import resolve, single_run
 from holdfast.run.train import train
-from holdfast.run.workspace import Workspace, training_data
+from holdfast.run.workspace import Workspace, choose_device, training_data
 
 RECORD, REPORT = "record.json", "report.html"
 OWN = ("checkpoints", RECORD, REPORT)
@@ -67,7 +67,7 @@ def pretrain(
     _check_folder(out)
     folder = None if data_dir is None else Path(data_dir)
     dataset = training_data(corpus, task="masked", columns=columns, data_dir=folder, examples=examples)
-    workspace = Workspace.open(dataset, device=device, cache=False, on_encoding=watch.encoding)
+    workspace = Workspace(dataset, choose_device(device), cache=None)
     options = {"task": "masked", "plan": "all", "neck": "none", "plan.valid": HELD, "plan.test": HELD}
     for name in ("task", "plan", "neck"):
         if settings is not None and settings.get(name, options[name]) != options[name]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import Absent, BadInput
+from holdfast.core.files import cache_folder
 from holdfast.data.dataset import SPLITS, Dataset, join
 from holdfast.data.splits import rows_by_domain
 from holdfast.recipes.measure import Measurement, TableJob, gain_remarks, jobs_for, measure, remarks
@@ -20,7 +21,7 @@ from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, exclusion_reason, resolve, seed_list, training_domains
-from holdfast.run.workspace import Workspace, training_data
+from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 
 ROW_SETTINGS = ("method", "neck", "plan", "task", "seed")  # the rows of a table define these
@@ -82,8 +83,11 @@ def reproduce(
     analyses = choose_analyses(analyse, tasks.values())
     sets, absent = _read_all(tasks, data_dir=data_dir)
     by_sets = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}
-    shared = {"device": device, "cache": cache, "out": Path(out), "analyse": tuple(analyses)}
-    workspaces = {key: Workspace.open(job_dataset(job, sets, examples), **shared) for key, job in by_sets.items()}
+    shared = {"cache": cache_folder() if cache else None, "out": Path(out), "analyse": tuple(analyses)}
+    workspaces = {
+        key: Workspace(job_dataset(job, sets, examples), choose_device(device), **shared)
+        for key, job in by_sets.items()
+    }
     builder = SpecBuilder(table, jobs, encoder=encoder, steps=steps, options=options)
     reasons = {
         job.key: reason for job in jobs if (reason := missing_data(job, sets, absent) or missing_option(job, options))

@@ -17,7 +17,7 @@ from holdfast.protocols.run import check_labels
 from holdfast.record import read
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.jobs import Job
-from holdfast.run.settings import check_parts, make_spec, min_domains, required_necks, with_method
+from holdfast.run.settings import make_spec, min_domains, required_necks, with_method
 from holdfast.run.workspace import Workspace, needs_labels
 from holdfast.spec import Spec
 
@@ -78,12 +78,15 @@ def resolve(request: Request, workspace: Workspace) -> list[Job]:
     specs = request.specs or _specs(request, workspace)
     if request.model is not None and specs[0].plan != "stream":  # a stream saves no model
         check_model_folder(request.model, specs[0], request.model_settings)
-    jobs: dict[str, Job] = {}
+    kind, jobs = workspace.dataset.raw.kind, dict[str, Job]()
     configurations: dict[str, tuple[Job, Episode]] = {}
     for spec in specs:
         if request.episode is not None:
             workspace.set_episode(spec, request.episode)
-        _check_spec(spec, workspace)
+        catalog.check_spec(spec, kind)
+        augmentation(spec, kind)
+        if spec.precision == "bf16" and workspace.device.type != "cuda":
+            raise BadInput("precision bf16 needs a GPU: use fp32 on the CPU")
         for episode in workspace.episodes(spec):
             if request.only is not None and episode.name not in request.only:
                 continue
@@ -115,18 +118,6 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
 
 def _settings_of(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{group}.")}
-
-
-def _check_spec(spec: Spec, workspace: Workspace) -> None:
-    """Raise unless data, encoder, method, precision and augmentation fit together."""
-    kind = workspace.dataset.raw.kind
-    catalog.resolve_encoder(kind, spec.encoder, spec.task)
-    check_parts(spec)
-    if reason := catalog.incompatibility(spec.method, spec.encoder):
-        raise BadInput(f"method {spec.method} cannot be trained with the encoder {spec.encoder}: {reason}")
-    if spec.precision == "bf16" and workspace.device.type != "cuda":
-        raise BadInput("precision bf16 needs a GPU: use fp32 on the CPU")
-    augmentation(spec, kind)
 
 
 def check_episode(spec: Spec, episode: Episode, workspace: Workspace, *, labels: bool = True) -> None:

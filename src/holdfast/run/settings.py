@@ -91,27 +91,11 @@ def make_spec(
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
     spec = with_method(spec, spec.method)
     check_mode(spec.tune)
-    check_parts(spec)
+    catalog.check_spec(spec, dataset.raw.kind)
     catalog.build("tasks", spec.task, options=spec.task_args)
     if spec.metric not in task.metrics:
         raise unknown("metric", spec.metric, task.metrics)
     return spec
-
-
-def check_parts(spec: Spec) -> None:
-    """Raise unless every part of a spec exists, has the chosen settings and supports the task."""
-    parts = (
-        ("methods", spec.method, spec.method_args),
-        ("encoders", spec.encoder, spec.encoder_args),
-        ("necks", spec.neck, spec.neck_args),
-        ("heads", spec.head, spec.head_args),
-    )
-    for section, name, options in parts:
-        catalog.check_settings(section, name, options)
-    catalog.check_settings("protocols", spec.plan, spec.plan_args)
-    catalog.lookup("selections", spec.select)
-    for section, name, _ in parts:
-        catalog.check_task(section, name, spec.task)
 
 
 def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class Workspace:
     out: Path | None = None  # folder of records and checkpoints
     analyse: tuple[str, ...] = ()  # analyses of every run
     on_encoding: OnEncoding | None = None
-    notes: list[str] = field(default_factory=list)  # remarks for the report
+    notes: list[str] = field(default_factory=list)  # remarks of `resolve`, for the report
     worker: WorkerState | None = None  # set in the copy that a worker process receives
     stores: dict[str, Store] = field(default_factory=dict)
     features: dict[Backbone, Tensor] = field(default_factory=dict)
@@ -54,12 +54,6 @@ class Workspace:
     structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
     macs: dict[str, int | None] = field(default_factory=dict)
     plans: dict[str, list[Episode]] = field(default_factory=dict)
-
-    @classmethod
-    def open(cls, dataset: Dataset, *, device: str = "auto", cache: bool = True, **fields: Any) -> Self:
-        """Create a workspace from the options of a command."""
-        folder = cache_folder() if cache else None
-        return cls(dataset, device=choose_device(device), cache=folder, notes=list(dataset.notes), **fields)
 
     def episodes(self, spec: Spec) -> list[Episode]:
         """Return the episodes of the spec's plan; equal plans and seeds are generated once."""

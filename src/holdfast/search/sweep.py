@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import BadInput
-from holdfast.core.files import write_text
+from holdfast.core.files import cache_folder, write_text
 from holdfast.data.readers.memory import Source
 from holdfast.protocols.fit import Diverged
 from holdfast.record import LOWER_IS_BETTER, RunRecord, paths, run_id
@@ -23,7 +23,7 @@ from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, check_records, choose_methods, method_names, resolve, seed_list
 from holdfast.run.settings import make_spec
-from holdfast.run.workspace import Workspace, training_data
+from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.space import make_sampler, space_of
 from holdfast.spec import Spec
 
@@ -128,7 +128,7 @@ def sweep(
     make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
     task = (settings or {}).get("task")
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
-    workspace = Workspace.open(dataset, device=device, cache=cache, out=Path(out))
+    workspace = Workspace(dataset, choose_device(device), cache_folder() if cache else None, out=Path(out))
     names, numbers = method_names(methods), seed_list(seeds)
     if not numbers or not names:
         raise BadInput("nothing to run: give at least one seed and one method")
@@ -178,7 +178,7 @@ def _finish(search: Search, names: Sequence[str], searched: tuple[str, ...], tit
     result = Sweep(
         search.chosen(), search.trials, searched, search.select, best[names[0]].spec.metric,
         {name: _write_config(best[name].spec, out) for name in names}, out / "report.html",
-        (*search.workspace.notes, *notes, *search.failures.values()),
+        (*search.workspace.dataset.notes, *search.workspace.notes, *notes, *search.failures.values()),
     )  # fmt: skip
     write_report(result.method_records(), result.report, title=title, metric=result.metric, notes=result.notes)
     return result
