@@ -1,4 +1,4 @@
-"""What a run leaves behind: one JSON file, written whole, read by every report; needs no torch."""
+"""Run records: one JSON file per run, written atomically and read by every report. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ from holdfast.core.files import write_text
 
 SCHEMA = 1
 PACKED = ".jsonl.gz"  # one record per line
-NAMED = (("spec", "method"), ("spec", "metric"), ("spec", "encoder"), ("code", "version"), ("machine", "torch"))
-SPOKEN = {  # what reports say of a spec
+REQUIRED = (("spec", "method"), ("spec", "metric"), ("spec", "encoder"), ("code", "version"), ("machine", "torch"))
+OPTIONAL = {  # type -> settings of a spec that reports read
     str: ("data", "neck", "plan", "select", "task", "tune"),
     int: ("seed", "steps"),
     dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args", "task_args"),
 }
 
 LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")
-Scores = dict[str, float | None]  # metric -> value; None where it is not defined, such as AUC of one class
+Scores = dict[str, float | None]  # metric -> value; None if it is undefined, such as AUC with one class
 
 
 def run_id(spec: dict[str, Any], episode: str) -> str:
-    """Same spec and episode, same id: a second run overwrites, it never duplicates."""
+    """Return the id of a run, a hash of its spec and episode."""
     text = json.dumps([spec, episode], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def packed(right: Iterable[bool]) -> str:
-    """Which examples were right, four to a letter; a one before them all keeps the wrong ones at the front."""
-    return f"{int('1' + ''.join('01'[each] for each in right), 2):x}"
+def packed(correct: Iterable[bool]) -> str:
+    """Encode which examples were predicted correctly as a hexadecimal number; a leading 1 preserves leading zeros."""
+    return f"{int('1' + ''.join('01'[each] for each in correct), 2):x}"
 
 
 def unpacked(text: str) -> list[bool]:
-    return [each == "1" for each in f"{int(text, 16):b}"[1:]]
+    """Decode the result of `packed`."""
+    return [digit == "1" for digit in f"{int(text, 16):b}"[1:]]
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One episode of one spec, from what decided it to what it scored and cost.
+    """One episode of one spec, with its scores and its cost.
 
-    A stage is {"train": [domain], "step": kept step, "valid": {domain: Scores}, "test": {domain: Scores},
+    A stage is {"train": [domain], "step": selected step, "valid": {domain: Scores}, "test": {domain: Scores},
     "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"},
-    "right": {domain: `packed` test examples in order}}, the last where a task judges example by example. The first
-    stage of a network that was trained before has its scores of then too, "before": {domain: Scores}.
-    An analysis is what was asked of the trained run afterwards, by name; None where it does not apply to it.
+    "right": {domain: `packed` correctness of the test examples}}; "right" is absent if predictions are not simply right
+    or wrong. The first stage of a network that was trained earlier also has "before": {domain: Scores}.
+    `analysis` maps the name of an analysis to its result; None if it does not apply to the run.
     """
 
     spec: dict[str, Any]
@@ -69,32 +70,33 @@ class RunRecord:
 
     @property
     def validated(self) -> str:
-        """The metric that its history has; of answers the risk, where the metric needs whole answers."""
+        """Metric of the history; `nll` if the metric needs complete generated answers."""
         metric = str(self.spec.get("metric", "score"))
         return "nll" if self.spec.get("task") == "respond" and metric not in LOWER_IS_BETTER else metric
 
     def validations(self, check: dict[str, Any]) -> Scores:
-        """What an entry of the history scored by domain, as it is: there higher is better whatever the metric."""
+        """Return the scores of a history entry per domain; the history stores negated values if lower is better."""
         sign = -1 if self.validated in LOWER_IS_BETTER else 1
         return {name: None if value is None else sign * value for name, value in check.get("valid", {}).items()}
 
     def text(self) -> str:
-        """The file, with a checksum of all that it says, so that a change of it is noticed."""
+        """Return the content of the file, with a checksum that reveals later changes."""
         fields = asdict(self)
         analysis = fields.pop("analysis")
         fields["checksum"] = _checksum({**fields, "analysis": analysis})
-        told = json.dumps(fields, sort_keys=True, indent=1, allow_nan=False) + "\n"
+        text = json.dumps(fields, sort_keys=True, indent=1, allow_nan=False) + "\n"
         if not analysis:
-            return told
-        # long rows of numbers stay on one line; the name comes first, as sorted keys have it
-        return f'{{\n "analysis": {json.dumps(analysis, sort_keys=True, allow_nan=False)},{told[1:]}'
+            return text
+        # long lists of numbers stay on one line; "analysis" is the first of the sorted keys
+        return f'{{\n "analysis": {json.dumps(analysis, sort_keys=True, allow_nan=False)},{text[1:]}'
 
     def save(self, folder: Path) -> Path:
+        """Write the record to a folder; return the file."""
         return write_text(folder / f"{self.id}.json", self.text())
 
 
 def _checksum(fields: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(fields, allow_nan=False))  # as it is read again: keys are texts
+    plain = json.loads(json.dumps(fields, allow_nan=False))  # as it will be read: keys are strings
     return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 
 
@@ -111,56 +113,56 @@ def _parse(text: str, path: str) -> RunRecord:
     try:
         fields = json.loads(text)
         if fields["schema"] != SCHEMA:
-            raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}")
+            raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}: use another version of Holdfast")
         written, analysis = fields.pop("checksum", None), fields.get("analysis", {})
-        found = _checksum({**fields, "analysis": analysis})  # which refuses numbers that JSON has not
-        if written is not None and written != found:
-            raise Damaged(f"{path} has changed since it was written, by its checksum: delete it and run it again")
+        computed = _checksum({**fields, "analysis": analysis})  # raises for NaN and infinity
+        if written is not None and written != computed:
+            raise Damaged(f"{path} has changed since it was written (its checksum differs): delete it and run it again")
         record = RunRecord(**fields)
         _check(record)
         return record
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
         if isinstance(error, BadInput):
             raise
-        told = " ".join(str(error).split())[:200]
-        raise Damaged(f"{path} is not a run record ({told}): delete it or name another folder") from error
+        reason = " ".join(str(error).split())[:200]
+        raise Damaged(f"{path} is not a run record ({reason}): delete it or name another folder") from error
 
 
 def _check(record: RunRecord) -> None:
-    """What every reader of records relies on; records of earlier versions lack some of it."""
+    """Raise TypeError or KeyError unless the record has everything that reports need."""
     kinds = {"episode": str, "stages": list} | dict.fromkeys(("spec", "code", "machine", "cost", "analysis"), dict)
     for name, kind in kinds.items():
         if not isinstance(getattr(record, name), kind):
-            raise TypeError(f"{name} is no {kind.__name__}")
-    for part, name in NAMED:
+            raise TypeError(f"{name} is not a {kind.__name__}")
+    for part, name in REQUIRED:
         if not isinstance(getattr(record, part)[name], str):
-            raise TypeError(f"the {part}'s {name} is no name")
-    for kind, names in SPOKEN.items():
-        given = {name: record.spec[name] for name in names if record.spec.get(name) is not None}
-        if wrong := [name for name, value in given.items() if not isinstance(value, kind)]:
-            raise TypeError(f"the spec's {wrong[0]} is no {kind.__name__}")
+            raise TypeError(f"{part}.{name} is not a string")
+    for kind, names in OPTIONAL.items():
+        values = {name: record.spec[name] for name in names if record.spec.get(name) is not None}
+        if wrong := [name for name, value in values.items() if not isinstance(value, kind)]:
+            raise TypeError(f"spec.{wrong[0]} is not a {kind.__name__}")
     if not record.stages:
-        raise TypeError("it has no stages")
+        raise TypeError("stages is empty")
     if not all(value is None or isinstance(value, int | float) for value in record.cost.values()):
-        raise TypeError("a cost is no number")
+        raise TypeError("a cost is not a number")
     for stage in record.stages:
         if not all(isinstance(name, str) for name in stage["train"]) or not isinstance(stage["step"], int):
-            raise TypeError("a stage has names of domains to train on, and the number of a step")
+            raise TypeError("a stage lacks the names of its training domains or the selected step")
         for scores in (*stage["valid"].values(), *stage["test"].values(), *stage.get("before", {}).values()):
             if not all(value is None or isinstance(value, int | float) for value in scores.values()):
-                raise TypeError("a score is no number")
+                raise TypeError("a score is not a number")
         if not all(isinstance(check["step"], int) for check in stage.get("history", [])):
-            raise TypeError("a step in the history is no number")
+            raise TypeError("a step of the history is not a number")
 
 
-def read_whole(path: Path) -> RunRecord | None:
-    """The record of a run that is done, or None where it has to be done: a damaged file is set aside and told."""
+def read_finished(path: Path) -> RunRecord | None:
+    """Read the record of a finished run, or return None; a damaged file is moved aside with a warning."""
     try:
         return read(path) if path.exists() else None
     except Damaged as error:
-        aside = path.with_name(f"{path.name}.damaged")
-        os.replace(path, aside)
-        warn(f"{error}; it is set aside as {aside.name}, and the run is done again")
+        moved = path.with_name(f"{path.name}.damaged")
+        os.replace(path, moved)
+        warn(f"{error}; it is set aside as {moved.name}, and the run is repeated")
         return None
 
 
@@ -193,6 +195,6 @@ def unpack(packed: Path) -> Iterator[RunRecord]:
 
 
 def paths(folder: Path) -> list[Path]:
-    """Where they lie."""
+    """Return the record files of a folder, or of its `records` folder, sorted by name."""
     inner = folder / "records"
     return sorted((inner if inner.is_dir() else folder).glob("*.json"))

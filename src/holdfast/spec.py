@@ -1,4 +1,4 @@
-"""Spec: all that decides a run's numbers."""
+"""Spec: everything that determines the numbers of a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 from holdfast.core.errors import BadInput
 
-KINDS: dict[Any, type] = {"int": int, "float": float, "str": str, "bool": bool}
+TYPES: dict[Any, type] = {"int": int, "float": float, "str": str, "bool": bool}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """Everything that decides the numbers of a run; equal specs give equal records."""
+    """Complete description of a run; equal specs give equal records."""
 
     data: str
-    fingerprint: str  # of the data's content
+    fingerprint: str  # of the content of the data
     method: str = "erm"
     encoder: str = "minilm"
     neck: str = "none"
@@ -26,21 +26,21 @@ class Spec:
     metric: str = "accuracy"
     tune: str = "frozen"
     seed: int = 0
-    steps: int = 300  # in each phase of a method
+    steps: int = 300  # per phase of the method
     every: int = 25  # steps between validations
-    batch: int = 32  # examples of each domain in a batch, of each process where there are several
+    batch: int = 32  # examples per domain and process
     processes: int = 1  # that train together
-    patience: int = 0  # validations without improvement before stopping; 0 goes on to the end
+    patience: int = 0  # validations without improvement before stopping; 0 disables early stopping
     optimizer: str = "adamw"
     lr: float = 1e-3
     weight_decay: float = 0.01
     momentum: float = 0.9
     schedule: str = "constant"
-    warmup: float = 0.0  # steps, or below 1 a share of them
+    warmup: float = 0.0  # steps, or a fraction of all steps if below 1
     clip: float = 0.0
     accumulate: int = 1
     precision: str = "fp32"
-    augment: bool | str = False  # the name of an augmentation; true is the usual one of images
+    augment: bool | str = False  # name of an augmentation; true is the default for images
     method_args: dict[str, Any] = field(default_factory=dict)
     encoder_args: dict[str, Any] = field(default_factory=dict)
     neck_args: dict[str, Any] = field(default_factory=dict)
@@ -49,27 +49,27 @@ class Spec:
     task_args: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.type == "float" and type(value) is int:
-                object.__setattr__(self, each.name, float(value))  # 1 and 1.0 are one setting, so one run
-            elif each.type in KINDS and type(value) is not KINDS[each.type]:
-                raise BadInput(f"{each.name} takes a value of kind {each.type}, not {value!r}")
+        for spec_field in fields(self):
+            name, value = spec_field.name, getattr(self, spec_field.name)
+            if spec_field.type == "float" and type(value) is int:
+                object.__setattr__(self, name, float(value))  # 1 and 1.0 are the same setting, so the same run
+            elif spec_field.type in TYPES and type(value) is not TYPES[spec_field.type]:
+                raise BadInput(f"{name} must have the type {spec_field.type}, got {value!r}")
         if not isinstance(self.augment, bool | str):
-            raise BadInput(f"augment takes true, false or a name, not {self.augment!r}")
+            raise BadInput(f"augment must be true, false or a name, got {self.augment!r}")
         for name in ("steps", "every", "batch", "processes"):
             if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.patience < 0:
-            raise BadInput(f"patience must be at least 0, which goes on to the end, not {self.patience}")
+            raise BadInput(f"patience must be at least 0, which disables early stopping, got {self.patience}")
         if self.precision not in ("fp32", "bf16"):
             raise BadInput(f"unknown precision '{self.precision}': use fp32 or bf16 (bf16 needs a GPU)")
 
     def json(self) -> dict[str, Any]:
-        """As a record holds it; several processes, and settings of a task, are told where there are some."""
-        found = asdict(self)
+        """Return the form that records store; empty task settings and a single process are left out."""
+        values = asdict(self)
         if not self.task_args:
-            del found["task_args"]
+            del values["task_args"]
         if self.processes == 1:
-            del found["processes"]
-        return found
+            del values["processes"]
+        return values

@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.core import parallel
 from holdfast.core.files import locked
 from holdfast.protocols.fit import Diverged
-from holdfast.record import RunRecord, read_whole
+from holdfast.record import RunRecord, read_finished
 from holdfast.run.jobs import Engine, Job
 from holdfast.run.local import Local
 from holdfast.run.progress import ProgressListener
@@ -37,7 +37,7 @@ def run_all(
     watch, out = watch or ProgressListener(), workspace.out
     workspace.on_encoding = watch.encoding
     paths = {job.id: out / "records" / f"{job.id}.json" for job in jobs}
-    saved = parallel.from_first(lambda: {id: read_whole(path) for id, path in paths.items()})
+    saved = parallel.from_first(lambda: {id: read_finished(path) for id, path in paths.items()})
     records = {id: record for id, record in saved.items() if record is not None}
     watch.start(len(paths), len(records))
     diverged: set[str] = set()

@@ -25,7 +25,7 @@ from holdfast.protocols.fit import Diverged
 from holdfast.protocols.plan import Episode, PastStages
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.run import run
-from holdfast.record import RunRecord, read_whole, run_id
+from holdfast.record import RunRecord, read_finished, run_id
 from holdfast.run.assemble import Assembly, assemble
 from holdfast.run.cost import code_version, cost_of, machine
 from holdfast.run.workspace import Workspace
@@ -56,7 +56,7 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
     """Train one episode and save its record in `workspace.out`; return the saved record if there is one."""
     assert workspace.out is not None
     path = record_path(spec, episode, workspace.out)
-    if (finished := parallel.from_first(partial(read_whole, path))) is not None:
+    if (finished := parallel.from_first(partial(read_finished, path))) is not None:
         return finished
     saver = Saver(checkpoint_path(spec, episode, workspace.out))
     record, _ = train(spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse)
