@@ -144,7 +144,7 @@ class PatchView:
     experts: int  # 0 without experts
     same: dict[str, dict[str, np.ndarray]]  # name of an image -> domain -> expert map (g, g)
     shown: tuple[ImageView, ...]  # some of these images, in every domain
-    parts: tuple[tuple[np.ndarray, list[tuple[str, float, float]]], ...]  # expert maps (g, g), parts of the image
+    part_maps: tuple[tuple[np.ndarray, list[tuple[str, float, float]]], ...]  # expert maps (g, g), parts of the image
     attention: tuple[tuple[ImageView, np.ndarray], ...]  # of the class token in the last layer, (h, g, g)
 
 
@@ -194,8 +194,8 @@ def view_patches(
     marked = np.array([row for row in trained if shared_name(names[int(row)]) in points], dtype=np.int64)
     marked = np.sort(rng.permutation(marked)[:MAX_IMAGES])
     locations = [points[shared_name(names[int(row)])] for row in marked]
-    parts_seen = tuple(zip(_expert_maps(model, examples, marked), locations, strict=True))
-    return PatchView(experts, same, shown, parts_seen, tuple(attention))
+    part_maps = tuple(zip(_expert_maps(model, examples, marked), locations, strict=True))
+    return PatchView(experts, same, shown, part_maps, tuple(attention))
 
 
 def class_attention(net: VisionTransformer, images: Tensor) -> Tensor:

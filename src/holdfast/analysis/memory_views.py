@@ -48,16 +48,16 @@ class ClassView:
 
 @torch.no_grad()
 def view_classes(
-    model: Model, examples: Examples, parts: Sequence[Part], *, seed: int, classes: Sequence[str] = ()
+    model: Model, examples: Examples, sources: Sequence[Part], *, seed: int, classes: Sequence[str] = ()
 ) -> ClassView | None:
     """Collect reads of a heterogeneous neck with the batch as context, as published; None for other necks.
 
-    It uses labels, so `parts` must be training rows.
+    It uses labels, so `sources` must be training rows.
     """
     neck = model.neck
-    if not isinstance(neck, HeterogeneousMemory) or not parts:
+    if not isinstance(neck, HeterogeneousMemory) or not sources:
         return None
-    rows = np.concatenate([part.rows for part in parts])
+    rows = np.concatenate([part.rows for part in sources])
     y = examples.targets(torch.from_numpy(rows)).cpu().numpy()
     present = np.unique(y)
     order = np.random.default_rng(derive(seed, "classes")).permutation(len(rows))

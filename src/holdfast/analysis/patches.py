@@ -64,11 +64,11 @@ def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
     from holdfast.core.seeds import derive  # imports torch, which drawing does not need
 
     view = views.patches
-    if view is None or not view.parts:
+    if view is None or not view.part_maps:
         return None
-    names = sorted({name for _, points in view.parts for name, _, _ in points})
-    maps = [expert_map for expert_map, _ in view.parts]
-    masks = [part_masks(points, len(expert_map), names) for expert_map, points in view.parts]
+    names = sorted({name for _, points in view.part_maps for name, _, _ in points})
+    maps = [expert_map for expert_map, _ in view.part_maps]
+    masks = [part_masks(points, len(expert_map), names) for expert_map, points in view.part_maps]
     counts = _counts(maps, masks, view.experts)
     occurs = counts.sum(axis=1) > 0
     rng = np.random.default_rng(derive(seed, "parts"))
@@ -175,11 +175,11 @@ def _draw_agreement(run: RunResult) -> list[Figure]:
 
 def _draw_parts(run: RunResult) -> list[Figure]:
     result = run.result
-    experts, parts = [str(e) for e in range(result["experts"])], [escape(part) for part in result["parts"]]
-    figure = heatmap(result["share"], experts, parts, hover="%{y}, expert %{x}: %{z:.3f}")
+    experts, names = [str(e) for e in range(result["experts"])], [escape(part) for part in result["parts"]]
+    figure = heatmap(result["share"], experts, names, hover="%{y}, expert %{x}: %{z:.3f}")
     figure.update_xaxes(title="expert")
     figure.update_yaxes(autorange="reversed")
-    return [("Patches of each part by expert", to_html(figure, f"parts-{run.id}", height=120 + 28 * len(parts)))]
+    return [("Patches of each part by expert", to_html(figure, f"parts-{run.id}", height=120 + 28 * len(names)))]
 
 
 def _draw_attention(run: RunResult) -> list[Figure]:

@@ -21,7 +21,7 @@ PARTS = [Part("photo", np.arange(5)), Part("sketch", np.arange(5, 10))]
 
 
 def views(**fields) -> Views:
-    fields = {"experts": 2, "same": {}, "shown": (), "parts": (), "attention": ()} | fields
+    fields = {"experts": 2, "same": {}, "shown": (), "part_maps": (), "attention": ()} | fields
     z = np.zeros((1, 2))
     return Views((View("photo", z, z),), (View("sketch", z, z),), None, PatchView(**fields))
 
@@ -60,14 +60,14 @@ def test_information_of_parts_and_its_control():
         x, y = rng.random(2)
         points = [("beak", x, y)]
         images.append((np.where(part_masks(points, 8, ["beak"])[0], 1, 0), points))  # the beak has its own expert
-    result = part_experts(views(parts=tuple(images)), seed=0)
+    result = part_experts(views(part_maps=tuple(images)), seed=0)
     assert result is not None
     assert result["parts"] == ["beak", "background"]
     assert result["share"] == [[0.0, 1.0], [1.0, 0.0]]
     assert result["bits"] == pytest.approx(1.0)
     assert result["high"] < 0.3
     fixed = [(np.where(part_masks([("beak", 0.5, 0.5)], 8, ["beak"])[0], 1, 0), [("beak", 0.5, 0.5)]) for _ in range(9)]
-    always = part_experts(views(parts=tuple(fixed)), seed=0)
+    always = part_experts(views(part_maps=tuple(fixed)), seed=0)
     assert always is not None
     assert always["shuffled"] == always["bits"]  # at a fixed position, the position carries all information
     assert part_experts(views(), seed=0) is None
@@ -94,7 +94,7 @@ def test_views_of_a_network_with_experts(networks):
     assert [(each.name, each.domain) for each in result.shown] == [
         ("cat/0", "photo"), ("cat/0", "sketch"), ("cat/1", "photo"), ("cat/1", "sketch"),
     ]  # fmt: skip
-    ((_, locations),) = result.parts  # only cat/1 of the source
+    ((_, locations),) = result.part_maps  # only cat/1 of the source
     assert locations == points["cat/1"]
     assert len(result.attention) == 4
     assert not view_patches(model, examples, PARTS[:1], PARTS[1:], seed=0).same  # without names

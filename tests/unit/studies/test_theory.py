@@ -1,4 +1,4 @@
-"""Theorem 1: both sides by Monte Carlo beside closed forms, the assumption broken, and the algebra of the proof."""
+"""Theorem 1: Monte Carlo against closed forms, a violated assumption, and the algebra of the proof."""
 
 import math
 
@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.analysis.theory import Expansion, change, disturbance, exact
 from holdfast.core.errors import BadInput
+from studies.theory import Expansion, change, disturbance, exact
 
-CASES = {  # D = d = 50, sigma = 0.1; the disturbance by memory in closed form, attention being even
+CASES = {  # D = d = 50, sigma = 0.1: closed form of the disturbance with uniform attention
     (100, 50, None): 1 / 1200,
     (100, 100, None): 1 / 800,
     (1, 1, 1.0): 1 / 8,
@@ -19,52 +19,52 @@ CASES = {  # D = d = 50, sigma = 0.1; the disturbance by memory in closed form, 
 
 
 @pytest.mark.parametrize(("old", "new", "mass"), CASES)
-def test_monte_carlo_meets_the_closed_form(old, new, mass):
+def test_monte_carlo_matches_the_closed_form(old, new, mass):
     expansion = Expansion(old=old, new=new, mass=mass)
     assert expansion.bound == pytest.approx(0.25)
     assert exact(expansion) == pytest.approx(CASES[old, new, mass])
-    found = disturbance(expansion, draws=2000)
-    assert abs(found.hidden.value - 0.25) < 4 * found.hidden.error
-    # drawn keys make attention a little uneven, which adds |h|^2 sigma^2, half a percent
-    assert abs(found.memory.value - CASES[old, new, mass]) < 4 * found.memory.error + 0.01 * CASES[old, new, mass]
-    assert 0 < found.memory.error < 0.02 * found.memory.value
-    assert 0 < found.hidden.error < 0.02 * found.hidden.value
+    estimate = disturbance(expansion, draws=2000)
+    assert abs(estimate.hidden.value - 0.25) < 4 * estimate.hidden.error
+    # random keys make the attention slightly uneven, which adds |h|^2 sigma^2, half a percent
+    assert abs(estimate.memory.value - CASES[old, new, mass]) < 4 * estimate.memory.error + 0.01 * CASES[old, new, mass]
+    assert 0 < estimate.memory.error < 0.02 * estimate.memory.value
+    assert 0 < estimate.hidden.error < 0.02 * estimate.hidden.value
 
 
-def test_memory_disturbs_less_unless_the_assumption_is_broken():
-    held = disturbance(Expansion(old=1, new=1, mass=1.0), draws=1000)
-    assert held.memory.value + 4 * held.memory.error < held.hidden.value - 4 * held.hidden.error
-    assert held.assumed == 1
-    broken = disturbance(Expansion(old=1, new=1, mass=100.0), draws=1000)
-    assert broken.memory.value - 4 * broken.memory.error > broken.hidden.value + 4 * broken.hidden.error
-    assert broken.assumed == 0
-    # the assumption is sufficient, not necessary: with one slot each the bound is met at 1 + sqrt 2
+def test_memory_disturbs_less_unless_the_assumption_is_violated():
+    met = disturbance(Expansion(old=1, new=1, mass=1.0), draws=1000)
+    assert met.memory.value + 4 * met.memory.error < met.hidden.value - 4 * met.hidden.error
+    assert met.assumed == 1
+    violated = disturbance(Expansion(old=1, new=1, mass=100.0), draws=1000)
+    assert violated.memory.value - 4 * violated.memory.error > violated.hidden.value + 4 * violated.hidden.error
+    assert violated.assumed == 0
+    # the assumption is sufficient, not necessary: with one slot each the bound is reached at 1 + sqrt 2
     edge = Expansion(old=1, new=1, mass=1 + math.sqrt(2))
     assert exact(edge) == pytest.approx(edge.bound)
 
 
-def test_the_share_of_draws_that_meet_the_assumption_is_told():
+def test_share_of_draws_that_meet_the_assumption():
     few = disturbance(Expansion(old=100, new=50, state=5, width=5), draws=200)
     even = disturbance(Expansion(old=20, new=20, state=5, width=5), draws=400)
     assert few.assumed == 1
     assert 0.4 < even.assumed < 0.6
 
 
-def test_the_same_seed_gives_the_same_numbers_in_portions_too(monkeypatch):
+def test_results_depend_on_the_seed_and_not_on_the_chunks(monkeypatch):
     expansion = Expansion(old=3, new=2, state=4, width=3)
     assert disturbance(expansion, draws=50, seed=1) == disturbance(expansion, draws=50, seed=1)
     assert disturbance(expansion, draws=50, seed=1) != disturbance(expansion, draws=50, seed=2)
-    whole = disturbance(expansion, draws=5000).memory
-    monkeypatch.setattr("holdfast.analysis.theory.AT_ONCE", 20 * 7)  # seven draws at a time
-    parts = disturbance(expansion, draws=5000).memory
-    assert abs(whole.value - parts.value) < 4 * math.hypot(whole.error, parts.error)
+    complete = disturbance(expansion, draws=5000).memory
+    monkeypatch.setattr("studies.theory.CHUNK", 20 * 7)  # seven draws at a time
+    chunked = disturbance(expansion, draws=5000).memory
+    assert abs(complete.value - chunked.value) < 4 * math.hypot(complete.error, chunked.error)
 
 
 @given(
     st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8),
     st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8),
 )
-def test_the_algebra_of_the_proof(before, added):
+def test_algebra_of_the_proof(before, added):
     attention, old = np.array(before + added), len(before)
     beta, alpha = change(attention, old), attention / attention.sum()
     values = np.random.default_rng(0).normal(size=(len(attention), 3))
@@ -81,9 +81,9 @@ def test_the_algebra_of_the_proof(before, added):
         assert (beta**2).sum() <= (alpha**2).sum() * (1 + 1e-9)
 
 
-def test_what_cannot_be_drawn_is_told():
+def test_invalid_sizes_raise():
     for wrong in ({"old": 0}, {"new": 0}, {"width": 0}, {"sigma": 0.0}, {"mass": 0.0}):
         with pytest.raises(BadInput):
             Expansion(**{"old": 1, "new": 1, **wrong})
-    with pytest.raises(BadInput, match="at least 2 draws"):
+    with pytest.raises(BadInput, match=r"draws.*got 1"):
         disturbance(Expansion(old=1, new=1), draws=1)
