@@ -1,4 +1,4 @@
-"""Augmentation: each change by itself against a plain reference, then all of them together."""
+"""Image augmentations: each one against a plain reference, then the combination."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE, ZERO = torch.ones(6), torch.zeros(6)
 NO, YES = torch.zeros(6, dtype=torch.bool), torch.ones(6, dtype=torch.bool)
 
 
-def test_nothing_changes_with_identity_parameters(images):
+def test_identity_parameters_change_nothing(images):
     whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(6, 4)
     assert torch.allclose(a.resized_crop(images, whole), images, atol=1e-5)
     assert torch.equal(a.flip(images, NO), images)
@@ -45,7 +45,7 @@ def test_each_image_has_its_own_box(images):
 
 
 @pytest.mark.parametrize("tall", [1.0, 0.5, 2.0])
-def test_boxes_keep_to_the_recipe(tall):
+def test_boxes_are_within_the_published_ranges(tall):
     top, left, high, wide = a.crop_boxes(5000, tall, torch.Generator().manual_seed(0)).unbind(1)
     assert (top >= 0).all()
     assert (left >= 0).all()
@@ -62,7 +62,7 @@ def test_boxes_keep_to_the_recipe(tall):
         assert whole.float().mean() < 0.01
 
 
-def test_flip_mirrors_the_chosen(images):
+def test_flip_mirrors_selected_images(images):
     which = torch.tensor([True, False] * 3)
     found = a.flip(images, which)
     assert torch.equal(found[0], images[0].flip(-1))
@@ -87,17 +87,17 @@ def test_brightness_contrast_saturation(images):
     assert torch.allclose(grey, a.grayscale(images, YES), atol=1e-5)
 
 
-def test_colours_change_in_the_order_that_is_given(images):
+def test_colour_changes_follow_the_order(images):
     half = {"brightness": 0.5 * ONE, "contrast": 0.5 * ONE, "saturation": ONE, "hue": ZERO}
     first = a.jitter(images, (0, 1, 2, 3), **half)
     grey = a.grayscale(images, YES).mean((-3, -2, -1), keepdim=True)
     assert torch.allclose(first, images / 4 + grey / 4, atol=1e-5)
-    much = half | {"brightness": 3 * ONE}  # what is clipped tells the order
+    much = half | {"brightness": 3 * ONE}  # clipping reveals the order
     assert torch.allclose(a.jitter(images, (1, 0, 2, 3), **much), (1.5 * (images + grey)).clamp(max=1), atol=1e-5)
     assert not torch.allclose(a.jitter(images, **much), a.jitter(images, (1, 0, 2, 3), **much), atol=1e-2)
 
 
-def test_augment_draws_the_order_of_colours_anew(images, monkeypatch):
+def test_augment_draws_a_random_order_of_colour_changes(images, monkeypatch):
     orders, jitter = [], a.jitter
     monkeypatch.setattr(a, "jitter", lambda x, order, **drawn: orders.append(tuple(order)) or jitter(x, order, **drawn))
     generator = torch.Generator().manual_seed(0)
@@ -141,7 +141,7 @@ def test_augment_takes_bytes_or_floats(images):
     assert torch.allclose(found, floats, atol=1e-5)
 
 
-def test_augment_goes_by_its_generator_alone(images):
+def test_augment_uses_only_its_generator(images):
     before = torch.get_rng_state()
     first = a.augment(images, torch.Generator().manual_seed(1))
     assert torch.equal(torch.get_rng_state(), before)
@@ -160,7 +160,7 @@ def test_augment_greys_a_tenth_and_flips_half():
     assert 0.45 < flipped.float().mean() < 0.55
 
 
-def test_shifts_are_whole_pixels_with_black_around():
+def test_shifts_are_integer_pixels_with_black_padding():
     square = torch.rand(64, 3, 16, 16, generator=torch.Generator().manual_seed(1)) + 0.1
     found = a.shift_flip(square, torch.Generator().manual_seed(0))
     seen = set()
@@ -180,7 +180,7 @@ def test_shifts_are_whole_pixels_with_black_around():
 
 
 @pytest.mark.parametrize("change", [a.crop_flip, a.shift_flip])
-def test_changes_are_drawn_by_the_generator_and_keep_colours(change, images):
+def test_changes_use_the_generator_and_keep_colours(change, images):
     bytes_ = (255 * images).to(torch.uint8)
     one, same, other = (change(bytes_, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
     assert torch.equal(one, same)
@@ -192,7 +192,7 @@ def test_changes_are_drawn_by_the_generator_and_keep_colours(change, images):
     assert torch.equal(made[:, 0], made[:, 1])  # no channel is changed by itself
 
 
-def test_a_crop_may_be_a_twelfth_of_an_image():
+def test_crops_may_be_a_twelfth_of_an_image():
     ramp = torch.linspace(0, 1, 40)[None, None, None, :].expand(200, 3, 40, 40)
     span = a.crop_flip(ramp, torch.Generator().manual_seed(0))[:, 0, 20]
     widths = (span[:, -1] - span[:, 0]).abs()
@@ -203,7 +203,7 @@ def test_a_crop_may_be_a_twelfth_of_an_image():
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("change", [a.augment, a.crop_flip, a.shift_flip])
-def test_the_host_does_not_wait_for_a_gpu(change):
+def test_no_synchronisation_with_the_gpu(change):
     images, generator = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8).cuda(), torch.Generator()
     change(images, generator)
     try:

@@ -1,4 +1,4 @@
-"""Changed graphs are parts of the graphs they were, each its own, and drawn anew."""
+"""Graph augmentations return subgraphs of each graph, drawn at random."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHANGES = [drop_edge, drop_node, subgraph]
 
 
 def ring(v: int, name: int) -> Graphs:
-    """A ring whose nodes carry their name and place and whose edges carry both ends."""
+    """A ring whose nodes carry the graph and node index and whose edges carry both ends."""
     a = torch.arange(v)
     ends = torch.stack([a, (a + 1) % v])
     edges = torch.cat([ends, ends.flip(0)], dim=1)
@@ -31,7 +31,7 @@ def changed(change, x, seed=0, **how):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_left_was_there_and_belongs_to_the_same_graph(change, x):
+def test_result_is_a_subgraph_of_each_graph(change, x):
     found = changed(change, x)
     assert found.count == 4
     assert len(found.nodes) + found.edges.shape[1] < len(x.nodes) + x.edges.shape[1]
@@ -45,41 +45,41 @@ def test_what_is_left_was_there_and_belongs_to_the_same_graph(change, x):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_it_is_chance_and_its_seed_decides(change, x):
+def test_result_is_random_and_determined_by_the_seed(change, x):
     first, again, other = (changed(change, x, seed) for seed in (0, 0, 1))
     assert torch.equal(first.edges, again.edges)
     assert first.edges.shape != other.edges.shape or not torch.equal(first.nodes[first.edges], other.nodes[other.edges])
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_share_of_nothing_changes_nothing(change, x):
+def test_share_of_zero_changes_nothing(change, x):
     found = changed(change, x, share=0.0)
     assert torch.equal(found.nodes, x.nodes)
     assert torch.equal(found.edges, x.edges)
 
 
 @pytest.mark.parametrize(("change", "left"), [(drop_edge, 0.7), (drop_node, 0.7)])
-def test_about_the_share_is_left_out(change, left):
+def test_dropped_fraction_is_close_to_the_share(change, left):
     large = inputs.cat([ring(500, 1)] * 8)
     found = changed(change, large, share=0.3)
     size = found.edges.shape[1] / large.edges.shape[1] if change is drop_edge else len(found.nodes) / len(large.nodes)
     assert size == pytest.approx(left, abs=0.03)
 
 
-def test_a_subgraph_is_connected_and_has_its_share():
+def test_subgraph_is_connected_and_has_the_requested_size():
     x = inputs.cat([ring(40, 1), ring(60, 2)])
     found = changed(subgraph, x, share=0.25)
     assert torch.bincount(found.owner).tolist() == [30, 45]
-    # a connected part of a ring is a path: as many edges as nodes less one, both ways
+    # a connected part of a ring is a path with one edge less than nodes, counted in both directions
     assert torch.bincount(found.owner[found.edges[0]]).tolist() == [2 * 29, 2 * 44]
 
 
-def test_a_graph_in_pieces_keeps_the_piece_it_began_in():
+def test_subgraph_of_a_disconnected_graph_stays_in_one_component():
     lonely = Graphs(torch.zeros(5, 1), torch.zeros(2, 0, dtype=torch.long), torch.zeros(5, dtype=torch.long), 1)
     assert len(changed(subgraph, lonely).nodes) == 1
 
 
-def test_kept_nodes_by_hand():
+def test_select_nodes_small_example():
     found = select_nodes(ring(4, 1), torch.tensor([True, False, True, True]))
     assert found.nodes[:, 1].tolist() == [0, 2, 3]
     assert sorted(map(tuple, found.edges.T.tolist())) == [(0, 2), (1, 2), (2, 0), (2, 1)]

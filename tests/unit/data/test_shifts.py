@@ -1,4 +1,4 @@
-"""Shifts of graphs: the percentiles that were published, environments of equal size, and no look at labels."""
+"""Graph shifts: published percentiles, environments of equal size, independent of labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pool(graphs) -> Dataset:
 
 @pytest.fixture
 def sizes():
-    """A hundred graphs of 1 to 100 nodes in another order."""
+    """A hundred graphs of 1 to 100 nodes in random order."""
     order = np.random.default_rng(0).permutation(100) + 1
     return pool([graph(int(v), 4) for v in order]), order
 
@@ -45,13 +45,13 @@ def test_size(sizes):
     assert sorted(values(found, "large")) == list(range(91, 101))
     assert found.split is not None
     assert [set(found.split[found.rows_of(name)].tolist()) for name in found.domains] == [{0}, {0}, {2}]
-    assert found.notes == ("40 graphs between the parts of the shift left out",)
+    assert found.notes[0].startswith("40 graphs")
     labels = dict(zip(sizes[1].tolist(), (np.arange(100) % 2).tolist(), strict=True))
     seen = measure("size", found.raw.take(np.arange(len(found)))).astype(int)
     assert found.y.tolist() == [labels[v] for v in seen]  # every graph has kept its label
 
 
-def test_degree_both_ways():
+def test_degree_and_reversed_degree():
     data = pool([graph(10, e) for e in range(1, 103)])  # those of 1 and 2 edges are left out
     found = apply_shift(data, "degree", environments=1)
     assert found.domains == ("low", "middle", "high")
@@ -65,7 +65,7 @@ def test_degree_both_ways():
     assert tens == [list(range(53, 103)), list(range(23, 53)), list(range(3, 23))]
 
 
-def test_environments_by_chance_are_equal_and_the_same_again(sizes):
+def test_random_environments_have_equal_size_and_are_reproducible(sizes):
     found = [apply_shift(sizes[0], "size", environments=3, group="chance") for _ in range(2)]
     assert found[0].fingerprint == found[1].fingerprint
     parts = [values(found[0], f"small-{i}") for i in (1, 2, 3)]
@@ -74,26 +74,26 @@ def test_environments_by_chance_are_equal_and_the_same_again(sizes):
     assert max(part.min() for part in parts) < min(part.max() for part in parts)  # not in the order of size
 
 
-def test_labels_change_no_cut(sizes):
+def test_labels_do_not_affect_the_split(sizes):
     data, _ = sizes
     other = apply_shift(replace(data, y=1 - data.y), "size")
     assert np.array_equal(apply_shift(data, "size").domain, other.domain)
 
 
-def test_what_is_refused(sizes):
+def test_invalid_shifts_are_rejected(sizes):
     data, _ = sizes
     with pytest.raises(BadInput, match="unknown shift 'sise': did you mean 'size'"):
         apply_shift(data, "sise")
-    with pytest.raises(BadInput, match="unknown way to group 'luck'"):
+    with pytest.raises(BadInput, match="unknown group 'luck'"):
         apply_shift(data, "size", group="luck")
     for wrong in (0, 1.5, "two"):
-        with pytest.raises(BadInput, match="environments must be a whole number"):
+        with pytest.raises(BadInput, match="environments must be an integer"):
             apply_shift(data, "size", environments=wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(BadInput, match="is one of graphs, and vector-none holds vectors"):
+    with pytest.raises(BadInput, match="vector-none holds vectors"):
         apply_shift(world("vector", "none"), "size")
-    with pytest.raises(BadInput, match="no graphs for the domain 'large': their values are too much alike"):
+    with pytest.raises(BadInput, match="no graphs for the domain 'large'"):
         apply_shift(pool([graph(5, 4)] * 10), "size")
-    with pytest.raises(BadInput, match="2 graphs to train on, too few for 9 environments"):
+    with pytest.raises(BadInput, match=r"2 training graphs.* 9 environments"):
         apply_shift(pool([graph(v, 4) for v in (1, 2, 3, 4)]), "size", environments=9)
-    with pytest.raises(BadInput, match="0 graphs to train on"):
+    with pytest.raises(BadInput, match="0 training graphs"):
         apply_shift(pool([graph(5, 1)] * 10), "degree")

@@ -1,4 +1,4 @@
-"""Which rows of a domain are scored."""
+"""Rows of a domain that are scored."""
 
 import numpy as np
 import pytest

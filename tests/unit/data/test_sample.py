@@ -14,7 +14,7 @@ KINDS = ["vector", "text", "image", pytest.param("graph", marks=pytest.mark.grap
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sample_comes_back_from_its_file_bit_for_bit(kind, tmp_path):
+def test_saved_sample_is_loaded_exactly(kind, tmp_path):
     data = world(kind, "none", domains=2, size=12, classes=2, seed=0)
     held = [Part(name, data.rows_of(name)[:5]) for name in data.domains]
     train = [Part(name, data.rows_of(name)[5:]) for name in data.domains]
@@ -37,12 +37,12 @@ def test_pairs_of_texts_stay_pairs(tmp_path):
     assert again.raw.take(np.arange(6)) == pairs
 
 
-def test_what_cannot_be_kept_is_told_before_training():
+def test_unsupported_samples_are_rejected_before_training():
     tags = Sentences([["a"]], [[0]])
     assert isinstance(tags.take(np.arange(1))[0], Sentence)
     data = Dataset("t", tags, np.zeros(1, dtype=np.int64), ("O",), np.zeros(1, dtype=np.int64), ("d",))
-    with pytest.raises(BadInput, match="no tags or answers"):
+    with pytest.raises(BadInput, match=r"--keep-sample .*tags or answers"):
         check_sample(data, 5)
     check_sample(data, 0)
-    with pytest.raises(BadInput, match="0 or more"):
+    with pytest.raises(BadInput, match=r"--keep-sample .*-1"):
         check_sample(data, -1)

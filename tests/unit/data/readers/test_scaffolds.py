@@ -1,4 +1,4 @@
-"""Molecules by their scaffold: rings and links decide, no group is divided, the largest groups train."""
+"""Scaffold splits: groups are not divided, and the largest ones train."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def as_data(tmp_path, texts):
     return load_data(table(tmp_path, texts), need=("label",), known={})
 
 
-def test_a_scaffold_is_the_rings_and_what_links_them():
+def test_scaffold_is_rings_and_linkers():
     assert scaffolds(["Cc1ccccc1", "CCO", "OC(=O)c1ccc(Cc2ccccc2)cc1"]) == ["c1ccccc1", "", "c1ccc(Cc2ccccc2)cc1"]
 
 
-def test_mirror_images_of_a_scaffold_are_two():
+def test_enantiomers_have_different_scaffolds():
     one, other = scaffolds(["c1ccccc1[C@H]1CCCN1", "c1ccccc1[C@@H]1CCCN1"])
     assert one.replace("@", "") == other.replace("@", "")
     assert one != other
 
 
-def test_the_largest_groups_train_and_none_is_divided(tmp_path):
+def test_largest_groups_train_and_groups_are_not_divided(tmp_path):
     texts = [*ALONE, *CHAINS, *PYRIDINES, *BENZENES]  # eleven: 8.8 train at most, 9.9 train or choose
     train, valid, test = by_scaffold(as_data(tmp_path, texts))
     assert sorted(train) == [3, 4, 5, 6, 7, 8, 9, 10]
@@ -45,7 +45,7 @@ def test_the_largest_groups_train_and_none_is_divided(tmp_path):
     assert sorted(test) == [1, 2]
 
 
-def test_it_is_a_shift_of_graphs_with_domains_and_marks(tmp_path):
+def test_scaffold_shift_has_domains_and_splits(tmp_path):
     texts = [*ALONE, *CHAINS, *PYRIDINES, *BENZENES]
     path = table(tmp_path, texts)
     found = load_data(f"{path}@shift=scaffold", need=("label",), known={})
@@ -58,7 +58,7 @@ def test_it_is_a_shift_of_graphs_with_domains_and_marks(tmp_path):
     assert one.domains == ("common", "rarer", "rare")
 
 
-def test_some_rows_of_molecules_are_cut_too(tmp_path):
+def test_subset_of_molecules_is_split(tmp_path):
     data = as_data(tmp_path, [*CHAINS, *BENZENES, *PYRIDINES])
     fewer = data.subset(np.arange(2, 10))
     assert [sorted(part) for part in by_scaffold(fewer)] == [[0, 1, 2, 3, 4, 5], [], [6, 7]]
@@ -66,12 +66,12 @@ def test_some_rows_of_molecules_are_cut_too(tmp_path):
         apply_shift(fewer, "scaffold")
 
 
-def test_graphs_without_smiles_have_no_scaffold():
-    with pytest.raises(BadInput, match="not made of SMILES: give a table with a column smiles"):
+def test_graphs_without_smiles_are_rejected():
+    with pytest.raises(BadInput, match=r"no SMILES.*column smiles"):
         apply_shift(pool([graph(3, 4) for _ in range(6)]), "scaffold")
 
 
-def test_a_published_set_keeps_what_its_scaffolds_are_told_from(tmp_path):
+def test_molecules_keep_their_smiles(tmp_path):
     data = as_data(tmp_path, BENZENES)
     assert as_molecules(load_data(table(tmp_path, BENZENES), columns={"text": "smiles"}, need=("label",), known={}),
                         np.arange(3), "here").raw.smiles == BENZENES[:3]  # fmt: skip

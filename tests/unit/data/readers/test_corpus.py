@@ -1,4 +1,4 @@
-"""Plain texts: one document a line, a table's column, a folder with a domain a file; packed, no word is lost."""
+"""Plain texts: text files, table columns, folders with one domain per file, and packing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_lines_tables_and_folders(tmp_path):
     assert (table.y == -1).all()
 
 
-def test_packed_texts_are_longer_and_stay_in_their_domain_and_split(tmp_path):
+def test_packing_stays_within_domain_and_split(tmp_path):
     rows = [("aa", "d", "train"), ("bb", "d", "train"), ("cc", "d", "train"), ("dd", "d", "test"), ("ee", "e", "test")]
     (tmp_path / "c.csv").write_text("text,domain,split\n" + "".join(",".join(row) + "\n" for row in rows))
     found = load_data(f"{tmp_path / 'c.csv'}@pack=5", known={}, form="corpus")
@@ -43,18 +43,18 @@ BAD = {
     "empty": ("a.txt", "\n \n", "has no text"),
     "pairs": ("a.csv", "premise,hypothesis\na,b\n", "pairs of texts"),
     "numbers": ("a.csv", "x,y\n1,2\n", "no text column"),
-    "other": ("a.pdf", "a", "is no corpus"),
+    "other": ("a.pdf", "a", "not a corpus"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_files_get_one_sentence(tmp_path, case):
-    name, text, said = BAD[case]
+def test_invalid_files_are_rejected(tmp_path, case):
+    name, text, message = BAD[case]
     (tmp_path / name).write_text(text)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_corpus(tmp_path / name)
 
 
-def test_an_empty_folder_is_told(tmp_path):
+def test_empty_folder_is_rejected(tmp_path):
     with pytest.raises(BadInput, match=r"no \.txt file"):
         read_corpus(tmp_path)

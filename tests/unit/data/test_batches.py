@@ -1,4 +1,4 @@
-"""A function over many rows: in the rows' order, whatever the batches, and shuffled by seed where rows meet."""
+"""Mapping a function over many rows: results in the order of the rows, batches shuffled by the seed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def examples() -> Examples:
     return Examples(TensorStore(torch.arange(20.0)[:, None]), torch.zeros(20, dtype=torch.long), ())
 
 
-def test_a_function_is_mapped_in_the_rows_order():
+def test_map_returns_results_in_row_order():
     for together in (None, (3, 0), (100, 4)):
         found = examples().map(lambda x: x * 2, ROWS, prediction_batch=together)
         assert found[:, 0].tolist() == [2.0 * row for row in ROWS]
 
 
-def test_chunks_are_a_shuffle_by_seed_and_none_is_much_smaller():
+def test_shuffled_chunks_have_similar_size():
     for count, size in ((10, 4), (9, 4), (257, 128), (3, 128), (1, 1)):
         chunks = list(shuffled_chunks(count, size, 0))
         assert sorted(torch.cat(chunks).tolist()) == list(range(count))
@@ -34,7 +34,7 @@ def test_chunks_are_a_shuffle_by_seed_and_none_is_much_smaller():
     assert not torch.equal(first, first.sort().values)
 
 
-def test_rows_that_meet_are_those_of_the_seed():
+def test_batch_composition_depends_on_the_seed():
     def mean(x):
         return x - x.mean(0)
 

@@ -20,7 +20,7 @@ def texts(made):
 
 
 @pytest.mark.parametrize("rows", [1, 5, 23, 100])
-def test_pieces_are_the_whole_table(tmp_path, rows):
+def test_chunks_are_the_complete_table(tmp_path, rows):
     path = write(tmp_path / "t.csv")
     found, whole = list(table_chunks(path, rows=rows)), read_table(path)
     assert [len(each) for each in found] == [min(rows, 23 - i) for i in range(0, 23, rows)]
@@ -30,20 +30,20 @@ def test_pieces_are_the_whole_table(tmp_path, rows):
     assert labels == [whole.classes[y] for y in whole.y]
 
 
-def test_a_block_of_the_file_may_end_anywhere(tmp_path, monkeypatch):
+def test_blocks_may_end_anywhere(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv")
     monkeypatch.setattr(formats, "BLOCK", 64)
     assert [len(each) for each in table_chunks(path, rows=4)] == [4, 4, 4, 4, 4, 3]
 
 
-def test_a_row_that_is_too_long_late_in_the_file_repeats_no_row(tmp_path, monkeypatch):
+def test_late_long_row_repeats_no_row(tmp_path, monkeypatch):
     path = write(tmp_path / "t.csv", long_at=17)
     monkeypatch.setattr(formats, "BLOCK", 1024)
     found = list(table_chunks(path, rows=4))
     assert texts(found) == texts([read_table(path)])
 
 
-def test_a_wrong_row_is_named_by_its_place_in_the_file(tmp_path):
+def test_invalid_row_is_reported_with_its_number_in_the_file(tmp_path):
     path = write(tmp_path / "t.csv")
     path.write_text(path.read_text() + "k23,,0,a\n")
     made = table_chunks(path, rows=5)
@@ -51,7 +51,7 @@ def test_a_wrong_row_is_named_by_its_place_in_the_file(tmp_path):
         list(made)
 
 
-def test_other_data_are_cut_too(tmp_path):
+def test_other_data_is_chunked(tmp_path):
     data = world("vector", "none", domains=2, size=10, classes=2)
     np.savez(tmp_path / "v.npz", X=data.raw.take(np.arange(20)).numpy())
     found = list(load_chunks(tmp_path / "v.npz", rows=8, known={}))

@@ -1,4 +1,4 @@
-"""Graphs around a motif: the motif of the class is in each, and the features say the degrees."""
+"""Motif graphs: each contains the motif of its class, and node features encode degrees."""
 
 import numpy as np
 import pytest
@@ -16,11 +16,11 @@ def test_motifs_are_eight_different_graphs_of_six_nodes():
     for edges in MOTIFS:
         assert {node for edge in edges for node in edge} == set(range(6))
         degrees.add(tuple(sorted(np.bincount(np.ravel(edges), minlength=6))))
-    assert len(degrees) == 8  # told apart by their degrees alone
+    assert len(degrees) == 8  # distinguished by their degrees
 
 
 @pytest.mark.parametrize("label", range(8))
-def test_the_motif_hangs_on_a_tree(label):
+def test_motif_is_attached_to_a_tree(label):
     graph = motif_graph(label, 1, np.random.default_rng(label), noise=0.0)
     tree, found = len(graph.nodes) - 6, pairs(graph)
     assert found == {(b, a) for a, b in found}  # every edge both ways, none twice

@@ -1,4 +1,4 @@
-"""Synthetic worlds: learnable inside a domain, and shifted between domains in the known way."""
+"""Synthetic data sets: learnable within a domain, with the documented shift between domains."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def across(data: Dataset) -> float:
     return accuracy(features(data), data.y, np.flatnonzero(~last), np.flatnonzero(last))
 
 
-def test_there_are_seventeen_worlds():
+def test_number_of_worlds():
     assert len(WORLDS) == len(set(WORLDS)) == 17
 
 
@@ -56,7 +56,7 @@ def test_labels_are_learnable(kind, shift, classes):
 
 
 @pytest.mark.parametrize(("kind", "shift"), WORLDS)
-def test_the_seed_decides_everything(kind, shift):
+def test_seed_determines_the_data(kind, shift):
     made = [world(kind, shift, size=20, seed=seed).fingerprint for seed in (0, 0, 1)]
     assert made[0] == made[1] != made[2]
 
@@ -68,12 +68,12 @@ def test_rotation_moves_the_boundary(kind):
 
 
 @pytest.mark.parametrize("kind", ["vector", "image", "text", "graph"])
-def test_a_spurious_cue_betrays_in_the_last_domain(kind):
+def test_spurious_cue_fails_in_the_last_domain(kind):
     data = world(kind, "spurious")
     assert across(data) < inside(data) - 0.08
 
 
-def test_the_invariant_part_of_a_spurious_world_holds():
+def test_invariant_features_of_a_spurious_world_generalise():
     data = world("vector", "spurious", size=400)
     x, last = features(data), data.domain == 3
     rows = np.flatnonzero(~last), np.flatnonzero(last)
@@ -81,12 +81,12 @@ def test_the_invariant_part_of_a_spurious_world_holds():
     assert accuracy(x[:, 2:4], data.y, *rows) < 0.2
 
 
-def test_vocabulary_is_partly_new_in_each_domain():
+def test_half_of_the_vocabulary_is_new_per_domain():
     data = world("text", "vocabulary", size=400)
-    said = [{w for t in data.raw.take(data.rows_of(d)) for w in t.split()} for d in data.domains]
+    message = [{w for t in data.raw.take(data.rows_of(d)) for w in t.split()} for d in data.domains]
     for i in range(1, 4):
-        new = said[i] - set().union(*(said[j] for j in range(4) if j != i))
-        assert len(new) == 8  # four words anew for each of two classes
+        new = message[i] - set().union(*(message[j] for j in range(4) if j != i))
+        assert len(new) == 8  # four new words for each of two classes
     plain = world("text", "none", size=400)
     same = [{w for t in plain.raw.take(plain.rows_of(d)) for w in t.split()} for d in plain.domains]
     assert same[0] == same[1] == same[2] == same[3]
@@ -104,12 +104,12 @@ def test_label_shift_moves_only_the_proportions(kind):
     assert all(0.4 < even.y[even.rows_of(d)].mean() < 0.6 for d in even.domains)
 
 
-def test_size_lets_graphs_grow_and_the_boundary_moves():
+def test_size_shift_grows_graphs():
     data = world("graph", "size", classes=3)
     sizes = [[len(g.nodes) for g in data.raw.take(data.rows_of(d))] for d in data.domains]
     assert [(min(s), max(s)) for s in sizes] == [(10, 14), (22, 26), (34, 38), (46, 50)]
     by_class = [np.asarray(sizes[0])[data.y[data.rows_of("domain-0")] == k].mean() for k in range(3)]
-    assert np.ptp(by_class) < 0.7  # the class says nothing about the size
+    assert np.ptp(by_class) < 0.7  # the class does not determine the size
     assert across(data) < inside(data) - 0.1
 
 
@@ -122,7 +122,7 @@ def test_shapes():
         assert graph.edges.max() < len(graph.nodes) == len(graph.owner)
 
 
-def test_worlds_that_are_not():
+def test_invalid_worlds_are_rejected():
     with pytest.raises(BadInput, match=r"no text world with the shift 'rotation'.*text: none, spurious"):
         world("text", "rotation")
     with pytest.raises(BadInput, match="vector: none, rotation, spurious, label"):

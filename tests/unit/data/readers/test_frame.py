@@ -1,4 +1,4 @@
-"""A DataFrame is read as a table file with the same content is."""
+"""A DataFrame is read like a table file with the same content."""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_it_is_what_a_file_would_be(tmp_path, name):
+def test_frame_equals_a_file(tmp_path, name):
     frame = pd.DataFrame(TABLES[name], index=[7, 7, 9])
     frame.to_parquet(tmp_path / "data.parquet", index=False)
     found, wanted = read_frame(frame), read_table(tmp_path / "data.parquet")
@@ -29,14 +29,14 @@ def test_it_is_what_a_file_would_be(tmp_path, name):
     assert read_frame(frame.astype({"label": "category"})).fingerprint == found.fingerprint
 
 
-def test_other_columns_are_named_as_for_a_file():
+def test_columns_can_be_named():
     frame = pd.DataFrame({0: [0.5, 1.5], 1: ["x", "y"], 2: ["p", "q"]})
     found = read_frame(frame, columns={"label": "1", "domain": "2", "features": "0"})
     assert found.raw.take(np.arange(2)).tolist() == [[0.5], [1.5]]
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "message"),
     [
         (pd.DataFrame({"text": ["a"], "domain": ["x"]}), "the DataFrame has no label column: it has"),
         (pd.DataFrame({"text": ["a"], "label": ["x"], "domain": ["y"]}).iloc[:0], "has no rows"),
@@ -45,14 +45,14 @@ def test_other_columns_are_named_as_for_a_file():
             r"neither all numbers nor .*column a ",
         ),
         (pd.DataFrame({"a": [1, None], "label": [0, 1], "domain": [0, 1]}), "the DataFrame: row 2, column 'a'"),
-        (pd.DataFrame([["a", "b", 0, 1]], columns=["text", "text", "label", "domain"]), "two columns called 'text'"),
+        (pd.DataFrame([["a", "b", 0, 1]], columns=["text", "text", "label", "domain"]), "two columns named 'text'"),
     ],
 )
-def test_faults_get_one_sentence(frame, said):
-    with pytest.raises(BadInput, match=said):
+def test_invalid_frames_are_rejected(frame, message):
+    with pytest.raises(BadInput, match=message):
         read_frame(frame)
 
 
-def test_features_of_an_estimator_are_not_called_the_same():
-    with pytest.raises(BadInput, match="the DataFrame has two columns called 'a': rename one of them"):
+def test_duplicate_feature_names_are_rejected():
+    with pytest.raises(BadInput, match="two columns named 'a'"):
         as_raw(pd.DataFrame([[1.0, 2.0]], columns=["a", "a"]))

@@ -1,4 +1,4 @@
-"""Several data sets as one: rows, labels, splits and digests stay what they were."""
+"""Joined data sets: rows, labels, splits and digests are unchanged."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_rows_labels_domains_and_splits():
     assert join([SECOND]).split is None
 
 
-def test_a_digest_is_that_of_the_piece_and_depends_on_the_order():
+def test_digest_equals_that_of_the_column_and_depends_on_order():
     raw = join([FIRST, SECOND]).raw
     assert raw.digest(np.array([4, 5, 6])) == SECOND.raw.digest(np.arange(3))
     assert raw.digest(np.array([1, 3])) == FIRST.raw.digest(np.array([1, 3]))
@@ -50,7 +50,7 @@ def test_a_digest_is_that_of_the_piece_and_depends_on_the_order():
     assert join([FIRST, SECOND]).fingerprint != join([SECOND, FIRST]).fingerprint
 
 
-def test_vectors_come_as_one_tensor():
+def test_vectors_are_one_tensor():
     made = [
         Dataset(name=name, raw=Vectors(np.full((2, 3), value)), y=np.array([0, 1]), classes=("x", "y"),
                 domain=np.zeros(2, dtype=np.int64), domains=(name,))
@@ -60,7 +60,7 @@ def test_vectors_come_as_one_tensor():
     assert torch.equal(found, torch.tensor([[2.0] * 3, [1.0] * 3]))
 
 
-def test_what_cannot_be_joined_is_said():
+def test_incompatible_data_sets_are_rejected():
     pairs = reviews("p", [("x", "y"), ("z", "w")], [0, 1], ("bad", "good"))
     with pytest.raises(BadInput, match=r"a and p cannot be joined.*a text.*a pair of texts"):
         join([FIRST, pairs])
@@ -68,7 +68,7 @@ def test_what_cannot_be_joined_is_said():
         join([FIRST, FIRST])
 
 
-def test_a_joined_set_serves_the_cross_dataset_plan():
+def test_joined_set_works_with_the_cross_dataset_plan():
     found = join([FIRST, SECOND])
     (episode,) = CrossDataset(targets=("b",)).episodes(rows_by_domain(found), 0)
     (stage,) = episode.stages

@@ -18,7 +18,7 @@ def held(data, rows_each=4):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_examples_are_found_again_in_any_order_and_without_their_domain(kind):
+def test_held_out_rows_are_recognised_in_any_order_and_without_domains(kind):
     data = world(kind, "none", domains=3, size=12, classes=2, seed=0)
     found = HeldOut.from_json(json.loads(json.dumps(held(data).to_json())))
     order = np.random.default_rng(0).permutation(len(data))
@@ -29,10 +29,10 @@ def test_examples_are_found_again_in_any_order_and_without_their_domain(kind):
             wanted = row_hashes(data, data.rows_of(part.domain)[:4])
             assert sorted(row_hashes(again, part.rows)) == sorted(wanted)
     assert sum(map(len, split_parts(found.mark(mixed), TRAIN))) == 24
-    assert split_parts(found.mark(blind), TRAIN) == ()  # whose they are is not told
+    assert split_parts(found.mark(blind), TRAIN) == ()  # their domain is unknown
 
 
-def test_an_example_whose_label_or_content_changed_is_another():
+def test_changed_label_or_content_is_not_recognised():
     data = world("text", "none", domains=2, size=6, classes=2, seed=0)
     found = held(data)
     turned = replace(data, y=1 - data.y)
@@ -40,14 +40,14 @@ def test_an_example_whose_label_or_content_changed_is_another():
     assert len(set(row_hashes(data, np.arange(len(data)))) & set(row_hashes(turned, np.arange(len(data))))) == 0
 
 
-def test_rows_of_domains_that_the_model_does_not_know_are_left_out():
+def test_rows_of_unknown_domains_are_dropped():
     data = world("vector", "none", domains=3, size=8, classes=2, seed=0)
     two = data.subset(np.flatnonzero(data.domain < 2))
     found = HeldOut.of(data, [Part(name, data.rows_of(name)[:3]) for name in data.domains[:2]])
     assert len(found.mark(data)) == len(two)
 
 
-def test_copies_of_a_held_out_row_are_counted_once_and_never_learned():
+def test_copies_of_a_held_out_row_are_dropped():
     texts = ["same", "same", "same", "other", "same", "else"]
     domain = np.asarray([0, 0, 0, 0, 1, 1])
     data = Dataset("t", Texts.of(texts), np.zeros(6, dtype=np.int64), ("a",), domain, ("x", "y"))

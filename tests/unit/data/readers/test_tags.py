@@ -1,4 +1,4 @@
-"""Sentences with tags from files of lines and from tables: the same ones, in B- and I-, or one sentence of error."""
+"""Tagged sentences from CoNLL files and tables, converted to BIO tags."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def sentences(dataset):
     return [(each.words, [dataset.classes[tag] for tag in each.tags]) for each in found]
 
 
-def test_every_form_gives_the_same_sentences(tmp_path):
-    said = tagged("home", 6)
-    lines = write_conll(tmp_path / "a.conll", said)
-    rows = [{"tokens": words, "ner_tags": tags, "domain": "x"} for words, tags in said]
+def test_every_format_gives_the_same_sentences(tmp_path):
+    message = tagged("home", 6)
+    lines = write_conll(tmp_path / "a.conll", message)
+    rows = [{"tokens": words, "ner_tags": tags, "domain": "x"} for words, tags in message]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    flat = "".join(f"{' '.join(words)},{' '.join(tags)}\n" for words, tags in said)
+    flat = "".join(f"{' '.join(words)},{' '.join(tags)}\n" for words, tags in message)
     (tmp_path / "a.csv").write_text("words,tags\n" + flat)
     found = [read_tags(path) for path in (lines, *(tmp_path / f"a.{end}" for end in ("jsonl", "parquet", "csv")))]
     for each in found:
@@ -36,11 +36,11 @@ def test_every_form_gives_the_same_sentences(tmp_path):
         assert sentences(each) == sentences(found[0])
         assert (each.y == -1).all()
     assert sentences(found[0])[1][1][-3:] == ["B-THING", "I-THING", "B-WORK"]
-    assert found[0].notes == ("9 entities of a.conll begin with I-, and are read as if with B-",)
+    assert found[0].notes[0].startswith("9 entities of a.conll begin with I-")
     assert found[0].raw.digest(np.arange(6)) == found[2].raw.digest(np.arange(6)) != found[0].raw.digest(np.arange(5))
 
 
-def test_tags_of_every_scheme_become_one(tmp_path):
+def test_tagging_schemes_are_converted_to_bio(tmp_path):
     schemes = {
         "old": "I-A B-A I-A O I-B",
         "new": "B-A B-A I-A O B-B",
@@ -52,7 +52,7 @@ def test_tags_of_every_scheme_become_one(tmp_path):
         assert sentences(read_tags(path))[0][1] == ["B-A", "B-A", "I-A", "O", "B-B"], name
 
 
-def test_the_column_of_the_tag_can_be_said(tmp_path):
+def test_tag_column_can_be_chosen(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("x B-A 7\ny O 8\n")
     assert sentences(load_data(f"{path}@column=2", known={}, form="tags")) == [(["x", "y"], ["B-A", "O"])]
@@ -60,7 +60,7 @@ def test_the_column_of_the_tag_can_be_said(tmp_path):
         read_tags(path)
 
 
-def test_a_folder_has_a_domain_a_file_or_a_split_a_file(tmp_path):
+def test_files_of_a_folder_are_domains_or_splits(tmp_path):
     found = read_tags(write_names(tmp_path / "names", 4))
     assert found.domains == tuple(sorted(DOMAINS))
     assert found.split is None
@@ -72,14 +72,14 @@ def test_a_folder_has_a_domain_a_file_or_a_split_a_file(tmp_path):
     assert np.bincount(found.split).tolist() == [8, 8, 8]
 
 
-def test_to_be_tagged_a_file_needs_words_alone(tmp_path):
+def test_prediction_needs_only_words(tmp_path):
     (tmp_path / "a.txt").write_text("the\nphone\n\nbad\n")
     (tmp_path / "a.csv").write_text("id,text\nq,the phone\n")
     for name, words in (("a.txt", [["the", "phone"], ["bad"]]), ("a.csv", [["the", "phone"]])):
         found = read_tags(tmp_path / name, need=())
         assert [each.words for each in found.raw.take(np.arange(len(found)))] == words
         assert found.classes == ()
-    with pytest.raises(BadInput, match="line 1 has no tag beside 'the'"):
+    with pytest.raises(BadInput, match="line 1 has no tag for 'the'"):
         read_tags(tmp_path / "a.txt")
 
 
@@ -92,18 +92,18 @@ BAD = {
     "numbers": ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', "the tag '3'"),
     "no words": ("a.jsonl", '{"tokens": [], "tags": []}\n', "row 1, column 'tokens' has no words"),
     "no json": ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{\n', "row 2 is not JSON"),
-    "half of a character": ("a.jsonl", '{"tokens": ["\\ud83d"], "tags": ["O"]}\n', "row 1 has half of a character"),
+    "unpaired surrogate": ("a.jsonl", '{"tokens": ["\\ud83d"], "tags": ["O"]}\n', "row 1 has an unpaired surrogate"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_files_get_one_sentence(tmp_path, case):
-    name, text, said = BAD[case]
+def test_invalid_files_are_rejected(tmp_path, case):
+    name, text, message = BAD[case]
     (tmp_path / name).write_text(text)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_tags(tmp_path / name)
 
 
-def test_a_folder_without_a_file_is_told(tmp_path):
+def test_folder_without_files_is_rejected(tmp_path):
     with pytest.raises(BadInput, match="no file of words and tags"):
         read_tags(tmp_path)

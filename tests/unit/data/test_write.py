@@ -19,7 +19,7 @@ def tables(sizes):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_pieces_give_the_file_of_the_whole(tmp_path, suffix):
+def test_chunks_give_the_same_file_as_one_table(tmp_path, suffix):
     many, one = (write_tables(tmp_path / f"{n}.{suffix}", tables(n)) for n in ((3, 3, 1), (7,)))
     whole = pa.concat_tables(tables((3, 3, 1)))
     if suffix == "parquet":
@@ -36,7 +36,7 @@ def test_pieces_give_the_file_of_the_whole(tmp_path, suffix):
         assert json.loads(lines[0])["label"] is None
 
 
-def test_what_goes_wrong_late_leaves_no_file(tmp_path):
+def test_late_errors_leave_no_file(tmp_path):
     def broken():
         yield from tables((3,))
         raise BadInput("row 4 is odd")
@@ -46,6 +46,6 @@ def test_what_goes_wrong_late_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_ending_is_refused_before_anything_is_asked_for(tmp_path):
+def test_unknown_suffix_is_rejected_first(tmp_path):
     with pytest.raises(BadInput, match=r"\.csv, \.jsonl, \.parquet"):
         write_tables(tmp_path / "a.xlsx", iter(()))

@@ -1,4 +1,4 @@
-"""Files of graphs: every form gives the same graphs, and what is wrong is told with its line."""
+"""Graph files: every format gives the same graphs, and errors name the line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def both(edges) -> set[tuple[int, int]]:
 
 @pytest.fixture(params=["txt", "zip", "layout", "zip in a folder", "txt in a folder"])
 def path(request, tmp_path):
-    """The same six graphs in every form."""
+    """Six graphs in every format."""
     match request.param:
         case "txt":
             (tmp_path / "small.txt").write_text(text_form(SMALL))
@@ -48,15 +48,15 @@ def path(request, tmp_path):
     return tmp_path / "all"
 
 
-def test_every_form_gives_the_same_graphs(path):
+def test_every_format_gives_the_same_graphs(path):
     assert holds_graphs(path)
     found = read_graphs(path)
     assert (found.domains, found.classes) == (("small",), ("0", "1"))
     assert found.y.tolist() == [0, 1, 0, 1, 0, 1]
     for graph, (v, edges, _) in zip(graphs_of(found), SMALL, strict=True):
-        assert graph.nodes.shape == (v, 0)  # one tag for all says nothing, so there are no features
+        assert graph.nodes.shape == (v, 0)  # a constant tag is not a feature
         assert pairs(graph) == both(edges)
-        assert graph.edges.shape[1] == len(both(edges))  # none twice
+        assert graph.edges.shape[1] == len(both(edges))  # no duplicates
 
 
 def test_tags_are_categories_and_attributes_numbers(tmp_path):
@@ -91,7 +91,7 @@ def test_a_fold_marks_its_rows_as_test(tmp_path):
         read_graphs(path, fold=11)
 
 
-def test_a_folder_with_images_is_none_of_graphs(tmp_path):
+def test_folder_with_images_does_not_hold_graphs(tmp_path):
     (tmp_path / "readme.txt").write_text("pictures")
     assert holds_graphs(tmp_path)
     (tmp_path / "a.png").write_bytes(b"")
@@ -99,55 +99,55 @@ def test_a_folder_with_images_is_none_of_graphs(tmp_path):
 
 
 WRONG = {
-    "2\n1 0\n0 0\n": r"line 4: expected `nodes label` of graph 2, found none",
+    "2\n1 0\n0 0\n": r"line 4: .*`nodes label` of graph 2",
     "1\n1 0\n0 0\n0 0\n": r"line 4: more lines than the 1 graphs",
-    "1\n2 0\n0 1 1\n0 1\n": r"line 4: 1 neighbours announced, 0 numbers given",
-    "1\n2 0\n0 1 1\n0 1 2\n": r"line 4: neighbour 2 of a graph whose nodes are 0 to 1",
-    "1\n1 0\nx 0\n": r"line 3: 'x' is not a whole number",
-    "1\n0 0\n": r"line 2: a graph of 0 nodes",
-    "1\n2 0\n0 0 1.5\n0 0\n": r"line 4: 0 attributes where the node before has 1",
-    "1\n1 0\n0 0 a\n": r"line 3: an attribute of this graph is not a number",
-    "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"some graphs have attributes and others not",
-    "many\n": r"line 1: 'many' is not a whole number",
+    "1\n2 0\n0 1 1\n0 1\n": r"line 4: 1 neighbours .* 0 numbers",
+    "1\n2 0\n0 1 1\n0 1 2\n": r"line 4: neighbour 2 .* 0 to 1",
+    "1\n1 0\nx 0\n": r"line 3: 'x' is not an integer",
+    "1\n0 0\n": r"line 2: .* 0 nodes",
+    "1\n2 0\n0 0 1.5\n0 0\n": r"line 4: 0 attributes.* 1",
+    "1\n1 0\n0 0 a\n": r"line 3: an attribute .*not a number",
+    "2\n1 0\n0 0 1.5\n1 1\n0 0\n": r"attributes",
+    "many\n": r"line 1: 'many' is not an integer",
 }
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_wrong_line_is_named(tmp_path, text):
+def test_invalid_line_is_reported(tmp_path, text):
     (tmp_path / "a.txt").write_text(text)
     with pytest.raises(BadInput, match=WRONG[text]):
         read_graphs(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "said"),
+    ("file", "text", "message"),
     [
-        ("A", "1, 2\n1, 9\n", "names node 9, there are 1 to 6"),
-        ("A", "1, 2\n1, 4\n", "line 2 joins nodes of two graphs"),
-        ("A", "1, 2\n1\n", "line 2 has 1 numbers, not 2"),
-        ("graph_indicator", "1\n2\n1\n2\n2\n2\n", "must name graphs 1 to 2 in order"),
-        ("graph_labels", "1\n2\n3\n", "must name graphs 1 to 3 in order"),
-        ("graph_labels", "a\nb\n", "holds what is not a number"),
+        ("A", "1, 2\n1, 9\n", "node 9, expected 1 to 6"),
+        ("A", "1, 2\n1, 4\n", "line 2 .*two graphs"),
+        ("A", "1, 2\n1\n", "line 2 has 1 numbers, expected 2"),
+        ("graph_indicator", "1\n2\n1\n2\n2\n2\n", "graphs 1 to 2 in order"),
+        ("graph_labels", "1\n2\n3\n", "graphs 1 to 3 in order"),
+        ("graph_labels", "a\nb\n", "graph_labels.*not a number"),
         ("node_labels", "1\n2\n", "has 2 lines for 6 nodes"),
     ],
 )
-def test_a_wrong_file_of_the_layout_is_named(tmp_path, file, text, said):
+def test_invalid_layout_file_is_reported(tmp_path, file, text, message):
     folder = write_layout(tmp_path / "x", "x", [(3, ring(3), 0), (3, star(3), 1)])
     (folder / f"x_{file}.txt").write_text(text)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         read_graphs(folder)
 
 
-def test_what_holds_no_graphs(tmp_path):
+def test_files_without_graphs_are_rejected(tmp_path):
     folder = write_layout(tmp_path / "x", "x", SMALL)
     (folder / "x_graph_labels.txt").unlink()
-    with pytest.raises(BadInput, match=r"no file x_graph_labels\.txt: put it beside"):
+    with pytest.raises(BadInput, match=r"no file x_graph_labels\.txt"):
         read_graphs(folder)
     (tmp_path / "broken.zip").write_bytes(b"no zip")
-    with pytest.raises(BadInput, match="broken or not a zip"):
+    with pytest.raises(BadInput, match=r"broken\.zip"):
         read_graphs(tmp_path / "broken.zip")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(BadInput, match="is no text file"):
+    with pytest.raises(BadInput, match=r"bytes\.txt"):
         read_graphs(tmp_path / "bytes.txt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="holds no graphs"):
@@ -155,12 +155,12 @@ def test_what_holds_no_graphs(tmp_path):
 
 
 def data(v, label, *, x=None, edge_attr=None):
-    """What torch-geometric's Data has of a ring."""
+    """Build a ring with the attributes of a torch-geometric Data."""
     edges = torch.tensor(sorted(both(ring(v)))).T
     return SimpleNamespace(num_nodes=v, x=x, edge_index=edges, edge_attr=edge_attr, y=torch.tensor([label]))
 
 
-def test_a_list_of_data_objects():
+def test_list_of_data_objects():
     found = from_data_list([data(3, 1.0), data(4, 0.0), data(5, 1.0)], domains=["a", "b", "a"])
     assert (found.classes, found.domains) == (("0", "1"), ("a", "b"))
     assert found.y.tolist() == [1, 0, 1]
@@ -187,7 +187,7 @@ def test_labels_and_domains_may_be_arrays(labels):
 
 
 @pytest.mark.graph
-def test_it_takes_those_of_torch_geometric():
+def test_torch_geometric_objects():
     geometric()  # the first import warns
     from torch_geometric.data import Data
 
@@ -196,23 +196,23 @@ def test_it_takes_those_of_torch_geometric():
     assert pairs(graphs_of(found)[0]) == {(0, 1), (1, 0)}
 
 
-def test_lists_that_do_not_fit():
-    with pytest.raises(BadInput, match="graph 0 has not one label y"):
+def test_lists_of_other_length_are_rejected():
+    with pytest.raises(BadInput, match=r"graph 0 .*label y"):
         from_data_list([SimpleNamespace(num_nodes=1, x=None, edge_index=None, edge_attr=None, y=None)])
     with pytest.raises(BadInput, match="1 domains for 2 graphs"):
         from_data_list([data(3, 0), data(3, 1)], domains=["a"])
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
-        ("a text", "example 2 is a str: examples are graphs, so each must be a Graphs of one graph or a Data"),
-        ({"num_nodes": None}, "example 2 has no nodes or does not say how many: give it x or num_nodes"),
-        ({"edge_index": None, "adj_t": "sparse"}, "example 2 has its edges as adj_t alone: keep edge_index"),
+        ("a text", "example 2 is a str"),
+        ({"num_nodes": None}, "example 2 .*x or num_nodes"),
+        ({"edge_index": None, "adj_t": "sparse"}, "example 2 .*adj_t.*edge_index"),
         ({"batch": torch.tensor([0, 0, 1])}, r"example 2 is a batch of graphs: .* batch.to_data_list\(\)"),
     ],
 )
-def test_graphs_that_cannot_be_taken_are_told(other, said):
+def test_invalid_graph_objects_are_rejected(other, message):
     second = other if isinstance(other, str) else SimpleNamespace(**{**vars(data(3, 1)), **other})
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         as_graphs([data(3, 0), second])

@@ -1,4 +1,4 @@
-"""Image files and folders of them."""
+"""Decoding image files and reading folders of them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_decode_keeps_sides(tmp_path):
     assert image[:, 6, 6].max() == image[:, 1, 6].max() == image[:, 6, 1].max() == 0
 
 
-def test_decode_names_a_broken_file(tmp_path):
+def test_damaged_image_is_reported(tmp_path):
     whole = draw(tmp_path / "a.jpg", size=(64, 64)).read_bytes()
     for damaged in (b"", b"no image", whole[:200], whole[: len(whole) // 2]):
         (tmp_path / "a.jpg").write_bytes(damaged)
@@ -79,7 +79,7 @@ def test_decode_names_a_broken_file(tmp_path):
         decode_image(tmp_path / "gone.png", 8)
 
 
-def test_domain_class_file(folder):
+def test_domains_and_classes_are_folders(folder):
     draw(folder / "art" / "dog" / ".hidden.png")
     draw(folder / ".thumbs" / "x" / "a.png")
     (folder / "art" / "dog" / "notes.txt").write_text("x")
@@ -98,7 +98,7 @@ def test_domain_class_file(folder):
     assert "1 files" in found.notes[0]
 
 
-def test_any_folder_to_predict(folder, tmp_path):
+def test_any_nesting_for_prediction(folder, tmp_path):
     draw(folder / "loose.png")
     found = read_images(folder, need=())
     assert found.ids is not None
@@ -118,27 +118,25 @@ def test_classes_without_domains(tmp_path):
     assert (both.classes, both.domains) == ((), ("cat", "dog"))
 
 
-def test_one_domain_is_told_to_be_several_folders(tmp_path):
+def test_single_domain_error_explains_the_folder_layout(tmp_path):
     for kind in ("dog", "cat"):
         draw(tmp_path / "photo" / kind / "a.png")
     found = read_images(tmp_path)
     for dataset in (found, found.limited(1)):
-        with pytest.raises(BadInput, match=r"\(photo\): give each domain a folder of its own \(DOMAIN/CLASS/FILE\) or"):
+        with pytest.raises(BadInput, match=r"\(photo\).*DOMAIN/CLASS/FILE"):
             list(LeaveOneOut().episodes(rows_by_domain(dataset), 0))
-    assert audit(tmp_path).advice[-1] == (
-        "To look for a shift, give each domain a folder of its own (DOMAIN/CLASS/FILE)."
-    )
+    assert "(DOMAIN/CLASS/FILE)" in audit(tmp_path).advice[-1]
 
 
-def test_folders_that_are_wrong(folder, tmp_path):
+def test_invalid_folders_are_rejected(folder, tmp_path):
     (folder / "sketch" / "dog").mkdir(parents=True)
     with pytest.raises(BadInput, match=r"domain folder .*sketch holds no images"):
         read_images(folder)
     draw(folder / "sketch" / "a.png")
-    with pytest.raises(BadInput, match=r"domain folder 'sketch' holds 'a\.png' directly"):
+    with pytest.raises(BadInput, match=r"'a\.png' in the domain 'sketch'"):
         read_images(folder)
     draw(folder / "b.png")
-    with pytest.raises(BadInput, match=r"'b\.png' is in no domain folder"):
+    with pytest.raises(BadInput, match=r"'b\.png' is not in a domain folder"):
         read_images(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="holds no images"):
@@ -156,12 +154,12 @@ def test_links_are_followed_but_not_in_circles(folder, tmp_path):
 
 
 @pytest.mark.parametrize("locked", ["art", "art/cat"])
-def test_a_folder_that_may_not_be_read_is_told_and_not_passed_over(folder, monkeypatch, locked):
+def test_unreadable_folder_is_reported(folder, monkeypatch, locked):
     def scandir(path, real=os.scandir):  # permissions do not hold for a superuser, who may run this
         if Path(path) == folder / locked:
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(BadInput, match=f"{locked} may not be used .Permission denied.: change its permissions"):
+    with pytest.raises(BadInput, match=f"{locked} .Permission denied"):
         read_images(folder)

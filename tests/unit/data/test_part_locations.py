@@ -1,4 +1,4 @@
-"""Parts of things in images: found beside the folders, named as in every domain, and refused in one sentence."""
+"""Part locations in parts.csv: shared image names, notes and errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_name_is_the_same_in_every_domain(folder):
+def test_shared_name_is_equal_in_all_domains(folder):
     found = read_images(folder)
     assert found.ids is not None
     assert {shared_name(each) for each in found.ids} == {"cat/a.b", "dog/a.b"}
 
 
-def test_the_table_beside_the_domains(folder):
+def test_table_next_to_the_domains(folder):
     found = read_images(folder)
     assert read_part_locations(found.raw, found.ids) == {}
     (folder / "parts.csv").write_text("image,part,x,y\ncat/a.b,beak,0.25,1\ncat/a.b,tail,0,0.5\n")
@@ -36,7 +36,7 @@ def test_the_table_beside_the_domains(folder):
     assert read_part_locations(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == {}
 
 
-def test_a_table_of_other_images_is_told(folder):
+def test_unmatched_table_gives_a_note(folder):
     found = read_images(folder)
     assert unmatched_note(found.raw, found.ids) == ""
     (folder / "parts.csv").write_text("image,part,x,y\nowl/a.b,beak,0.25,1\n")
@@ -46,7 +46,7 @@ def test_a_table_of_other_images_is_told(folder):
     assert unmatched_note(Pixels(np.zeros((2, 3, 4, 4), np.uint8)), None) == ""
 
 
-def test_the_table_is_not_counted_as_left_out(folder):
+def test_table_is_not_counted_as_ignored(folder):
     (folder / "parts.csv").write_text("image,part,x,y\n")
     assert read_images(folder).notes == ()
     (folder / "photo" / "parts.csv").write_text("image,part,x,y\n")
@@ -55,16 +55,16 @@ def test_the_table_is_not_counted_as_left_out(folder):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"), [("cat/a,tail,far,0.5", "no numbers"), ("cat/a,tail,0.5,12", "between 0 and 1")]
+    ("row", "message"), [("cat/a,tail,far,0.5", "not numbers"), ("cat/a,tail,0.5,12", "between 0 and 1")]
 )
-def test_wrong_places_get_one_sentence(row, said, folder):
+def test_invalid_locations_are_rejected(row, message, folder):
     found = read_images(folder)
     (folder / "parts.csv").write_text(f"image,part,x,y\n{row}\n")
-    with pytest.raises(BadInput, match=f"row 1 .*{said}"):
+    with pytest.raises(BadInput, match=f"row 1: .*{message}"):
         read_part_locations(found.raw, found.ids)
 
 
-def test_a_missing_column_is_named(folder):
+def test_missing_column_is_reported(folder):
     found = read_images(folder)
     (folder / "parts.csv").write_text("image;part;x;y\ncat/a;tail;0.5;0.5\n")
     with pytest.raises(BadInput, match=r"parts\.csv seems to be separated by ';'"):
@@ -74,7 +74,7 @@ def test_a_missing_column_is_named(folder):
         read_part_locations(found.raw, found.ids)
 
 
-def test_a_link_to_nothing_is_named(folder):
+def test_broken_link_is_reported(folder):
     (folder / "photo" / "cat" / "dead.png").symlink_to("/nonexistent/x.png")
-    with pytest.raises(BadInput, match=r"dead\.png is a link to a file that is not there"):
+    with pytest.raises(BadInput, match=r"dead\.png is a link"):
         read_images(folder)

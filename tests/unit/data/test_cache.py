@@ -1,4 +1,4 @@
-"""Images decoded once: the same pixels as decoding each time, kept by content, whole or not at all."""
+"""The cache of decoded images: equal to decoding, keyed by content, written atomically."""
 
 from __future__ import annotations
 
@@ -21,80 +21,80 @@ from holdfast.run import assemble as assembly
 
 
 @pytest.fixture
-def pictures(tmp_path) -> ImageFiles:
-    chance, paths = np.random.default_rng(0), []
+def images(tmp_path) -> ImageFiles:
+    rng, paths = np.random.default_rng(0), []
     for i in range(7):
         paths.append(tmp_path / "set" / f"d{i % 2}" / f"c{i % 3}" / f"{i}.png")
         paths[-1].parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(chance.integers(0, 255, (9 + i, 12, 3), dtype=np.uint8)).save(paths[-1])
+        Image.fromarray(rng.integers(0, 255, (9 + i, 12, 3), dtype=np.uint8)).save(paths[-1])
     return ImageFiles(paths)
 
 
-def kept(folder: Path) -> list[Path]:
+def cached_files(folder: Path) -> list[Path]:
     return sorted((folder / "pictures").iterdir())
 
 
-def test_they_are_what_decoding_gives_at_every_size(pictures, tmp_path, monkeypatch):
+def test_cached_images_equal_decoded_images(images, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 3)
     seen = []
     for size in (6, 8):
-        found = decoded_images(pictures, size, tmp_path, tick=seen.append)
+        found = decoded_images(images, size, tmp_path, tick=seen.append)
         assert found is not None
-        assert torch.equal(found, pictures.take(np.arange(7), size=size))
+        assert torch.equal(found, images.take(np.arange(7), size=size))
     assert seen == [3, 3, 1] * 2
-    assert len(kept(tmp_path)) == 2
+    assert len(cached_files(tmp_path)) == 2
 
 
-def test_the_second_time_nothing_is_decoded_and_a_change_is_noticed(pictures, tmp_path, monkeypatch):
-    first = decoded_images(pictures, 6, tmp_path)
+def test_images_are_decoded_once_and_changes_are_noticed(images, tmp_path, monkeypatch):
+    first = decoded_images(images, 6, tmp_path)
 
     def refuse(*_, **__):
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "decode_image", refuse)
-        again = decoded_images(ImageFiles(pictures.paths), 6, tmp_path)
+        again = decoded_images(ImageFiles(images.paths), 6, tmp_path)
     assert torch.equal(first, again)
     again.zero_()  # a private map: the file is as it was
-    assert torch.equal(decoded_images(pictures, 6, tmp_path), first)
-    Image.new("RGB", (5, 5), (1, 2, 3)).save(pictures.paths[3])
-    other = decoded_images(ImageFiles(pictures.paths), 6, tmp_path)
+    assert torch.equal(decoded_images(images, 6, tmp_path), first)
+    Image.new("RGB", (5, 5), (1, 2, 3)).save(images.paths[3])
+    other = decoded_images(ImageFiles(images.paths), 6, tmp_path)
     assert other[3, :, 0, 0].tolist() == [1, 2, 3]
     assert torch.equal(other[2], first[2])
 
 
-def test_a_file_that_is_not_whole_is_written_anew_and_an_error_leaves_none(pictures, tmp_path):
-    first = decoded_images(pictures, 6, tmp_path).clone()
-    (path,) = kept(tmp_path)
+def test_incomplete_file_is_rewritten_and_errors_leave_no_file(images, tmp_path):
+    first = decoded_images(images, 6, tmp_path).clone()
+    (path,) = cached_files(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
-    assert torch.equal(decoded_images(pictures, 6, tmp_path), first)
-    pictures.paths[5].write_bytes(b"no image")
+    assert torch.equal(decoded_images(images, 6, tmp_path), first)
+    images.paths[5].write_bytes(b"no image")
     with pytest.raises(BadInput, match="cannot be read as an image"):
-        decoded_images(ImageFiles(pictures.paths), 6, tmp_path)
-    assert kept(tmp_path) == [path]
+        decoded_images(ImageFiles(images.paths), 6, tmp_path)
+    assert cached_files(tmp_path) == [path]
 
 
-def test_some_rows_and_joined_sets(pictures, tmp_path):
-    rows = Subset(pictures, np.array([4, 1]))
-    assert torch.equal(decoded_images(rows, 6, tmp_path), pictures.take(np.array([4, 1]), size=6))
-    both = Concat([rows, pictures])
+def test_subsets_and_concatenations(images, tmp_path):
+    rows = Subset(images, np.array([4, 1]))
+    assert torch.equal(decoded_images(rows, 6, tmp_path), images.take(np.array([4, 1]), size=6))
+    both = Concat([rows, images])
     assert torch.equal(decoded_images(both, 6, tmp_path), both.take(np.arange(9), size=6))
     plain = Pixels(np.zeros((2, 3, 6, 6), dtype=np.uint8))
     assert decoded_images(plain, 6, tmp_path) is None
     assert decoded_images(Concat([rows, plain]), 6, tmp_path) is None
 
 
-def test_a_workshop_prepares_from_the_cache(pictures, tmp_path):
+def test_workspace_reads_the_cache(images, tmp_path):
     dataset = read_images(tmp_path / "set")
     cache, encoder = tmp_path / "cache", CNN(size=8)
     found = assembly.Workspace(dataset, cache=cache).store(encoder)
     without = assembly.Workspace(dataset, cache=None).store(encoder)
-    assert len(kept(cache)) == 1
+    assert len(cached_files(cache)) == 1
     assert torch.equal(found.take(torch.arange(7)), without.take(torch.arange(7)))
     assert torch.equal(prepare(dataset.raw, encoder.prepare, size=8).take(torch.arange(7)), found.take(torch.arange(7)))
 
 
-def test_what_does_not_fit_a_gpu_stays_and_its_batches_travel(monkeypatch):
+def test_large_store_stays_on_the_host(monkeypatch):
     store = TensorStore(torch.zeros(10, 3, 4, 4, dtype=torch.uint8))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (480 * 4 - 1, 0))
     assert store.to("cuda") is store

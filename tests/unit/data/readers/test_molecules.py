@@ -1,4 +1,4 @@
-"""Molecules: known atoms and bonds have the codes of OGB; what is no molecule is named by its row."""
+"""Molecules: codes of atoms and bonds as in OGB, and errors with the row number."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ needs_rdkit = pytest.mark.molecules
 TABLE = "smiles,label,domain,split\nCCO,1,a,train\nc1ccccc1,0,b,test\nC,0,a,valid\n"
 
 
-def test_the_tables_of_codes_have_the_published_sizes():
+def test_code_tables_have_the_published_sizes():
     assert [len(values) + 1 for values in ATOM.values()][:7] == [119, 5, 12, 12, 10, 6, 6]
     assert list(ATOM)[7:] == ["aromatic", "ring"]
     assert [len(values) for values in BOND.values()] == [4, 6, 2]
 
 
 @needs_rdkit
-def test_vinegar_by_hand():
+def test_acetic_acid():
     (graph,) = molecules(["CC(=O)O"])
     # number less one, no chirality, degree with hydrogens, charge plus five, hydrogens, radicals, sp2 or sp3, no, no
     assert graph.nodes.tolist() == [
@@ -37,7 +37,7 @@ def test_vinegar_by_hand():
 
 
 @needs_rdkit
-def test_a_ring_is_aromatic_a_salt_has_no_bond_and_a_metal_with_odd_valence_is_read():
+def test_aromatic_ring_salt_and_unusual_valence():
     ring, salt, metal = molecules(["c1ccccc1", "[Na+].[Cl-]", "O=C1O[Al]23(OC1=O)(OC(=O)C(=O)O2)OC(=O)C(=O)O3"])
     assert ring.nodes[:, 7:].tolist() == [[1, 1]] * 6
     assert ring.weights is not None
@@ -50,7 +50,7 @@ def test_a_ring_is_aromatic_a_salt_has_no_bond_and_a_metal_with_odd_valence_is_r
 
 
 @needs_rdkit
-def test_a_table_with_smiles_is_read_as_graphs(tmp_path):
+def test_table_with_smiles_is_read_as_graphs(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(TABLE)
     found = load_data(path, known={})
@@ -66,14 +66,14 @@ def test_a_table_with_smiles_is_read_as_graphs(tmp_path):
 
 
 @needs_rdkit
-def test_what_is_no_molecule_is_named_by_its_row(tmp_path):
+def test_invalid_smiles_are_reported_with_their_row(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(TABLE.replace("c1ccccc1", "c1ccc"))
-    with pytest.raises(BadInput, match=r"a\.csv, row 2: 'c1ccc' is no molecule in SMILES: mend it or take it out"):
+    with pytest.raises(BadInput, match=r"a\.csv, row 2: 'c1ccc'"):
         read_molecules(path, "smiles")
 
 
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
+def test_missing_rdkit_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "rdkit", None)
     with pytest.raises(BadInput, match=r"pip install 'holdfast\[molecules\]'"):
         molecules(["C"])
