@@ -115,23 +115,20 @@ class ProductKeyNeckSettings(ProductKeySettings, BlendSettings):
     slots: int = setting(65_536, search=choice(16_384, 65_536, 262_144))
 
 
-def key_value(width: int, **settings: Any) -> MemoryNeck:
-    """Build a key-value memory neck; see `KeyValueNeckSettings`."""
-    return _neck(KeyValueMemory, width, KeyValueNeckSettings(**settings))
+def neck_builder(memory: Callable[..., nn.Module], settings: type[BlendSettings]) -> Callable[..., MemoryNeck]:
+    """Return a function that builds necks with `memory(width, **options)`.
+
+    `settings` is a dataclass with the memory's options and the fields of `BlendSettings`.
+    """
+
+    def build(width: int, **options: Any) -> MemoryNeck:
+        values = asdict(settings(**options))
+        blend = {name: values.pop(name) for name in BlendSettings.__dataclass_fields__}
+        return MemoryNeck(width, partial(memory, width, **values), **blend)
+
+    build.Settings = settings  # pyright: ignore[reportFunctionMemberAccess]
+    return build
 
 
-def product_key(width: int, **settings: Any) -> MemoryNeck:
-    """Build a product-key memory neck; see `ProductKeyNeckSettings`."""
-    return _neck(ProductKeyMemory, width, ProductKeyNeckSettings(**settings))
-
-
-key_value.Settings = KeyValueNeckSettings  # pyright: ignore[reportFunctionMemberAccess]
-product_key.Settings = ProductKeyNeckSettings  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def _neck(
-    memory: type[KeyValueMemory | ProductKeyMemory], width: int, settings: KeyValueNeckSettings | ProductKeyNeckSettings
-) -> MemoryNeck:
-    options = asdict(settings)
-    blend = {name: options.pop(name) for name in BlendSettings.__dataclass_fields__}
-    return MemoryNeck(width, partial(memory, width, **options), **blend)
+key_value = neck_builder(KeyValueMemory, KeyValueNeckSettings)
+product_key = neck_builder(ProductKeyMemory, ProductKeyNeckSettings)
