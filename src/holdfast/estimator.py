@@ -214,7 +214,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         """Return the percentile of each example's distance to the training data, among validation examples.  # (n,)"""
         foreign = self._model().judge(self._raw(X), device=choose_device(self.device)).foreign
         if foreign is None:
-            raise BadInput("this model has no measure of foreignness: fit it again")
+            raise BadInput("this model has no foreign scores: fit it again")
         return foreign
 
     def predict_proba(self, X: Any) -> np.ndarray:

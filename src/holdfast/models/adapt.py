@@ -1,4 +1,4 @@
-"""adapt: a trained model learns one more domain, is measured on all earlier ones, and is kept only if it holds."""
+"""Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ TASKS = ("classify", "respond")
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """How a model is to learn one more domain, and how much of the earlier ones it may forget; None is as it was."""
+    """Settings of an adaptation, and how much the earlier domains may lose; None means as the model was fitted."""
 
     method: str = "auto"
-    max_forgetting: float = 5.0  # points of the metric, in any earlier domain
-    force: bool = False  # keep it whatever was forgotten, or cannot be measured
+    max_forgetting: float = 5.0  # points of the metric, per earlier domain
+    force: bool = False  # accept the model even if it forgot more, or if forgetting cannot be measured
     steps: int | None = None
     batch: int | None = None
     lr: float | None = None
@@ -62,23 +62,23 @@ class Terms:
 
     def __post_init__(self) -> None:
         if not self.max_forgetting >= 0:
-            raise BadInput(f"--max-forgetting is a number of points, 0 or more, not {self.max_forgetting}")
+            raise BadInput(f"--max-forgetting must be a number of points, at least 0; got {self.max_forgetting}")
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What an adaptation came to: scores by domain before and after, in points what was forgotten, and the model."""
+    """Result of an adaptation: the model, scores per domain before and after, and forgetting in points."""
 
     model: SavedModel
     domain: str
     metric: str
     before: dict[str, float | None]
     after: dict[str, float | None]
-    forgetting: dict[str, float]  # of each earlier domain; below 0 where it gained
-    examples: dict[str, int]  # held-out examples of each domain that were measured
-    refused: str = ""  # why it is not to be kept; empty where it holds
+    forgetting: dict[str, float]  # per earlier domain; negative if it improved
+    examples: dict[str, int]  # number of held-out examples per domain
+    refused: str = ""  # why the model is not accepted; empty if it is
     notes: tuple[str, ...] = ()
-    version: int | None = None  # in its folder, where it was kept
+    version: int | None = None  # number of the saved version in its folder
 
 
 def adapt(
@@ -91,25 +91,25 @@ def adapt(
     columns: Mapping[str, str] | None = None,
     watch: ProgressListener | None = None,
 ) -> Adaptation:
-    """Adapt a model folder; where the model holds, or is forced, it becomes the folder's next version."""
+    """Adapt a model folder; an accepted model becomes the next version of the folder."""
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
     task = catalog.build("tasks", saved.task, options={})
-    need = tuple(each for each in task.needs if each != "domain")
-    new, *again = (
-        align_features(load_data(each, columns=columns, need=need, form=task.data_form), saved.columns)
-        for each in (data, *earlier)
+    need = tuple(role for role in task.needs if role != "domain")
+    new, *past = (
+        align_features(load_data(source, columns=columns, need=need, form=task.data_form), saved.columns)
+        for source in (data, *earlier)
     )
     with locked(folder):
         ledger = ledger_of(folder)
-        done = adapt_model(
-            saved, new, terms, domain=domain, earlier=again, parent=ledger.current, folder=folder, watch=watch
+        result = adapt_model(
+            saved, new, terms, domain=domain, earlier=past, parent=ledger.current, folder=folder, watch=watch
         )
-        if done.refused and not terms.force:
-            return done
-        about = version_of(done.model.record, forced=bool(done.refused))
-        made = add_version(folder, ledger, about, lambda draft: done.model.save(draft, name=folder.name))
-        return replace(done, version=made.number)
+        if result.refused and not terms.force:
+            return result
+        about = version_of(result.model.record, forced=bool(result.refused))
+        version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
+        return replace(result, version=version.number)
 
 
 def adapt_model(
@@ -123,32 +123,31 @@ def adapt_model(
     folder: Path | None = None,
     watch: ProgressListener | None = None,
 ) -> Adaptation:
-    """Let a copy of the model learn one more domain; the model itself is left as it was."""
+    """Train a copy of a model on one more domain; the model itself does not change."""
     if saved.task not in TASKS:
         raise BadInput(
-            f"a model for the task {saved.task} cannot be adapted, only one for {' or '.join(TASKS)}: fit it anew"
+            f"models for the task {saved.task} cannot be adapted, only for {' or '.join(TASKS)}: fit a new model"
         )
     if new.raw.kind != saved.encoder.takes:
-        raise BadInput(f"this model takes {saved.encoder.takes}s but the data holds {new.raw.kind}s")
+        raise BadInput(f"this model reads {saved.encoder.takes} data but the data set contains {new.raw.kind} data")
     new = one_domain(with_classes(new, saved.classes), domain, saved.domains)
-    new, left = without_held_out(new, saved.held_out)
-    notes = [
-        *new.notes,
-        *([f"{left} examples are held-out ones of earlier domains and were not learned"] if left else []),
-    ]
-    past = _past(saved, earlier)
+    new, dropped = without_held_out(new, saved.held_out)
+    notes = list(new.notes)
+    if dropped:
+        notes.append(f"{dropped} examples are held-out examples of earlier domains and were not used")
+    past = _past_data(saved, earlier)
     dataset = new if past is None else join([past, new])
-    trained, held = ((), ()) if past is None else (split_parts(past, TRAIN), split_parts(past, TEST))
-    unmeasured = sorted(set(saved.domains) - {part.domain for part in held})
+    trained, held_out = ((), ()) if past is None else (split_parts(past, TRAIN), split_parts(past, TEST))
+    unmeasured = sorted(set(saved.domains) - {part.domain for part in held_out})
     if unmeasured and not terms.force:
-        raise _nothing_to_measure(unmeasured, given=bool(earlier))
+        raise _unmeasured_error(unmeasured, with_earlier=bool(earlier))
     watch = watch or ProgressListener()
     workspace = Workspace(dataset, choose_device(terms.device), on_encoding=watch.encoding)
     method, options = choose_method(terms.method, saved.model, saved.task, examples=bool(trained))
     request = _request(Spec(**saved.record.spec), method, terms, {**options, **terms.settings}, workspace.device)
     start, (seed,) = len(dataset) - len(new), request.seeds
-    learn, choose = new_domain_rows(new, start).train_valid(0.2, seed)
-    episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (choose,), held),))
+    learn, valid = new_domain_rows(new, start).train_valid(0.2, seed)
+    episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (valid,), held_out),))
     (job,) = resolve(replace(request, episode=episode), workspace)
     spec = job.spec
     if spec.neck != saved.record.spec["neck"]:
@@ -160,105 +159,107 @@ def adapt_model(
     watch.start(1, 0)
     watch.begin(f"{spec.method} on {learn.domain}", job.steps)
     with stop_at_signal():
-        record, built = train(
+        record, assembly = train(
             spec, episode, workspace, saver=saver, tick=watch.step,
             trained=saved.model, past=PastStages(len(saved.record.stages), trained),
         )  # fmt: skip
     watch.end(record)
     saver.finish()
-    made = _model(saved, built, record, new, episode.stages[0], PastStages(start, () if unmeasured else trained), spec)
-    if made.gauge is None and saved.gauge is not None:
-        notes.append("without examples of the earlier domains, calibration and foreignness are not known any more")
-    return _told(made, spec, terms.max_forgetting, unmeasured, tuple(notes))
+    past_stages = PastStages(start, () if unmeasured else trained)
+    model = _adapted_model(saved, assembly, record, new, episode.stages[0], past_stages, spec)
+    if model.gauge is None and saved.gauge is not None:
+        notes.append("calibration and foreign scores are dropped, because they need examples of the earlier domains")
+    return _result(model, spec, terms.max_forgetting, unmeasured, tuple(notes))
 
 
-def _past(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
-    """What is there of the earlier domains, marked train and test: the data given again, or the kept sample."""
+def _past_data(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
+    """Return examples of the earlier domains, marked train and test: the given data, or the stored sample."""
     if not earlier:
         return None if saved.kept is None else saved.kept.dataset
     if saved.held_out is None:
-        raise BadInput("this model folder does not say which examples were held out: fit the model again")
-    marked = [saved.held_out.mark(with_classes(each, saved.classes)) for each in earlier]
-    there = [each for each in marked if len(each)]
-    return merge_marked(there) if there else None
+        raise BadInput("this model folder does not list its held-out examples: fit the model again")
+    marked = [saved.held_out.mark(with_classes(dataset, saved.classes)) for dataset in earlier]
+    marked = [dataset for dataset in marked if len(dataset)]
+    return merge_marked(marked) if marked else None
 
 
-def _nothing_to_measure(domains: Sequence[str], *, given: bool) -> BadInput:
-    named = ", ".join(domains)
-    if given:
+def _unmeasured_error(domains: Sequence[str], *, with_earlier: bool) -> BadInput:
+    names = ", ".join(domains)
+    if with_earlier:
         return BadInput(
-            f"none of the held-out examples of {named} is in what was given with --earlier: give the files that the "
-            "model learned from, unchanged, or go without with --force"
+            f"--earlier contains none of the held-out examples of {names}: pass the files that the model was fitted "
+            "on, unchanged, or accept unknown forgetting with --force"
         )
     return BadInput(
-        f"what would be forgotten of {named} cannot be measured without examples: give the earlier data again with "
-        "--earlier FILE, fit with --keep-sample, or go without with --force"
+        f"forgetting of {names} cannot be measured without examples: pass the earlier data with --earlier FILE, fit "
+        "with --keep-sample, or accept unknown forgetting with --force"
     )
 
 
-def _model(
-    saved: SavedModel, built: Assembly, record: RunRecord, new: Dataset, stage: Stage, past: PastStages, spec: Spec
+def _adapted_model(
+    saved: SavedModel, assembly: Assembly, record: RunRecord, new: Dataset, stage: Stage, past: PastStages, spec: Spec
 ) -> SavedModel:
-    """The new model with all that its folder holds; the rows of `past.count` examples come before the new ones."""
-    gauge, held = None, saved.held_out or HeldOut({}, {})
-    if spec.task == "classify" and past.data and built.method is not None:
+    """Return the new model with everything its folder stores; `past.count` rows precede the new ones."""
+    gauge, held_out, sample = None, saved.held_out or HeldOut({}, {}), saved.kept
+    if spec.task == "classify" and past.data and assembly.method is not None:
         gauge = measure(
-            built.method.deployed, built.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
+            assembly.method.deployed, assembly.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
             classes=len(saved.classes), seed=spec.seed,
         )  # fmt: skip
-    learned, chosen = (offset_parts(parts, -past.count) for parts in (stage.train, stage.valid))
-    kept = saved.kept
-    if kept is not None:
-        kept = kept.merge(draw_sample(new, learned, chosen, limit=kept.limit, seed=spec.seed))
+    train_rows, valid_rows = (offset_parts(rows, -past.count) for rows in (stage.train, stage.valid))
+    if sample is not None:
+        sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     return SavedModel(
-        built.deploy(), built.encoder, saved.classes, record, gauge, held.merge(HeldOut.of(new, chosen)), kept,
-        saved.columns,
+        assembly.deploy(), assembly.encoder, saved.classes, record, gauge,
+        held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns,
     )  # fmt: skip
 
 
 def ledger_of(folder: Path) -> Ledger:
-    """The versions of a model folder."""
+    """Return the versions of a model folder."""
     check_model(folder)
     return read_ledger(folder, version_of(read(folder / "record.json")))
 
 
 def version_of(record: RunRecord, *, forced: bool = False) -> Version:
-    """What a version tells of itself, from its record; its number and date come when it is written."""
+    """Return the description of a version from its record; number and date are set when it is written."""
     stage, metric = record.stages[-1], str(record.spec["metric"])
     scores = {name: each.get(metric) for name, each in {**stage["test"], **stage["valid"]}.items()}
     return Version(0, "", str(record.spec["method"]), tuple(stage["train"]), None, metric, scores, forced)
 
 
-def _told(made: SavedModel, spec: Spec, limit: float, unmeasured: Sequence[str], notes: tuple[str, ...]) -> Adaptation:
-    """Compare before and after, and say whether the model may be kept."""
-    stage, metric = made.record.stages[-1], spec.metric
+def _result(
+    model: SavedModel, spec: Spec, limit: float, unmeasured: Sequence[str], notes: tuple[str, ...]
+) -> Adaptation:
+    """Compare the scores before and after, and decide whether the model is accepted."""
+    stage, metric = model.record.stages[-1], spec.metric
     task = catalog.build("tasks", spec.task, options={})
     (domain,) = stage["train"]
     before = {name: each[metric] for name, each in stage["before"].items()}
     after = {name: each[metric] for name, each in {**stage["test"], **stage["valid"]}.items()}
     lost = {}
     for name in stage["test"]:
-        then, now = before[name], after[name]
-        if then is not None and now is not None:
-            lost[name] = 100 * (task.selection_value(metric, then) - task.selection_value(metric, now))
+        old, new = before[name], after[name]
+        if old is not None and new is not None:
+            lost[name] = 100 * (task.selection_value(metric, old) - task.selection_value(metric, new))
     sizes = {**stage["sizes"]["test"], **stage["sizes"]["valid"]}
     worst = max(lost, key=lambda name: lost[name], default="")
     refused = ""
     if worst and lost[worst] > limit:
         refused = (
-            f"{worst} lost {lost[worst]:.1f} points of {metric}, more than the {limit:g} that --max-forgetting allows: "
-            "try fewer --steps, a lower --lr or another --method, or keep it with --force"
+            f"{worst} lost {lost[worst]:.1f} points of {metric}, more than --max-forgetting {limit:g}: try fewer "
+            "--steps, a lower --lr or another --method, or accept it with --force"
         )
     elif unmeasured:
-        refused = f"what was forgotten of {', '.join(unmeasured)} is not known"
-    return Adaptation(made, domain, metric, before, after, lost, sizes, refused, notes)
+        refused = f"forgetting of {', '.join(unmeasured)} is unknown: pass the earlier data with --earlier FILE"
+    return Adaptation(model, domain, metric, before, after, lost, sizes, refused, notes)
 
 
 def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.device, cache: Path | None) -> SavedModel:
     """Train a copy of the model on more examples; a fifth of each domain selects the step.
 
-    The optimizer starts from scratch. Calibration and foreignness are dropped, because they need all examples.
+    The optimizer starts from scratch. Calibration and foreign scores are dropped, because they need all examples.
     """
     spec = _spec(Spec(**saved.record.spec), dataset, device)
     dataset = with_classes(dataset, saved.classes).checked()
@@ -267,52 +268,53 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
     episode = job.episode_in(workspace)
     with stop_at_signal():
         past = PastStages(len(saved.record.stages))
-        record, built = train(spec, episode, workspace, trained=saved.model, past=past)
+        record, assembly = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
-    held = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
-    return SavedModel(built.deploy(), built.encoder, saved.classes, record, None, held, saved.kept, saved.columns)
+    held_out = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
+    return SavedModel(
+        assembly.deploy(), assembly.encoder, saved.classes, record, None, held_out, saved.kept, saved.columns
+    )
 
 
 def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:
-    """What the model was fitted by, on other examples; a rule that it was adapted by was for that domain alone."""
+    """Return the spec the model was fitted with, on other examples; the method of an adaptation is not carried over."""
     if before.plan != "all":
         before = replace(before, plan="all", plan_args={}, method="erm", method_args={}, select=Spec.select)
-    if any(layer.acts_on == "stream" for _, layer in catalog.unwrap("methods", before.method)):
-        raise BadInput(f"method {before.method} learns domain after domain, so use adapt, or fit with another method")
+    if any(entry.acts_on == "stream" for _, entry in catalog.unwrap("methods", before.method)):
+        raise BadInput(f"method {before.method} learns one domain at a time: use adapt, or fit with another method")
     precision = before.precision if device.type == "cuda" else "fp32"
-    told = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
-    return replace(before, precision=precision, **told)
+    data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
+    return replace(before, precision=precision, **data)
 
 
 FIXED = ("encoder", "neck", "head", "task", "tune", "plan", "data", "fingerprint")
 
 
 def choose_method(name: str, model: Model, task: str, *, examples: bool) -> tuple[str, dict[str, Any]]:
-    """The rule's name and settings of its own; `examples` says whether some of the earlier domains are there.
+    """Return the method and its settings; `examples`: there are training examples of the earlier domains.
 
-    `auto` grows where the network has slots, rehearses where there are examples, else is taught by the model as it was.
+    `auto` is progressive if the network can grow, replay if there are examples, otherwise distillation (lwf) or erm.
     """
-    letters = ("M" if any(True for _ in growable_memories(model)) else "") + (
+    growable = ("M" if any(True for _ in growable_memories(model)) else "") + (
         "V" if isinstance(model.backbone, GrowsWords) else ""
     )
     if name == "auto":
-        name = "progressive" if letters else "replay" if examples else "lwf" if task == "classify" else "erm"
+        name = "progressive" if growable else "replay" if examples else "lwf" if task == "classify" else "erm"
     if name == "progressive":
         name = "progressive(erm)"
-    own = {"method.expand": letters} if name.startswith("progressive(") and letters else {}
     for part, entry in catalog.unwrap("methods", name):
         match entry.load().needs_past:
             case "examples" if not examples:
                 raise BadInput(
-                    f"method {part} looks at training examples of the earlier domains: give them with --earlier FILE, "
-                    "fit with --keep-sample, or use lwf or progressive"
+                    f"method {part} needs training examples of the earlier domains: pass them with --earlier FILE, fit "
+                    "with --keep-sample, or use lwf or progressive"
                 )
             case "path":
                 raise BadInput(
-                    f"method {part} needs what the training of the earlier domains left on its way, which a model "
-                    "folder does not hold: use ewc, replay, lwf or progressive"
+                    f"method {part} needs statistics of the earlier training that model folders do not store: use ewc, "
+                    "replay, lwf or progressive"
                 )
-    return name, own
+    return name, {"method.expand": growable} if name.startswith("progressive(") and growable else {}
 
 
 def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any], device: torch.device) -> Request:

@@ -28,7 +28,7 @@ from holdfast.tasks.base import Augmenting, Task
 class Following(Protocol):
     """How the data follow a network that learns new words."""
 
-    def words(self, parts: Sequence[Part]) -> Sequence[str]:
+    def words(self, domains: Sequence[Part]) -> Sequence[str]:
         """The words of these parts' examples, and of no others."""
         ...
 

@@ -37,9 +37,9 @@ class GrowingVocabulary:
     workspace: Workspace
     encoder: Backbone
 
-    def words(self, parts: Sequence[Part]) -> Sequence[str]:
+    def words(self, domains: Sequence[Part]) -> Sequence[str]:
         assert isinstance(self.encoder, GrowsWords)
-        return self.encoder.words_in(self.workspace.dataset.raw.take(rows_of(parts)))
+        return self.encoder.words_in(self.workspace.dataset.raw.take(rows_of(domains)))
 
     def examples(self, method: Method) -> Examples:
         backbone = method.model.backbone

@@ -28,7 +28,7 @@ SHARED = ("method", "neck")  # groups whose settings go to those methods and nec
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to run: methods x seeds x episodes of a plan, or complete specs; None means the default."""
+    """Runs to resolve: methods x seeds x episodes of a plan, or complete specs; None means the default."""
 
     methods: Sequence[str] = ("erm",)  # ("all",): every method that fits
     seeds: Sequence[int] = (0,)
@@ -158,8 +158,8 @@ def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> li
 
 def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
     """Return why a method cannot be trained here or would be equal to ERM, or an empty string."""
-    parts = catalog.unwrap("methods", name)
-    if any(spec.task not in entry.tasks for _, entry in parts):
+    entries = [entry for _, entry in catalog.unwrap("methods", name)]
+    if any(spec.task not in entry.tasks for entry in entries):
         return f"it does not support the task {spec.task}"
     if reason := catalog.incompatibility(name, spec.encoder):
         return reason
@@ -168,7 +168,7 @@ def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
     necks = required_necks(name, spec)
     if necks and spec.neck not in ("none", *necks):
         return f"it needs a neck such as {necks[0]}, not {spec.neck}"
-    for _, entry in parts:
+    for entry in entries:
         if entry.acts_on == "stream" and spec.plan != "stream":
             return "it differs from erm only on a stream (--plan stream)"
         fixed = entry.acts_on == "backbone" or (entry.acts_on == "features" and spec.neck == "none")
