@@ -1,4 +1,4 @@
-"""Small files of graphs in the forms that are read, for the real reading code."""
+"""Write small files of graphs in the formats that are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def star(v: int) -> Edges:
 
 
 def text_form(graphs: Sequence[tuple[int, Edges, object]], *, tags=None, attributes=None) -> str:
-    """(nodes, edges, label) of each graph; tags and attributes by (graph, node)."""
+    """Format graphs (nodes, edges, label) as text; tags and attributes are functions of (graph, node)."""
     lines = [str(len(graphs))]
     for g, (v, edges, label) in enumerate(graphs):
         lines.append(f"{v} {label}")
@@ -31,12 +31,12 @@ def text_form(graphs: Sequence[tuple[int, Edges, object]], *, tags=None, attribu
 
 
 def rings_and_stars(count: int, *, first: int = 3) -> list[tuple[int, Edges, object]]:
-    """Rings (label 0) and stars (label 1) in turn, one node larger with every pair."""
+    """Return alternating rings (label 0) and stars (label 1), one node larger per pair."""
     return [(first + i // 2, (star if i % 2 else ring)(first + i // 2), i % 2) for i in range(count)]
 
 
 def write_zip(path: Path, graphs: Sequence[tuple[int, Edges, object]], *, folds: bool = False, **how) -> Path:
-    """A zip as they are published: SET/SET.txt, what a Mac adds, and ten test folds."""
+    """Write a zip as published: SET/SET.txt, macOS metadata, and ten test folds."""
     name = path.stem
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{name}/{name}.txt", text_form(graphs, **how))
@@ -50,7 +50,7 @@ def write_zip(path: Path, graphs: Sequence[tuple[int, Edges, object]], *, folds:
 
 
 def write_layout(folder: Path, name: str, graphs: Sequence[tuple[int, Edges, object]], *, tags=None) -> Path:
-    """TU's own layout of several files, counted from 1."""
+    """Write the layout of TU, several files counted from 1."""
     folder.mkdir(parents=True, exist_ok=True)
     pairs, owner, start = [], [], 1
     for g, (v, edges, _) in enumerate(graphs, start=1):

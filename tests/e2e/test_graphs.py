@@ -1,4 +1,4 @@
-"""Graphs as a user brings them: compared over a shift or over files, fitted, predicted; wrong ones refused."""
+"""User-supplied graphs: compare over a shift or over files, fit, predict, and errors."""
 
 import csv
 
@@ -14,17 +14,17 @@ def targets(ran) -> set[str]:
     return {cell["target"] for cell in ran.json["table"]} - {"average", "worst"}
 
 
-def test_a_shift_of_size_with_an_augmentation(holdfast, tmp_path):
+def test_size_shift_with_an_augmentation(holdfast, tmp_path):
     write_zip(tmp_path / "shapes.zip", rings_and_stars(80))
     words = ["--plan", "given", "--metric", "mcc", "--methods", "erm,irm,g-mixup", "--seeds", 1, "--steps", 6]
     ran = holdfast("compare", "shapes.zip@shift=size", *words, *SMALL, "--set", "augment=drop-edge", "--json")
     assert ran.code == 0, ran.err
     assert targets(ran) == {"large"}
     assert {record["spec"]["data"] for record in ran.json["records"]} == {"shapes@shift=size"}
-    assert any("graphs between the parts of the shift left out" in note for note in ran.json["notes"])
+    assert any("graphs outside the ranges" in note for note in ran.json["notes"])
 
 
-def test_one_domain_a_file_then_a_model_that_takes_larger_graphs(holdfast, tmp_path):
+def test_files_are_domains_and_the_model_accepts_larger_graphs(holdfast, tmp_path):
     folder = tmp_path / "shapes"
     folder.mkdir()
     write_zip(folder / "near.zip", rings_and_stars(24))
@@ -40,7 +40,7 @@ def test_one_domain_a_file_then_a_model_that_takes_larger_graphs(holdfast, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["shapes.zip", "--methods", "erm"], "needs at least 2 domains"),
         (["shapes.zip@shift=sise", "--plan", "given"], "did you mean 'size'"),
@@ -49,8 +49,8 @@ def test_one_domain_a_file_then_a_model_that_takes_larger_graphs(holdfast, tmp_p
         (["nci1", "--plan", "given"], "chrsmrrs.github.io"),
     ],
 )
-def test_one_sentence_and_exit_code_2(holdfast, tmp_path, words, said):
+def test_errors_are_one_sentence_with_exit_code_2(holdfast, tmp_path, words, message):
     write_zip(tmp_path / "shapes.zip", rings_and_stars(40))
     ran = holdfast("compare", *words, "--seeds", 1, "--steps", 2, *SMALL)
     assert ran.code == 2
-    assert said in " ".join(ran.err.split())
+    assert message in " ".join(ran.err.split())

@@ -1,4 +1,4 @@
-"""Files made to harm: nothing in them is run or unpickled, nothing fills the memory, nothing is written elsewhere."""
+"""Malicious files: nothing is executed or unpickled, memory is bounded, and nothing is written elsewhere."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from tests.e2e.test_bad_input import check
 
 
 class Trap:
-    """Unpickled, it makes a file."""
+    """Create a folder when unpickled."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -33,7 +33,7 @@ class Trap:
 
 
 def hostile(folder, mark):
-    """The same trap as every kind of file that Python programs like to unpickle."""
+    """Write the trap in every kind of file that Python programs commonly unpickle."""
     trap = Trap(mark)
     torch.save({"w": trap}, folder / "weights.pt")
     np.save(folder / "x.npy", np.array([trap], dtype=object), allow_pickle=True)
@@ -42,7 +42,7 @@ def hostile(folder, mark):
     return ["weights.pt", "x.npy", "x.npz", "x.pkl"]
 
 
-def test_no_file_is_unpickled_whatever_it_is_called(tmp_path):
+def test_no_file_is_unpickled_whatever_its_name(tmp_path):
     mark = tmp_path / "mark"
     names = hostile(tmp_path, mark)
     pickle.loads((tmp_path / "x.pkl").read_bytes())
@@ -66,8 +66,10 @@ def model(tmp_path_factory):
 
     small = {"encoder.hidden": 4, "encoder.embedding": 4}
     texts, labels = ["good a", "bad b", "good c", "bad d"] * 6, ["pos", "neg"] * 12
-    made = DomainClassifier(encoder="bilstm", steps=2, batch=2, settings=small)
-    return made.fit(texts, labels, domains=["x", "y", "z"] * 8).save_pretrained(tmp_path_factory.mktemp("m") / "model")
+    classifier = DomainClassifier(encoder="bilstm", steps=2, batch=2, settings=small)
+    return classifier.fit(texts, labels, domains=["x", "y", "z"] * 8).save_pretrained(
+        tmp_path_factory.mktemp("m") / "model"
+    )
 
 
 @pytest.fixture
@@ -87,16 +89,16 @@ def test_no_file_of_a_model_folder_is_unpickled(copy, tmp_path, name):
     assert not (tmp_path / "mark").exists()
 
 
-def test_one_changed_bit_of_the_weights_is_noticed(copy):
+def test_changed_bit_of_the_weights_is_detected(copy):
     load_model(copy)
     weights = copy / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-5] + bytes([whole[-5] ^ 8]) + whole[-4:])
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-5] + bytes([content[-5] ^ 8]) + content[-4:])
     with pytest.raises(BadInput, match="has changed since it was written"):
         load_model(copy)
 
 
-def test_a_header_that_promises_more_than_the_file_holds_is_refused(copy):
+def test_header_larger_than_the_file_is_rejected(copy):
     header = json.dumps({"w": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}).encode()
     (copy / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
     with pytest.raises(BadInput, match="not a whole model folder"):
@@ -107,7 +109,7 @@ def test_a_header_that_promises_more_than_the_file_holds_is_refused(copy):
 
 
 @pytest.mark.parametrize("wide", [10**9, 10**15])
-def test_settings_that_would_fill_the_memory_are_refused_before_anything_is_made(copy, wide):
+def test_settings_that_would_fill_the_memory_are_rejected(copy, wide):
     config = json.loads((copy / "config.json").read_text())
     config["encoder"]["settings"]["hidden"] = wide
     (copy / "config.json").write_text(json.dumps(config))
@@ -115,10 +117,10 @@ def test_settings_that_would_fill_the_memory_are_refused_before_anything_is_made
         load_model(copy)
 
 
-def test_weights_of_other_shapes_and_a_folder_from_an_earlier_version(copy):
+def test_weights_of_other_shapes_and_files_without_checksums(copy):
     path = copy / "model.safetensors"
     weights = load_file(path)
-    save_file(weights, path)  # as it was written before there were checksums
+    save_file(weights, path)  # a file without a checksum
     load_model(copy)
     save_tensors(path, {name: value[..., :1].contiguous() for name, value in weights.items() if value.ndim})
     with pytest.raises(BadInput, match="not a whole model folder"):
@@ -126,7 +128,7 @@ def test_weights_of_other_shapes_and_a_folder_from_an_earlier_version(copy):
 
 
 @pytest.mark.parametrize("classes", [["pos"], ["pos", "neg", "new"], {}])
-def test_as_many_classes_as_the_head_has_outputs(copy, classes):
+def test_number_of_classes_must_match_the_head(copy, classes):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"classes": classes}))
     with pytest.raises(BadInput, match=f"its head has 2 outputs for {len(classes)} classes"):
@@ -140,8 +142,8 @@ def packed(path, members, **more):
     return path
 
 
-def test_an_archive_that_would_fill_the_disk_is_refused_unopened(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "SMALL", 1 << 20)
+def test_zip_bomb_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MIN_LIMIT", 1 << 20)
     bomb = packed(tmp_path / "graphs.zip", {"dataset/graphs/graphs.txt": b"0" * (1 << 22)})
     array = io.BytesIO()
     np.save(array, np.zeros((1 << 20, 1), dtype=np.float32))
@@ -151,7 +153,7 @@ def test_an_archive_that_would_fill_the_disk_is_refused_unopened(tmp_path, monke
             load_data(path, known={})
 
 
-def test_an_array_that_claims_to_be_huge_is_one_sentence(tmp_path):
+def test_array_with_a_huge_declared_shape_is_rejected(tmp_path):
     array = io.BytesIO()
     np.lib.format.write_array_header_1_0(array, {"descr": "<f8", "fortran_order": False, "shape": (1 << 45, 8)})
     path = packed(tmp_path / "x.npz", {"x.npy": array.getvalue() + b"\0" * 64, "y.npy": array.getvalue()})
@@ -159,7 +161,7 @@ def test_an_array_that_claims_to_be_huge_is_one_sentence(tmp_path):
         load_data(path, known={})
 
 
-def test_a_path_out_of_an_archive_is_written_nowhere(tmp_path):
+def test_paths_outside_an_archive_are_not_written(tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
     path = packed(
@@ -171,7 +173,7 @@ def test_a_path_out_of_an_archive_is_written_nowhere(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_formulas_in_predictions_are_harmless_in_a_csv_file_and_exact_elsewhere(holdfast, tmp_path, model):
+def test_formulas_are_escaped_in_csv_predictions_only(holdfast, tmp_path, model):
     ids = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "-7", "plain"]
     lines = ["id,text", *(f'"{name}",good' for name in ids)]
     (tmp_path / "d.csv").write_text("\n".join(lines) + "\n")
@@ -179,12 +181,12 @@ def test_formulas_in_predictions_are_harmless_in_a_csv_file_and_exact_elsewhere(
     assert holdfast("predict", model, "d.csv", "--out", "p.jsonl").code == 0
     import pandas as pd
 
-    told = pd.read_csv(tmp_path / "p.csv", dtype=str)["id"].tolist()
-    assert told == ["'=1+1", "'+cmd|' /C calc'!A0", "'-2+3", "'@SUM(A1)", "'\t=1", "-7", "plain"]
+    ids_read = pd.read_csv(tmp_path / "p.csv", dtype=str)["id"].tolist()
+    assert ids_read == ["'=1+1", "'+cmd|' /C calc'!A0", "'-2+3", "'@SUM(A1)", "'\t=1", "-7", "plain"]
     assert [json.loads(line)["id"] for line in (tmp_path / "p.jsonl").read_text().splitlines()] == ids
 
 
-def test_settings_nested_without_end_are_one_sentence(holdfast, tmp_path):
+def test_deeply_nested_settings_are_rejected(holdfast, tmp_path):
     data = write_reviews(tmp_path / "r.csv")
     (tmp_path / "c.json").write_text("[" * 100_000)
     check(holdfast("compare", data, "--config", "c.json"), r"c\.json is not a JSON file")

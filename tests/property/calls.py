@@ -1,4 +1,4 @@
-"""The command line as a shell calls it, and what every call must keep to."""
+"""Run the command line as a shell does, and check what every call must satisfy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ class Ran:
     err: str
 
 
-def called(*words) -> Ran:
-    """The command line as a shell calls it, with streams of bytes that refuse what UTF-8 cannot say."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
+def run_cli(*words) -> Ran:
+    """Run the command line with byte streams that reject what UTF-8 cannot encode."""
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors) for errors in ("strict", "backslashreplace")
+    )
     before, sys.argv = sys.argv, ["holdfast", *map(str, words)]
     try:
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
@@ -38,15 +40,15 @@ def called(*words) -> Ran:
     return Ran(ended.value.code, *texts)
 
 
-def one_sentence(ran: Ran, *, machine: bool) -> None:
-    """Exit code 0 with a result, or 2 with one sentence and nothing beside it on stdout."""
+def check_outcome(ran: Ran, *, machine: bool) -> None:
+    """Check for exit code 0 with a result, or 2 with one sentence and nothing else on stdout."""
     assert ran.code in (0, 2), ran
     assert "Traceback" not in ran.out + ran.err
-    assert "\x1b" not in ran.out + ran.err  # no table steers the terminal
+    assert "\x1b" not in ran.out + ran.err  # no terminal control sequences
     if machine:
-        told = json.loads(ran.out)
-        assert ("error" in told) == (ran.code == 2)
-        sentences = [told["error"]] if ran.code else []
+        result = json.loads(ran.out)
+        assert ("error" in result) == (ran.code == 2)
+        sentences = [result["error"]] if ran.code else []
     else:
         sentences = [line.removeprefix("error: ") for line in ran.err.split("\n") if line.startswith("error: ")]
         assert len(sentences) == (ran.code == 2), ran.err
@@ -57,11 +59,11 @@ def one_sentence(ran: Ran, *, machine: bool) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The content of every file below a folder."""
+    """Return the content of every file below a folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def write_table(path: Path, columns: Mapping[str, Sequence[object]]) -> None:
-    """A plain csv file."""
+    """Write a plain csv file."""
     rows = [columns, *zip(*columns.values(), strict=True)]
     path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))

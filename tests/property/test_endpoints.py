@@ -20,7 +20,7 @@ from holdfast.serve.reading import Limits
 from holdfast.serve.server import Service, serving
 from tests.annotated import write_names
 from tests.graphs import rings_and_stars, write_zip
-from tests.property.odd import JSON, TEXT
+from tests.property.strategies import JSON, TEXT
 from tests.tiny import tiny_bert
 
 QUICK, LONG = 40, 400

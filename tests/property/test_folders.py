@@ -1,4 +1,4 @@
-"""Whatever is broken in a folder, a verb that takes one does its work or says one sentence, and changes nothing."""
+"""Commands on damaged folders succeed or print one sentence, and change nothing else."""
 
 import json
 import shutil
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.property.brought import good_rows
-from tests.property.calls import called, files, one_sentence, write_table
-from tests.property.odd import changed
+from tests.property.calls import check_outcome, files, run_cli, write_table
+from tests.property.strategies import changed
+from tests.property.user_tables import good_rows
 
 QUICK = {"predict": 5, "rollback": 8, "back": 8, "serve": 5, "export": 2, "report": 5}
 LONG = {"predict": 400, "rollback": 400, "back": 400, "serve": 400, "export": 60, "report": 400}
@@ -39,13 +39,13 @@ def numbers(*domains):
 
 
 @st.composite
-def broken(draw, whole):
-    """The name of a file, and what it holds instead; None where it is gone."""
-    name = draw(st.sampled_from(sorted(whole)))
-    content = whole[name]
+def damaged(draw, original):
+    """Draw a file name and its new content; None if the file is removed."""
+    name = draw(st.sampled_from(sorted(original)))
+    content = original[name]
     if name.endswith(".json") and draw(st.integers(0, 3)):
-        told = {key: value for key, value in json.loads(content).items() if key != "checksum"}
-        return name, json.dumps(draw(changed(told))).encode()
+        document = {key: value for key, value in json.loads(content).items() if key != "checksum"}
+        return name, json.dumps(draw(changed(document))).encode()
     at = draw(st.integers(0, len(content) - 1))
     other = bytes([content[at] ^ 1 << draw(st.integers(0, 7))])
     kinds = [None, b"", content[:at], content[:at] + other + content[at + 1 :], b"\xff" * 40, b"[" * 100_000]
@@ -53,9 +53,9 @@ def broken(draw, whole):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A model of two versions and the records of a comparison."""
-    folder = tmp_path_factory.mktemp("whole")
+def original(tmp_path_factory):
+    """A model with two versions and the records of a comparison."""
+    folder = tmp_path_factory.mktemp("original")
     write_table(folder / "good.csv", numbers("a", "b", "c"))
     write_table(folder / "new.csv", numbers("new"))
     with pytest.MonkeyPatch.context() as patch:
@@ -65,49 +65,51 @@ def whole(tmp_path_factory):
             ["adapt", "model", "new.csv", "--earlier", "good.csv", "--force", *SMALL],
             ["compare", "good.csv", "--no-model", "--methods", "erm", "--seeds", "1", "--out", "runs", *MLP],
         ):
-            assert called(*words).code == 0, words
+            assert run_cli(*words).code == 0, words
     return folder
 
 
 @pytest.fixture
-def here(whole, tmp_path, monkeypatch):
-    """A copy to break; a server that is ready ends at once."""
+def here(original, tmp_path, monkeypatch):
+    """A copy to damage; a server that is ready stops immediately."""
     monkeypatch.setattr("holdfast.serve.server.serve", lambda service, *, host, port, ready: ready(f"{host}:{port}"))
-    monkeypatch.chdir(shutil.copytree(whole, tmp_path / "here"))
+    monkeypatch.chdir(shutil.copytree(original, tmp_path / "here"))
     return tmp_path / "here"
 
 
-def restore(here, kept):
-    """The files as they were, and no others."""
+def restore(here, saved):
+    """Restore the original files and remove others."""
     now = files(here)
-    for extra in set(now) - set(kept):
+    for extra in set(now) - set(saved):
         (here / extra).unlink()
-    for name, content in kept.items():
+    for name, content in saved.items():
         if now.get(name) != content:
             (here / name).write_bytes(content)
 
 
-def tried(verb, count, here):
-    """How often a verb on so many broken folders ended with which code."""
-    kept, counts = files(here), Counter()
+def run_examples(verb, count, here):
+    """Count the exit codes of a command on `count` damaged folders."""
+    saved, counts = files(here), Counter()
     top = "runs" if verb == "report" else "model"
 
-    @seed(list(WORDS).index(verb))  # the same in every run, others for each verb
+    @seed(list(WORDS).index(verb))  # fixed per command
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(broken({name: content for name, content in kept.items() if name.startswith(top)}), st.booleans())
+    @given(damaged({name: content for name, content in saved.items() if name.startswith(top)}), st.booleans())
     def inner(drawn, machine):
-        restore(here, kept)
+        restore(here, saved)
         name, content = drawn
         if content is None:
             (here / name).unlink()
         else:
             (here / name).write_bytes(content)
         before = files(here)
-        ran = called(*WORDS[verb], *(["--json"] if machine else []))
-        one_sentence(ran, machine=machine)
+        ran = run_cli(*WORDS[verb], *(["--json"] if machine else []))
+        check_outcome(ran, machine=machine)
         counts[ran.code] += 1
-        mine = () if ran.code else WRITTEN.get(verb, ())
-        others = [{key: value for key, value in told.items() if key not in mine} for told in (before, files(here))]
+        written = () if ran.code else WRITTEN.get(verb, ())
+        others = [
+            {key: value for key, value in snapshot.items() if key not in written} for snapshot in (before, files(here))
+        ]
         assert others[0] == others[1]
 
     inner()
@@ -115,20 +117,20 @@ def tried(verb, count, here):
 
 
 @pytest.mark.parametrize("verb", QUICK)
-def test_a_verb_works_or_says_one_sentence(here, verb):
-    tried(verb, QUICK[verb], here)
+def test_command_succeeds_or_prints_one_sentence(here, verb):
+    run_examples(verb, QUICK[verb], here)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", LONG)
-def test_four_hundred_broken_folders(here, verb):
-    counts = tried(verb, LONG[verb], here)
-    assert min(counts[0], counts[2]) > 5, counts  # some breaks do no harm
+def test_four_hundred_damaged_folders(here, verb):
+    counts = run_examples(verb, LONG[verb], here)
+    assert min(counts[0], counts[2]) > 5, counts  # some damage is harmless
 
 
 @pytest.mark.parametrize("verb", WORDS)
 @pytest.mark.parametrize("kind", ["absent", "file", "empty", "other"])
-def test_what_is_no_such_folder(here, verb, kind):
+def test_missing_or_other_folder_is_rejected(here, verb, kind):
     folder = here / ("runs" if verb == "report" else "model")
     shutil.rmtree(folder)
     if kind == "file":
@@ -138,15 +140,15 @@ def test_what_is_no_such_folder(here, verb, kind):
     if kind == "other":
         (folder / "thesis.txt").write_text("years of work")
     before = files(here)
-    ran = called(*WORDS[verb])
-    one_sentence(ran, machine=False)
+    ran = run_cli(*WORDS[verb])
+    check_outcome(ran, machine=False)
     assert ran.code == 2
     assert folder.name in ran.err
     assert files(here) == before
 
 
-def test_a_card_that_is_no_text_keeps_no_model_from_being_served(here):
+def test_invalid_model_card_does_not_prevent_serving(here):
     (here / "model" / "versions" / "2" / "README.md").write_bytes(b"# \xff\xfe")
-    ran = called(*WORDS["serve"])
+    ran = run_cli(*WORDS["serve"])
     assert ran.code == 0, ran.err
     assert "model answers at 127.0.0.1:8000" in ran.err

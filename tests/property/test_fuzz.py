@@ -1,4 +1,4 @@
-"""Whatever a file holds, a reader gives what it read or one sentence: never another exception."""
+"""Readers return a result or raise BadInput for any file content, never another exception."""
 
 import json
 import shutil
@@ -18,15 +18,15 @@ from holdfast.models.saved import SavedModel, load_model
 from holdfast.record import read as read_record
 from holdfast.report.table import rows
 from holdfast.run.settings import make_spec
-from tests.property.odd import JSON, TEXT, changed, tables
+from tests.property.strategies import JSON, TEXT, changed, tables
 
 QUICK = {"tables": 120, "settings": 60, "records": 60, "models": 40}
 LONG = {"tables": 5000, "settings": 2000, "records": 2000, "models": 1000}  # ten thousand in all
 DATA = world("vector", "rotation", domains=3, size=20, classes=2, seed=0)
 
 
-def tried(check, count, strategy):
-    """The check on so many drawn inputs."""
+def run_examples(check, count, strategy):
+    """Run the check on `count` drawn inputs."""
 
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(strategy)
@@ -36,16 +36,16 @@ def tried(check, count, strategy):
     inner()
 
 
-def refused():
-    """One sentence for the user is no fault."""
+def accept_errors():
+    """Accept BadInput."""
     return suppress(BadInput)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    made = DomainClassifier("erm", encoder="mlp", steps=2, batch=2, settings={"encoder.hidden": [4]})
-    made.fit_dataset(DATA)
-    return made.save_pretrained(tmp_path_factory.mktemp("fuzz") / "model")
+    classifier = DomainClassifier("erm", encoder="mlp", steps=2, batch=2, settings={"encoder.hidden": [4]})
+    classifier.fit_dataset(DATA)
+    return classifier.save_pretrained(tmp_path_factory.mktemp("fuzz") / "model")
 
 
 @pytest.fixture
@@ -64,25 +64,25 @@ def checks(model, tmp_path):
             ("questions", ()),
             ("corpus", ()),
         ):
-            with refused():
+            with accept_errors():
                 assert isinstance(load_data(path, known={}, need=need, form=form), Dataset)
 
     def setting(drawn):
         path = tmp_path / "settings.json"
         path.write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")
-        with refused():
+        with accept_errors():
             make_spec(DATA, settings=read_config(path))
 
     def one_record(drawn):
         path = tmp_path / "record.json"
         drawn = {key: value for key, value in drawn.items() if key != "checksum"}
         path.write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")
-        with refused():
+        with accept_errors():
             rows([read_record(path)], "accuracy")
 
     def one_model(drawn):
         (folder / "config.json").write_text(json.dumps(drawn), encoding="utf-8", errors="surrogatepass")
-        with refused():
+        with accept_errors():
             assert isinstance(load_model(folder), SavedModel)
 
     keys = [
@@ -109,13 +109,13 @@ def checks(model, tmp_path):
 
 
 @pytest.mark.parametrize("what", QUICK)
-def test_it_is_read_or_refused_in_one_sentence(checks, what):
+def test_inputs_are_read_or_rejected(checks, what):
     check, strategy = checks[what]
-    tried(check, QUICK[what], strategy)
+    run_examples(check, QUICK[what], strategy)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", LONG)
-def test_ten_thousand_inputs_and_no_other_exception(checks, what):
+def test_ten_thousand_inputs(checks, what):
     check, strategy = checks[what]
-    tried(check, LONG[what], strategy)
+    run_examples(check, LONG[what], strategy)

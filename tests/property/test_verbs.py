@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.property.brought import brought, good_rows
-from tests.property.calls import called, files, one_sentence, write_table
+from tests.property.calls import check_outcome, files, run_cli, write_table
+from tests.property.user_tables import faulty_table, good_rows
 from tests.tiny import tiny_bert
 
 QUICK = {
@@ -62,7 +62,7 @@ def whole(tmp_path_factory):
             ["predict", "vectors", "numbers.csv", "--out", "predictions.jsonl"],
             ["audit", "good.csv", "--out", "audit.html", "--clean", "clean.jsonl"],
         ):
-            assert called(*words).code == 0, words
+            assert run_cli(*words).code == 0, words
     return folder
 
 
@@ -83,8 +83,8 @@ def tried(whole, tmp_path, monkeypatch):
         encoder = MLP if b"x1" in content else TEXTS
         words = [part for word in words for part in (encoder if word == "ENCODER" else [word])]
         (tmp_path / "here" / data).write_bytes(content)
-        ran = called(*(data if word == "DATA" else word for word in words), *(["--json"] if machine else []))
-        one_sentence(ran, machine=machine)
+        ran = run_cli(*(data if word == "DATA" else word for word in words), *(["--json"] if machine else []))
+        check_outcome(ran, machine=machine)
         counts[ran.code] += 1
         after = files(tmp_path / "here")
         assert after.pop(data) == content
@@ -102,7 +102,7 @@ def tried(whole, tmp_path, monkeypatch):
 
         @seed(list(WORDS).index(verb))  # the same tables in every run, others for each verb
         @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-        @given(brought(TABLES.get(verb, TABLE)), st.booleans())
+        @given(faulty_table(TABLES.get(verb, TABLE)), st.booleans())
         def inner(drawn, machine):
             try:
                 check(verb, drawn, machine)

@@ -1,4 +1,4 @@
-"""Tables as users bring them: good ones, and the same with a few of the faults that real files have."""
+"""User-supplied tables: valid ones, and the same tables with a few faults of real files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from tests.property.odd import CODES, TEXT
+from tests.property.strategies import CODES, TEXT
 
 Columns = dict[str, list[Any]]
 
-HUGE = 131_073  # one more than Python's csv takes in a field
+HUGE = 131_073  # one more than the field limit of Python's csv module
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 FAULTS = (
     "cell", "cell", "odd column", "huge", "mixed", "one class", "one domain", "empty domain", "blank", "lost column",
@@ -42,14 +42,14 @@ ARROW = (
 
 
 def good_rows(*domains: str, labels: tuple[str, str] = ("good", "bad")) -> Columns:
-    """Six rows of each domain, two classes: a table that every verb takes."""
+    """Return six rows per domain with two classes: a table that every command accepts."""
     rows = [(f"{word} thing {d}{i}", word, d) for d in domains for i in range(3) for word in labels]
     return {name: [row[at] for row in rows] for at, name in enumerate(("text", "label", "domain"))}
 
 
 @st.composite
-def brought(draw, good: Columns) -> tuple[str, bytes]:
-    """A suffix and the bytes of a table that would be good, but for one to four faults of the kinds that users make."""
+def faulty_table(draw, good: Columns) -> tuple[str, bytes]:
+    """Draw a suffix and the bytes of a valid table with one to four faults."""
     columns = {name: list(values) for name, values in good.items()}
     suffix = draw(st.sampled_from(SUFFIXES))
     faults = draw(st.lists(st.sampled_from(FAULTS), min_size=1, max_size=4))
@@ -72,7 +72,7 @@ def brought(draw, good: Columns) -> tuple[str, bytes]:
 
 
 def _spoil(draw, columns: Columns, fault: str) -> None:
-    """Put one fault into a table; those of the writing are put there later."""
+    """Put one fault into a table; faults of the file format are added when it is written."""
     name = draw(st.sampled_from(sorted(columns))) if columns else "text"
     values = columns.setdefault(name, ["a"] * 18)
     row = draw(st.integers(0, len(values) - 1)) if values else 0
@@ -124,7 +124,7 @@ def _objects(draw, columns: Columns, size: int, faults: list[str]) -> str:
 
 
 def _lines(draw, columns: Columns, size: int, faults: list[str], suffix: str) -> str:
-    """The text of a csv or tsv file; with a fault of quotes as no library would write it."""
+    """Return the text of a csv or tsv file; with the fault `quotes`, with invalid quotes."""
     rows = [list(columns), *_rows(draw, columns, size, faults)]
     if "twice" in faults:
         rows = [[*row, *row[:1]] for row in rows]
@@ -133,9 +133,9 @@ def _lines(draw, columns: Columns, size: int, faults: list[str], suffix: str) ->
         texts = [["" if each is None else str(each) for each in row] for row in rows]
         texts[draw(st.integers(0, size))][:1] = [draw(st.sampled_from(QUOTES))]
         return "\n".join(sign.join(row) for row in texts)
-    made, end = io.StringIO(), draw(st.sampled_from(["\n", "\r\n", "\r"]))
-    csv.writer(made, delimiter=sign, lineterminator=end).writerows(rows)
-    return made.getvalue()
+    buffer, end = io.StringIO(), draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    csv.writer(buffer, delimiter=sign, lineterminator=end).writerows(rows)
+    return buffer.getvalue()
 
 
 def _parquet(draw, columns: Columns, size: int, faults: list[str]) -> bytes:
@@ -143,7 +143,7 @@ def _parquet(draw, columns: Columns, size: int, faults: list[str]) -> bytes:
     for values in columns.values():
         try:
             arrays.append(pa.array(values))
-        except (pa.ArrowException, UnicodeError, OverflowError):  # of no one type that parquet has
+        except (pa.ArrowException, UnicodeError, OverflowError):  # no single parquet type
             arrays.append(pa.array([None if each is None else ascii(each) for each in values]))
     names = [name.encode("utf-8", "replace").decode() for name in columns]
     if "arrow" in faults and arrays:

@@ -1,4 +1,4 @@
-"""Odd things that files hold: strategies for texts, tables, JSON, and documents with a few things changed."""
+"""Strategies for unusual texts, tables, JSON values and mutated JSON documents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODES = st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "latin-1", "utf
 
 @st.composite
 def tables(draw) -> tuple[str, bytes]:
-    """A suffix and the bytes of a file that looks more or less like a table."""
+    """Draw a suffix and the bytes of a file that resembles a table."""
     suffix = draw(st.sampled_from([".csv", ".tsv", ".jsonl", ".csv", ".parquet", ".npz", ".zip"]))
     kind = draw(st.integers(0, 9))
     if kind == 0:
@@ -57,7 +57,7 @@ def tables(draw) -> tuple[str, bytes]:
 
 @st.composite
 def changed(draw, document):
-    """A document of JSON with one to three values taken out or put in place of others."""
+    """Draw a JSON document with one to three values removed or replaced."""
     made = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
         here = made
