@@ -1,4 +1,4 @@
-"""The pages in a browser: nothing is fetched, charts are drawn, tables sort and filter, colours switch, phones fit."""
+"""HTML reports in a browser: no network access, charts, sorting, filters, colours, narrow screens."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ pytestmark = [
 
 
 def many():
-    """Twelve methods with costs, some with several seeds, runs inside the domains, and two streams."""
+    """Return twelve methods with costs, some with several seeds, in-domain runs, and two streams."""
     more = {"batch": 8, "lr": 0.01, "every": 5, "plan_args": {}}
-    made = []
+    runs = []
     for place, name in enumerate(["erm", "mil", *(f"m{i}" for i in range(9)), LONG]):
         cost, scores = {**COST, "seconds": 1.0 + place}, {"films": 0.5 + place / 40, "books": 0.6 + place / 40}
         for seed in (0, 1) if name in ("erm", "mil") else (0,):
-            made += [record(name, seed, {d: v + seed / 50}, cost=cost, **more) for d, v in scores.items()]
+            runs += [record(name, seed, {d: v + seed / 50}, cost=cost, **more) for d, v in scores.items()]
     for domain in ("films", "books"):
-        made += [record("erm", 0, {domain: 0.95}, plan="in-domain", episode=f"in-{domain}", **more)]
+        runs += [record("erm", 0, {domain: 0.95}, plan="in-domain", episode=f"in-{domain}", **more)]
     matrix = [{"a": 0.9, "b": 0.4}, {"a": 0.6, "b": 0.8}]
-    return made, [stream("erm", 0, matrix, ["a", "b"]), stream("ewc", 0, matrix, ["a", "b"])]
+    return runs, [stream("erm", 0, matrix, ["a", "b"]), stream("ewc", 0, matrix, ["a", "b"])]
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,12 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     compared, streamed = many()
     cells = {("a", "b"): ("1.2", 1.2), ("b", "a"): ("1.2", 1.2)}
     grids = [matrix("Inputs apart", "A-distance.", ["a", "b"], cells, corner="domain", top=2.0)]
-    said = {"title": "An audit", "headline": "There is a shift.", "advice": ["Look."], "notes": []}
+    texts = {"title": "An audit", "headline": "There is a shift.", "advice": ["Look."], "notes": []}
     named = {"title": "A report", "source": ["my file.csv"]}
     return {
         "compared": write_report(compared, folder / "c.html", metric="accuracy", **named),
         "streamed": write_report(streamed, folder / "s.html", title="Streams", metric="accuracy"),
-        "audited": write_audit(folder / "a.html", grids=grids, **said),
+        "audited": write_audit(folder / "a.html", grids=grids, **texts),
     }
 
 
@@ -55,26 +55,26 @@ def pages(tmp_path_factory) -> dict[str, Path]:
 def browser():
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as made:
-        started = made.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         yield started
         started.close()
 
 
 @pytest.fixture(scope="module")
 def opened(browser, pages):
-    """The pages, each opened once at a desktop's width, with what they said and what they asked for."""
-    found = {}
+    """Open each report once at desktop width, with its console messages and requests."""
+    opened_pages = {}
     for name, path in pages.items():
         page = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="light")
-        page.set_default_timeout(120_000)  # a busy machine is no fault of the page
-        page.said, page.asked = [], []
-        page.on("console", lambda message, page=page: page.said.append(message.text))
-        page.on("pageerror", lambda error, page=page: page.said.append(str(error)))
-        page.on("request", lambda request, page=page: page.asked.append(request.url))
+        page.set_default_timeout(120_000)  # for busy machines
+        page.messages, page.requests = [], []
+        page.on("console", lambda message, page=page: page.messages.append(message.text))
+        page.on("pageerror", lambda error, page=page: page.messages.append(str(error)))
+        page.on("request", lambda request, page=page: page.requests.append(request.url))
         page.goto(path.as_uri())
-        found[name] = page
-    return found
+        opened_pages[name] = page
+    return opened_pages
 
 
 @pytest.fixture
@@ -84,25 +84,25 @@ def page(opened):
 
 
 def column(page, place: int) -> list[str]:
-    """What is seen in a column of the table of scores."""
+    """Return the visible cells of a column of the table of scores."""
     return page.eval_on_selector_all(
         "#score-table tbody tr:not([hidden])", f"rows => rows.map(row => row.cells[{place}].textContent.trim())"
     )
 
 
 def seen(page, chart: str) -> list[str]:
-    """The methods that a chart shows."""
+    """Return the methods that a chart shows."""
     shown = "plot => plot.data.filter(t => t.meta && (t.visible ?? true)).map(t => t.meta)"
     return page.eval_on_selector(f"#{chart}", shown)
 
 
 @pytest.mark.parametrize("name", ["compared", "streamed", "audited"])
-def test_a_page_opens_without_a_word_and_without_the_network(opened, pages, name):
-    assert opened[name].said == []
-    assert opened[name].asked == [pages[name].as_uri()]
+def test_reports_open_without_messages_and_network_access(opened, pages, name):
+    assert opened[name].messages == []
+    assert opened[name].requests == [pages[name].as_uri()]
 
 
-def test_every_chart_is_drawn(opened):
+def test_all_charts_are_drawn(opened):
     counts = {}
     for name, page in opened.items():
         charts = page.query_selector_all("[role=img] .js-plotly-plot")
@@ -111,10 +111,10 @@ def test_every_chart_is_drawn(opened):
         counts[name] = len(charts)
     assert counts == {"compared": 3, "streamed": 7, "audited": 1}
     dots = opened["compared"].eval_on_selector_all("#scores .points path", "all => all.length")
-    assert dots == 39  # 13 lines, two targets and their average
+    assert dots == 39  # 13 rows, two targets and their average
 
 
-def test_the_table_sorts_up_and_down(page):
+def test_table_sorts_in_both_directions(page):
     head = page.locator("#score-table thead button").nth(3)
     head.click()
     down = [float(text[:4]) for text in column(page, 3)]
@@ -127,12 +127,12 @@ def test_the_table_sorts_up_and_down(page):
     assert names == sorted(names)
 
 
-def test_text_and_method_filter_tables_and_charts(page):
+def test_filters_apply_to_tables_and_charts(page):
     every = len(column(page, 0))
     page.get_by_label("Filter").fill("M1")
     assert column(page, 0) == ["m1"]
     assert seen(page, "scores") == seen(page, "cost-score") == ["m1"]
-    assert page.locator(".filter output").text_content() == f"1 of {every} lines"
+    assert page.locator(".filter output").text_content() == f"1 of {every} rows"
     page.get_by_label("Filter").fill("")
     page.locator("select[name=method]").select_option("erm")
     assert column(page, 0) == seen(page, "scores") == ["erm (in-domain)", "erm (leave-one-out)"]
@@ -140,7 +140,7 @@ def test_text_and_method_filter_tables_and_charts(page):
     assert len(column(page, 0)) == len(seen(page, "scores")) == every
 
 
-def test_a_key_hides_a_method_in_every_chart(page):
+def test_legend_entries_hide_a_method_in_all_charts(page):
     page.locator(".key", has_text="mil").first.click()
     assert "mil" not in seen(page, "scores") + seen(page, "curves") + seen(page, "cost-score")
     assert "mil" in column(page, 0)
@@ -148,7 +148,7 @@ def test_a_key_hides_a_method_in_every_chart(page):
     assert "mil" in seen(page, "scores")
 
 
-def test_colours_follow_the_system_and_the_switch(page):
+def test_colours_follow_the_system_and_the_menu(page):
     def colours() -> list[str]:
         looks = "e => getComputedStyle(e)"
         return [
@@ -164,9 +164,9 @@ def test_colours_follow_the_system_and_the_switch(page):
     dark = colours()
     assert dark[1] == dark[2]
     assert not set(light) & set(dark)
-    page.get_by_label("Colours of the page").select_option("light")
+    page.get_by_label("Colours of the report").select_option("light")
     assert colours() == light
-    page.get_by_label("Colours of the page").select_option("dark")
+    page.get_by_label("Colours of the report").select_option("dark")
     page.emulate_media(color_scheme="light")
     assert colours() == dark
     page.emulate_media(media="print")
@@ -175,7 +175,7 @@ def test_colours_follow_the_system_and_the_switch(page):
 
 
 @pytest.mark.parametrize("name", ["compared", "streamed", "audited"])
-def test_a_phone_scrolls_no_page_sideways(opened, name):
+def test_narrow_screens_do_not_scroll_horizontally(opened, name):
     page = opened[name]
     page.set_viewport_size({"width": 360, "height": 740})
     page.reload()
@@ -187,7 +187,7 @@ def test_a_phone_scrolls_no_page_sideways(opened, name):
     page.reload()
 
 
-def test_a_command_can_be_copied(page):
+def test_commands_can_be_copied(page):
     run = page.locator("details.run", has_text="mil")
     run.locator("summary").click()
     assert run.locator("code").text_content().startswith("holdfast compare 'my file.csv' --methods mil --seeds 2 ")
@@ -195,17 +195,17 @@ def test_a_command_can_be_copied(page):
     run.locator(".copy", has_text="Copied").wait_for()
 
 
-def test_the_page_of_a_server_asks_its_model(browser, tmp_path):
+def test_server_form_requests_predictions(browser, tmp_path):
     from holdfast import DomainClassifier
     from holdfast.serve.server import Service, serving
 
-    made = DomainClassifier(encoder="mlp", steps=2, batch=2, device="cpu", settings={"encoder.hidden": [4]})
+    classifier = DomainClassifier(encoder="mlp", steps=2, batch=2, device="cpu", settings={"encoder.hidden": [4]})
     rows = [[float(i), -float(i), 0.5] for i in range(12)]
-    made.fit(rows, ["low", "high"] * 6, domains=["a", "a", "b", "b"] * 3).save_pretrained(tmp_path / "model")
-    page, said, asked = browser.new_page(), [], []
+    classifier.fit(rows, ["low", "high"] * 6, domains=["a", "a", "b", "b"] * 3).save_pretrained(tmp_path / "model")
+    page, messages, requests = browser.new_page(), [], []
     page.set_default_timeout(120_000)
-    page.on("console", lambda message: said.append(message.text))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("request", lambda request: requests.append(request.url))
     with serving(Service(tmp_path / "model", device="cpu")) as address:
         page.goto(f"{address}/docs")
         page.click("button")
@@ -214,5 +214,5 @@ def test_the_page_of_a_server_asks_its_model(browser, tmp_path):
         page.click("button")
         page.locator("#answer", has_text=re.compile(r"^422\s.*error", re.DOTALL)).wait_for()
     page.close()
-    assert asked == [f"{address}/docs", f"{address}/predict", f"{address}/predict"]
-    assert all("422" in each for each in said)  # what a browser says of the refusal, and no more
+    assert requests == [f"{address}/docs", f"{address}/predict", f"{address}/predict"]
+    assert all("422" in each for each in messages)  # only the browser's message on the rejected request

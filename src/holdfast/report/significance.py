@@ -101,7 +101,7 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
         if seeds < MIN_SEEDS and a:
             tests.append((name, rival, mcnemar(a, b)))
     corrected = holm([test.p for _, _, test in tests])
-    return [ByExample(*test, p) for test, p in zip(tests, corrected, strict=True)]
+    return [ByExample(name, rival, test, p) for (name, rival, test), p in zip(tests, corrected, strict=True)]
 
 
 def _rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
