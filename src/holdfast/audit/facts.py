@@ -1,4 +1,4 @@
-"""What an audit counts: domains with their copies, and rows of one split that are in another.
+"""Counts of an audit: duplicates per domain, and rows that leak between splits.
 
 n rows, k domains
 """
@@ -9,33 +9,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.audit.copies import KEPT, REASONS, Choice, Copies
+from holdfast.audit.duplicates import KEPT, REASONS, Choice, Duplicates
 from holdfast.audit.examples import Examples
 from holdfast.data.dataset import SPLITS, Dataset
 
 LEAKS = (("valid", "train"), ("test", "train"), ("test", "valid"))
-SHOWN = 5  # of each kind of copies
+SHOWN = 5  # examples per kind of duplicate
 
 
 @dataclass(frozen=True)
 class DomainFacts:
-    """One domain; a row may be counted in several columns."""
+    """Counts of one domain; a row may count in several fields, which are keys of the JSON output."""
 
     domain: str
     examples: int
     splits: dict[str, int]
     labels: dict[str, int]
-    again: int  # rows whose input is in the domain before
-    elsewhere: int  # rows whose input is in another domain too
-    near: int  # rows with a nearly equal one in the domain
-    near_elsewhere: int  # rows with a nearly equal one in another domain, and no equal one there
+    again: int  # rows whose input occurs earlier in the domain
+    elsewhere: int  # rows whose input occurs in another domain
+    near: int  # rows with a near duplicate in the domain
+    near_elsewhere: int  # rows with a near duplicate, but no equal row, in another domain
     conflicts: int  # rows whose input occurs with another target
-    kept: int
+    kept: int  # rows of a clean table
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Rows of one split whose input is in an earlier one."""
+    """Number of rows of one split whose input occurs in another split."""
 
     split: str
     also_in: str
@@ -46,7 +46,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class Example:
-    """Rows, counted from 1 in file order, that belong together, and what they say."""
+    """A group of duplicate rows, counted from 1 in file order."""
 
     what: str  # equal, near or conflict
     rows: tuple[int, ...]
@@ -56,52 +56,57 @@ class Example:
 
 
 def domain_facts(
-    dataset: Dataset, copies: Copies, choice: Choice, conflict: np.ndarray, names: tuple[str, ...], counts: np.ndarray
+    dataset: Dataset,
+    duplicates: Duplicates,
+    choice: Choice,
+    conflict: np.ndarray,
+    names: tuple[str, ...],
+    counts: np.ndarray,
 ) -> list[DomainFacts]:
-    """A line for every domain."""
+    """Return the counts of every domain."""
     k = len(dataset.domains)
-    equal, near = copies.there(dataset.domain, k)
-    twice, beside = copies.twice(dataset.domain), copies.near_inside(dataset.domain, k)
-    found = []
-    for at, name in enumerate(dataset.domains):
-        rows = np.flatnonzero(dataset.domain == at)
-        others = np.arange(k) != at
+    equal, near = duplicates.presence(dataset.domain, k)
+    repeated, near_within = duplicates.repeated(dataset.domain), duplicates.near_within(dataset.domain, k)
+    facts = []
+    for index, name in enumerate(dataset.domains):
+        rows = np.flatnonzero(dataset.domain == index)
+        others = np.arange(k) != index
         splits = np.full(len(rows), -1) if dataset.split is None else dataset.split[rows]
-        same = equal[rows][:, others].any(axis=1)
-        found.append(
+        elsewhere = equal[rows][:, others].any(axis=1)
+        facts.append(
             DomainFacts(
                 domain=name,
                 examples=len(rows),
                 splits={split: int((splits == i).sum()) for i, split in enumerate(SPLITS) if (splits == i).any()},
-                labels={label: int(count) for label, count in zip(names, counts[at], strict=True)},
-                again=int(twice[rows].sum()),
-                elsewhere=int(same.sum()),
-                near=int(beside[rows].sum()),
-                near_elsewhere=int((near[rows][:, others].any(axis=1) & ~same).sum()),
+                labels={label: int(count) for label, count in zip(names, counts[index], strict=True)},
+                again=int(repeated[rows].sum()),
+                elsewhere=int(elsewhere.sum()),
+                near=int(near_within[rows].sum()),
+                near_elsewhere=int((near[rows][:, others].any(axis=1) & ~elsewhere).sum()),
                 conflicts=int(conflict[rows].sum()),
                 kept=int((choice.reason[rows] == KEPT).sum()),
             )
         )
-    return found
+    return facts
 
 
-def leaks(dataset: Dataset, copies: Copies) -> list[Leak]:
-    """Validation and test rows that a model may have been trained on, or chosen by."""
+def leaks(dataset: Dataset, duplicates: Duplicates) -> list[Leak]:
+    """Count validation and test rows that also occur in a split used for training or selection."""
     if dataset.split is None:
         return []
-    equal, near = copies.there(dataset.split, len(SPLITS))
-    found = []
+    equal, near = duplicates.presence(dataset.split, len(SPLITS))
+    counted = []
     for split, other in LEAKS:
-        rows, at = np.flatnonzero(dataset.split == SPLITS.index(split)), SPLITS.index(other)
-        if len(rows) and (dataset.split == at).any():
-            found.append(Leak(split, other, len(rows), int(equal[rows, at].sum()), int(near[rows, at].sum())))
-    return found
+        rows, column = np.flatnonzero(dataset.split == SPLITS.index(split)), SPLITS.index(other)
+        if len(rows) and (dataset.split == column).any():
+            sums = int(equal[rows, column].sum()), int(near[rows, column].sum())
+            counted.append(Leak(split, other, len(rows), *sums))
+    return counted
 
 
-def overlaps(dataset: Dataset, copies: Copies) -> dict[str, dict[str, int]]:
-    """How many rows of a domain are, or nearly are, in each other domain."""
-    k = len(dataset.domains)
-    equal, near = copies.there(dataset.domain, k)
+def overlaps(dataset: Dataset, duplicates: Duplicates) -> dict[str, dict[str, int]]:
+    """Count the rows of each domain that occur, exactly or nearly, in each other domain."""
+    equal, near = duplicates.presence(dataset.domain, len(dataset.domains))
     either = equal | near
     return {
         one: {other: int(either[dataset.domain == a, b].sum()) for b, other in enumerate(dataset.domains) if b != a}
@@ -109,18 +114,19 @@ def overlaps(dataset: Dataset, copies: Copies) -> dict[str, dict[str, int]]:
     }
 
 
-def shown(examples: Examples, copies: Copies, conflict: np.ndarray) -> list[Example]:
-    """A few of each kind: the largest groups of equal rows, of conflicts, and the pairs most alike."""
-    sizes = np.bincount(copies.group)
-    odd = np.zeros(len(sizes), dtype=bool)
-    odd[copies.group[conflict]] = True
-    found = []
-    for what, groups in (("conflict", np.flatnonzero(odd)), ("equal", np.flatnonzero((sizes > 1) & ~odd))):
+def examples_of(examples: Examples, duplicates: Duplicates, conflict: np.ndarray) -> list[Example]:
+    """Return a few examples per kind: the largest conflicts and groups of equal rows, and the most similar pairs."""
+    sizes = np.bincount(duplicates.group)
+    in_conflict = np.zeros(len(sizes), dtype=bool)
+    in_conflict[duplicates.group[conflict]] = True
+    kinds = {"conflict": np.flatnonzero(in_conflict), "equal": np.flatnonzero((sizes > 1) & ~in_conflict)}
+    shown = []
+    for what, groups in kinds.items():
         for group in groups[np.argsort(-sizes[groups], kind="stable")][:SHOWN]:
-            found.append(_example(examples, what, np.flatnonzero(copies.group == group)))
-    for pair in copies.pairs[np.argsort(-copies.likeness, kind="stable")][:SHOWN]:
-        found.append(_example(examples, "near", copies.first[pair]))
-    return found
+            shown.append(_example(examples, what, np.flatnonzero(duplicates.group == group)))
+    for pair in duplicates.pairs[np.argsort(-duplicates.similarity, kind="stable")][:SHOWN]:
+        shown.append(_example(examples, "near", duplicates.first[pair]))
+    return shown
 
 
 def _example(examples: Examples, what: str, rows: np.ndarray) -> Example:
@@ -137,8 +143,8 @@ def _example(examples: Examples, what: str, rows: np.ndarray) -> Example:
 
 
 def dropped(choice: Choice) -> list[dict[str, int | str]]:
-    """Every row that a clean table lacks, why, and the row that it is a copy of; counted from 1 in file order."""
+    """Return every row a clean table omits, the reason, and the row it duplicates; counted from 1 in file order."""
     return [
         {"row": int(row) + 1, "reason": REASONS[choice.reason[row]], "of": int(choice.because[row]) + 1}
-        for row in choice.dropped()
+        for row in choice.dropped_rows()
     ]

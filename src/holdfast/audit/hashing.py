@@ -1,4 +1,4 @@
-"""Numbers of 64 bits that stand for examples: equal examples have equal ones, others hardly ever.
+"""64-bit hashes of examples, and candidate pairs of similar examples by locality-sensitive hashing.
 
 n examples, d width
 """
@@ -13,10 +13,16 @@ import numpy as np
 from holdfast.core.inputs import Graphs, cat
 
 _FIRST, _SECOND, _STEP = (np.uint64(x) for x in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15))
+_SELF, _ODD = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
+ROUNDS = 3  # of Weisfeiler-Leman refinement
+DEGREES = 10  # bins for node degrees 0 to 8 and more
+MAX_NODE_FEATURES = 64  # node features used in graph features
+SMALL = 16  # up to this size all pairs of a bucket are candidates
+WINDOW = 3  # in a larger bucket, the neighbours by complete signature that are candidates, besides the first member
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """Each number spread over all 64 bits (the finaliser of SplitMix64; Steele et al., 2014)."""
+    """Spread each number over 64 bits with the finaliser of SplitMix64 (Steele et al., 2014)."""
     values = values.astype(np.uint64) + _STEP
     values = (values ^ (values >> np.uint64(30))) * _FIRST
     values = (values ^ (values >> np.uint64(27))) * _SECOND
@@ -24,91 +30,79 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def text_hashes(texts: Iterable[str]) -> np.ndarray:
-    """(n,) one number a text."""
-    found = (hashlib.blake2b(t.encode("utf-8", "surrogatepass"), digest_size=8).digest() for t in texts)
-    return np.frombuffer(b"".join(found), dtype=np.uint64)
+    """Return one hash per text, (n,)."""
+    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
 
 
 def row_hashes(rows: np.ndarray) -> np.ndarray:
-    """(n,) one number a row of (n, d) numbers; 0 and -0 are the same."""
+    """Return one hash per row of (n, d) numbers; 0 and -0 are equal."""
     bits = (rows.astype(np.float64) + 0.0).view(np.uint64)
-    found = np.full(len(rows), rows.shape[1], dtype=np.uint64)
+    hashes = np.full(len(rows), rows.shape[1], dtype=np.uint64)
     for column in bits.T:
-        found = mixed(found ^ mixed(column))
-    return found
-
-
-ROUNDS = 3
-DEGREES = 10  # shares of nodes of degree 0 to 8, and of more
-WIDEST = 64  # node features beyond these are not looked at in the features
-
-_SELF, _ODD = np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F)
+        hashes = mixed(hashes ^ mixed(column))
+    return hashes
 
 
 def graph_hashes(graphs: Sequence[Graphs]) -> np.ndarray:
-    """(n,) one number a graph: nodes take the colours of their neighbours up, round after round (Weisfeiler, Leman).
+    """Return one hash per graph by Weisfeiler-Leman colour refinement, independent of the node order.
 
-    Graphs that differ only in the order of nodes have equal numbers. Some others have too, such as regular graphs of
-    one size without features.
+    Some different graphs collide, such as regular graphs of equal size without node features.
     """
-    together = cat(graphs)
-    owner = together.owner.numpy()
-    colours = row_hashes(together.nodes.numpy().reshape(len(owner), -1))  # (v,) of all graphs
-    source, target = together.edges.numpy()
-    ties = np.full(len(source), 1, dtype=np.uint64)
-    if together.weights is not None:
-        ties = row_hashes(together.weights.numpy().reshape(len(source), -1))
+    batch = cat(graphs)
+    owner = batch.owner.numpy()
+    colours = row_hashes(batch.nodes.numpy().reshape(len(owner), -1))  # (v,) nodes of all graphs
+    source, target = batch.edges.numpy()
+    edges = np.full(len(source), 1, dtype=np.uint64)
+    if batch.weights is not None:
+        edges = row_hashes(batch.weights.numpy().reshape(len(source), -1))
     for _ in range(ROUNDS):
-        told = np.zeros_like(colours)
-        np.add.at(told, target, mixed(colours[source] ^ (ties * _ODD)))  # a sum knows no order
-        colours = mixed(colours * _SELF + told)
-    found = np.zeros(len(graphs), dtype=np.uint64)
-    np.add.at(found, owner, mixed(colours))
+        messages = np.zeros_like(colours)
+        np.add.at(messages, target, mixed(colours[source] ^ (edges * _ODD)))  # sums do not depend on order
+        colours = mixed(colours * _SELF + messages)
+    hashes = np.zeros(len(graphs), dtype=np.uint64)
+    np.add.at(hashes, owner, mixed(colours))
     sizes = [np.bincount(which, minlength=len(graphs)) for which in (owner, owner[source])]
-    return mixed(found ^ row_hashes(np.stack(sizes, axis=1)))
+    return mixed(hashes ^ row_hashes(np.stack(sizes, axis=1)))
 
 
 def graph_features(graphs: Sequence[Graphs]) -> np.ndarray:
-    """(n, d) sizes, degrees and means of node features."""
-    found = []
+    """Return sizes, degree histogram and mean node features per graph, (n, d)."""
+    features = []
     for graph in graphs:
         v, e = len(graph.owner), graph.edges.shape[1]
         degree = np.bincount(graph.edges[1].numpy(), minlength=v)
         shares = np.bincount(degree.clip(max=DEGREES - 1), minlength=DEGREES) / v
-        nodes = graph.nodes.numpy().reshape(v, -1)[:, :WIDEST].astype(np.float64)
+        nodes = graph.nodes.numpy().reshape(v, -1)[:, :MAX_NODE_FEATURES].astype(np.float64)
         sizes = [np.log1p(v), np.log1p(e), e / v, degree.std()]
-        found.append(np.concatenate([sizes, shares, nodes.mean(axis=0)]))
-    return np.stack(found).astype(np.float32)
-
-
-SMALL = 16  # up to so many examples that share a band, each is looked at beside each
-WINDOW = 3  # in a larger crowd, beside so many neighbours in the order of the whole signature, and beside the first
+        features.append(np.concatenate([sizes, shares, nodes.mean(axis=0)]))
+    return np.stack(features).astype(np.float32)
 
 
 def candidates(bands: np.ndarray) -> np.ndarray:
-    """(p, 2) pairs of rows of (n, b) numbers that share at least one, each once, the smaller row first."""
+    """Return pairs (p, 2) of rows of (n, b) numbers that share at least one band; smaller row first, no repeats."""
     n = len(bands)
-    found = [np.empty(0, dtype=np.int64)]
-    whole = np.lexsort(bands.T)
-    place = np.empty(n, dtype=np.int64)
-    place[whole] = np.arange(n)  # so that in a crowd those alike in other bands stand side by side
+    codes = [np.empty(0, dtype=np.int64)]
+    by_signature = np.lexsort(bands.T)
+    rank = np.empty(n, dtype=np.int64)
+    rank[by_signature] = np.arange(n)  # in a large bucket, rows that share other bands become neighbours
     for band in bands.T:
-        order = np.lexsort((place, band))
+        order = np.lexsort((rank, band))
         fresh = np.concatenate([[True], band[order][1:] != band[order][:-1]]) if n else np.empty(0, dtype=bool)
-        run = np.cumsum(fresh) - 1
+        bucket = np.cumsum(fresh) - 1
         start = np.flatnonzero(fresh)
         size = np.diff(np.append(start, n))
         for step in range(1, SMALL):
             left = np.arange(n - step)
-            near = (run[left] == run[left + step]) & ((size[run[left]] <= SMALL) | (step <= WINDOW))
+            near = (bucket[left] == bucket[left + step]) & ((size[bucket[left]] <= SMALL) | (step <= WINDOW))
             if not near.any():
                 break
-            found.append(_coded(order[left[near]], order[left[near] + step], n))
-        crowd = np.flatnonzero((size[run] > SMALL) & ~fresh)
-        found.append(_coded(order[start[run[crowd]]], order[crowd], n))
-    codes = np.unique(np.concatenate(found))
-    return np.stack([codes // max(n, 1), codes % max(n, 1)], axis=1)
+            codes.append(_pair_codes(order[left[near]], order[left[near] + step], n))
+        large = np.flatnonzero((size[bucket] > SMALL) & ~fresh)
+        codes.append(_pair_codes(order[start[bucket[large]]], order[large], n))
+    unique = np.unique(np.concatenate(codes))
+    return np.stack([unique // max(n, 1), unique % max(n, 1)], axis=1)
 
 
-def _coded(one: np.ndarray, other: np.ndarray, n: int) -> np.ndarray:
+def _pair_codes(one: np.ndarray, other: np.ndarray, n: int) -> np.ndarray:
     return np.minimum(one, other) * n + np.maximum(one, other)

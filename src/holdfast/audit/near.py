@@ -1,6 +1,6 @@
-"""Images that look nearly the same: a hash of brightness from left to right, then the correlation of small images.
+"""Near duplicates: images by perceptual hash and correlation, texts by MinHash over character shingles.
 
-n images, p pairs
+n examples, p pairs
 """
 
 from __future__ import annotations
@@ -21,65 +21,71 @@ from holdfast.core.seeds import derive
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Pixels, Raw
 
-SIDE = 72  # pixels that a file is decoded to: 8 rows of 9 and 9 columns of 8 make the hash
-COLOURS, GREYS = 8, 24  # pixels a side of what is kept
-CHUNK, PAIRS = 256, 1 << 14  # images and pairs at a time
-BITS = 3  # hashes of 64 bits that differ in more are not looked at; four bands of 16 bits miss none of the others
+SIDE = 72  # pixels to which files are decoded; divisible by the 8 x 9 fields of the hash
+COLOURS, GREYS = 8, 24  # side of the stored thumbnails, in pixels
+CHUNK, PAIRS = 256, 1 << 14  # images and pairs per chunk
+BITS = 3  # maximal Hamming distance of the 64-bit hashes; four bands of 16 bits find every such pair
 CORRELATION = 0.98
+WIDTH = 5  # characters per shingle
+BANDS, ROWS = 20, 5  # P(shared band) = 1 - (1 - s^5)^20 at similarity s: 0.97 at 0.7, 0.9996 at 0.8
+SLACK = 0.2  # tolerance of the signature agreement before the exact comparison: five standard deviations
+TEXT_CHUNK = 1 << 21  # characters per chunk
+LONGEST = 5000  # characters used for signatures; similarity is computed on complete texts
+_PRIME = np.uint64(0x100000001B3)
 
 
 @dataclass(frozen=True)
-class Looks:
-    """What is kept of every image."""
+class Thumbnails:
+    """Perceptual hash and thumbnails of every image."""
 
     hashes: np.ndarray  # (n,) uint64
-    colours: np.ndarray  # (n, 192) float32, a small image: cheap features
+    colours: np.ndarray  # (n, 192) float32, also used as features
     greys: np.ndarray  # (n, 576) uint8
 
 
-def look(raw: Raw) -> Looks:
-    """Every image decoded once, at a small size."""
+def thumbnails(raw: Raw) -> Thumbnails:
+    """Decode every image once at a small size."""
     n = len(raw)
-    found = Looks(
+    result = Thumbnails(
         np.empty(n, dtype=np.uint64),
         np.empty((n, 3 * COLOURS**2), dtype=np.float32),
         np.empty((n, GREYS**2), dtype=np.uint8),
     )
-    at = 0
+    start = 0
     for images in _decoded(raw):  # (b, 3, h, w)
-        flat = images.float()
-        grey = (flat * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(dim=1, keepdim=True)  # (b, 1, h, w)
-        to = slice(at, at + len(images))
-        found.hashes[to] = _difference_hash(grey)
-        found.colours[to] = adaptive_avg_pool2d(flat, COLOURS).flatten(1).numpy()
-        found.greys[to] = adaptive_avg_pool2d(grey, GREYS).flatten(1).round().numpy()
-        at += len(images)
-    return found
+        pixels = images.float()
+        grey = (pixels * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(dim=1, keepdim=True)  # (b, 1, h, w)
+        rows = slice(start, start + len(images))
+        result.hashes[rows] = _difference_hash(grey)
+        result.colours[rows] = adaptive_avg_pool2d(pixels, COLOURS).flatten(1).numpy()
+        result.greys[rows] = adaptive_avg_pool2d(grey, GREYS).flatten(1).round().numpy()
+        start += len(images)
+    return result
 
 
-def near_images(looks: Looks, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(p, 2) pairs of places in `rows` that look alike, and how alike (p,), 1 where they cannot be told apart.
+def near_images(images: Thumbnails, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs (p, 2) of positions in `rows` that look alike, and their correlation (p,).
 
-    Images of one shade have no pattern that could be compared; they are near to nothing.
+    Images of a single colour have no pattern to compare and match nothing.
     """
-    hashes = looks.hashes[rows]
-    parts = [(hashes >> np.uint64(16 * i)) & np.uint64(0xFFFF) for i in range(4)]
-    pairs = candidates(np.stack(parts, axis=1))
-    found, alike = [np.empty((0, 2), dtype=np.int64)], [np.empty(0)]
+    hashes = images.hashes[rows]
+    bands = [(hashes >> np.uint64(16 * i)) & np.uint64(0xFFFF) for i in range(4)]
+    pairs = candidates(np.stack(bands, axis=1))
+    matches, similarity = [np.empty((0, 2), dtype=np.int64)], [np.empty(0)]
     for start in range(0, len(pairs), PAIRS):
-        part = pairs[start : start + PAIRS]
-        differ = (hashes[part[:, 0]] ^ hashes[part[:, 1]])[:, None].view(np.uint8)
-        part = part[np.unpackbits(differ, axis=1).sum(axis=1) <= BITS]
-        one, other = (_standard(looks.greys[rows[part[:, side]]]) for side in (0, 1))
+        chunk = pairs[start : start + PAIRS]
+        differing = (hashes[chunk[:, 0]] ^ hashes[chunk[:, 1]])[:, None].view(np.uint8)
+        chunk = chunk[np.unpackbits(differing, axis=1).sum(axis=1) <= BITS]
+        one, other = (_normalised(images.greys[rows[chunk[:, side]]]) for side in (0, 1))
         correlation = (one * other).sum(axis=1)
-        found.append(part[correlation >= CORRELATION])
-        alike.append(correlation[correlation >= CORRELATION])
-    return np.concatenate(found), np.concatenate(alike)
+        matches.append(chunk[correlation >= CORRELATION])
+        similarity.append(correlation[correlation >= CORRELATION])
+    return np.concatenate(matches), np.concatenate(similarity)
 
 
 def _decoded(raw: Raw) -> Iterator[Tensor]:
     files = raw.files()
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # the decoder lets go of the interpreter
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:  # decoding releases the interpreter lock
         for start in range(0, len(raw), CHUNK):
             stop = min(start + CHUNK, len(raw))
             if files is None:
@@ -89,33 +95,25 @@ def _decoded(raw: Raw) -> Iterator[Tensor]:
 
 
 def _difference_hash(grey: Tensor) -> np.ndarray:
-    """(b,) 64 bits: in 8 rows of 9 fields, whether a field is brighter than the one to its right."""
+    """Return 64 bits per image: in 8 rows of 9 fields, whether a field is brighter than its right neighbour."""
     fields = adaptive_avg_pool2d(grey, (8, 9))[:, 0]  # (b, 8, 9)
     bits = (fields[..., :-1] > fields[..., 1:]).flatten(1).numpy()
     return np.packbits(bits, axis=1).view(np.uint64).ravel()
 
 
-def _standard(greys: np.ndarray) -> np.ndarray:
-    """Mean 0 and length 1; 0 where all pixels are the same."""
+def _normalised(greys: np.ndarray) -> np.ndarray:
+    """Scale rows to mean 0 and norm 1; constant rows become 0."""
     values = greys.astype(np.float32)
     values -= values.mean(axis=1, keepdims=True)
-    length = np.linalg.norm(values, axis=1, keepdims=True)
-    return values / np.where(length == 0, 1, length)
-
-
-WIDTH = 5  # characters of a shingle
-BANDS, ROWS = 20, 5  # two texts of likeness s share a band with chance 1 - (1 - s^5)^20: 0.97 at 0.7, 0.9996 at 0.8
-SLACK = 0.2  # a pair whose signatures agree by so much less is not looked at: five standard deviations
-TEXT_CHUNK = 1 << 21  # characters at a time
-LONGEST = 5000  # characters of a text by which pairs are found; then whole texts are compared
-_PRIME = np.uint64(0x100000001B3)
+    norm = np.linalg.norm(values, axis=1, keepdims=True)
+    return values / np.where(norm == 0, 1, norm)
 
 
 def near_texts(*columns: Sequence[str], near: float) -> tuple[np.ndarray, np.ndarray]:
-    """(p, 2) pairs of rows and their likeness (p,): the Jaccard index of the shingles of their texts, at least `near`.
+    """Return pairs (p, 2) of rows and their Jaccard similarity of shingles (p,), at least `near`.
 
-    Where a row has several texts, as a question and its passage, that of the texts least alike. Case and white space do
-    not count. Pairs are found by MinHash (Broder, 1997), so that a few may be missed.
+    For rows with several texts, such as a question and its context, it is the lowest similarity of their texts. Case
+    and white space are ignored. MinHash (Broder, 1997) finds the pairs and may miss a few.
     """
     texts = [" ".join(text[:LONGEST] for text in row) for row in zip(*columns, strict=True)]
     signatures = _signatures(texts)
@@ -123,55 +121,49 @@ def near_texts(*columns: Sequence[str], near: float) -> tuple[np.ndarray, np.nda
     for row in range(ROWS):
         bands = mixed(bands ^ signatures[:, row::ROWS].astype(np.uint64))
     pairs = candidates(bands)
-    agree = np.concatenate(
-        [np.empty(0)]
-        + [(signatures[part[:, 0]] == signatures[part[:, 1]]).mean(axis=1) for part in _pieces(pairs, 1 << 16)]
-    )
-    pairs = pairs[agree >= near - SLACK]
-    likeness = np.min([_likeness(column, pairs) for column in columns], axis=0)
-    alike = likeness >= near
-    return pairs[alike], likeness[alike]
-
-
-def _pieces(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    return (array[start : start + size] for start in range(0, len(array), size))
+    chunks = (pairs[start : start + (1 << 16)] for start in range(0, len(pairs), 1 << 16))
+    agreement = [(signatures[chunk[:, 0]] == signatures[chunk[:, 1]]).mean(axis=1) for chunk in chunks]
+    pairs = pairs[np.concatenate([np.empty(0), *agreement]) >= near - SLACK]
+    similarity = np.min([_similarity(column, pairs) for column in columns], axis=0)
+    matching = similarity >= near
+    return pairs[matching], similarity[matching]
 
 
 def _signatures(texts: Sequence[str]) -> np.ndarray:
-    """(n, m) the smallest hash of each text's shingles for every hash function, of which 16 bits are kept."""
-    chance = np.random.default_rng(derive(0, "minhash"))
+    """Return MinHash signatures (n, m): the smallest shingle hash per hash function, truncated to 16 bits."""
+    rng = np.random.default_rng(derive(0, "minhash"))
     m = BANDS * ROWS
-    factors = chance.integers(0, 1 << 31, m, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
-    offsets = chance.integers(0, 1 << 32, m, dtype=np.uint32)
-    found = np.empty((len(texts), m), dtype=np.uint16)
-    at = 0
-    for some in _chunks(texts):
-        values, starts = shingles(some)
+    factors = rng.integers(0, 1 << 31, m, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+    offsets = rng.integers(0, 1 << 32, m, dtype=np.uint32)
+    signatures = np.empty((len(texts), m), dtype=np.uint16)
+    row = 0
+    for chunk in _text_chunks(texts):
+        values, starts = shingles(chunk)
         short = (values >> np.uint64(32)).astype(np.uint32)
         for j in range(m):
             smallest = np.minimum.reduceat(short * factors[j] + offsets[j], starts)
-            found[at : at + len(some), j] = smallest.astype(np.uint16)
-        at += len(some)
-    return found
+            signatures[row : row + len(chunk), j] = smallest.astype(np.uint16)
+        row += len(chunk)
+    return signatures
 
 
-def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
-    some: list[str] = []
+def _text_chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
     length = 0
     for text in texts:
-        some.append(text)
+        chunk.append(text)
         length += len(text)
         if length >= TEXT_CHUNK:
-            yield some
-            some, length = [], 0
-    if some:
-        yield some
+            yield chunk
+            chunk, length = [], 0
+    if chunk:
+        yield chunk
 
 
 def shingles(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """(s,) a number for every stretch of characters, text after text, and (n,) where those of each text begin.
+    """Return shingle hashes (s,) of all texts in order, and the start (n,) of each text's shingles.
 
-    A text shorter than a shingle is one shingle by itself.
+    A text shorter than a shingle is one shingle.
     """
     plain = [" ".join(text.lower().split()).ljust(WIDTH, "\0") for text in texts]
     letters = np.frombuffer("".join(plain).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
@@ -182,23 +174,23 @@ def shingles(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     ends = np.cumsum(lengths)
     inside = np.ones(len(values), dtype=bool)
     for j in range(1, WIDTH):
-        inside[ends[:-1] - j] = False  # these would run into the next text
+        inside[ends[:-1] - j] = False  # these would cross into the next text
     counts = lengths - WIDTH + 1
     return mixed(values[inside]), np.cumsum(counts) - counts
 
 
-def _likeness(texts: Sequence[str], pairs: np.ndarray) -> np.ndarray:
+def _similarity(texts: Sequence[str], pairs: np.ndarray) -> np.ndarray:
     rows: list[int] = np.unique(pairs).tolist()
     sets: dict[int, np.ndarray] = {}
-    at = 0
-    for some in _chunks([texts[row] for row in rows]):
-        values, starts = shingles(some)
-        for row, own in zip(rows[at : at + len(some)], np.split(values, starts[1:]), strict=True):
-            sets[row] = np.unique(own)
-        at += len(some)
-    found = np.empty(len(pairs))
+    position = 0
+    for chunk in _text_chunks([texts[row] for row in rows]):
+        values, starts = shingles(chunk)
+        for row, text_values in zip(rows[position : position + len(chunk)], np.split(values, starts[1:]), strict=True):
+            sets[row] = np.unique(text_values)
+        position += len(chunk)
+    similarity = np.empty(len(pairs))
     for i, (one, other) in enumerate(pairs.tolist()):
         a, b = sets[one], sets[other]
         both = len(np.intersect1d(a, b, assume_unique=True))
-        found[i] = both / (len(a) + len(b) - both)
-    return found
+        similarity[i] = both / (len(a) + len(b) - both)
+    return similarity

@@ -1,0 +1,63 @@
+"""Snapshot of every error message, so that a change of wording shows in one diff.
+
+The messages are read from the source: `raise BadInput(...)` and its subclasses, f-string expressions in braces. Run
+`python -m pytest tests/arch/test_messages.py --golden-write` to rewrite messages.txt.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+SNAPSHOT = Path(__file__).with_name("messages.txt")
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def error_classes() -> set[str]:
+    """Return the names of BadInput and all its subclasses."""
+    classes = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = {"BadInput"}
+    while added := {c.name for c in classes if names & {ast.unparse(base) for base in c.bases}} - names:
+        names |= added
+    return names
+
+
+def render(node: ast.expr) -> str:
+    """Return a message with placeholders for its expressions."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(render(value) for value in node.values)
+    if isinstance(node, ast.FormattedValue):
+        return "{" + ast.unparse(node.value) + "}"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return render(node.left) + render(node.right)
+    return "{" + ast.unparse(node) + "}"
+
+
+def messages() -> Iterator[str]:
+    """Yield one line per place that creates an error: module and message."""
+    names = error_classes()
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names and node.args:
+                yield f"{path.relative_to(SOURCE)}: {' '.join(render(node.args[0]).split())}"
+
+
+def test_messages_equal_the_snapshot(request: pytest.FixtureRequest):
+    lines = sorted(messages())
+    if request.config.getoption("--golden-write"):
+        SNAPSHOT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert SNAPSHOT.read_text(encoding="utf-8").splitlines() == lines
+
+
+def test_messages_contain_text_and_fit_one_line():
+    lines = list(messages())
+    assert len(lines) > 300
+    for line in lines:
+        assert "\n" not in line
+        assert len(line.partition(": ")[2]) >= 3, line
