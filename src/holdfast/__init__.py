@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.api import Comparison, compare, refit
-    from holdfast.audit.audit import Audit, audit
+    from holdfast.auditing.audit import Audit, audit
     from holdfast.core.errors import BadInput
     from holdfast.core.inputs import Graphs
     from holdfast.core.tape import auxiliary_loss, tape
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Adaptation": "models.adapt",
-    "Audit": "audit.audit",
+    "Audit": "auditing.audit",
     "BadInput": "core.errors",
     "Comparison": "api",
     "Dataset": "data.dataset",
@@ -39,7 +39,7 @@ _HOME = {
     "Sweep": "search.sweep",
     "Terms": "models.adapt",
     "adapt": "models.adapt",
-    "audit": "audit.audit",
+    "audit": "auditing.audit",
     "auxiliary_loss": "core.tape",
     "compare": "api",
     "graft": "nn.graft.api",

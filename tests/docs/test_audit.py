@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from holdfast.audit.audit import SAMPLE
-from holdfast.audit.near import BANDS, BITS, CORRELATION, LONGEST, ROWS, WIDTH
-from holdfast.audit.shift import MOST
+from holdfast.auditing.audit import SAMPLE
+from holdfast.auditing.near import BANDS, BITS, CORRELATION, LONGEST, ROWS, WIDTH
+from holdfast.auditing.shift import MOST
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/audit.md").read_text()

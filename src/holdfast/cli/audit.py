@@ -45,7 +45,7 @@ def audit(
 
     - `holdfast audit names/ --task tag`
     """
-    from holdfast.audit.audit import audit as run
+    from holdfast.auditing.audit import audit as run
     from holdfast.report.terminal import rich_grid
 
     result = run(

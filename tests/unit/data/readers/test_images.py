@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.audit.audit import audit
+from holdfast.auditing.audit import audit
 from holdfast.core.errors import BadInput
 from holdfast.data.decode import decode_image
 from holdfast.data.readers.images import read_images

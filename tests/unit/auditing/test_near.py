@@ -1,4 +1,4 @@
-"""Nearly equal texts and images, and equal graphs, are found; others are not."""
+"""Near-duplicate texts and images, and isomorphic graphs, are detected; others are not."""
 
 import random
 
@@ -7,19 +7,19 @@ import pytest
 import torch
 from PIL import Image
 
-from holdfast.audit.hashing import SMALL, candidates, graph_features, graph_hashes, row_hashes, text_hashes
-from holdfast.audit.near import WIDTH, look, near_images, near_texts, shingles
+from holdfast.auditing.hashing import SMALL, candidates, graph_features, graph_hashes, row_hashes, text_hashes
+from holdfast.auditing.near import WIDTH, near_images, near_texts, shingles, thumbnails
 from holdfast.core.inputs import Graphs
 from holdfast.data.raw import ImageFiles, Pixels
 
 
 def sentences(count: int, length: int = 20) -> list[str]:
-    chance = random.Random(0)
-    words = ["".join(chance.choices("abcdefghijklmnop", k=chance.randrange(3, 9))) for _ in range(400)]
-    return [" ".join(chance.choices(words, k=length)) for _ in range(count)]
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randrange(3, 9))) for _ in range(400)]
+    return [" ".join(rng.choices(words, k=length)) for _ in range(count)]
 
 
-def stretches(text: str) -> set[str]:
+def character_spans(text: str) -> set[str]:
     plain = " ".join(text.lower().split()).ljust(WIDTH, "\0")
     return {plain[i : i + WIDTH] for i in range(len(plain) - WIDTH + 1)}
 
@@ -28,7 +28,7 @@ def jaccard(one: set[str], other: set[str]) -> float:
     return len(one & other) / len(one | other)
 
 
-def test_shingles_are_the_stretches_of_each_text_alone():
+def test_shingles_do_not_cross_texts():
     values, starts = shingles(["abcdef", "ab", "ABCDE  f"])
     first, second, third = np.split(values, starts[1:])
     assert [len(part) for part in (first, second, third)] == [2, 1, 3]
@@ -36,7 +36,7 @@ def test_shingles_are_the_stretches_of_each_text_alone():
     assert len({*first.tolist(), *second.tolist(), *third.tolist()}) == 5
 
 
-def test_likeness_is_the_naive_one_and_every_planted_pair_is_found():
+def test_similarity_equals_the_naive_one_and_every_planted_pair_is_detected():
     texts = sentences(120)
     planted = []
     for i in range(40):
@@ -44,16 +44,16 @@ def test_likeness_is_the_naive_one_and_every_planted_pair_is_found():
         changed[7] = "otherwise"
         planted.append((i, len(texts)))
         texts.append(" ".join(changed).upper().replace(" ", "  "))
-    sets = [stretches(text) for text in texts]
+    sets = [character_spans(text) for text in texts]
     naive = {(i, j): s for i in range(len(sets)) for j in range(i) if (s := jaccard(sets[i], sets[j])) >= 0.75}
-    pairs, likeness = near_texts(texts, near=0.75)
-    found = {(b, a): s for (a, b), s in zip(pairs.tolist(), likeness, strict=True)}
+    pairs, similarity = near_texts(texts, near=0.75)
+    found = {(b, a): s for (a, b), s in zip(pairs.tolist(), similarity, strict=True)}
     assert found == pytest.approx(naive)
     assert {(b, a) for a, b in planted} >= set(found)
     assert len(found) > 30
 
 
-def test_of_pairs_of_texts_both_must_be_alike():
+def test_both_texts_of_a_pair_must_be_similar():
     long, other = sentences(2, 60)
     questions = [
         "Who was it that came last?",
@@ -61,9 +61,9 @@ def test_of_pairs_of_texts_both_must_be_alike():
         "Who was it that came last",
         "Who was it that came last?",
     ]
-    pairs, likeness = near_texts(questions, [long, long, long, other], near=0.7)
+    pairs, similarity = near_texts(questions, [long, long, long, other], near=0.7)
     assert pairs.tolist() == [[0, 2]]
-    assert likeness[0] == pytest.approx(jaccard(stretches(questions[0]), stretches(questions[2])))
+    assert similarity[0] == pytest.approx(jaccard(character_spans(questions[0]), character_spans(questions[2])))
 
 
 def test_texts_of_any_length_and_script():
@@ -74,9 +74,9 @@ def test_texts_of_any_length_and_script():
     assert near_texts(["alone"], near=0.8)[0].shape == (0, 2)
 
 
-def test_candidates_are_all_that_share_a_band_in_small_crowds_and_enough_in_large_ones():
-    chance = np.random.default_rng(0)
-    bands = chance.integers(0, 40, (200, 3)).astype(np.uint64)
+def test_candidates_are_complete_in_small_buckets_and_connected_in_large_ones():
+    rng = np.random.default_rng(0)
+    bands = rng.integers(0, 40, (200, 3)).astype(np.uint64)
     bands[:, 1] = np.arange(200) + 100
     naive = {(i, j) for j in range(200) for i in range(j) if (bands[i] == bands[j]).any()}
     assert max(np.unique(bands[:, k], return_counts=True)[1].max() for k in range(3)) <= SMALL
@@ -88,14 +88,14 @@ def test_candidates_are_all_that_share_a_band_in_small_crowds_and_enough_in_larg
     assert candidates(np.empty((0, 2), dtype=np.uint64)).shape == (0, 2)
 
 
-def pictures(count: int, side: int = 40) -> np.ndarray:
-    chance = np.random.default_rng(0)
-    coarse = torch.from_numpy(chance.uniform(0, 255, (count, 3, 6, 6)))
+def random_images(count: int, side: int = 40) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    coarse = torch.from_numpy(rng.uniform(0, 255, (count, 3, 6, 6)))
     return torch.nn.functional.interpolate(coarse, (side, side), mode="bicubic").clamp(0, 255).numpy().astype(np.uint8)
 
 
-def test_images_that_were_scaled_dimmed_or_compressed_are_near_and_others_are_not(tmp_path):
-    images = [Image.fromarray(each.transpose(1, 2, 0)) for each in pictures(30)]
+def test_scaled_dimmed_and_compressed_images_are_near_duplicates(tmp_path):
+    images = [Image.fromarray(each.transpose(1, 2, 0)) for each in random_images(30)]
     paths = [tmp_path / f"{i}.png" for i in range(30)]
     for image, path in zip(images, paths, strict=True):
         image.save(path)
@@ -103,17 +103,17 @@ def test_images_that_were_scaled_dimmed_or_compressed_are_near_and_others_are_no
     for i, image in enumerate(changed):
         paths.append(tmp_path / f"copy-{i}.jpg")
         image.save(paths[-1], quality=80)
-    looks = look(ImageFiles(paths))
-    pairs, alike = near_images(looks, np.arange(33))
+    seen = thumbnails(ImageFiles(paths))
+    pairs, alike = near_images(seen, np.arange(33))
     assert pairs.tolist() == [[0, 30], [1, 31], [2, 32]]
     assert (alike <= 1.001).all()
-    assert looks.colours.shape == (33, 192)
-    assert near_images(looks, np.arange(5, 33))[0].shape == (0, 2)
+    assert seen.colours.shape == (33, 192)
+    assert near_images(seen, np.arange(5, 33))[0].shape == (0, 2)
 
 
-def test_images_of_one_shade_are_near_to_nothing():
+def test_images_of_one_colour_match_nothing():
     flat = np.stack([np.full((3, 16, 16), shade, dtype=np.uint8) for shade in (0, 90, 91)])
-    assert near_images(look(Pixels(flat)), np.arange(3))[0].shape == (0, 2)
+    assert near_images(thumbnails(Pixels(flat)), np.arange(3))[0].shape == (0, 2)
 
 
 def graph(edges: list[tuple[int, int]], features: list[list[float]]) -> Graphs:
@@ -121,13 +121,13 @@ def graph(edges: list[tuple[int, int]], features: list[list[float]]) -> Graphs:
     return Graphs(torch.tensor(features), both, torch.zeros(len(features), dtype=torch.long), 1)
 
 
-def test_a_graph_keeps_its_number_in_any_order_of_nodes_and_loses_it_with_any_change():
-    chance = np.random.default_rng(0)
+def test_graph_hash_ignores_the_node_order_and_detects_changes():
+    rng = np.random.default_rng(0)
     edges = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 4)]
     features = [[1.0], [0.0], [0.0], [2.0], [0.0]]
     plain = graph(edges, features)
     for _ in range(5):
-        order = chance.permutation(5)
+        order = rng.permutation(5)
         place = np.argsort(order)
         turned = graph([(int(place[a]), int(place[b])) for a, b in edges], [features[i] for i in order])
         assert graph_hashes([turned]) == graph_hashes([plain])
@@ -141,7 +141,7 @@ def test_a_graph_keeps_its_number_in_any_order_of_nodes_and_loses_it_with_any_ch
     assert graph_features([plain, others[0]]).shape[0] == 2
 
 
-def test_hashes_of_rows_and_texts_tell_content_apart():
+def test_hashes_of_rows_and_texts_depend_on_content_only():
     rows = np.asarray([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [0.0, 1.0000001]])
     first, second, *others = row_hashes(rows).tolist()
     assert first == second

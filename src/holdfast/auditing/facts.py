@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.audit.duplicates import KEPT, REASONS, Choice, Duplicates
-from holdfast.audit.examples import Examples
+from holdfast.auditing.duplicates import KEPT, REASONS, Choice, Duplicates
+from holdfast.auditing.examples import Examples
 from holdfast.data.dataset import SPLITS, Dataset
 
 LEAKS = (("valid", "train"), ("test", "train"), ("test", "valid"))

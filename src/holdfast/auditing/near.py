@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from holdfast.audit.hashing import candidates, mixed
+from holdfast.auditing.hashing import candidates, mixed
 from holdfast.core.seeds import derive
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Pixels, Raw

@@ -1,4 +1,4 @@
-"""A clean table is the user's own without the copies, and the data stays as it was."""
+"""A clean table equals the original without duplicates, and the original does not change."""
 
 import json
 
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from holdfast.audit.audit import audit
+from holdfast.auditing.audit import audit
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from tests.annotated import write_names, write_questions
@@ -20,10 +20,10 @@ ROWS = [
     {"note": "", "text": "a plain thing", "label": "yes", "domain": "y", "n": 3},
     {"note": "007", "text": "the last of them", "label": "no", "domain": "x", "n": 4},
 ]
-KEPT = [ROWS[i] for i in (0, 1, 3)]
+CLEAN = [ROWS[i] for i in (0, 1, 3)]
 
 
-def written(folder, suffix):
+def write_rows(folder, suffix):
     path = folder / f"data.{suffix}"
     if suffix == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n\n" for row in ROWS))
@@ -35,30 +35,30 @@ def written(folder, suffix):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_all_columns_and_the_order_are_kept(tmp_path, suffix):
-    path = written(tmp_path, suffix)
+def test_clean_table_preserves_columns_and_order(tmp_path, suffix):
+    path = write_rows(tmp_path, suffix)
     before = path.read_bytes()
-    found = audit(path, clean=tmp_path / f"clean.{suffix}")
+    result = audit(path, clean=tmp_path / f"clean.{suffix}")
     assert path.read_bytes() == before
-    assert found.dropped == [{"row": 3, "reason": "equal", "of": 1}]
-    assert found.clean is not None
+    assert result.dropped == [{"row": 3, "reason": "equal", "of": 1}]
+    assert result.clean is not None
     if suffix == "jsonl":
-        assert [json.loads(line) for line in found.clean.read_text().splitlines()] == KEPT
+        assert [json.loads(line) for line in result.clean.read_text().splitlines()] == CLEAN
     elif suffix == "parquet":
-        assert pq.read_table(found.clean).to_pylist() == KEPT
+        assert pq.read_table(result.clean).to_pylist() == CLEAN
     else:
         types = pa.csv.ConvertOptions(column_types={"note": pa.string(), "text": pa.string()})
         parse = pa.csv.ParseOptions(newlines_in_values=True)
-        assert pa.csv.read_csv(found.clean, parse_options=parse, convert_options=types).to_pylist() == KEPT
-    assert not audit(found.clean).dropped
+        assert pa.csv.read_csv(result.clean, parse_options=parse, convert_options=types).to_pylist() == CLEAN
+    assert not audit(result.clean).dropped
 
 
-def test_sets_that_are_no_table_are_written_as_one(tmp_path):
-    chance = np.random.default_rng(0)
+def test_images_graphs_and_arrays_are_written_as_tables(tmp_path):
+    rng = np.random.default_rng(0)
     for domain in ("p", "q"):
         for label in ("u", "v"):
             (tmp_path / "images" / domain / label).mkdir(parents=True)
-            pixels = chance.integers(0, 255, (9, 9, 3)).astype(np.uint8)
+            pixels = rng.integers(0, 255, (9, 9, 3)).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "images" / domain / label / "a.png")
     twin = tmp_path / "images" / "q" / "v" / "b.png"
     twin.write_bytes((tmp_path / "images" / "p" / "v" / "a.png").read_bytes())
@@ -66,35 +66,35 @@ def test_sets_that_are_no_table_are_written_as_one(tmp_path):
     files = pa.csv.read_csv(tmp_path / "images.csv").to_pylist()
     assert len(files) == 4
     assert str(twin) not in [row["file"] for row in files]
-    made = world("graph", "size", domains=2, size=10)
-    kept = audit(made, clean=tmp_path / "graphs.jsonl")
+    graphs = world("graph", "size", domains=2, size=10)
+    result = audit(graphs, clean=tmp_path / "graphs.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "graphs.jsonl").read_text().splitlines()]
-    assert len(lines) == 20 - len(kept.dropped)
+    assert len(lines) == 20 - len(result.dropped)
     assert set(lines[0]) == {"row", "label", "domain"}
     audit(world("vector", "label", domains=2, size=10), clean=tmp_path / "numbers.parquet")
     assert pq.read_table(tmp_path / "numbers.parquet").column_names == [*(f"x{i}" for i in range(8)), "label", "domain"]
 
 
-def test_tags_and_questions_are_audited_and_written(tmp_path):
+def test_tags_and_questions_are_audited_and_write_rows(tmp_path):
     names = audit(write_names(tmp_path / "names", 12), task="tag", clean=tmp_path / "names.jsonl")
     assert set(names.domains[0].labels) == {"THING", "WORK"}
     assert not names.baseline
     rows = [json.loads(line) for line in (tmp_path / "names.jsonl").read_text().splitlines()]
     assert len(rows) == 36 - len(names.dropped)
     assert len(rows[0]["tokens"]) == len(rows[0]["tags"])
-    asked = write_questions(tmp_path / "questions.jsonl", 8)
-    found = audit(asked, task="span")
-    assert found.verdict.labels is None
-    assert "--task span" in found.advice[-1]
-    with pytest.raises(BadInput, match="which a csv file cannot"):
-        audit(asked, task="span", clean=tmp_path / "q.csv")
+    questions = write_questions(tmp_path / "questions.jsonl", 8)
+    result = audit(questions, task="span")
+    assert result.verdict.labels is None
+    assert "--task span" in result.advice[-1]
+    with pytest.raises(BadInput, match="csv"):
+        audit(questions, task="span", clean=tmp_path / "q.csv")
 
 
-def test_what_cannot_be_done_is_refused_before_any_work(tmp_path):
-    path = written(tmp_path, "csv")
-    with pytest.raises(BadInput, match="would write over the data"):
+def test_invalid_arguments_are_rejected_early(tmp_path):
+    path = write_rows(tmp_path, "csv")
+    with pytest.raises(BadInput, match="--clean"):
         audit(path, clean=path)
-    with pytest.raises(BadInput, match="name a file that ends in"):
+    with pytest.raises(BadInput, match="clean.xlsx|csv"):
         audit(path, clean=tmp_path / "clean.xlsx")
-    with pytest.raises(BadInput, match=r"from 0\.7 to 1, not 0\.2"):
+    with pytest.raises(BadInput, match=r"near.*0\.2"):
         audit(path, near=0.2)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.audit.examples import Examples
+from holdfast.auditing.examples import Examples
 
 KEPT, EQUAL, NEAR, CONFLICT = range(4)
 REASONS = ("kept", "equal", "near", "conflict")
@@ -121,9 +121,7 @@ def choose(duplicates: Duplicates, targets: np.ndarray, split: np.ndarray | None
     return Choice(reason, because)
 
 
-def _near_kept(
-    duplicates: Duplicates, winner: np.ndarray, rank: np.ndarray, tied: np.ndarray
-) -> list[tuple[int, int]]:
+def _near_kept(duplicates: Duplicates, winner: np.ndarray, rank: np.ndarray, tied: np.ndarray) -> list[tuple[int, int]]:
     """Return (dropped group, kept group similar to it), greedily in order of preference."""
     neighbours: dict[int, list[int]] = {}
     for one, other in duplicates.pairs.tolist():

@@ -1,0 +1,1 @@
+"""Audit of a data set before training: duplicates, leaks, shift and advice."""

@@ -1,0 +1,178 @@
+"""Audit of a data set: duplicates, leaks, shift between domains, and advice.
+
+n examples, k domains
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.auditing import tables
+from holdfast.auditing.clean import check_clean, write_clean
+from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
+from holdfast.auditing.examples import Examples
+from holdfast.auditing.facts import DomainFacts, Example, Leak, domain_facts, dropped, examples_of, leaks, overlaps
+from holdfast.auditing.near import BITS, CORRELATION, WIDTH
+from holdfast.auditing.shift import (
+    Distance,
+    LabelShift,
+    ShiftCost,
+    input_distances,
+    label_counts,
+    label_shifts,
+    shared_words,
+    shift_costs,
+)
+from holdfast.auditing.verdict import Verdict, advise, conclude, headline
+from holdfast.core.errors import BadInput
+from holdfast.core.seeds import derive
+from holdfast.data.dataset import Dataset
+from holdfast.data.readers.memory import Source
+from holdfast.data.write import check_not_input
+from holdfast.report.page import write_audit
+from holdfast.report.terminal import Grid
+from holdfast.run.settings import make_spec
+from holdfast.run.workspace import training_data
+
+SAMPLE = 2000  # rows per domain for distances, words and the classifier; ten times that in total
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Findings of an audit; `grids` are its tables, `dropped` the rows that a clean table omits."""
+
+    name: str
+    kind: str
+    examples: int
+    headline: str
+    advice: list[str]
+    domains: list[DomainFacts]
+    duplicates: int  # rows whose input occurs earlier
+    splits: list[Leak]
+    overlaps: dict[str, dict[str, int]]
+    shown: list[Example]
+    distances: list[Distance]
+    labels: list[LabelShift]
+    words: dict[str, dict[str, float]]
+    baseline: list[ShiftCost]
+    verdict: Verdict
+    dropped: list[dict[str, int | str]]
+    grids: list[Grid]
+    notes: tuple[str, ...]
+    report: Path | None
+    clean: Path | None
+
+    def json(self) -> dict[str, Any]:
+        """Return everything except the tables."""
+        skipped = ("grids", "report", "clean")
+        document = {key: _plain(value) for key, value in vars(self).items() if key not in skipped}
+        document["verdict"] |= {"costly": self.verdict.costly, "where": self.verdict.where}
+        for key in ("distances", "labels"):
+            document[key] = [{**_plain(shift), "real": shift.real} for shift in getattr(self, key)]
+        paths = {key: None if (path := getattr(self, key)) is None else str(path) for key in ("report", "clean")}
+        return document | paths
+
+
+def audit(
+    data: Source,
+    *,
+    task: str = "classify",
+    near: float = 0.8,
+    out: str | Path | None = None,
+    clean: str | Path | None = None,
+    columns: Mapping[str, str] | None = None,
+    data_dir: Path | None = None,
+    seed: int = 0,
+    tell: Callable[[str], None] | None = None,
+) -> Audit:
+    """Inspect a data set; `out` is an HTML report to write, `clean` a table without duplicates.
+
+    `near` is the similarity, 0.7 to 1, above which two texts are near duplicates; 1 looks for exact duplicates only, of
+    images too. The data itself is never changed. `tell` receives progress messages.
+    """
+    if not 0.7 <= near <= 1:
+        raise BadInput(f"near must be a similarity between 0.7 and 1; got {near}")
+    if out is not None:
+        check_not_input("--out", Path(out), data)
+    if clean is not None:
+        check_clean(Path(clean), data)
+    say = tell or (lambda sentence: None)
+    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir)
+    data = data if isinstance(data, str | Path) else dataset  # a DataFrame has no name either
+    examples = Examples(dataset)
+    say(f"searching for duplicates among {len(dataset):,} examples")
+    duplicates, targets = find_duplicates(examples, near=near), examples.targets()
+    conflict, choice = conflicts(duplicates, targets), choose(duplicates, targets, dataset.split)
+    names, counts = label_counts(dataset)
+    facts = domain_facts(dataset, duplicates, choice, conflict, names, counts)
+    shifts = label_shifts(dataset.domains, counts)
+    sample = _sample(dataset, choice.kept_rows(), seed)
+    distances: list[Distance] = []
+    words: dict[str, dict[str, float]] = {}
+    costs: list[ShiftCost] = []
+    if len(sample) > 1:
+        say("measuring distances between domains")
+        distances = input_distances(examples, sample, seed=seed)
+        words = shared_words(examples, sample) if examples.kind == "text" else {}
+        costs = shift_costs(examples, sample)
+    verdict, leaked = conclude(distances, shifts, costs), leaks(dataset, duplicates)
+    shown = examples_of(examples, duplicates, conflict)
+    sizes = [len(rows) for rows in sample.values()]
+    grids = [tables.domain_grid(facts), tables.duplicate_grid(facts, _near_criterion(examples.kind, near))]
+    grids += [tables.leak_grid(leaked)] if leaked else []
+    grids += [tables.example_grid(shown)] if shown else []
+    grids += [tables.distance_grid(list(sample), distances)] if distances else []
+    grids += [tables.label_grid(dataset.domains, shifts)] if shifts else []
+    grids += [tables.word_grid(words, min(sizes))] if words else []
+    grids += [tables.cost_grid(costs, max(sizes))] if costs else []
+    arguments = [dataset.name if isinstance(data, Dataset) else str(data)]
+    arguments += [] if data_dir is None else ["--data-dir", str(data_dir)]
+    arguments += [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]
+    spec = make_spec(dataset, task=task)
+    advice = advise(shlex.join(arguments), spec, examples.kind, verdict, facts, leaked, dataset.more_domains_hint)
+    finding = headline(verdict, len(facts), labelled=bool(shifts))
+    page = None if out is None else Path(out)
+    if page is not None:
+        title = f"Holdfast: audit of {dataset.name}"
+        write_audit(page, title=title, headline=finding, advice=advice, grids=grids, notes=dataset.notes)
+    table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
+    return Audit(
+        dataset.name, examples.kind, len(dataset), finding, advice, facts, duplicates.extra(), leaked,
+        overlaps(dataset, duplicates), shown, distances, shifts, words, costs, verdict, dropped(choice), grids,
+        dataset.notes, page, table,
+    )  # fmt: skip
+
+
+def _sample(dataset: Dataset, clean: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    """Return rows without duplicates per domain in random order; domains without any are omitted."""
+    count = max(100, min(SAMPLE, 10 * SAMPLE // len(dataset.domains)))
+    sample = {}
+    for index, name in enumerate(dataset.domains):
+        rows = clean[dataset.domain[clean] == index]
+        rows = np.random.default_rng(derive(seed, "audit", name)).permutation(rows)[:count]
+        if len(rows):
+            sample[name] = rows
+    return sample or {dataset.domains[0]: clean[:0]}
+
+
+def _near_criterion(kind: str, near: float) -> str:
+    """Describe when two examples count as near duplicates."""
+    if near == 1:
+        return "not searched"
+    if kind == "text":
+        return f"Jaccard similarity of at least {near:g} between their sequences of {WIDTH} characters"
+    if kind == "image":
+        return f"perceptual hashes within {BITS} of 64 bits and a correlation of at least {CORRELATION:g}"
+    return f"not searched for {kind}s"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -1,0 +1,99 @@
+"""Write a table without duplicates: the original rows and columns of a table, else the fields of the data set.
+
+n rows
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.core.errors import BadInput
+from holdfast.core.files import write_text
+from holdfast.core.inputs import Question, Sentence
+from holdfast.data.dataset import SPLITS, Dataset
+from holdfast.data.readers import formats
+from holdfast.data.readers.formats import iter_rows
+from holdfast.data.write import check_not_input, check_suffix, write_tables
+
+LINES = (".jsonl", ".ndjson")
+
+
+def check_clean(out: Path, data: object) -> None:
+    """Raise early if the file cannot be written or is the input itself."""
+    check_suffix(out)
+    check_not_input("--clean", out, data)
+
+
+def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, rows: np.ndarray) -> Path:
+    """Write these rows in file order; images are listed by file, graphs and arrays by row number."""
+    path = None if isinstance(data, Dataset) else Path(data).expanduser()
+    if path is not None and path.suffix.lower() in LINES and out.suffix == ".jsonl" and path.is_file():
+        lines = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        if len(lines) == len(dataset):
+            return write_text(out, "".join(f"{lines[row]}\n" for row in rows))
+    original = None if path is None else _original_table(path)
+    usable = original is not None and len(original) == len(dataset)
+    table = original.take(pa.array(rows)) if usable else _built_table(dataset, rows)
+    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    if nested and out.suffix == ".csv":
+        raise BadInput(f"column '{nested[0]}' contains lists, which csv cannot store: use a .jsonl or .parquet file")
+    return write_tables(out, iter([table]))
+
+
+def _original_table(path: Path) -> pa.Table | None:
+    """Return the complete table a data set was read from with unparsed values, or None if it was not a table."""
+    if path.suffix.lower() not in formats.SUFFIXES or not path.is_file():
+        return None
+    if path.suffix.lower() == ".parquet":
+        return formats.parquet.read_table(path)
+    names = formats.read_schema(path).names
+    if path.suffix.lower() in LINES:
+        return pa.Table.from_pylist(list(iter_rows(path, names)))
+    types = dict.fromkeys(names, pa.large_string())
+    return pa.Table.from_batches(list(formats.iter_batches(path, types, formats.LONG_BLOCK)))
+
+
+def _built_table(dataset: Dataset, rows: np.ndarray) -> pa.Table:
+    columns: dict[str, Any] = {}
+    if dataset.ids is not None:
+        columns["id"] = [dataset.ids[row] for row in rows]
+    columns |= _inputs(dataset, rows)
+    if dataset.y.max(initial=-1) >= 0:
+        columns["label"] = [dataset.classes[y] if y >= 0 else None for y in dataset.y[rows]]
+    columns["domain"] = [dataset.domains[index] for index in dataset.domain[rows]]
+    if dataset.split is not None:
+        columns["split"] = [SPLITS[index] if index >= 0 else None for index in dataset.split[rows]]
+    return pa.table(columns)
+
+
+def _inputs(dataset: Dataset, rows: np.ndarray) -> dict[str, Any]:
+    files = dataset.raw.files()
+    if files is not None:
+        return {"file": [str(files[row]) for row in rows]}
+    if dataset.raw.kind == "vector":
+        values = dataset.raw.take(rows).numpy()
+        return {f"x{i}": values[:, i] for i in range(values.shape[1])}
+    if dataset.raw.kind != "text":
+        return {"row": rows + 1}
+    examples = dataset.raw.take(rows)
+    match examples[0]:
+        case str():
+            return {"text": examples}
+        case Sentence():
+            tags = [None if s.tags is None else [dataset.classes[tag] for tag in s.tags] for s in examples]
+            return {"tokens": [sentence.words for sentence in examples], "tags": tags}
+        case Question():
+            names = {"context": "context", "question": "question", "answers": "answers", "starts": "answer_start"}
+            return {
+                column: [_as_list(getattr(question, field)) for question in examples] for field, column in names.items()
+            }
+        case _:
+            return {"premise": [first for first, _ in examples], "hypothesis": [second for _, second in examples]}
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

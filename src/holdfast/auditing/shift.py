@@ -1,0 +1,220 @@
+"""Shift between domains: distances of inputs, label shift, shared vocabulary, and the cost for a linear classifier.
+
+n examples, k domains
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse, vstack
+from scipy.stats import chi2_contingency
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC
+
+from holdfast.analysis.domain_distance import a_distance
+from holdfast.auditing.examples import Examples
+from holdfast.core.inputs import Sentence
+from holdfast.core.seeds import derive
+from holdfast.data.dataset import Dataset
+from holdfast.report.statistics import holm
+
+MIN_ROWS = 10  # per domain; with fewer even the largest distance could occur by chance
+MAX_ROWS = 1000  # per domain
+REPEATS = 3
+MANY_PAIRS = 45  # with more pairs of domains, FEW_ROWS are sampled once
+FEW_ROWS = 400
+LEVEL = 0.01  # significance level of label shifts
+HELD_OUT = 0.3  # share of the rows that score the classifier
+
+
+@dataclass(frozen=True)
+class Distance:
+    """A-distance of two domains: 0 if a linear classifier cannot separate them, 2 if it always can."""
+
+    one: str
+    other: str
+    mean: float
+    noise: float  # standard deviation for two samples of one distribution
+    examples: int  # per domain
+    matched: bool  # whether both samples have equal label counts
+
+    @property
+    def real(self) -> bool:
+        return self.mean > 3 * self.noise
+
+
+def input_distances(examples: Examples, rows: Mapping[str, np.ndarray], *, seed: int) -> list[Distance]:
+    """Return the A-distance of every two domains with enough rows, on cheap features.
+
+    Labels are matched by sampling, so that a label shift does not appear as a shift of the inputs.
+    """
+    pairs = [(a, b) for a, b in combinations(rows, 2) if min(len(rows[a]), len(rows[b])) >= MIN_ROWS]
+    repeats, max_rows = (REPEATS, MAX_ROWS) if len(pairs) <= MANY_PAIRS else (1, FEW_ROWS)
+    used = {name for pair in pairs for name in pair}
+    features = {name: examples.features(domain_rows) for name, domain_rows in rows.items() if name in used}
+    y = examples.dataset.y
+    distances = []
+    for a, b in pairs:
+        rng = np.random.default_rng(derive(seed, "matched", a, b))
+        sides = _matched(y[rows[a]], y[rows[b]], rng)
+        one, other = (features[a], features[b]) if sides is None else (features[a][sides[0]], features[b][sides[1]])
+        distance = a_distance(one, other, seed=seed, repeats=repeats, most=max_rows)
+        distances.append(Distance(a, b, distance.mean, distance.noise, distance.examples, sides is not None))
+    return distances
+
+
+def _matched(one: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions in both with equal label counts, or None without labels or with too few in common."""
+    left, right = [], []
+    for label in np.intersect1d(one[one >= 0], other[other >= 0]):
+        positions = [np.flatnonzero(side == label) for side in (one, other)]
+        count = min(map(len, positions))
+        for side, candidates in zip((left, right), positions, strict=True):
+            side.append(rng.permutation(candidates)[:count])
+    if sum(map(len, left)) < MIN_ROWS:
+        return None
+    return np.concatenate(left), np.concatenate(right)
+
+
+def shared_words(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Return the share of a domain's word occurrences that another domain also uses, from equal numbers of texts."""
+    count = min(map(len, rows.values()))
+    used = {name: examples.words(domain_rows[:count]) for name, domain_rows in rows.items()}
+    vocabulary = {name: set(words) for name, words in used.items()}
+    return {
+        name: {
+            other: sum(word in vocabulary[other] for word in words) / max(1, len(words))
+            for other in rows
+            if other != name
+        }
+        for name, words in used.items()
+    }
+
+
+@dataclass(frozen=True)
+class LabelShift:
+    """Total variation distance between the label distributions of two domains, and its significance."""
+
+    one: str
+    other: str
+    variation: float  # 0 for equal distributions, 1 if no label is shared
+    p: float  # chi-square test, Holm-corrected over all pairs
+    rows: int  # labels of the smaller domain
+
+    @property
+    def real(self) -> bool:
+        return self.p < LEVEL
+
+
+def label_counts(dataset: Dataset) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return label names and counts (k, c) per domain; entity types for tagged sentences."""
+    if dataset.y.max(initial=-1) >= 0:
+        counts = np.zeros((len(dataset.domains), len(dataset.classes)), dtype=np.int64)
+        known = dataset.y >= 0
+        np.add.at(counts, (dataset.domain[known], dataset.y[known]), 1)
+        return dataset.classes, counts
+    entity_starts = [i for i, name in enumerate(dataset.classes) if name.startswith("B-")]
+    if dataset.raw.kind != "text" or not entity_starts:
+        return (), np.zeros((len(dataset.domains), 0), dtype=np.int64)
+    counts = np.zeros((len(dataset.domains), len(dataset.classes)), dtype=np.int64)
+    for index in range(len(dataset.domains)):
+        for example in dataset.raw.take(np.flatnonzero(dataset.domain == index)):
+            if isinstance(example, Sentence) and example.tags is not None:
+                counts[index] += np.bincount(example.tags, minlength=counts.shape[1])
+    return tuple(dataset.classes[i][2:] for i in entity_starts), counts[:, entity_starts]
+
+
+def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShift]:
+    """Return the label shift of every two domains with labels."""
+    filled = [i for i in range(len(domains)) if counts.shape[1] and counts[i].sum()]
+    pairs = list(combinations(filled, 2))
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    ps = holm([_p_value(counts[[a, b]]) for a, b in pairs])
+    shifts = []
+    for (a, b), p in zip(pairs, ps, strict=True):
+        assert p is not None
+        variation, rows = float(np.abs(shares[a] - shares[b]).sum() / 2), int(counts[[a, b]].sum(axis=1).min())
+        shifts.append(LabelShift(domains[a], domains[b], variation, float(p), rows))
+    return shifts
+
+
+def _p_value(two: np.ndarray) -> float:
+    """Return the p value of a chi-square test of counts (2, c)."""
+    used = two[:, two.sum(axis=0) > 0]
+    if used.shape[1] < 2:
+        return 1.0
+    result: Any = chi2_contingency(used)
+    return float(result.pvalue)
+
+
+@dataclass(frozen=True)
+class ShiftCost:
+    """Accuracy of linear classifiers on the same held-out rows of one domain."""
+
+    domain: str
+    inside: float  # trained on the other rows of the domain
+    outside: float  # trained on the same number of rows of the other domains
+    everything: float  # trained on all rows of the other domains
+    majority: float  # share of the most frequent label
+    error: float  # standard error of the difference over held-out rows
+    scored: int
+
+    @property
+    def cost(self) -> float:
+        return self.inside - self.outside
+
+
+def shift_costs(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[ShiftCost]:
+    """Score every domain with enough labelled rows; rows are in random order and the first are held out."""
+    y = examples.dataset.y
+    labelled = {name: domain_rows[y[domain_rows] >= 0] for name, domain_rows in rows.items()}
+    labelled = {name: domain_rows for name, domain_rows in labelled.items() if len(domain_rows) >= MIN_ROWS}
+    if len(labelled) < 2:
+        return []
+    features = {name: examples.phrases(domain_rows) for name, domain_rows in labelled.items()}
+    if not issparse(next(iter(features.values()))):
+        scale = np.concatenate(list(features.values())).std(axis=0) + 1e-6
+        features = {name: x / scale for name, x in features.items()}
+    held = {name: max(1, int(HELD_OUT * len(domain_rows))) for name, domain_rows in labelled.items()}
+    training = {name: (features[name][held[name] :], y[labelled[name][held[name] :]]) for name in labelled}
+    costs = []
+    for name, domain_rows in labelled.items():
+        cut = held[name]
+        test, truth = features[name][:cut], y[domain_rows[:cut]]
+        others = [training[other] for other in labelled if other != name]
+        share = -(-(len(domain_rows) - cut) // len(others))  # rounded up
+        inside = _predictions([training[name]], test) == truth
+        outside = _predictions([(x[:share], labels[:share]) for x, labels in others], test) == truth
+        everything = _predictions(others, test) == truth
+        error = float((inside.astype(int) - outside).std() / np.sqrt(cut))
+        costs.append(
+            ShiftCost(
+                domain=name,
+                inside=float(inside.mean()),
+                outside=float(outside.mean()),
+                everything=float(everything.mean()),
+                majority=float(np.bincount(truth).max() / cut),
+                error=error,
+                scored=cut,
+            )
+        )
+    return costs
+
+
+def _predictions(training: list[tuple[Any, np.ndarray]], test: Any) -> np.ndarray:
+    """Train a linear classifier and return its predictions for the test rows."""
+    x = [features for features, _ in training]
+    y = np.concatenate([labels for _, labels in training])
+    if len(np.unique(y)) < 2:
+        return np.full(test.shape[0], y[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # early stopping is fine here
+        fitted = LinearSVC(C=1.0 if issparse(test) else 0.1, max_iter=200, random_state=0)
+        fitted.fit(vstack(x, format="csr") if issparse(test) else np.concatenate(x), y)
+    return np.asarray(fitted.predict(test))

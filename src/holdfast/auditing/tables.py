@@ -1,0 +1,127 @@
+"""Tables of an audit for the terminal and the HTML report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.auditing.facts import DomainFacts, Example, Leak
+from holdfast.auditing.shift import Distance, LabelShift, ShiftCost
+from holdfast.report.terminal import Cell, Grid, matrix
+
+MAX_LABELS = 12  # columns; further labels are summed
+MAX_ROWS = 4  # row numbers per example
+
+
+def domain_grid(facts: Sequence[DomainFacts]) -> Grid:
+    """Sizes, splits and label distribution per domain."""
+    splits = list(dict.fromkeys(split for domain in facts for split in domain.splits))
+    names = list(facts[0].labels)
+    totals = {name: sum(domain.labels[name] for domain in facts) for name in names}
+    common = sorted(names, key=lambda name: -totals[name])[:MAX_LABELS] if len(names) > MAX_LABELS else names
+    rest = [name for name in names if name not in common]
+    lines = []
+    for domain in facts:
+        total = max(1, sum(domain.labels.values()))
+        cells = [_count(domain.examples), *(_count(domain.splits.get(split, 0)) for split in splits)]
+        cells += [_share(domain.labels[name] / total) for name in common]
+        if rest:
+            cells.append(_share(sum(domain.labels[name] for name in rest) / total))
+        lines.append((domain.domain, cells))
+    columns = ("domain", "rows", *splits, *common, *([f"{len(rest)} more labels"] if rest else []))
+    return Grid("Domains", "Labels in percent." if names else "There are no labels.", columns, lines)
+
+
+def duplicate_grid(facts: Sequence[DomainFacts], near: str) -> Grid:
+    """Exact and near duplicates per domain."""
+    keys = ("again", "elsewhere", "near", "near_elsewhere", "conflicts", "kept")
+    about = (
+        "Rows whose input occurs earlier in the domain (repeated) or in another domain (elsewhere); rows with a near "
+        f"duplicate: {near}; rows whose input occurs with another label (conflict); rows of a clean table (clean)."
+    )
+    names = ("domain", "rows", "repeated", "elsewhere", "near", "near elsewhere", "conflict", "clean")
+    lines = [(d.domain, [_count(d.examples), *(_count(getattr(d, key)) for key in keys)]) for d in facts]
+    if len(facts) > 1:
+        totals = [sum(getattr(domain, key) for domain in facts) for key in ("examples", *keys)]
+        lines.append(("all", [_count(total) for total in totals]))
+    return Grid("Duplicates", about, names, lines)
+
+
+def leak_grid(leaks: Sequence[Leak]) -> Grid:
+    lines = [
+        (f"{leak.split} in {leak.also_in}", [_count(leak.examples), _count(leak.equal), _count(leak.near)])
+        for leak in leaks
+    ]
+    about = "Rows of one split whose input occurs in another split."
+    return Grid("Leaks between splits", about, ("split", "rows", "equal", "near"), lines)
+
+
+def example_grid(examples: Sequence[Example]) -> Grid:
+    lines = []
+    for example in examples:
+        more = f" and {len(example.rows) - MAX_ROWS} more" if len(example.rows) > MAX_ROWS else ""
+        rows = ", ".join(map(str, example.rows[:MAX_ROWS])) + more
+        domains, labels = (", ".join(names[:MAX_ROWS]) for names in (example.domains, example.labels))
+        lines.append((rows, [(text, None) for text in (example.what, domains, labels, example.text)]))
+    names = ("rows", "kind", "domains", "labels", "text")
+    return Grid("Examples of duplicates", "Rows are counted from 1.", names, lines, words=True)
+
+
+def distance_grid(names: Sequence[str], distances: Sequence[Distance]) -> Grid:
+    noise = max(distance.noise for distance in distances)
+    matched = all(distance.matched for distance in distances)
+    rows = max(distance.examples for distance in distances)
+    about = (
+        "A-distance: 0 if a linear classifier cannot separate two domains, 2 if it always can; up to "
+        f"{rows:,} rows per domain{', with equal label counts' if matched else ''}. Identical domains reach up to "
+        f"{min(2.0, 3 * noise):.2f} by chance; * marks larger distances."
+    )
+    values = {(d.one, d.other): (d.mean, d.real) for d in distances}
+    return matrix("Distance of inputs", about, names, _symmetric(values), corner="domain", top=2.0)
+
+
+def label_grid(names: Sequence[str], shifts: Sequence[LabelShift]) -> Grid:
+    about = (
+        "Total variation distance of the label distributions: 0 if they are equal, 1 if no label is shared. * is "
+        "significant (chi-square test, p < 0.01 after Holm's correction)."
+    )
+    values = {(s.one, s.other): (s.variation, s.real) for s in shifts}
+    return matrix("Label shift", about, names, _symmetric(values), corner="domain", top=1.0)
+
+
+def _symmetric(values: dict[tuple[str, str], tuple[float, bool]]) -> dict[tuple[str, str], Cell]:
+    """Return the cells of a symmetric matrix; significant values get an asterisk."""
+    return {
+        pair: (f"{value:.2f}{'*' if significant else ''}", value)
+        for (one, other), (value, significant) in values.items()
+        for pair in ((one, other), (other, one))
+    }
+
+
+def word_grid(shares: dict[str, dict[str, float]], texts: int) -> Grid:
+    about = f"Percentage of the words of a domain (row) that another domain (column) also uses; {texts:,} texts each."
+    cells = {(one, other): _share(value) for one, others in shares.items() for other, value in others.items()}
+    return matrix("Shared words", about, list(shares), cells, corner="domain", top=1.0)
+
+
+def cost_grid(costs: Sequence[ShiftCost], rows: int) -> Grid:
+    about = (
+        f"Accuracy in percent of a linear classifier on held-out rows of each domain, up to {rows:,} rows per domain "
+        "without duplicates: trained on the rest of the domain (inside), on the same number of rows of the other "
+        "domains (others), and on all their rows (all others). Cost is inside minus others; majority predicts the most "
+        "frequent label."
+    )
+    lines = []
+    for cost in costs:
+        gap: Cell = (f"{100 * cost.cost:.1f} ± {100 * cost.error:.1f}", cost.cost)
+        scores = [_share(cost.inside), _share(cost.outside), gap, _share(cost.everything), _share(cost.majority)]
+        lines.append((cost.domain, [*scores, _count(cost.scored)]))
+    names = ("domain", "inside", "others", "cost", "all others", "majority", "scored")
+    return Grid("Cost of the shift", about, names, lines)
+
+
+def _count(number: int) -> Cell:
+    return f"{number:,}", number
+
+
+def _share(share: float) -> Cell:
+    return f"{100 * share:.1f}", share

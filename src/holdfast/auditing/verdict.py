@@ -1,0 +1,198 @@
+"""Conclusions of an audit: size and kind of the shift, what to clean, and which methods to try."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.auditing.facts import DomainFacts, Leak
+from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift, ShiftCost
+from holdfast.run.resolve import exclusion_reason
+from holdfast.spec import Spec
+
+LEVELS = ("no", "a slight", "a clear", "a strong")
+INPUTS = (0.5, 1.2)  # A-distance of a clear and of a strong shift
+LABELS = (0.1, 0.3)  # total variation distance of a clear and of a strong shift
+TRIALS = {
+    "both": ("erm", "cdann", "pda", "group-dro", "vrex", "swad(erm)"),
+    "inputs": ("erm", "coral", "mldg", "mil", "swad(erm)"),
+    "labels": ("erm", "group-dro", "vrex", "swad(erm)"),
+    "meaning": ("erm", "irm", "vrex", "fishr", "mldg"),
+    "none": ("erm", "swad(erm)"),
+    "unknown": ("erm", "swad(erm)"),
+}
+SINGLE_SOURCE = ("erm", "manifold-mixup", "swad(erm)")  # methods that train on one domain
+TARGETS = {"tag": "row of tags", "span": "answer"}
+MAX_NAMES = 5  # domains or labels listed in a sentence
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Size of the shift in inputs and labels, 0 to 3, and its cost for a linear classifier; None if not measured."""
+
+    inputs: int | None
+    labels: int | None
+    cost: float | None  # mean over domains, as a fraction
+    error: float | None
+
+    @property
+    def costly(self) -> bool:
+        return self.cost is not None and self.error is not None and self.cost > max(3 * self.error, 0.01)
+
+    @property
+    def where(self) -> str:
+        """Key of TRIALS."""
+        if self.inputs and self.labels:
+            return "both"
+        if self.inputs or self.labels:
+            return "inputs" if self.inputs else "labels"
+        if self.inputs is None:
+            return "unknown"
+        return "meaning" if self.costly else "none"
+
+
+def conclude(distances: Sequence[Distance], shifts: Sequence[LabelShift], costs: Sequence[ShiftCost]) -> Verdict:
+    """Summarise the measurements; a shift that could occur by chance counts as none."""
+    inputs = _level([distance.mean for distance in distances if distance.real], INPUTS) if distances else None
+    measured = any(shift.real or shift.rows >= MIN_ROWS for shift in shifts)
+    labels = _level([shift.variation for shift in shifts if shift.real], LABELS) if measured else None
+    if not costs:
+        return Verdict(inputs, labels, None, None)
+    mean = sum(cost.cost for cost in costs) / len(costs)
+    return Verdict(inputs, labels, mean, math.sqrt(sum(cost.error**2 for cost in costs)) / len(costs))
+
+
+def _level(values: Sequence[float], bounds: Sequence[float]) -> int:
+    return 0 if not values else 1 + sum(max(values) >= bound for bound in bounds)
+
+
+def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
+    """Return the main finding in one or two sentences."""
+    if domains < 2:
+        return "There is only one domain, so no shift can be measured; duplicates and labels are listed below."
+    levels = {"inputs": verdict.inputs} | ({"labels": verdict.labels} if labelled else {})
+    known = [f"{LEVELS[level]} shift in the {name}" for name, level in levels.items() if level is not None]
+    missing = " and ".join(f"the {name}" for name, level in levels.items() if level is None)
+    sentences = [f"There is {' and '.join(known)}."] if known else []
+    if missing:
+        sentences.append(
+            f"A shift in {missing} could not be measured, which needs at least {MIN_ROWS} distinct rows in two domains."
+        )
+    text = " ".join(sentences)
+    if verdict.cost is None or verdict.error is None:
+        return text
+    points = f"{100 * verdict.cost:.1f} ± {100 * verdict.error:.1f} points of accuracy"
+    if verdict.costly:
+        return f"{text} It costs a linear classifier {points} on an unseen domain."
+    if verdict.cost < 0:
+        return f"{text} A linear classifier loses nothing on an unseen domain ({points})."
+    return f"{text} A linear classifier loses {points} on an unseen domain, which is small or not significant."
+
+
+def advise(
+    data: str,
+    spec: Spec,
+    kind: str,
+    verdict: Verdict,
+    facts: Sequence[DomainFacts],
+    leaks: Sequence[Leak],
+    more_domains: str,
+) -> list[str]:
+    """Return what to clean, then what to try.
+
+    `data` is the data as written on a command line, `spec` the default spec of a comparison, and `more_domains` a hint
+    how to add domains.
+    """
+    trials = _trial_advice(data, spec, kind, verdict, len(facts), more_domains)
+    return [*_cleaning(spec.task, kind, facts, leaks), *_labels(facts), *_unmeasured(facts), *trials]
+
+
+def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaks: Sequence[Leak]) -> list[str]:
+    advice = []
+    for leak in leaks:
+        if leak.equal or leak.near:
+            counts = [(leak.equal, "also in"), (leak.near, "nearly in")]
+            where = " and ".join(f"{count:,} are {relation} {leak.also_in}" for count, relation in counts if count)
+            advice.append(
+                f"Of {leak.examples:,} {leak.split} rows, {where}: remove them, or scores on {leak.split} will be too "
+                "high."
+            )
+    crossing = sum(domain.elsewhere + domain.near_elsewhere for domain in facts)
+    if crossing:
+        advice.append(
+            f"{crossing:,} rows occur, exactly or nearly, in another domain: a held-out domain is then partly seen in "
+            "training."
+        )
+    conflicting = sum(domain.conflicts for domain in facts)
+    if conflicting:
+        target = TARGETS.get(task, "label")
+        advice.append(f"{conflicting:,} rows share their input with a row of another {target}: check these first.")
+    rows, clean = sum(domain.examples for domain in facts), sum(domain.kept for domain in facts)
+    if clean < rows:
+        advice.append(f"A table without duplicates has {clean:,} of {rows:,} rows: --clean FILE writes it.")
+        if kind in ("vector", "graph") and clean < 0.8 * rows:
+            advice.append("Small graphs, and few or coarse numbers, can be equal by chance: keep such rows.")
+    else:
+        advice.append("There are no duplicates: nothing has to be cleaned.")
+    return advice
+
+
+def _labels(facts: Sequence[DomainFacts]) -> list[str]:
+    missing = [f"{d.domain} ({', '.join(gone[:MAX_NAMES])})" for d in facts if (gone := _missing_labels(d))]
+    advice = []
+    if missing:
+        more = f" and {len(missing) - MAX_NAMES} more domains" if len(missing) > MAX_NAMES else ""
+        advice.append(
+            f"Some labels are missing: {', '.join(missing[:MAX_NAMES])}{more}. No method can learn them from there."
+        )
+    counts = [sum(domain.labels[label] for domain in facts) for label in facts[0].labels]
+    if counts and min(counts) and max(counts) >= 10 * min(counts):
+        advice.append("Labels are very imbalanced: use --metric macro_f1 or balanced_accuracy.")
+    sizes = [domain.examples for domain in facts]
+    if max(sizes) >= 10 * min(sizes):
+        advice.append(
+            f"Domains differ in size, {min(sizes):,} to {max(sizes):,} rows: batches sample all domains equally."
+        )
+    return advice
+
+
+def _unmeasured(facts: Sequence[DomainFacts]) -> list[str]:
+    """Name the domains that are too small for distances, if the distances of others were measured."""
+    small = [domain.domain for domain in facts if domain.kept < MIN_ROWS]
+    if not small or len(facts) - len(small) < 2:
+        return []
+    names = ", ".join(small[:MAX_NAMES]) + (f" and {len(small) - MAX_NAMES} more" if len(small) > MAX_NAMES else "")
+    return [f"Distances were not measured for domains with fewer than {MIN_ROWS} distinct rows: {names}."]
+
+
+def _missing_labels(facts: DomainFacts) -> list[str]:
+    return [label for label, count in facts.labels.items() if not count] if any(facts.labels.values()) else []
+
+
+def _trial_advice(data: str, spec: Spec, kind: str, verdict: Verdict, domains: int, more_domains: str) -> list[str]:
+    if domains < 2:
+        return [f"To measure a shift, {more_domains}."]
+    advice = []
+    if (verdict.labels or 0) > 1 and not exclusion_reason("cdann", spec, domains - 1):
+        advice.append(
+            "Methods that align the features of complete domains (coral, mmd, dann) confuse classes if label "
+            "distributions differ; cdann and pda align per class."
+        )
+    if verdict.where == "meaning":
+        advice.append("Inputs and labels have similar distributions, but their relation differs between domains.")
+    if verdict.where == "none":
+        advice.append("Plain training on all domains will probably suffice; weight averaging is cheap to try.")
+    names = trials(spec, kind, verdict.where, domains)
+    task = "" if spec.task == "classify" else f" --task {spec.task}"
+    advice.append(f"Try: holdfast compare {data}{task} --methods {shlex.quote(','.join(names))}")
+    return advice
+
+
+def trials(spec: Spec, kind: str, where: str, domains: int) -> list[str]:
+    """Return methods suited to this shift that work with the task, the encoder and the number of domains."""
+    names: list[str] = [*(TRIALS[where] if domains > 2 else SINGLE_SOURCE)]
+    if where in ("inputs", "both") and domains > 2 and kind in ("image", "graph"):
+        names.insert(-1, "hma")
+    return [name for name in names if not exclusion_reason(name, spec, domains - 1)]
