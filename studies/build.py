@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from studies import benchmarks, gmap, gmoe, hma, index, methods, mil, pmb
+from studies import audit, benchmarks, gmap, gmoe, hma, index, methods, mil, pmb
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
@@ -21,6 +21,7 @@ TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "studies/hma": hma.TABLES,
     "studies/gmap": gmap.TABLES,
     "studies/gmoe": gmoe.TABLES,
+    "audit": audit.TABLES,
     "benchmarks": benchmarks.TABLES,
     "scaling": benchmarks.SCALING_TABLES,
 }
