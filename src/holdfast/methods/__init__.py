@@ -1,1 +1,1 @@
-"""Training rules: a model and the step that trains it."""
+"""Training methods: one file per method, with its equation and its settings."""

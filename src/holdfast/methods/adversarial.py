@@ -1,18 +1,20 @@
-"""Features from which a discriminator cannot tell the domain: DANN, and CDANN given the class.
+"""DANN and CDANN: features from which a domain critic cannot predict the domain.
 
-b batch, n domains, d width, c classes
+Shapes: b batch, n domains, d width, c classes.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import log, setting, whole
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
@@ -20,62 +22,56 @@ from holdfast.tasks.base import Task
 
 
 def discriminator(width: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Three layers from features to domains."""
+    """Build a critic of three layers that maps features (b, width) to logits (b, outputs)."""
     return nn.Sequential(
         nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
     )
 
 
 class DANN(Method):
-    """risk - weight * domain loss, while a critic descends the domain loss (Ganin et al., 2016).
+    """Minimise risk - weight * domain loss, while a critic minimises the domain loss (Ganin et al., 2016).
 
-    With `conditional` the critic also sees the class, and classes count alike (Li et al., 2018).
-    One forward pass serves both players.
+    With `conditional` the critic also sees the class, and all classes have equal weight (Li et al., 2018). Both use the
+    same forward pass.
     """
 
-    saved_attributes = ("optimizer", "critic")
+    @dataclass(frozen=True)
+    class Settings:
+        weight: float = setting(1.0, search=log(1e-2, 1e2), help="weight of the domain loss")
+        hidden: int = setting(256, search=whole(64, 1024), help="hidden units of the critic")
+        critic_steps: int = setting(1, search=whole(1, 8), help="updates of the critic per step")
+        conditional: bool = False
+
+    saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        weight: float = 1.0,
-        hidden: int = 256,
-        critic_steps: int = 1,
-        conditional: bool = False,
-    ) -> None:
-        super().__init__()
-        self.model, self.task, self.make_optimizer = model, task, optimizer
-        self.weight, self.hidden, self.critic_steps, self.conditional = weight, hidden, critic_steps, conditional
-        self.optimizer = optimizer(model.trainable_parameters())
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
+        self.make_optimizer = optimizer
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
-        self.judge = discriminator(width, self.hidden, len(info.train_domains)).to(device)
+        self.critic = discriminator(width, self.settings.hidden, len(info.train_domains)).to(device)
         self.classes = None
-        if self.conditional:
+        if self.settings.conditional:
             self.classes = nn.Embedding(cast(Head, self.model.head).outputs, width).to(device)
-        judging = [*self.judge.parameters(), *(self.classes.parameters() if self.classes is not None else ())]
-        self.critic = self.make_optimizer(judging)
+        embedding = self.classes.parameters() if self.classes is not None else ()
+        self.critic_optimizer = self.make_optimizer([*self.critic.parameters(), *embedding])
 
     def step(self, batch: DomainBatch) -> Metrics:
         target = batch.positions()
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
-        for _ in range(self.critic_steps):
-            self.critic.minimize(self._domain_loss(z.detach(), batch, target))
+        for _ in range(self.settings.critic_steps):
+            self.critic_optimizer.minimize(self._domain_loss(z.detach(), batch, target))
         risk = self.task.loss(self.model.head(z), batch.y)
         confusion = self._domain_loss(z, batch, target)
-        loss, extra = risk - self.weight * confusion, auxiliary(side)
-        self.optimizer.minimize(loss if extra is None else loss + extra)
+        self.optimizer.minimize(with_auxiliary(risk - self.settings.weight * confusion, side))
         return {"risk": risk.detach(), "confusion": confusion.detach()}
 
     def _domain_loss(self, z: Tensor, batch: DomainBatch, target: Tensor) -> Tensor:
         if self.classes is None:
-            return F.cross_entropy(self.judge(z), target)
-        each = F.cross_entropy(self.judge(z + self.classes(batch.y)), target, reduction="none")  # (b,)
+            return F.cross_entropy(self.critic(z), target)
+        losses = F.cross_entropy(self.critic(z + self.classes(batch.y)), target, reduction="none")  # (b,)
         counts = torch.bincount(batch.y, minlength=self.classes.num_embeddings)  # (c,)
-        return (each / (counts[batch.y] * (counts > 0).sum())).sum()
+        return (losses / (counts[batch.y] * (counts > 0).sum())).sum()

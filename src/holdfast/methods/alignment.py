@@ -1,12 +1,13 @@
-"""PDA: features and predictions of every class alike in every pair of domains.
+"""PDA: features and predictions of each class aligned over all pairs of domains.
 
-b batch, n domains, d width, c classes
+Shapes: b batch, n domains, d width, c classes.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import log, setting
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.adversarial import discriminator
 from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.heads import WordHead
@@ -24,76 +26,69 @@ from holdfast.tasks.base import Task
 
 
 class PDA(Method):
-    """risk + feature_weight * adversarial + prediction_weight * KL, both class by class over pairs of domains
+    """Minimise risk + feature_weight * adversarial + prediction_weight * KL, both per class over pairs of domains.
 
-    (prompt-based distribution alignment, Jia & Zhang, 2022). With `words` the KL is between distributions over the
-    words of a head that says words, as published: the label words, or with head.full=true the vocabulary.
+    Prompt-based distribution alignment (Jia & Zhang, 2022). With `words` the KL divergence is between distributions
+    over words, as published: the label words, or the complete vocabulary with head.full=true.
     """
 
-    saved_attributes = ("optimizer", "critic")
+    @dataclass(frozen=True)
+    class Settings:
+        feature_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the adversarial loss")
+        prediction_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the KL divergence")
+        hidden: int = setting(256, help="hidden units of the critics")
+        words: bool = setting(False, help="compare distributions over words; needs head=words")
+
+    saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        feature_weight: float = 0.1,
-        prediction_weight: float = 0.1,
-        hidden: int = 256,
-        words: bool = False,
-    ) -> None:
-        super().__init__()
-        if words and not isinstance(model.head, WordHead):
-            raise BadInput("method.words aligns distributions over words: use --set head=words, or leave it out")
-        self.words = words
-        self.model, self.task, self.make_optimizer, self.hidden = model, task, optimizer, hidden
-        self.feature_weight, self.prediction_weight = feature_weight, prediction_weight
-        self.optimizer = optimizer(model.trainable_parameters())
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
+        self.make_optimizer = optimizer
+        if self.settings.words and not isinstance(model.head, WordHead):
+            raise BadInput("method.words compares distributions over words: use --set head=words, or leave it out")
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
         pairs = combinations(range(len(info.train_domains)), 2)
-        self.judges = nn.ModuleList(discriminator(width, self.hidden, 1) for _ in pairs).to(device)
-        self.critic = self.make_optimizer(list(self.judges.parameters()))
+        self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, 1) for _ in pairs).to(device)
+        self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()))
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         output = self.model.head(z)
         risk = self.task.loss(output, batch.y)
-        judged = self._told_apart(z.detach(), batch, flipped=False)
-        if judged.requires_grad:  # a class that one domain alone shows has nothing to align
-            self.critic.accumulate(judged)
-        if parallel.all_max(int(judged.requires_grad))[0]:  # in some process, so that all take the step or none
-            self.critic.step()
-        confusion = self._told_apart(z, batch, flipped=True)
-        gap = self._prediction_gap(self._said(z) if self.words else output, batch)
-        loss = risk + self.feature_weight * confusion + self.prediction_weight * gap
-        extra = auxiliary(side)
-        self.optimizer.minimize(loss if extra is None else loss + extra)
+        critic_loss = self._critic_loss(z.detach(), batch, flipped=False)
+        if critic_loss.requires_grad:  # false if no class occurs in two domains of the batch
+            self.critic_optimizer.accumulate(critic_loss)
+        if parallel.all_max(int(critic_loss.requires_grad))[0]:  # all processes take the step, or none
+            self.critic_optimizer.step()
+        confusion = self._critic_loss(z, batch, flipped=True)
+        words = cast(WordHead, self.model.head).words(z) if self.settings.words else output
+        gap = self._prediction_gap(words, batch)
+        loss = risk + self.settings.feature_weight * confusion + self.settings.prediction_weight * gap
+        self.optimizer.minimize(with_auxiliary(loss, side))
         return {"risk": risk.detach(), "confusion": confusion.detach(), "gap": gap.detach()}
 
-    def _said(self, z: Tensor) -> Tensor:
-        return cast(WordHead, self.model.head).words(z)
-
     def _by_class(self, t: Tensor, batch: DomainBatch) -> list[list[Tensor]]:
-        """For each class of the batch, its rows in each domain."""
-        pieces = list(zip(batch.split(t), batch.split(batch.y), strict=True))
-        return [[rows[y == c] for rows, y in pieces] for c in batch.y.unique().tolist()]
+        """Return the rows of each class, per domain."""
+        domains = list(zip(batch.split(t), batch.split(batch.y), strict=True))
+        return [[rows[y == c] for rows, y in domains] for c in batch.y.unique().tolist()]
 
-    def _told_apart(self, z: Tensor, batch: DomainBatch, *, flipped: bool) -> Tensor:
+    def _critic_loss(self, z: Tensor, batch: DomainBatch, *, flipped: bool) -> Tensor:
+        """Return the mean loss of the critics; with `flipped` for exchanged domains, which the features minimise."""
         losses = []
         for groups in self._by_class(z, batch):
-            for judge, (a, b) in zip(self.judges, combinations(groups, 2), strict=True):
+            for critic, (a, b) in zip(self.critics, combinations(groups, 2), strict=True):
                 if len(a) and len(b):
-                    logits = judge(torch.cat([a, b]))[:, 0]
+                    logits = critic(torch.cat([a, b]))[:, 0]
                     first = torch.cat([torch.ones(len(a)), torch.zeros(len(b))]).to(logits)
                     losses.append(F.binary_cross_entropy_with_logits(logits, 1 - first if flipped else first))
         return torch.stack(losses).mean() if losses else z.new_zeros(())
 
     def _prediction_gap(self, output: Tensor, batch: DomainBatch) -> Tensor:
+        """Return the mean KL divergence between the mean predictions of a class in two domains."""
         gaps = [output.sum() * 0.0]
         for groups in self._by_class(output.softmax(dim=-1), batch):
             means = [g.mean(dim=0) for g in groups if len(g)]  # (c,) each

@@ -1,24 +1,28 @@
-"""Averages of weights around any other rule: moving-average(coral), swad(coral)."""
+"""Weight averaging around another method: moving-average(METHOD) and swad(METHOD)."""
 
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.settings import choice, setting, whole
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
 
 
 class Wrapper(Method):
-    """A method that trains another and watches; it hands on everything it does not change."""
+    """Base of methods around another one; forwards every call to it."""
 
-    def __init__(self, method: Method) -> None:
-        super().__init__()
+    def __init__(self, method: Method, **settings: Any) -> None:
+        nn.Module.__init__(self)
+        self.settings = self.Settings(**settings)
         self.method = method
         self.min_domains, self.phases, self.selects_itself = method.min_domains, method.phases, method.selects_itself
 
@@ -52,11 +56,15 @@ class Wrapper(Method):
 class MovingAverage(Wrapper):
     """Predict with the mean of the weights from step `start` on (Arpit et al., 2022)."""
 
+    @dataclass(frozen=True)
+    class Settings:
+        start: int = setting(100, search=whole(1, 1000), help="first step of the average")
+
     saved_attributes = ("seen",)
 
-    def __init__(self, method: Method, *, start: int = 100) -> None:
-        super().__init__(method)
-        self.start, self.seen = start, 0
+    def __init__(self, method: Method, **settings: Any) -> None:
+        super().__init__(method, **settings)
+        self.seen = 0  # steps
         self.mean = copy.deepcopy(method.model).requires_grad_(False)
 
     @property
@@ -65,42 +73,50 @@ class MovingAverage(Wrapper):
 
     def begin_phase(self, name: str) -> None:
         super().begin_phase(name)
-        if name != self.phases[0]:  # what an earlier phase trained is not averaged with what this one will
+        if name != self.phases[0]:  # weights of different phases are not averaged
             self.seen = 0
 
     def step(self, batch: DomainBatch) -> Metrics:
         metrics = self.method.step(batch)
         self.seen += 1
-        share = 1 / max(1, self.seen - self.start)  # before the start the mean is the newest
+        share = 1 / max(1, self.seen - self.settings.start)  # up to the start the mean is the newest
         blend(list(self.mean.parameters()), list(self.model.parameters()), share)
         copy_buffers(self.mean, self.model)
         return metrics
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         super().end_stage(batches)
-        copy_buffers(self.mean, self.model)  # what the rule left there at the end
+        copy_buffers(self.mean, self.model)  # the wrapped method may have changed them
 
 
 class SWAD(Wrapper):
     """Average densely between the start and the end of the flat valley of the validation loss (Cha et al., 2021)."""
 
+    @dataclass(frozen=True)
+    class Settings:
+        converge: int = setting(3, help="validations whose first has the lowest loss where the valley starts")
+        tolerate: int = setting(6, help="validations above the threshold that end the valley")
+        ratio: float = setting(1.3, search=choice(1.2, 1.3), help="threshold, relative to the loss at the start")
+
     saved_attributes = ("losses", "start", "threshold", "ended", "segments", "count", "inside", "finished")
 
-    def __init__(self, method: Method, *, converge: int = 3, tolerate: int = 6, ratio: float = 1.3) -> None:
-        super().__init__(method)
-        self.converge, self.tolerate, self.ratio = converge, tolerate, ratio
+    def __init__(self, method: Method, **settings: Any) -> None:
+        super().__init__(method, **settings)
         self.selects_itself = True
         self.segment = copy.deepcopy(method.model).requires_grad_(False)  # the mean since the last validation
         self.mean = copy.deepcopy(self.segment)
-        self.count, self.inside = 0, 0  # steps in the segment, segments in the mean
+        self.threshold, self.finished = 0.0, False
+        self._reset()
+
+    def _reset(self) -> None:
         self.losses: list[float] = []
-        self.segments: list[list[Tensor]] = []  # means whose fate is open, the newest last
-        self.start, self.threshold, self.ended = -1, 0.0, False
-        self.finished = False
+        self.segments: list[list[Tensor]] = []  # means that may still belong to the valley, the newest last
+        self.start, self.ended = -1, False
+        self.inside, self.count = 0, 0  # segments in the mean, steps in the segment
 
     @property
     def deployed(self) -> Model:
-        """The network in training until the stage ends: the valley is one of its own losses."""
+        """The network in training until the stage ends, because the valley is defined by its losses."""
         return self.mean if self.finished else self.model
 
     def begin_stage(self, info: StageInfo) -> None:
@@ -110,10 +126,7 @@ class SWAD(Wrapper):
     def begin_phase(self, name: str) -> None:
         super().begin_phase(name)
         if name != self.phases[0]:
-            self._forget()
-
-    def _forget(self) -> None:
-        self.losses, self.segments, self.start, self.ended, self.inside, self.count = [], [], -1, False, 0, 0
+            self._reset()
 
     def step(self, batch: DomainBatch) -> Metrics:
         metrics = self.method.step(batch)
@@ -123,30 +136,31 @@ class SWAD(Wrapper):
 
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
         super().on_valid(step, scores, losses)
+        converge = self.settings.converge
         self.losses = [*self.losses, sum(losses.values()) / len(losses)]
         self.segments = [*self.segments, [p.detach().clone() for p in self.segment.parameters()]]
         self.count = 0
         if self.start < 0:
-            self.start, self.threshold = valley_start(self.losses, self.converge, self.ratio)
-            open_from = self.start if self.start >= 0 else len(self.losses) - self.converge + 1
+            self.start, self.threshold = valley_start(self.losses, converge, self.settings.ratio)
+            open_from = self.start if self.start >= 0 else len(self.losses) - converge + 1
             self.segments = self.segments[-(len(self.losses) - max(open_from, 0)) :]
         if self.start >= 0:
-            self._absorb(self.tolerate)
+            self._absorb(self.settings.tolerate)
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        """Take in what is still open, and predict with the mean from now on."""
+        """Add the remaining segments, and deploy the mean from now on."""
         super().end_stage(batches)
         if self.start >= 0:
             self._absorb(1)
-        else:  # no valley: the newest segment is the best guess
+        else:  # without a valley, use the newest segment
             newest = self.segments[-1] if self.segments else list(self.segment.parameters())
             blend(list(self.mean.parameters()), newest, 1.0)
         copy_buffers(self.mean, self.model)
         self.finished = True
-        self._forget()
+        self._reset()
 
     def _absorb(self, window: int) -> None:
-        """A segment belongs to the valley if some loss of the `window` from it on is below the threshold."""
+        """Add segments to the mean while one of the next `window` losses is below the threshold."""
         while len(self.segments) >= window and not self.ended:
             ahead = self.losses[-len(self.segments) :][:window]
             if min(ahead) > self.threshold:
@@ -158,7 +172,7 @@ class SWAD(Wrapper):
 
 
 def valley_start(losses: Sequence[float], converge: int, ratio: float) -> tuple[int, float]:
-    """(index, threshold) where the newest `converge` losses begin with their lowest; (-1, 0) if they do not."""
+    """Return (index, threshold) if the first of the newest `converge` losses is their minimum, else (-1, 0)."""
     recent = list(losses[-converge:])
     if len(recent) < converge or recent[0] > min(recent):
         return -1, 0.0
@@ -167,11 +181,12 @@ def valley_start(losses: Sequence[float], converge: int, ratio: float) -> tuple[
 
 @torch.no_grad()
 def blend(mean: Sequence[Tensor], new: Sequence[Tensor], share: float) -> None:
-    """mean + share * (new - mean), in place."""
+    """Set mean to mean + share * (new - mean), in place."""
     torch._foreach_lerp_(list(mean), [t.detach() for t in new], share)
 
 
 @torch.no_grad()
-def copy_buffers(to: torch.nn.Module, source: torch.nn.Module) -> None:
-    for mine, theirs in zip(to.buffers(), source.buffers(), strict=True):
-        mine.copy_(theirs)
+def copy_buffers(target: nn.Module, source: nn.Module) -> None:
+    """Copy all buffers of one network to a copy of it."""
+    for copied, original in zip(target.buffers(), source.buffers(), strict=True):
+        copied.copy_(original)

@@ -1,6 +1,6 @@
-"""What every method is: one training step, one prediction, and what happens between stages.
+"""Interface of a training method.
 
-b batch, c classes
+Shapes: b batch, c classes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -16,87 +16,103 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.model import Model
+from holdfast.tasks.base import Task
 
-Metrics = dict[str, Tensor]  # detached scalars; whoever shows them waits for the device, not the step
+Metrics = dict[str, Tensor]  # detached scalars, read later so that a step does not wait for the device
 OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
 class StageInfo:
-    """What a method may know of a stage before it begins: names, never examples."""
+    """Names of a stage that a method may see before it begins; never examples."""
 
     index: int
     train_domains: tuple[str, ...]
-    words: Callable[[], Sequence[str]] = tuple  # of the stage's training texts, read when asked for
+    words: Callable[[], Sequence[str]] = tuple  # of the stage's training texts, read on demand
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Settings of a method without any."""
 
 
 @runtime_checkable
 class Stateful(Protocol):
+    """Anything with a state_dict."""
+
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
 class Method(nn.Module, ABC):
-    """A model and the rule that trains it. Concrete methods are final: wrap, do not subclass."""
+    """A model and the procedure that trains it. Concrete methods are final: wrap them, do not subclass them.
 
-    saved_attributes: tuple[str, ...] = ("optimizer",)  # state besides parameters and buffers
-    min_domains: int = 1
-    phases: tuple[str, ...] = ("train",)
-    supports_growth: str = ""  # `added` if its state bears parameters that are added, `any` if also some in their place
-    needs_past: str = ""  # what it needs of earlier stages: their `examples`, or the `path` that training took
-    selects_itself: bool = False  # it decides from the validations itself what to keep, so the last step is taken
+    `Settings`, a frozen dataclass, declares the keywords that a method takes after `task` and `optimizer`.
+    """
+
+    Settings: ClassVar[type[Any]] = NoSettings
+    saved_attributes: tuple[str, ...] = ("optimizer",)  # state of a checkpoint besides parameters and buffers
+    min_domains: int = 1  # training domains that it needs
+    phases: tuple[str, ...] = ("train",)  # each has the full number of steps
+    supports_growth: str = ""  # `added`: its state follows added parameters; `any`: replaced ones too
+    needs_past: str = ""  # what it needs of earlier stages: their `examples`, or the `path` of training
+    selects_itself: bool = False  # it uses the validations itself, so the last step is deployed
 
     model: Model
-    microbatches: int = 1  # in how many a batch is taken, so that it fits into the device's memory
+    settings: Any
+    microbatches: int = 1  # pieces that a batch is split into to fit the device memory
+
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__()
+        self.settings = self.Settings(**settings)
+        self.model, self.task = model, task
+        self.optimizer = optimizer(model.trainable_parameters())
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:
-        """Update the parameters once, and say what was seen."""
+        """Update the parameters once and return metrics of the batch."""
 
     @property
     def deployed(self) -> Model:
-        """The network that predicts, and that a model folder holds."""
+        """The network that predicts and that a model folder contains."""
         return self.model
 
     def predict(self, x: Inputs) -> Tensor:
-        """Outputs (b, c); changes nothing."""
+        """Return outputs (b, c), without side effects."""
         return self.deployed(x)
 
     def why_not_split(self, batch: DomainBatch) -> str:
-        """Why a batch has to be taken at once; empty where pieces of it give the same update."""
-        return "this rule looks at all examples of a batch together, so that it cannot be taken in pieces"
+        """Return why microbatches would change the update; empty if they would not."""
+        return "this method compares all examples of a batch, so that microbatches would change its update"
 
     def begin_stage(self, info: StageInfo) -> None:
-        """Before the first step of a stage; also called, in order, when a run is taken up again."""
+        """Run before the first step of a stage; on resume it is called for every stage up to the current one."""
 
     def begin_phase(self, name: str) -> None:
-        """Before the first step of a phase; also called, in order, when a run is taken up again."""
+        """Run before the first step of a phase; on resume it is called for every phase up to the current one."""
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        """After the last step of a stage, with its training data once more."""
+        """Run after the last step of a stage, with one pass over its training data."""
 
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
-        """After each validation, with the score (higher is better) and the mean risk of each domain."""
+        """Run after a validation, with the score (higher is better) and the mean loss per domain."""
 
     def restart_schedules(self) -> None:
-        """Learning rates begin their course anew; the loop calls it where a stage or a phase begins."""
-        for part in self.modules():
-            if isinstance(part, Method):
-                for value in (getattr(part, name) for name in part.saved_attributes):
+        """Restart the learning-rate schedules; the training loop calls it when a stage or a phase begins."""
+        for module in self.modules():
+            if isinstance(module, Method):
+                for value in (getattr(module, name) for name in module.saved_attributes):
                     if isinstance(value, Optimizer):
                         value.restart()
 
     def get_extra_state(self) -> dict[str, Any]:
-        found = {}
-        for name in self.saved_attributes:
-            value = getattr(self, name)
-            found[name] = value.state_dict() if isinstance(value, Stateful) else value
-        return found
+        values = {name: getattr(self, name) for name in self.saved_attributes}
+        return {name: value.state_dict() if isinstance(value, Stateful) else value for name, value in values.items()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            mine = getattr(self, name)
-            if isinstance(mine, Stateful):
-                mine.load_state_dict(value)
+            current = getattr(self, name)
+            if isinstance(current, Stateful):
+                current.load_state_dict(value)
             else:
                 setattr(self, name, value)

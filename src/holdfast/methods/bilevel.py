@@ -1,4 +1,4 @@
-"""An inner step taken aside, and the gradient of an outer loss for parameters that the inner step depends on.
+"""Bi-level optimisation: inner gradient steps, and the gradient of an outer loss through them.
 
 theta' = theta - lr dL/dtheta(theta, m);  d/dm O(theta', m) = dO/dm - lr d2L/(dm dtheta) v,  v = dO/dtheta'
 """
@@ -25,9 +25,9 @@ Gradients = Sequence[Tensor | None]
 def look_ahead(
     inner: Loss, now: Parameters, *, lr: float, steps: int, order: str
 ) -> tuple[Tensor, Gradients, Parameters]:
-    """(the first inner loss, its gradient, theta' after `steps` steps), which keeps its graph for exact order alone."""
+    """Return (first inner loss, its gradient, theta' after `steps` steps); theta' has a graph for order `exact`."""
     exact = order == "exact"
-    ahead, found = list(now), []
+    ahead, history = list(now), []
     for _ in range(steps):
         loss = inner(ahead)
         grads = torch.autograd.grad(loss, ahead, create_graph=exact, allow_unused=True)
@@ -35,27 +35,27 @@ def look_ahead(
         ahead = [p if g is None else p - lr * g for p, g in zip(ahead, grads, strict=True)]
         if not exact:
             ahead = [p.detach().requires_grad_() for p in ahead]
-        found.append((loss, grads))
-    loss, grads = found[0]
+        history.append((loss, grads))
+    loss, grads = history[0]
     return loss.detach(), [None if g is None else g.detach() for g in grads], ahead
 
 
 def outer_gradient(
     outer: Tensor, wanted: Parameters, *, inner: Loss, now: Parameters, ahead: Parameters, lr: float, order: str
 ) -> Gradients:
-    """d outer / d wanted, where theta' (`ahead`) depends on them through the inner loss."""
+    """Return d outer / d wanted, where theta' (`ahead`) depends on `wanted` through the inner loss."""
     if order != "finite":
         return list(torch.autograd.grad(outer, wanted, allow_unused=True))
-    found = torch.autograd.grad(outer, [*wanted, *ahead], allow_unused=True)
-    direct, v = list(found[: len(wanted)]), parallel.mean_gradients(found[len(wanted) :], ahead)
+    grads = torch.autograd.grad(outer, [*wanted, *ahead], allow_unused=True)
+    direct, v = list(grads[: len(wanted)]), parallel.mean_gradients(grads[len(wanted) :], ahead)
     if all(g is None for g in v):
-        return direct  # the outer loss does not see what the inner step moved
+        return direct  # the outer loss does not depend on the parameters of the inner step
     length = torch.stack([g.norm() for g in v if g is not None]).norm()
     reach = 0.01 / length.clamp(min=1e-12)
-    drawn = rng_state()
+    state = rng_state()
     sides = []
     for sign in (1.0, -1.0):
-        set_rng_state(drawn)  # the same dropout on both sides, or their difference is noise
+        set_rng_state(state)  # equal dropout masks on both sides
         moved = [p.detach() if g is None else p.detach() + sign * reach * g for p, g in zip(now, v, strict=True)]
         sides.append(torch.autograd.grad(inner(moved), wanted, allow_unused=True))
     return [
@@ -65,5 +65,5 @@ def outer_gradient(
 
 
 def twice_differentiable(order: str) -> AbstractContextManager[object]:
-    """Exact order goes backward twice, which only the plain attention kernel can."""
+    """Select the attention kernel that can be differentiated twice, if the order needs it."""
     return sdpa_kernel(SDPBackend.MATH) if order == "exact" else nullcontext()

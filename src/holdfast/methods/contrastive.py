@@ -1,9 +1,12 @@
-"""M-SCL: examples of one class close together, whatever their domain, against a memory of earlier features.
+"""M-SCL: examples of one class have similar features in all domains, contrasted with a queue of earlier features.
 
-b batch, m slots of the memory, d width
+Shapes: b batch, m slots of the queue, d width.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,35 +14,29 @@ from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import log, setting
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
 
 class MemoryContrastive(Method):
-    """risk + weight * supervised contrastive loss over the batch and a queue of source features (Tan et al., 2022)."""
+    """Minimise risk + weight * supervised contrastive loss over the batch and a queue (Tan et al., 2022)."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the contrastive loss")
+        temperature: float = setting(0.1, search=log(0.03, 0.3), help="temperature of the contrastive loss")
+        slots: int = setting(1024, help="features in the queue")
 
     keys: Tensor  # (m, d)
-    labels: Tensor  # (m,) -1 where the queue is not yet filled
-
+    labels: Tensor  # (m,) -1 for empty slots
     saved_attributes = ("optimizer", "cursor")
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        weight: float = 0.1,
-        temperature: float = 0.1,
-        slots: int = 1024,
-    ) -> None:
-        super().__init__()
-        self.model, self.task = model, task
-        self.weight, self.temperature = weight, temperature
-        self.optimizer = optimizer(model.trainable_parameters())
-        device = next(model.head.parameters()).device
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
+        slots, device = self.settings.slots, next(model.head.parameters()).device
         self.register_buffer("keys", torch.zeros(slots, model.width, device=device))
         self.register_buffer("labels", torch.full((slots,), -1, dtype=torch.long, device=device))
         self.cursor = 0
@@ -48,15 +45,14 @@ class MemoryContrastive(Method):
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         risk = self.task.loss(self.model.head(z), batch.y)
-        near = F.normalize(z, dim=-1)
-        contrast = supervised_contrast(near, batch.y, self.keys, self.labels, self.temperature)
-        loss, extra = risk + self.weight * contrast, auxiliary(side)
-        self.optimizer.minimize(loss if extra is None else loss + extra)
-        self._write(*(parallel.gather_rows(t, batch.sizes) for t in (near.detach(), batch.y)))
+        unit = F.normalize(z, dim=-1)
+        contrast = supervised_contrast(unit, batch.y, self.keys, self.labels, self.settings.temperature)
+        self.optimizer.minimize(with_auxiliary(risk + self.settings.weight * contrast, side))
+        self._write(*(parallel.gather_rows(t, batch.sizes) for t in (unit.detach(), batch.y)))
         return {"risk": risk.detach(), "contrast": contrast.detach()}
 
     def _write(self, keys: Tensor, labels: Tensor) -> None:
-        """The newest features overwrite the oldest."""
+        """Replace the oldest features of the queue."""
         slots = len(self.keys)
         keys, labels = keys[-slots:], labels[-slots:]
         at = (self.cursor + torch.arange(len(keys), device=keys.device)) % slots
@@ -71,5 +67,5 @@ def supervised_contrast(z: Tensor, y: Tensor, keys: Tensor, labels: Tensor, temp
     same = (y[:, None] == torch.cat([y, labels])) & other
     log_share = score - score.masked_fill(~other, -torch.inf).logsumexp(dim=1, keepdim=True)
     count = same.sum(dim=1)
-    each = -log_share.masked_fill(~same, 0.0).sum(dim=1) / count.clamp(min=1)
-    return (each * (count > 0)).sum() / (count > 0).sum().clamp(min=1)
+    losses = -log_share.masked_fill(~same, 0.0).sum(dim=1) / count.clamp(min=1)  # (b,)
+    return (losses * (count > 0)).sum() / (count > 0).sum().clamp(min=1)

@@ -1,52 +1,51 @@
-"""Learning without forgetting: the model of the earlier domains teaches the new one on the new domain's inputs.
+"""Learning without forgetting: the model of the previous stage is the teacher on the inputs of the new domain.
 
-b batch, c classes
+Shapes: b batch, c classes.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Inputs
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import choice, log, setting
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
 
 class Distillation(Method):
-    """risk + weight * T^2 * KL(teacher / T || student / T) with one shared head (Li & Hoiem, 2016).
+    """Minimise risk + weight * T^2 * KL(teacher / T || student / T) with one shared head (Li & Hoiem, 2016).
 
-    The teacher is the model as the stage before left it: frozen, in evaluation mode, in no optimizer.
+    The teacher is a frozen copy of the model at the end of the previous stage, in evaluation mode.
     """
+
+    @dataclass(frozen=True)
+    class Settings:
+        weight: float = setting(1.0, search=log(0.1, 10.0), help="weight of the distillation loss")
+        temperature: float = setting(2.0, search=choice(1.0, 2.0, 4.0), help="temperature of both distributions")
+
+        def __post_init__(self) -> None:
+            if self.weight < 0 or not self.temperature > 0:
+                raise BadInput(
+                    f"weight must be at least 0 and temperature above 0, got {self.weight} and {self.temperature}"
+                )
 
     teacher: Model | None
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        weight: float = 1.0,
-        temperature: float = 2.0,
-    ) -> None:
-        super().__init__()
-        if weight < 0 or not temperature > 0:
-            raise BadInput(f"weight must not be negative and temperature above 0, not {weight} and {temperature}")
-        self.model, self.task = model, task
-        self.weight, self.temperature = weight, temperature
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
         self.register_module("teacher", None)
-        self.optimizer = optimizer(model.trainable_parameters())
 
     def begin_stage(self, info: StageInfo) -> None:
-        # a run that is taken up again comes here too: it gets a teacher of this shape, then its saved weights
+        # on resume this creates a teacher of the right shape, whose weights are loaded afterwards
         if info.index > 0:
             self.teacher = copy.deepcopy(self.deployed).requires_grad_(False).eval()
             self.teacher.zero_grad()
@@ -61,22 +60,19 @@ class Distillation(Method):
         with tape() as side:
             output = self.model(batch.x)
         risk = self.task.loss(output, batch.y)
-        apart = self._apart(output, batch.x)
-        extra = auxiliary(side)
-        loss = risk if extra is None else risk + extra
-        self.optimizer.minimize(loss if apart is None else loss + self.weight * apart)
-        return {"risk": risk.detach(), "distillation": torch.zeros_like(risk) if apart is None else apart.detach()}
-
-    def _apart(self, output: Tensor, x: Inputs) -> Tensor | None:
+        loss = with_auxiliary(risk, side)
         if self.teacher is None:
-            return None
+            self.optimizer.minimize(loss)
+            return {"risk": risk.detach(), "distillation": torch.zeros_like(risk)}
         with torch.no_grad():
-            taught = self.teacher(x)
-        return divergence(taught, output, self.temperature)
+            target = self.teacher(batch.x)
+        distance = divergence(target, output, self.settings.temperature)
+        self.optimizer.minimize(loss + self.settings.weight * distance)
+        return {"risk": risk.detach(), "distillation": distance.detach()}
 
 
 def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)), the mean over examples; outputs are (b, c)."""
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)), averaged over examples; outputs are (b, c)."""
     p = (teacher / temperature).log_softmax(-1)
     q = (student / temperature).log_softmax(-1)
     return temperature**2 * (p.exp() * (p - q)).sum(-1).mean()

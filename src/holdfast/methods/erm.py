@@ -1,13 +1,20 @@
-"""Empirical risk minimisation: the baseline that every other rule has to beat."""
+"""ERM, the baseline of all methods, and GroupDRO.
+
+Shapes: n domains.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import log, setting
+from holdfast.core.tape import auxiliary, tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
@@ -16,18 +23,13 @@ from holdfast.tasks.base import Task
 
 
 class ERM(Method):
-    """Minimise the mean risk over all domains, plus the losses that modules left on the tape (Vapnik, 1998)."""
+    """Minimise the mean loss over all domains, plus the auxiliary losses of modules (Vapnik, 1998)."""
 
     supports_growth = "any"
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory) -> None:
-        super().__init__()
-        self.model, self.task = model, task
-        self.optimizer = optimizer(model.trainable_parameters())
-
     def step(self, batch: DomainBatch) -> Metrics:
         if self.microbatches > 1:
-            return self._in_pieces(batch)
+            return self._step_in_microbatches(batch)
         with tape() as side:
             risk = self.task.loss(self.model(batch.x), batch.y)
         extra = auxiliary(side)
@@ -37,14 +39,14 @@ class ERM(Method):
         self.optimizer.minimize(risk + extra)
         return {"risk": risk.detach(), "auxiliary": extra.detach()}
 
-    def _in_pieces(self, batch: DomainBatch) -> Metrics:
-        """The mean over the batch is the sum of the means over its pieces, each by its share of what is counted."""
-        risks, whole = [], self.task.loss_count(batch.y)
-        for piece in batch.microbatches(self.microbatches):
-            part = self.task.loss_count(piece.y)
-            assert part is not None, "why_whole was not asked"
-            assert whole is not None
-            risk = self.task.loss(self.model(piece.x), piece.y) * (part / whole)
+    def _step_in_microbatches(self, batch: DomainBatch) -> Metrics:
+        """Accumulate the losses of the microbatches, weighted by the number of terms in their means."""
+        risks, total = [], self.task.loss_count(batch.y)
+        for micro in batch.microbatches(self.microbatches):
+            count = self.task.loss_count(micro.y)
+            assert count is not None, "why_not_split excludes this task"
+            assert total is not None
+            risk = self.task.loss(self.model(micro.x), micro.y) * (count / total)
             self.optimizer.accumulate(risk)
             risks.append(risk.detach())
         self.optimizer.step()
@@ -52,23 +54,25 @@ class ERM(Method):
 
     def why_not_split(self, batch: DomainBatch) -> str:
         if self.task.loss_count(batch.y) is None:
-            return "the loss of this task is no mean over examples, so that a batch cannot be taken in pieces"
-        for part in self.model.modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm | HeterogeneousMemory | SparseMoE):
-                return "this network looks at all examples of a batch together, so that it cannot be taken in pieces"
+            return "the loss of this task is not a mean over examples, so that microbatches would change the update"
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm | HeterogeneousMemory | SparseMoE):
+                return "a layer of this network depends on the complete batch, so that microbatches would change it"
         return ""
 
 
 class GroupDRO(Method):
-    """Minimise sum_i q_i risk_i, with q_i multiplied by exp(eta * risk_i) at every step (Sagawa et al., 2020)."""
+    """Minimise sum_i q_i risk_i, with q_i multiplied by exp(eta * risk_i) in every step (Sagawa et al., 2020)."""
+
+    @dataclass(frozen=True)
+    class Settings:
+        eta: float = setting(0.01, search=log(1e-3, 1e-1), help="step size of the domain weights")
 
     q: Tensor  # (n,) one weight per training domain
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, eta: float = 0.01) -> None:
-        super().__init__()
-        self.model, self.task, self.eta = model, task, eta
-        self.optimizer = optimizer(model.trainable_parameters())
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
         self.register_buffer("q", torch.ones(1))
 
     def begin_stage(self, info: StageInfo) -> None:
@@ -81,8 +85,7 @@ class GroupDRO(Method):
         pairs = zip(batch.split(output), batch.split(batch.y), strict=True)
         risks = torch.stack([self.task.loss(o, y) for o, y in pairs])  # (n,)
         with torch.no_grad():
-            self.q.mul_((self.eta * parallel.mean(risks)).exp())
+            self.q.mul_((self.settings.eta * parallel.mean(risks)).exp())
             self.q.div_(self.q.sum())
-        loss, extra = risks @ self.q, auxiliary(side)
-        self.optimizer.minimize(loss if extra is None else loss + extra)
+        self.optimizer.minimize(with_auxiliary(risks @ self.q, side))
         return {"risk": risks.mean().detach(), "worst": risks.max().detach()}

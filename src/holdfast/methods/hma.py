@@ -1,13 +1,14 @@
-"""HMA: after each step a momentum encoder moves and writes the batch into a queue that later batches read.
+"""HMA: a momentum encoder writes every batch into a queue, which later batches read.
 
-b batch, d width
+Shapes: b batch, d width.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput, unknown
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import choice, setting
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.averaging import blend, copy_buffers
 from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.backbones.base import Backbone
@@ -29,99 +31,94 @@ STATISTICS = ("copied", "averaged", "own")
 
 
 class HMA(Method):
-    """Read, step down the risk, E_m <- momentum E_m + (1 - momentum) E, write [E_m(x), y] (Qiu et al., 2023).
+    """Minimise the risk, update E_m <- momentum E_m + (1 - momentum) E, write [E_m(x), y] (Qiu et al., 2023).
 
-    A batch is read with the queue as the steps before left it, so its own labels are not in it. The momentum encoder
-    E_m is in no optimizer and in no model folder. There is none where the queue is not written, where the encoder does
-    not learn or only its tokens do, and with momentum 0: then the features of the step itself are written. Of several
-    processes each writes the rows of all, so that they hold the same queue.
+    A batch is read before it is written, so the queue does not contain its labels. The momentum encoder E_m is not
+    saved in model folders. There is none if nothing writes the queue, if at most the class token of the encoder is
+    trained, or with momentum 0; then the features of the step are written. In a distributed run every process writes
+    the rows of all processes, so that the queues stay equal.
 
-    E_m has no dropout. Its batch statistics are those of the encoder, `copied` or `averaged` as the weights are; with
-    `own`, as in the published code, it is in training mode and makes its own.
+    E_m is in evaluation mode. Its batch statistics are `copied` from the encoder or `averaged` like the weights; with
+    `own`, as in the published code, it is in training mode and has its own.
     """
 
-    follower: nn.Module | None
+    @dataclass(frozen=True)
+    class Settings:
+        momentum: float = setting(0.999, search=choice(0.9, 0.99, 0.999), help="momentum of the momentum encoder")
+        statistics: str = setting("copied", help="batch statistics of the momentum encoder: copied, averaged or own")
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        momentum: float = 0.999,
-        statistics: str = "copied",
-    ) -> None:
-        super().__init__()
-        if not 0 <= momentum < 1:
-            raise BadInput(f"momentum must be at least 0 and below 1, not {momentum}")
-        if statistics not in STATISTICS:
-            raise unknown("statistics of the momentum encoder", statistics, STATISTICS)
+        def __post_init__(self) -> None:
+            if not 0 <= self.momentum < 1:
+                raise BadInput(f"momentum must be at least 0 and below 1, got {self.momentum}")
+            if self.statistics not in STATISTICS:
+                raise unknown("statistics of the momentum encoder", self.statistics, STATISTICS)
+
+    follower: nn.Module | None  # the momentum encoder
+
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
         if not isinstance(model.neck, HeterogeneousMemory | ParameterControl):
-            raise BadInput("method hma writes a memory that this network has not: use --set neck=heterogeneous")
-        self.model, self.task = model, task
-        self.momentum, self.statistics = momentum, statistics
-        self.optimizer = optimizer(model.trainable_parameters())
+            raise BadInput("method hma needs a heterogeneous memory: use --set neck=heterogeneous")
         self.register_module("follower", None)
-        if self.queue is not None and momentum > 0 and _moves(model.backbone):
+        if self.queue is not None and self.settings.momentum > 0 and _is_trained(model.backbone):
             self.follower = copy.deepcopy(model.backbone).requires_grad_(False).eval()
 
     @property
     def memory(self) -> HeterogeneousMemory | None:
-        """The neck, unless it is the one without a memory that this one is compared with."""
+        """The neck, or None for the control without memory."""
         return self.model.neck if isinstance(self.model.neck, HeterogeneousMemory) else None
 
     @property
     def queue(self) -> Queue | None:
-        """The queue that is written, if there is one."""
-        found = None if self.memory is None else self.memory.queue
-        return None if found is None or found.noise else found
+        """The queue that is written, or None."""
+        queue = None if self.memory is None else self.memory.queue
+        return None if queue is None or queue.noise else queue
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.follower is not None:
-            self.follower.train(mode and self.statistics == "own")
+            self.follower.train(mode and self.settings.statistics == "own")
         return self
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
             z = self.model.encode(batch.x)  # (b, d)
             risk = self.task.loss(self.model.head(self.model.apply_neck(z)), batch.y)
-        extra = auxiliary(side)
-        self.optimizer.minimize(risk if extra is None else risk + extra)
-        self._follow()
+        self.optimizer.minimize(with_auxiliary(risk, side))
+        self._update_follower()
         self._write(z.detach(), batch)
-        self._stand_in(side["heterogeneous/recalled"], batch)
-        held = {} if self.queue is None else {"held": self.queue.seen.float().mean()}  # how full the queue is
-        return {"risk": risk.detach(), **held}
+        self._use_batch_as_support(side["heterogeneous/recalled"], batch)
+        filled = {} if self.queue is None else {"held": self.queue.seen.float().mean()}  # filled share of the queue
+        return {"risk": risk.detach(), **filled}
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        """The support set: rows of all classes alike, as the trained network recalls them."""
+        """Set the support set to a class-balanced sample of the training data."""
         neck = self.memory
         if neck is None or neck.support is None:
             return
         training = self.training
         self.eval()
-        offered = ((neck.read_queue(self.model.encode(batch.x)), batch.y) for batch in batches)
-        neck.set_support(balanced_sample(offered, len(neck.support)))
+        rows = ((neck.read_queue(self.model.encode(batch.x)), batch.y) for batch in batches)
+        neck.set_support(balanced_sample(rows, len(neck.support)))
         self.train(training)
 
     @torch.no_grad()
-    def _follow(self) -> None:
-        """The momentum encoder takes its share of the encoder as the step left it."""
+    def _update_follower(self) -> None:
+        """Move the momentum encoder towards the encoder."""
         if self.follower is None or self.optimizer.calls % self.optimizer.settings.accumulate:
             return
         weights = zip(self.follower.parameters(), self.model.backbone.parameters(), strict=True)
         pairs: list[tuple[Tensor, Tensor]] = [pair for pair in weights if pair[1].requires_grad]
         parallel.average_batch_statistics(self.model.backbone)
-        if self.statistics == "copied":
+        if self.settings.statistics == "copied":
             copy_buffers(self.follower, self.model.backbone)
-        elif self.statistics == "averaged":
-            for mine, theirs in zip(self.follower.buffers(), self.model.backbone.buffers(), strict=True):
-                if mine.is_floating_point():
-                    pairs.append((mine, theirs))
+        elif self.settings.statistics == "averaged":
+            for average, new in zip(self.follower.buffers(), self.model.backbone.buffers(), strict=True):
+                if average.is_floating_point():
+                    pairs.append((average, new))
                 else:
-                    mine.copy_(theirs)
-        blend([mine for mine, _ in pairs], [theirs for _, theirs in pairs], 1 - self.momentum)
+                    average.copy_(new)
+        blend([average for average, _ in pairs], [new for _, new in pairs], 1 - self.settings.momentum)
 
     @torch.no_grad()
     def _write(self, z: Tensor, batch: DomainBatch) -> None:
@@ -129,19 +126,19 @@ class HMA(Method):
             z = z if self.follower is None else self.model.encode(batch.x, backbone=self.follower)
             self.memory.write(*(parallel.gather_rows(t, batch.sizes) for t in (z, batch.y)))
 
-    def _stand_in(self, recalled: list[Tensor], batch: DomainBatch) -> None:
-        """Until the stage ends the support set is the newest batch, so that validations have a context of its kind."""
+    def _use_batch_as_support(self, recalled: list[Tensor], batch: DomainBatch) -> None:
+        """Use the newest batch as support set until the stage ends, so that validations have a context."""
         if self.memory is not None and self.memory.support is not None:
             rows = parallel.gather_rows(recalled[-1], batch.sizes)
-            every = -(-len(rows) // len(self.memory.support))  # a batch lies domain after domain
-            self.memory.set_support(rows[::every])
+            stride = -(-len(rows) // len(self.memory.support))  # rows are grouped by domain
+            self.memory.set_support(rows[::stride])
 
 
-def _moves(backbone: nn.Module) -> bool:
-    """Whether more of the encoder learns than its tokens."""
-    learning = {p for p in backbone.parameters() if p.requires_grad}
+def _is_trained(backbone: nn.Module) -> bool:
+    """Whether more of the encoder is trained than its class token."""
+    trained = {p for p in backbone.parameters() if p.requires_grad}
     try:
-        tokens = set(backbone.class_token()) if learning and isinstance(backbone, Backbone) else set()
+        tokens = set(backbone.class_token()) if trained and isinstance(backbone, Backbone) else set()
     except BadInput:  # it has none
         tokens = set()
-    return bool(learning - tokens)
+    return bool(trained - tokens)

@@ -1,11 +1,12 @@
-"""Rules that split each graph into what decides and what misleads: CIGA, and DIR.
+"""CIGA and DIR: split each graph into a causal subgraph, which decides the label, and the spurious rest.
 
-b graphs, c classes, d width
+Shapes: b graphs, c classes, d width.
 """
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import choice, log, setting
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.methods.contrastive import supervised_contrast
 from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
@@ -23,103 +25,100 @@ from holdfast.tasks.base import Task
 
 
 class CIGA(Method):
-    """risk + contrast * supervised contrast of the deciding parts (+ hinge * the rest's risk) (Chen et al., 2022).
+    """Minimise risk + contrast * supervised contrast of causal subgraphs (+ hinge * rest's risk) (Chen et al., 2022).
 
-    v1 has the first two. v2 also lets the rest say what it can of the label, where it knows less than the deciding
-    part does: its risk counts for the graphs on which it is the higher of the two.
+    Version 1 has the first two terms. In version 2 the rest also predicts the label; its risk counts for the graphs on
+    which it is higher than that of the causal subgraph.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        contrast: float = 1.0,
-        temperature: float = 1.0,
-        hinge: float = 1.0,
-    ) -> None:
-        super().__init__()
-        splitting(model, "ciga")
-        self.model, self.task = model, task
-        self.contrast, self.temperature, self.hinge = contrast, temperature, hinge
-        self.rest = rest_head(model) if hinge else None
-        learning = [*model.trainable_parameters(), *(self.rest.parameters() if self.rest else ())]
-        self.optimizer = optimizer(learning)
+    @dataclass(frozen=True)
+    class Settings:
+        contrast: float = setting(1.0, search=choice(0.5, 1.0, 2.0, 4.0, 8.0), help="weight of the contrastive loss")
+        temperature: float = setting(1.0, help="temperature of the contrastive loss")
+        hinge: float = setting(1.0, search=choice(0.5, 1.0, 2.0, 4.0), help="weight of the risk of the rest")
+
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
+        subgraph_network(model, "ciga")
+        self.rest = rest_head(model) if self.settings.hinge else None
+        if self.rest is not None:
+            self.optimizer = optimizer([*model.trainable_parameters(), *self.rest.parameters()])
 
     def step(self, batch: DomainBatch) -> Metrics:
         assert isinstance(batch.x, Graphs)
         with tape() as side:
-            network = splitting(self.model, "ciga")
-            kept, rest = network.both(batch.x) if self.rest else (network(batch.x), None)
-            z = self.model.apply_neck(kept)
+            network = subgraph_network(self.model, "ciga")
+            causal, rest = network.both(batch.x) if self.rest else (network(batch.x), None)
+            z = self.model.apply_neck(causal)
         output = self.model.head(z)
         risk = self.task.loss(output, batch.y)
-        near = F.normalize(z, dim=-1)
-        none = near[:0], batch.y[:0]
-        contrast = supervised_contrast(near, batch.y, *none, self.temperature)
-        loss, told = risk + self.contrast * contrast, {"risk": risk.detach(), "contrast": contrast.detach()}
+        unit = F.normalize(z, dim=-1)
+        contrast = supervised_contrast(unit, batch.y, unit[:0], batch.y[:0], self.settings.temperature)
+        loss, metrics = risk + self.settings.contrast * contrast, {"risk": risk.detach(), "contrast": contrast.detach()}
         if self.rest is not None and rest is not None:
-            knows_less = hinged(self.rest(rest), output, batch.y)
-            loss, told["rest"] = loss + self.hinge * knows_less, knows_less.detach()
-        extra = auxiliary(side)
-        self.optimizer.minimize(loss if extra is None else loss + extra)
-        return told
+            rest_risk = hinged(self.rest(rest), output, batch.y)
+            loss, metrics["rest"] = loss + self.settings.hinge * rest_risk, rest_risk.detach()
+        self.optimizer.minimize(with_auxiliary(loss, side))
+        return metrics
 
 
 class DIR(Method):
-    """The risk must not depend on which misleading part a graph is seen with (Wu et al., 2022).
+    """Make the risk independent of the spurious rest that a causal subgraph is combined with (Wu et al., 2022).
 
-    risk + rest's own risk + weight * (mean + variance over j of the risk with the rest of graph j), where the outputs
-    of a deciding part are scaled by the sigmoid of what that rest says. The weight grows from 0 over all steps.
+    risk + risk of the rest + weight * (mean + variance over j of the risk with the rest of graph j), where the outputs
+    of a causal subgraph are scaled by the sigmoid of the outputs of that rest. The weight grows from 0 over all steps.
     """
+
+    @dataclass(frozen=True)
+    class Settings:
+        weight: float = setting(1.0, search=log(1e-2, 10.0), help="final weight of the intervention loss")
 
     saved_attributes = ("optimizer", "steps")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, weight: float = 1.0) -> None:
-        super().__init__()
-        splitting(model, "dir")
-        self.model, self.task, self.weight, self.steps = model, task, weight, 0
-        self.rest = rest_head(model)
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
+        subgraph_network(model, "dir")
+        self.steps, self.rest = 0, rest_head(model)
         self.optimizer = optimizer([*model.trainable_parameters(), *self.rest.parameters()])
 
     def step(self, batch: DomainBatch) -> Metrics:
         assert isinstance(batch.x, Graphs)
         with tape() as side:
-            kept, rest = splitting(self.model, "dir").both(batch.x)
-            z = self.model.apply_neck(kept)
-        output, misled = self.model.head(z), self.rest(rest.detach())
-        risk, own = self.task.loss(output, batch.y), self.task.loss(misled, batch.y)
-        swapped = interventions(output, misled.detach(), batch.y)  # (b,)
-        grown = self.weight * min(1.0, self.steps / max(1, self.optimizer.settings.steps)) ** 1.6
-        loss, extra = risk + own + grown * (swapped.mean() + swapped.var(unbiased=False)), auxiliary(side)
-        self.optimizer.minimize(loss if extra is None else loss + extra)
+            causal, rest = subgraph_network(self.model, "dir").both(batch.x)
+            z = self.model.apply_neck(causal)
+        output, spurious = self.model.head(z), self.rest(rest.detach())
+        risk, rest_risk = self.task.loss(output, batch.y), self.task.loss(spurious, batch.y)
+        swapped = interventions(output, spurious.detach(), batch.y)  # (b,)
+        weight = self.settings.weight * min(1.0, self.steps / max(1, self.optimizer.settings.steps)) ** 1.6
+        loss = risk + rest_risk + weight * (swapped.mean() + swapped.var(unbiased=False))
+        self.optimizer.minimize(with_auxiliary(loss, side))
         self.steps += 1
         return {"risk": risk.detach(), "swapped": swapped.mean().detach()}
 
 
-def hinged(rest: Tensor, kept: Tensor, y: Tensor) -> Tensor:
-    """The mean risk of outputs (b, c) of the rest over the graphs on which the deciding part's is lower."""
-    high, low = F.cross_entropy(rest, y, reduction="none"), F.cross_entropy(kept, y, reduction="none")
+def hinged(rest: Tensor, causal: Tensor, y: Tensor) -> Tensor:
+    """Mean risk of the rest's outputs (b, c) over the graphs on which it exceeds that of the causal subgraph."""
+    high, low = F.cross_entropy(rest, y, reduction="none"), F.cross_entropy(causal, y, reduction="none")
     counts = (high > low).float()
     return (high * counts).sum() / counts.sum().clamp(min=1)
 
 
 def interventions(output: Tensor, rest: Tensor, y: Tensor) -> Tensor:
-    """(b,) the mean risk of all outputs (b, c) when every graph is seen with the rest of graph j."""
-    swapped = rest.sigmoid()[:, None] * output  # (b, b, c): the rest of j, the deciding part of i
+    """Return (b,) the mean risk of all outputs (b, c) when every graph is combined with the rest of graph j."""
+    swapped = rest.sigmoid()[:, None] * output  # (b, b, c): the rest of j, the causal subgraph of i
     losses = F.cross_entropy(swapped.flatten(0, 1), y.repeat(len(y)), reduction="none")
     return losses.view(len(y), len(y)).mean(dim=1)
 
 
-def splitting(model: Model, rule: str) -> SubgraphNetwork:
+def subgraph_network(model: Model, method: str) -> SubgraphNetwork:
+    """Return the backbone; raise if it does not split graphs."""
     if not isinstance(model.backbone, SubgraphNetwork):
-        raise BadInput(f"{rule} splits graphs: use it with --encoder gin-subgraph or gcn-subgraph and --tune full")
+        raise BadInput(f"{method} needs an encoder that splits graphs: use --encoder gin-subgraph and --tune full")
     return model.backbone
 
 
 def rest_head(model: Model) -> nn.Sequential:
-    """What reads the label off the misleading part; it is gone with the training."""
-    width, classes = splitting(model, "a head for the rest").width, cast(Head, model.head).outputs
-    made = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, classes))
-    return made.to(next(model.head.parameters()).device)
+    """Build the head that predicts the label from the rest; it is used in training only."""
+    width, classes = subgraph_network(model, "a head for the rest").width, cast(Head, model.head).outputs
+    head = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, classes))
+    return head.to(next(model.head.parameters()).device)

@@ -1,12 +1,13 @@
-"""MIL: a memory is learned so that what it adds hides the domain, then the task is learned with it.
+"""MIL: a memory is trained so that the features it changes hide the domain; then the network is trained with it.
 
-b batch, d width, m slots
+Shapes: b batch, d width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,8 @@ from torch.func import functional_call
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.seeds import use_shared_rng
-from holdfast.core.tape import Tape, auxiliary, tape
+from holdfast.core.settings import log, setting, whole
+from holdfast.core.tape import Tape, tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.methods.bilevel import ORDERS, look_ahead, outer_gradient, twice_differentiable
 from holdfast.methods.optim import Optimizer
@@ -29,177 +31,181 @@ LEARNS = ("all", "values")
 
 
 class MIL(Method):
-    """max over memory, min over critics of L_d(theta'), theta' = argmin L_t with the memory fixed (Jia & Zhang, 2023).
+    """max over memory, min over critics of L_d(theta'), theta' = argmin L_t with a fixed memory (Jia & Zhang, 2023).
 
-    Phase `meta`: one source domain at a time is held out; the network steps on the others' risk, then a critic learns
-    to tell the held-out domain from them while the memory learns to prevent it. Phase `final`: network and head begin
-    anew, the memory is frozen, and all source domains train them.
+    Phase `meta`: one source domain is held out at a time. The network takes a step on the risk of the others; then a
+    critic learns to tell the held-out domain from them, and the memory learns to prevent it. Phase `final`: network and
+    head are reset to their initial weights and trained on all source domains with the frozen memory.
     """
 
-    saved_attributes = ("optimizer", "critic", "ascent", "turn", "left")
+    @dataclass(frozen=True)
+    class Settings:
+        memory_lr: float = setting(1e-3, search=log(1e-5, 1e-2), help="learning rate of the memory; 0 skips phase meta")
+        memory_optimizer: str = setting("adam", help="optimizer of the memory")
+        memory_clip: float = setting(1.0, help="maximum norm of the memory's gradient")
+        learns: str = setting("all", help="what is trained of the memory: all or values")
+        iterations: int = setting(32, search=whole(1, 64), help="steps per held-out domain")
+        inner: str = setting("persistent", help="what becomes of the inner step: persistent, virtual or undone")
+        inner_steps: int = setting(1, help="inner steps per update of the memory")
+        inner_lr: float | None = setting(None, help="learning rate of the inner step; that of the run by default")
+        order: str = setting("first", help="derivative through the inner step: first, exact or finite")
+        critic_steps: int = setting(1, search=whole(1, 4), help="updates of the critic per step")
+        critic_lr: float | None = setting(None, help="learning rate of the critics; that of the run by default")
+        hidden: int | None = setting(None, help="hidden units of a critic; the feature width by default")
+        balanced: bool = setting(True, help="weigh the held-out domain as much as all others")
+        blocks: bool = setting(False, help="train on one domain at a time in phase final")
+
+        def __post_init__(self) -> None:
+            for kind, name, known in (
+                ("inner step", self.inner, INNER), ("order", self.order, ORDERS), ("part", self.learns, LEARNS),
+            ):  # fmt: skip
+                if name not in known:
+                    raise unknown(kind, name, known)
+            counts = (self.iterations, self.inner_steps, self.critic_steps, 1 if self.hidden is None else self.hidden)
+            if not all(isinstance(count, int) and count >= 1 for count in counts):
+                raise BadInput(
+                    f"iterations, inner_steps, critic_steps and hidden must be integers of at least 1, got {counts}"
+                )
+            if self.memory_lr < 0 or not all(rate is None or rate > 0 for rate in (self.inner_lr, self.critic_lr)):
+                rates = f"{self.memory_lr}, {self.inner_lr} and {self.critic_lr}"
+                raise BadInput(f"memory_lr must be at least 0, inner_lr and critic_lr above 0; got {rates}")
+            if self.order == "finite" and self.inner_steps > 1:
+                raise BadInput("order=finite supports one inner step: use inner_steps=1 or order=exact")
+
+    saved_attributes = ("optimizer", "critic_optimizer", "memory_optimizer", "held_out", "remaining")
     min_domains = 2
     phases = ("meta", "final")
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        memory_lr: float = 1e-3,
-        memory_optimizer: str = "adam",
-        memory_clip: float = 1.0,
-        learns: str = "all",
-        iterations: int = 32,
-        inner: str = "persistent",
-        inner_steps: int = 1,
-        inner_lr: float | None = None,
-        order: str = "first",
-        critic_steps: int = 1,
-        critic_lr: float | None = None,
-        hidden: int | None = None,
-        balanced: bool = True,
-        blocks: bool = False,
-    ) -> None:
-        super().__init__()
-        for what, name, known in (("inner step", inner, INNER), ("order", order, ORDERS), ("part", learns, LEARNS)):
-            if name not in known:
-                raise unknown(what, name, known)
-        counts = (iterations, inner_steps, critic_steps, 1 if hidden is None else hidden)
-        if not all(isinstance(count, int) and count >= 1 for count in counts):
-            raise BadInput("iterations, inner_steps, critic_steps and hidden must be whole numbers of at least 1")
-        if memory_lr < 0 or not all(rate is None or rate > 0 for rate in (inner_lr, critic_lr)):
-            raise BadInput("memory_lr must not be negative, inner_lr and critic_lr must be above 0")
-        if order == "finite" and inner_steps > 1:
-            raise BadInput("finite differences go through one inner step: use inner_steps=1 or order=exact")
-        self.model, self.task, self.make_optimizer = model, task, optimizer
-        self.iterations, self.inner, self.inner_steps, self.order = iterations, inner, inner_steps, order
-        self.critic_steps, self.critic_lr, self.hidden = critic_steps, critic_lr, hidden
-        self.balanced, self.blocks = balanced, blocks
-        fused = [part for part in model.modules() if isinstance(part, MemoryBlend)]
-        if not fused:
-            raise BadInput("method mil learns a memory, and this network has none: use --set neck=memory")
-        self.above = not any(isinstance(part, MemoryBlend) for part in model.backbone.modules())
-        self.remembered = [p for part in fused for p in part.parameters()]
-        if memory_lr > 0 and not any(p.requires_grad for p in self.remembered):
-            raise BadInput("method mil learns the memory, which neck.frozen holds: leave that out, or set memory_lr=0")
-        inside = {id(t) for part in fused for t in (*part.parameters(), *part.buffers())}
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
+        options, self.make_optimizer = self.settings, optimizer
+        memories = [module for module in model.modules() if isinstance(module, MemoryBlend)]
+        if not memories:
+            raise BadInput("method mil trains a memory, and this network has none: use --set neck=memory")
+        self.above_backbone = not any(isinstance(module, MemoryBlend) for module in model.backbone.modules())
+        self.memory_parameters = [p for memory in memories for p in memory.parameters()]
+        if options.memory_lr > 0 and not any(p.requires_grad for p in self.memory_parameters):
+            raise BadInput("method mil trains the memory, which neck.frozen prevents: leave it out, or set memory_lr=0")
+        inside = {id(t) for memory in memories for t in (*memory.parameters(), *memory.buffers())}
         tensors = (*model.named_parameters(), *model.named_buffers())
         self.memory_names = {name for name, t in tensors if id(t) in inside}
-        own = {name: p for name, p in model.named_parameters() if p.requires_grad and name not in self.memory_names}
-        self.names, self.own = list(own), list(own.values())
-        self.fresh = {name: t.clone() for name, t in model.state_dict().items()}
-        self.optimizer = optimizer(self.own)
-        recipe = replace(self.optimizer.settings, weight_decay=0.0, schedule="constant", warmup=0, clip=memory_clip)
-        recipe = replace(recipe, optimizer=memory_optimizer, lr=memory_lr or 1.0)
-        moved = [p for part in fused for p in _learning(part, learns)]
-        self.ascent = Optimizer(recipe, moved)
-        self.inner_lr = inner_lr or self.optimizer.settings.lr
-        self.turn, self.left = 0, 0
-        if memory_lr == 0:
-            self.phases = ("final",)  # of the first phase nothing would be left
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in self.memory_names}
+        self.names, self.trained = list(trained), list(trained.values())  # of the network without the memory
+        self.initial_state = {name: t.clone() for name, t in model.state_dict().items()}
+        self.optimizer = optimizer(self.trained)
+        memory_settings = replace(
+            self.optimizer.settings, weight_decay=0.0, schedule="constant", warmup=0, clip=options.memory_clip,
+            optimizer=options.memory_optimizer, lr=options.memory_lr or 1.0,
+        )  # fmt: skip
+        updated = [p for memory in memories for p in _updated(memory, options.learns)]
+        self.memory_optimizer = Optimizer(memory_settings, updated)
+        self.inner_lr = options.inner_lr or self.optimizer.settings.lr
+        self.held_out, self.remaining = 0, 0
+        if options.memory_lr == 0:
+            self.phases = ("final",)  # phase meta would have no effect
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
-        self.judges = nn.ModuleList(judge(width, self.hidden or width) for _ in info.train_domains).to(device)
-        recipe = replace(self.optimizer.settings, lr=self.critic_lr or self.optimizer.settings.lr)
-        self.critic = Optimizer(recipe, list(self.judges.parameters()))
+        hidden = self.settings.hidden or width
+        self.critics = nn.ModuleList(domain_critic(width, hidden) for _ in info.train_domains).to(device)
+        lr = self.settings.critic_lr or self.optimizer.settings.lr
+        self.critic_optimizer = Optimizer(replace(self.optimizer.settings, lr=lr), list(self.critics.parameters()))
 
     def begin_phase(self, name: str) -> None:
-        self.turn, self.left = 0, 0
-        self.learning_memory = name == "meta"
-        for parameter in self.remembered:
-            parameter.requires_grad_(self.learning_memory)
+        self.held_out, self.remaining = 0, 0
+        self.trains_memory = name == "meta"
+        for parameter in self.memory_parameters:
+            parameter.requires_grad_(self.trains_memory)
         if name == "final":
             now = self.model.state_dict()
-            begin = {k: now[k] if k in self.memory_names else t.to(now[k].device) for k, t in self.fresh.items()}
-            self.model.load_state_dict(begin)
-            self.optimizer = self.make_optimizer(self.own)
+            initial = self.initial_state.items()
+            reset = {k: now[k] if k in self.memory_names else t.to(now[k].device) for k, t in initial}
+            self.model.load_state_dict(reset)
+            self.optimizer = self.make_optimizer(self.trained)
 
     def step(self, batch: DomainBatch) -> Metrics:
-        if self.learning_memory:
-            return self._meta(batch, self._next_domain(batch))
-        if self.blocks:
+        if self.trains_memory:
+            return self._meta_step(batch, self._next_domain(batch))
+        if self.settings.blocks:
             batch = batch.by_domain()[self._next_domain(batch)]
-        risk = self._risk(self.own, batch)
+        risk = self._risk(self.trained, batch)
         self.optimizer.minimize(risk)
         return {"risk": risk.detach()}
 
     def _next_domain(self, batch: DomainBatch) -> int:
-        """One domain for `iterations` steps, then another drawn."""
-        if self.left == 0:
+        """Return a random domain that stays the same for `iterations` steps."""
+        if self.remaining == 0:
             with use_shared_rng():
-                self.turn, self.left = int(torch.randint(len(batch.sizes), ())), self.iterations
-        self.left -= 1
-        return self.turn
+                self.held_out, self.remaining = int(torch.randint(len(batch.sizes), ())), self.settings.iterations
+        self.remaining -= 1
+        return self.held_out
 
-    def _meta(self, batch: DomainBatch, held: int) -> Metrics:
-        seen, _ = batch.hold_out(held)
-        at, ahead, lr = self.own, self.own, self.inner_lr
-        aside = self.inner != "persistent" or self.order != "first"
+    def _meta_step(self, batch: DomainBatch, held_out: int) -> Metrics:
+        others, _ = batch.hold_out(held_out)
+        now, ahead, lr, order = self.trained, self.trained, self.inner_lr, self.settings.order
+        is_virtual = self.settings.inner != "persistent" or order != "first"
 
         def inner(parameters: Sequence[Tensor]) -> Tensor:
-            return self._risk(parameters, seen)
+            return self._risk(parameters, others)
 
-        with twice_differentiable(self.order):
-            if aside:
-                risk, first, ahead = look_ahead(inner, at, lr=lr, steps=self.inner_steps, order=self.order)
+        with twice_differentiable(order):
+            if is_virtual:
+                risk, first, ahead = look_ahead(inner, now, lr=lr, steps=self.settings.inner_steps, order=order)
             else:
-                risk, first = self._inner_steps(seen), []
+                risk, first = self._inner_steps(others), []
             with tape() as side:
                 fused = self._features(ahead, batch)
-            for _ in range(self.critic_steps - 1):
-                self.critic.minimize(self.domain_loss(fused.detach(), batch, held)[0])
-            loss, accuracy = self.domain_loss(fused, batch, held)
-            memory, order = self.ascent.parameters, self.order
-            wanted = [*memory, *self.critic.parameters]
-            found = outer_gradient(loss, wanted, inner=inner, now=at, ahead=ahead, lr=lr, order=order)
-        self.ascent.apply_gradients([None if g is None else -g for g in found[: len(memory)]])
-        self.critic.apply_gradients(found[len(memory) :])
-        if aside and self.inner != "undone":
+            for _ in range(self.settings.critic_steps - 1):
+                self.critic_optimizer.minimize(self.domain_loss(fused.detach(), batch, held_out)[0])
+            loss, accuracy = self.domain_loss(fused, batch, held_out)
+            memory = self.memory_optimizer.parameters
+            wanted = [*memory, *self.critic_optimizer.parameters]
+            grads = outer_gradient(loss, wanted, inner=inner, now=now, ahead=ahead, lr=lr, order=order)
+        self.memory_optimizer.apply_gradients([None if g is None else -g for g in grads[: len(memory)]])
+        self.critic_optimizer.apply_gradients(grads[len(memory) :])
+        if is_virtual and self.settings.inner != "undone":
             self.optimizer.apply_gradients(first)
-        seen_loss = {"risk": risk.detach(), "domain": loss.detach(), "critic": accuracy}
-        return {**seen_loss, **_usage(side)}
+        return {"risk": risk.detach(), "domain": loss.detach(), "critic": accuracy, **_usage(side)}
 
-    def _inner_steps(self, seen: DomainBatch) -> Tensor:
+    def _inner_steps(self, others: DomainBatch) -> Tensor:
         losses = []
-        for _ in range(self.inner_steps):
-            losses.append(self._risk(self.own, seen))
+        for _ in range(self.settings.inner_steps):
+            losses.append(self._risk(self.trained, others))
             self.optimizer.minimize(losses[-1])
         return losses[0]
 
     def _features(self, parameters: Sequence[Tensor], batch: DomainBatch) -> Tensor:
-        """Fused features of the network with these parameters; where they are its own, only the memory learns."""
-        if parameters is not self.own:
+        """Return (b, d) features with the given parameters; with the current ones only the memory gets a gradient."""
+        if parameters is not self.trained:
             named = {f"model.{name}": p for name, p in zip(self.names, parameters, strict=True)}
             return functional_call(_Features(self.model), named, (batch.x,))
-        if not self.above:
+        if not self.above_backbone:
             return self.model.features(batch.x)
         with torch.no_grad():
             z = self.model.encode(batch.x)
         return self.model.apply_neck(z)
 
-    def domain_loss(self, fused: Tensor, batch: DomainBatch, held: int) -> tuple[Tensor, Tensor]:
-        """The critic's cross-entropy for held-out against seen domains, and its accuracy; both sides count alike."""
-        logits = self.judges[held](fused)[:, 0]  # (b,)
-        sides = [batch.split(logits)[held], torch.cat([t for i, t in enumerate(batch.split(logits)) if i != held])]
-        each = [F.softplus(-sides[0]), F.softplus(sides[1])]
-        right = ((sides[0] > 0).float().mean() + (sides[1] <= 0).float().mean()) / 2
-        return (each[0].mean() + each[1].mean()) / 2 if self.balanced else torch.cat(each).mean(), right.detach()
+    def domain_loss(self, fused: Tensor, batch: DomainBatch, held_out: int) -> tuple[Tensor, Tensor]:
+        """Return the critic's cross-entropy for the held-out domain against the others, and its balanced accuracy."""
+        logits = batch.split(self.critics[held_out](fused)[:, 0])
+        sides = [logits[held_out], torch.cat([t for i, t in enumerate(logits) if i != held_out])]
+        losses = [F.softplus(-sides[0]), F.softplus(sides[1])]
+        accuracy = ((sides[0] > 0).float().mean() + (sides[1] <= 0).float().mean()) / 2
+        loss = (losses[0].mean() + losses[1].mean()) / 2 if self.settings.balanced else torch.cat(losses).mean()
+        return loss, accuracy.detach()
 
     def _risk(self, parameters: Sequence[Tensor], batch: DomainBatch) -> Tensor:
         with tape() as side:
-            if parameters is self.own:
+            if parameters is self.trained:
                 output = self.model(batch.x)
             else:
                 output = functional_call(self.model, dict(zip(self.names, parameters, strict=True)), (batch.x,))
             risk = self.task.loss(output, batch.y)
-        extra = auxiliary(side)
-        return risk if extra is None else risk + extra
+        return with_auxiliary(risk, side)
 
 
 class _Features(nn.Module):
-    """The features of a model as its forward pass, for calls with other parameters than its own."""
+    """Model whose forward pass returns features, for `functional_call`."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -209,13 +215,13 @@ class _Features(nn.Module):
         return self.model.features(x)
 
 
-def judge(width: int, hidden: int) -> nn.Sequential:
-    """One domain against the rest, from features."""
+def domain_critic(width: int, hidden: int) -> nn.Sequential:
+    """Build a critic that maps features (b, width) to logits (b, 1): the held-out domain against the others."""
     return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
 
-def _learning(part: MemoryBlend, learns: str) -> list[nn.Parameter]:
-    return [p for name, p in part.memory.named_parameters() if learns == "all" or name.startswith("values")]
+def _updated(memory: MemoryBlend, learns: str) -> list[nn.Parameter]:
+    return [p for name, p in memory.memory.named_parameters() if learns == "all" or name.startswith("values")]
 
 
 def _usage(side: Tape) -> Metrics:

@@ -1,49 +1,48 @@
-"""MIRO: stay informative about the features of the pretrained network.
+"""MIRO: features that stay informative about those of the pretrained network.
 
-b batch, d width
+Shapes: b batch, d width.
 """
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import choice, setting
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
 
 class MIRO(Method):
-    """risk + weight * mean[log s + (z - z0)^2 / s], z0 the features before training, s a learned variance
+    """Minimise risk + weight * mean[log s + (z - z0)^2 / s] (Cha et al., 2022).
 
-    of each feature: a bound on the mutual information with the pretrained network (Cha et al., 2022).
-    The published form sums this over intermediate layers too; here it is at the backbone's features.
+    z0 are the features before training and s is a learned variance per feature: a bound on the mutual information with
+    the pretrained network. The published form adds intermediate layers; this one uses the backbone's output.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        weight: float = 0.1,
-        start: float = 0.1,
-    ) -> None:
-        super().__init__()
-        self.model, self.task, self.weight = model, task, weight
+    @dataclass(frozen=True)
+    class Settings:
+        weight: float = setting(0.1, search=choice(0.001, 0.01, 0.1, 1.0), help="weight of the penalty")
+        start: float = setting(0.1, help="initial variance")
+
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
         self.oracle = copy.deepcopy(model.backbone).requires_grad_(False).eval()
         width = int(self.model.backbone.width)  # pyright: ignore[reportArgumentType]
         device = next(model.head.parameters()).device
-        inverse = torch.tensor(start).expm1().log().item()  # softplus(inverse) = start
+        inverse = torch.tensor(self.settings.start).expm1().log().item()  # softplus(inverse) = start
         self.spread = nn.Parameter(torch.full((width,), inverse, device=device))  # (d,)
         self.optimizer = optimizer([*model.trainable_parameters(), self.spread])
 
-    def train(self, mode: bool = True) -> MIRO:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         self.oracle.eval()
         return self
@@ -57,6 +56,5 @@ class MIRO(Method):
         risk = self.task.loss(output, batch.y)
         variance = F.softplus(self.spread) + 1e-5
         penalty = (variance.log() + (z - anchor).pow(2) / variance).mean()
-        loss, extra = risk + self.weight * penalty, auxiliary(side)
-        self.optimizer.minimize(loss if extra is None else loss + extra)
+        self.optimizer.minimize(with_auxiliary(risk + self.settings.weight * penalty, side))
         return {"risk": risk.detach(), "penalty": penalty.detach()}

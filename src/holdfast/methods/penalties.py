@@ -1,6 +1,6 @@
-"""Penalties on a batch of several domains: pure functions, each the equation of its paper.
+"""Penalties across the domains of a batch: pure functions, each the equation of its paper.
 
-b batch, n domains, d width, c classes
+Shapes: b batch, n domains, d width, c classes.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean risk
-Penalty = Callable[[Tensor, Tensor, DomainBatch, Loss], Tensor]  # (features, outputs, batch, loss)
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss
+Penalty = Callable[[Tensor, Tensor, DomainBatch, Loss], Tensor]  # (features (b, d), outputs (b, c), batch, loss)
 
 GAMMAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
 def coral(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
     """Distance of means and covariances, averaged over pairs of domains (Sun & Saenko, 2016)."""
-    parts, d = batch.split(z), z.shape[1]
-    means = torch.stack([part.mean(dim=0) for part in parts])  # (n, d)
-    scaled = [(part - mean) / (len(part) - 1) ** 0.5 for part, mean in zip(parts, means, strict=True)]
-    inner, n = _covariance_products(scaled), len(parts)
+    groups, d = batch.split(z), z.shape[1]
+    means = torch.stack([rows.mean(dim=0) for rows in groups])  # (n, d)
+    scaled = [(rows - mean) / (len(rows) - 1) ** 0.5 for rows, mean in zip(groups, means, strict=True)]
+    inner, n = _covariance_products(scaled), len(groups)
     # the mean squared difference over pairs is twice the variance
     spread = (n * inner.diagonal().sum() - inner.sum()) / (n * (n - 1))
     return 2 * (means.var(dim=0).mean() + spread / d**2)
 
 
 def _covariance_products(scaled: Sequence[Tensor]) -> Tensor:
-    """(n, n) the inner products of the covariances s's of each domain, without a matrix (d, d) where d is above b."""
+    """Return (n, n) the inner products of the covariances s's of the domains, without a (d, d) matrix if d > b."""
     joint = torch.cat(list(scaled))  # (b, d)
     if len(joint) > joint.shape[1]:
         covariances = torch.stack([(s.T @ s).flatten() for s in scaled])  # (n, d * d)
@@ -54,7 +54,7 @@ def mmd(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
 
 
 def irm(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
-    """Squared gradient of each domain's risk in a dummy scale, unbiased by two halves (Arjovsky et al., 2019)."""
+    """Squared gradient of the risk per domain in a dummy scale, unbiased by two halves (Arjovsky et al., 2019)."""
     scale = output.new_ones((), requires_grad=True)
 
     def slope(output: Tensor, y: Tensor) -> Tensor:
@@ -71,14 +71,8 @@ def vrex(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
 
 
 def bottleneck(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Tensor:
-    """Variance of the features within each domain: a small information bottleneck (Ahuja et al., 2021)."""
-    return torch.stack([part.var(dim=0).mean() for part in batch.split(z)]).mean()
+    """Variance of the features within each domain: an information bottleneck (Ahuja et al., 2021)."""
+    return torch.stack([rows.var(dim=0).mean() for rows in batch.split(z)]).mean()
 
 
-PENALTIES: dict[str, Penalty] = {
-    "coral": coral,
-    "mmd": mmd,
-    "irm": irm,
-    "vrex": vrex,
-    "bottleneck": bottleneck,
-}
+PENALTIES: dict[str, Penalty] = {"coral": coral, "mmd": mmd, "irm": irm, "vrex": vrex, "bottleneck": bottleneck}

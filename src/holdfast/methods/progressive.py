@@ -1,68 +1,76 @@
-"""Progressive growth: for every new domain the network gets slots, words, hidden units or a column, then trains on.
+"""Progressive memory banks: the network grows for every new domain of a stream.
 
-F fine-tuning alone; M slots, V words, H hidden units, C a column (Asghar et al., 2020, Table 2)
+F fine-tuning only; M memory slots, V words, H hidden units, C a column (Asghar et al., 2020, Table 2)
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from holdfast.core.errors import BadInput
+from holdfast.core.settings import choice, setting
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
 from holdfast.nn.model import Model
 
-LETTERS = "HCMV"  # in the order in which they grow
+LETTERS = "HCMV"  # in the order of growth
 FREEZE = ("none", "old", "new")
 
 
 class Progressive(Wrapper):
-    """Grow at the beginning of every stage but the first, then train by another rule on that stage's data alone.
+    """Grow the network at the start of every stage except the first, then train it on that stage's data.
 
-    `expand` names what grows by its letters; "" or F nothing. H and C without `units` add as many hidden units as
-    `slots` slots have parameters. With `freeze=old` only what was just added learns, with `new` all but that. The
-    optimizer begins every stage without a past, or with `carry` keeps what it knows of the parameters of before.
+    The optimizer starts every stage without state; with `carry` it keeps the state of earlier parameters.
     """
+
+    @dataclass(frozen=True)
+    class Settings:
+        expand: str = setting("MV", help="letters of what grows: M slots, V words, H hidden units, C column, F nothing")
+        slots: int = setting(500, search=choice(50, 100, 200, 500, 1000), help="memory slots per domain")
+        units: int = setting(0, help="hidden units per domain; 0 for the number of parameters of the slots")
+        freeze: str = setting("none", help="parameters that are frozen in later stages: none, old or new")
+        vectors: str | None = setting(None, help="file of word vectors for new words; random without")
+        carry: bool = setting(False, help="keep the optimizer state of earlier parameters")
+
+        def __post_init__(self) -> None:
+            if not set(self.letters) <= set(LETTERS):
+                raise BadInput(f"expand must consist of the letters F, M, V, H and C, such as MV; got '{self.expand}'")
+            if self.freeze not in FREEZE:
+                raise BadInput(f"freeze must be one of {', '.join(FREEZE)}; got '{self.freeze}'")
+            if self.slots < 1 or self.units < 0:
+                raise BadInput(f"slots must be at least 1 and units at least 0, got {self.slots} and {self.units}")
+            if self.replaces and (self.freeze != "none" or self.carry):
+                raise BadInput("expand=H and expand=C replace parameters: do not use them with freeze or carry")
+
+        @property
+        def letters(self) -> str:
+            return self.expand.upper().replace("F", "").replace("+", "")
+
+        @property
+        def replaces(self) -> bool:
+            """Whether growth replaces parameters, not only adds some."""
+            return bool(set("HC") & set(self.letters))
 
     saved_attributes = ()
 
-    def __init__(
-        self,
-        method: Method,
-        *,
-        expand: str = "MV",
-        slots: int = 500,
-        units: int = 0,
-        freeze: str = "none",
-        vectors: str | None = None,  # a file of word vectors for new words; at random without
-        carry: bool = False,
-    ) -> None:
-        super().__init__(method)
-        self.expand = expand.upper().replace("F", "").replace("+", "")
-        if not set(self.expand) <= set(LETTERS):
-            raise BadInput(f"expand takes the letters F, M, V, H and C, such as MV, not '{expand}'")
-        if freeze not in FREEZE:
-            raise BadInput(f"freeze is one of {', '.join(FREEZE)}, not '{freeze}'")
-        if slots < 1 or units < 0:
-            raise BadInput(f"slots must be at least 1 and units not negative, not {slots} and {units}")
-        if self.expand and not method.supports_growth:
+    def __init__(self, method: Method, **settings: Any) -> None:
+        super().__init__(method, **settings)
+        name, options = type(method).__name__, self.settings
+        if options.letters and not method.supports_growth:
             raise BadInput(
-                f"progressive(...) cannot grow a network under {type(method).__name__}, whose state does not follow: "
+                f"progressive(...) cannot grow a network that {name} trains, because its state does not grow with it: "
                 "use erm, ewc, replay or agem inside"
             )
-        replacing = set("HC") & set(self.expand)
-        if replacing and (freeze != "none" or carry):
-            raise BadInput("hidden units and columns (H, C) replace parameters: they go without freeze and carry")
-        if (replacing or freeze == "old") and method.supports_growth != "any":
+        if (options.replaces or options.freeze == "old") and method.supports_growth != "any":
             raise BadInput(
-                f"{type(method).__name__} follows parameters that are added, not those that are replaced or frozen: "
-                "leave out H, C and freeze=old, or use erm inside"
+                f"{name} supports added parameters, but not replaced or frozen ones: leave out H, C and freeze=old, or "
+                "use erm inside"
             )
-        self.slots, self.units, self.freeze, self.vectors, self.carry = slots, units, freeze, vectors, carry
 
     @property
     def deployed(self) -> Model:
@@ -70,52 +78,45 @@ class Progressive(Wrapper):
 
     def begin_stage(self, info: StageInfo) -> None:
         if info.index:
-            self._train(self._grow(info))
+            self._update_optimizer(self._grow(info))
         super().begin_stage(info)
 
     def _grow(self, info: StageInfo) -> list[nn.Parameter]:
+        """Grow the network and return the new parameters."""
         new: list[nn.Parameter] = []
-        worth = self._worth()
-        for letter in (each for each in LETTERS if each in self.expand):
+        options, budget = self.settings, self._slot_parameters()
+        for letter in (letter for letter in LETTERS if letter in options.letters):
             match letter:
                 case "H" | "C":
-                    new += add_units(self.model, self.units, worth=worth, column=letter == "C")
+                    new += add_units(self.model, options.units, worth=budget, column=letter == "C")
                 case "M":
-                    new += add_slots(self.model, self.slots, domain=info.index)
+                    new += add_slots(self.model, options.slots, domain=info.index)
                 case "V":
-                    new += add_words(self.model, info.words(), vectors=self.vectors)
+                    new += add_words(self.model, info.words(), vectors=options.vectors)
         return new
 
-    def _worth(self) -> int:
-        """The parameters of `slots` slots in all memories of the network."""
-        found = 0
-        for each in growable_memories(self.model):
-            assert isinstance(each, nn.Module)
-            own = [p for name, p in each.named_parameters() if {"keys", "values"} & set(name.split("."))]
-            held = sum(parameter.numel() for parameter in own)
-            found += round(held / each.slots * self.slots)
-        return found
+    def _slot_parameters(self) -> int:
+        """Return the number of parameters of `slots` slots in all memories of the network."""
+        total = 0
+        for memory in growable_memories(self.model):
+            assert isinstance(memory, nn.Module)
+            named = memory.named_parameters()
+            count = sum(p.numel() for name, p in named if {"keys", "values"} & set(name.split(".")))
+            total += round(count / memory.slots * self.settings.slots)
+        return total
 
-    @property
-    def _optimizer(self) -> Optimizer:
-        found: Any = self.method.optimizer
-        assert isinstance(found, Optimizer)
-        return found
-
-    def _train(self, new: list[nn.Parameter]) -> None:
-        """Give the rule an optimizer for what learns from now on, the parameters of before first."""
-        if self.freeze == "old":
+    def _update_optimizer(self, new: list[nn.Parameter]) -> None:
+        """Let the wrapped method train the parameters of this stage, earlier ones first."""
+        freeze = self.settings.freeze
+        if freeze == "old":
             self.model.requires_grad_(False)
         for parameter in new:
-            parameter.requires_grad_(self.freeze != "new")
-        optimizer = self._optimizer
-        there = {id(p) for p in self.model.trainable_parameters()}
-        added = {id(p) for p in new}
-        old = [p for p in optimizer.parameters if id(p) in there and id(p) not in added]
+            parameter.requires_grad_(freeze != "new")
+        optimizer = self.method.optimizer
+        trainable, added = {id(p) for p in self.model.trainable_parameters()}, {id(p) for p in new}
+        old = [p for p in optimizer.parameters if id(p) in trainable and id(p) not in added]
         fresh = [p for p in new if p.requires_grad]
-        if self.carry and self.freeze != "old":
-            if fresh:
-                optimizer.add_parameters(fresh)
-        else:
-            made: Any = Optimizer(optimizer.settings, [*old, *fresh])
-            self.method.optimizer = made
+        if not self.settings.carry or freeze == "old":
+            self.method.optimizer = Optimizer(optimizer.settings, [*old, *fresh])
+        elif fresh:
+            optimizer.add_parameters(fresh)

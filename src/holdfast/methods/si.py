@@ -1,11 +1,13 @@
-"""Synaptic intelligence: parameters that brought the earlier risks down are held near where they were.
+"""Synaptic intelligence: a penalty on changes of parameters that lowered the risk of earlier domains.
 
-p parameters, all together
+Shapes: p parameters, concatenated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,42 +16,39 @@ from torch.nn.functional import pad
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.tape import auxiliary, tape
+from holdfast.core.settings import log, setting
+from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
 from holdfast.nn.model import Model
 from holdfast.tasks.base import Task
 
 
 class SynapticIntelligence(Method):
-    """risk + strength * sum_i omega_i (theta_i - start_i)^2 (Zenke et al., 2017).
+    """Minimise risk + strength * sum_i omega_i (theta_i - start_i)^2 (Zenke et al., 2017).
 
-    omega_i grows at the end of each stage by path_i / ((theta_i - start_i)^2 + xi), where path_i sums
-    -gradient_i * change_i over the stage's steps; as in the authors' code it never falls below 0.  Strength and
-    xi are theirs for permuted MNIST, which is a stream of domains too.
+    At the end of a stage omega_i grows by path_i / ((theta_i - start_i)^2 + xi), where path_i is the sum of
+    -gradient_i * change_i over the steps of the stage; as in the authors' code it never falls below 0. The defaults are
+    theirs for permuted MNIST.
     """
+
+    @dataclass(frozen=True)
+    class Settings:
+        strength: float = setting(0.1, search=log(0.01, 100.0), help="weight of the penalty")
+        xi: float = setting(0.1, search=log(1e-3, 1.0), help="damping of the importance")
+
+        def __post_init__(self) -> None:
+            if self.strength < 0 or not self.xi > 0:
+                raise BadInput(f"strength must be at least 0 and xi above 0, got {self.strength} and {self.xi}")
 
     needs_past = "path"
 
-    omega: Tensor  # (p,) importance for the stages before
-    start: Tensor  # (p,) the parameters when the stage began
-    path: Tensor  # (p,) what each parameter has taken off the risk in this stage
-    pending: Tensor  # (p,) gradient of the risk that has not moved anything yet
+    omega: Tensor  # (p,) importance for earlier stages
+    start: Tensor  # (p,) parameters at the start of the stage
+    path: Tensor  # (p,) decrease of the risk in this stage, per parameter
+    pending: Tensor  # (p,) gradient of the risk since the last update
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        task: Task,
-        optimizer: OptimizerFactory,
-        strength: float = 0.1,
-        xi: float = 0.1,
-    ) -> None:
-        super().__init__()
-        if strength < 0 or not xi > 0:
-            raise BadInput(f"strength must not be negative and xi above 0, not {strength} and {xi}")
-        self.model, self.task = model, task
-        self.strength, self.xi = strength, xi
-        self.optimizer = optimizer(model.trainable_parameters())
+    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
+        super().__init__(model, task=task, optimizer=optimizer, **settings)
         theta = self._theta()
         self.register_buffer("start", theta)
         for name in ("omega", "path", "pending"):
@@ -58,30 +57,29 @@ class SynapticIntelligence(Method):
     def begin_stage(self, info: StageInfo) -> None:
         self.start = self._theta()
         self.path, self.pending = torch.zeros_like(self.start), torch.zeros_like(self.start)
-        self.omega = pad(self.omega, (0, len(self.start) - len(self.omega)))  # grown parameters have none yet
+        self.omega = pad(self.omega, (0, len(self.start) - len(self.omega)))  # none for new parameters
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
             risk = self.task.loss(self.model(batch.x), batch.y)
-        extra = auxiliary(side)
         parameters, before = self.optimizer.parameters, self._theta()
-        grads = torch.autograd.grad(risk if extra is None else risk + extra, parameters, allow_unused=True)
+        grads = torch.autograd.grad(with_auxiliary(risk, side), parameters, allow_unused=True)
         grads = parallel.mean_gradients(grads, parameters)
-        away = before - self.start
-        pull = 2 * self.strength * self.omega * away  # the penalty's gradient
+        change = before - self.start
+        pull = 2 * self.settings.strength * self.omega * change  # gradient of the penalty
         pieces = pull.split([p.numel() for p in parameters])
         self.optimizer.apply_gradients(
             [None if g is None else g + d.view_as(g) for g, d in zip(grads, pieces, strict=True)]
         )
-        self._follow(grads, before)
-        return {"risk": risk.detach(), "penalty": 0.5 * pull @ away}
+        self._add_to_path(grads, before)
+        return {"risk": risk.detach(), "penalty": 0.5 * pull @ change}
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        gained = self.path / ((self._theta() - self.start) ** 2 + self.xi)
-        self.omega = (self.omega + gained).clamp(min=0.0)
+        gain = self.path / ((self._theta() - self.start) ** 2 + self.settings.xi)
+        self.omega = (self.omega + gain).clamp(min=0.0)
 
-    def _follow(self, grads: Sequence[Tensor | None], before: Tensor) -> None:
-        """Add this step to the path; gradients that wait for an update are counted with the update they make."""
+    def _add_to_path(self, grads: Sequence[Tensor | None], before: Tensor) -> None:
+        """Add this step to the path; accumulated gradients count with the update they lead to."""
         pairs = zip(grads, self.optimizer.parameters, strict=True)
         flat = torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in pairs])
         self.pending += flat / self.optimizer.settings.accumulate

@@ -186,5 +186,5 @@ def test_it_forgets_less_than_fine_tuning():
 
 @pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"samples": 0}, {"decay": 1.5}])
 def test_bad_settings_are_refused(wrong):
-    with pytest.raises(BadInput, match="must not be negative, samples at least 1"):
+    with pytest.raises(BadInput, match=r"weight .*, samples .* and decay "):
         build(EWC, **wrong)

@@ -58,20 +58,20 @@ def mil(model: Model | None = None, recipe: dict | None = None, task: Classify |
 
 def step(method: MIL, held: int = 1, data: DomainBatch | None = None):
     """A meta step with this domain held out."""
-    method.turn, method.left = held, 1
+    method.held_out, method.remaining = held, 1
     return method.step(data or batch())
 
 
 def own(method: MIL) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in method.own]
+    return [p.detach().clone() for p in method.trained]
 
 
 def remembered(method: MIL) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in method.remembered]
+    return [p.detach().clone() for p in method.memory_parameters]
 
 
 def judged(method: MIL) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in method.judges.parameters()]
+    return [p.detach().clone() for p in method.critics.parameters()]
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
@@ -142,7 +142,7 @@ def test_the_network_steps_as_erm_does_on_the_seen_domains_with_a_fixed_memory(r
 @pytest.mark.parametrize("held", [0, 1, 2])
 def test_the_memory_climbs_and_one_critic_descends_the_domain_loss_after_the_inner_step(held):
     method = mil(critic_lr=0.3)
-    model, judges = copy.deepcopy(method.model), copy.deepcopy(method.judges)
+    model, judges = copy.deepcopy(method.model), copy.deepcopy(method.critics)
     model.neck.requires_grad_(False)
     ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**PLAIN))).step(
         batch().hold_out(held)[0]
@@ -153,18 +153,18 @@ def test_the_memory_climbs_and_one_critic_descends_the_domain_loss_after_the_inn
     grads = torch.autograd.grad(loss, [*memory, *critic])
     metrics = step(method, held)
     assert_close(metrics["domain"], loss.detach())
-    for now, then, grad in zip(method.remembered, memory, grads, strict=False):
+    for now, then, grad in zip(method.memory_parameters, memory, grads, strict=False):
         assert_close(now.detach(), then.detach() + 0.1 * grad)
-    for now, then, grad in zip(method.judges[held].parameters(), critic, grads[len(memory) :], strict=True):
+    for now, then, grad in zip(method.critics[held].parameters(), critic, grads[len(memory) :], strict=True):
         assert_close(now.detach(), then.detach() - 0.3 * grad)
     for other in {0, 1, 2} - {held}:
-        assert same(list(method.judges[other].parameters()), list(judges[other].parameters()))
+        assert same(list(method.critics[other].parameters()), list(judges[other].parameters()))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_small_step_of_the_memory_raises_the_domain_loss_and_one_of_the_critic_lowers_it(optimizer):
     method = mil(memory_lr=1e-4, memory_optimizer=optimizer, critic_lr=1e-3)
-    before, old_judge = copy.deepcopy(method.model), copy.deepcopy(method.judges[1])
+    before, old_judge = copy.deepcopy(method.model), copy.deepcopy(method.critics[1])
     step(method)
     moved = copy.deepcopy(method.model)  # the network after the inner step with the new memory
     fixed = copy.deepcopy(moved)
@@ -172,13 +172,13 @@ def test_a_small_step_of_the_memory_raises_the_domain_loss_and_one_of_the_critic
     with torch.no_grad():
         start = float(domain_loss(fixed, old_judge, batch(), 1))
         assert float(domain_loss(moved, old_judge, batch(), 1)) > start
-        assert float(domain_loss(fixed, method.judges[1], batch(), 1)) < start
+        assert float(domain_loss(fixed, method.critics[1], batch(), 1)) < start
 
 
 def ascent_of(monkeypatch, held: int = 1, model: Model | None = None, **settings) -> torch.Tensor:
     """The gradient that the memory climbs in one step, as one vector."""
     method, found = mil(model, **settings), []
-    monkeypatch.setattr(method.ascent, "apply_gradients", found.extend)
+    monkeypatch.setattr(method.memory_optimizer, "apply_gradients", found.extend)
     step(method, held)
     return -torch.cat([g.flatten() for g in found])
 
@@ -212,8 +212,8 @@ def test_exact_order_is_the_derivative_of_the_whole_function_of_the_memory(monke
     method = mil()
     chance = torch.Generator().manual_seed(3)
     for _ in range(6):
-        direction = [torch.randn(p.shape, generator=chance).double() for p in method.remembered]
-        sides = [whole(method.model, method.judges[1], batch(), lr, direction, s * eps, 1) for s in (1, -1)]
+        direction = [torch.randn(p.shape, generator=chance).double() for p in method.memory_parameters]
+        sides = [whole(method.model, method.critics[1], batch(), lr, direction, s * eps, 1) for s in (1, -1)]
         along = float(found @ torch.cat([d.flatten() for d in direction]))
         assert along == pytest.approx((sides[0] - sides[1]) / (2 * eps), rel=1e-5, abs=1e-8)
 
@@ -254,16 +254,16 @@ def test_inner_persistent_virtual_and_undone():
     start = own(mil(recipe=recipe))
     seen = batch().hold_out(1)[0]
     reference = mil(recipe=recipe)
-    reference.optimizer.minimize(reference._risk(reference.own, seen))
+    reference.optimizer.minimize(reference._risk(reference.trained, seen))
     stepped = own(reference)
     ahead = mil(recipe={"lr": 0.5})
-    ahead.optimizer.minimize(ahead._risk(ahead.own, seen))
+    ahead.optimizer.minimize(ahead._risk(ahead.trained, seen))
     losses = {}
     for inner, left in (("persistent", stepped), ("virtual", stepped), ("undone", start)):
         method = mil(recipe=recipe, inner=inner, inner_lr=0.5)
         losses[inner] = float(step(method)["domain"])
         assert same(own(method), left), inner
-    judge = mil().judges[1]
+    judge = mil().critics[1]
     with torch.no_grad():
         assert losses["persistent"] == pytest.approx(float(domain_loss(reference.model, judge, batch(), 1)))
         assert losses["virtual"] == pytest.approx(float(domain_loss(ahead.model, judge, batch(), 1)))
@@ -278,9 +278,9 @@ def test_several_inner_steps(settings):
     assert not torch.equal(a["domain"], b["domain"])
     walked = mil()
     for _ in range(3):
-        walked.optimizer.minimize(walked._risk(walked.own, batch().hold_out(1)[0]))
+        walked.optimizer.minimize(walked._risk(walked.trained, batch().hold_out(1)[0]))
     with torch.no_grad():
-        assert_close(b["domain"], domain_loss(walked.model, mil().judges[1], batch(), 1))
+        assert_close(b["domain"], domain_loss(walked.model, mil().critics[1], batch(), 1))
 
 
 @pytest.mark.parametrize("settings", [{}, {"inner": "virtual", "order": "exact"}, {"order": "finite"}])
@@ -325,7 +325,7 @@ def test_final_begins_from_the_first_weights_with_the_memory_as_learned_and_leav
             assert torch.equal(value, learned[name.removeprefix("neck.")]), name
         else:
             assert torch.equal(value, first[name]), name
-    assert not any(p.requires_grad for p in method.remembered)
+    assert not any(p.requires_grad for p in method.memory_parameters)
     for _ in range(3):
         assert set(method.step(batch())) == {"risk"}
     assert not torch.equal(model.head.weight, first["head.weight"])
@@ -349,7 +349,7 @@ def test_final_is_erm_on_all_domains():
 def test_blocks_train_on_one_domain_at_a_time():
     task = Watching()
     method = mil(task=task, blocks=True, iterations=3)
-    method.turn, method.left = 1, 2  # a phase that ended in the middle of a turn
+    method.held_out, method.remaining = 1, 2  # a phase that ended in the middle of a turn
     method.begin_phase("final")
     torch.manual_seed(0)
     for _ in range(30):
@@ -374,22 +374,22 @@ def test_values_alone_can_learn():
     step(method)
     moved = {name for name, p in method.model.neck.named_parameters() if not torch.equal(p, before[name])}
     assert moved == {"fused.memory.values.0"}
-    assert not any(p is value for p in method.own for value in method.remembered)
+    assert not any(p is value for p in method.trained for value in method.memory_parameters)
 
 
 def test_critic_steps_come_before_the_memory_climbs():
     one, four = mil(critic_lr=0.1), mil(critic_lr=0.1, critic_steps=4)
     a, b = step(one), step(four)
     assert float(b["domain"]) < float(a["domain"])  # the memory meets a better critic
-    judge, walked = mil().judges[1], mil()
-    walked.optimizer.minimize(walked._risk(walked.own, batch().hold_out(1)[0]))
+    judge, walked = mil().critics[1], mil()
+    walked.optimizer.minimize(walked._risk(walked.trained, batch().hold_out(1)[0]))
     for _ in range(4):
         loss = domain_loss(walked.model, judge, batch(), 1)
         grads = torch.autograd.grad(loss, list(judge.parameters()))
         with torch.no_grad():
             for p, g in zip(judge.parameters(), grads, strict=True):
                 p -= 0.1 * g
-    for p, q in zip(four.judges[1].parameters(), judge.parameters(), strict=True):
+    for p, q in zip(four.critics[1].parameters(), judge.parameters(), strict=True):
         assert_close(p, q)
 
 
@@ -415,14 +415,13 @@ def test_what_a_step_tells():
 
 
 def test_sides_count_alike_unless_they_are_not_balanced():
-    method, data = mil(), batch()
-    logits = torch.linspace(-2, 2, 12).double()
-    method.judges[0] = nn.Linear(5, 1).double()
+    data, logits = batch(), torch.linspace(-2, 2, 12).double()
     for balanced in (True, False):
-        method.balanced = balanced
+        method = mil(balanced=balanced)
+        method.critics[0] = nn.Linear(5, 1).double()
         with torch.no_grad():
-            method.judges[0].weight.copy_(torch.tensor([[1.0, 0, 0, 0, 0]]))
-            method.judges[0].bias.zero_()
+            method.critics[0].weight.copy_(torch.tensor([[1.0, 0, 0, 0, 0]]))
+            method.critics[0].bias.zero_()
             fused = torch.zeros(12, 5).double()
             fused[:, 0] = logits
             loss, right = method.domain_loss(fused, data, 0)
@@ -456,27 +455,27 @@ def test_inside_a_transformer_too(place, order, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"inner": "virtuel"}, "did you mean 'virtual'"),
         ({"order": "second"}, "unknown order 'second'"),
         ({"learns": "value"}, "did you mean 'values'"),
-        ({"iterations": 0}, "at least 1"),
-        ({"critic_steps": 1.5}, "whole numbers"),
-        ({"hidden": 0}, "whole numbers"),
-        ({"memory_lr": -1.0}, "not be negative"),
-        ({"critic_lr": 0.0}, "critic_lr must be above 0"),
+        ({"iterations": 0}, "iterations.*at least 1"),
+        ({"critic_steps": 1.5}, "critic_steps.*1.5"),
+        ({"hidden": 0}, "hidden.*0"),
+        ({"memory_lr": -1.0}, "memory_lr.*-1.0"),
+        ({"critic_lr": 0.0}, "critic_lr above 0.*0.0"),
         ({"order": "finite", "inner_steps": 2}, "use inner_steps=1 or order=exact"),
     ],
 )
-def test_bad_settings(settings, said):
-    with pytest.raises(BadInput, match=said):
+def test_bad_settings(settings, message):
+    with pytest.raises(BadInput, match=message):
         mil(**settings)
 
 
 def test_networks_without_a_memory_to_learn():
     plain = Model(Features(inputs=4), NoNeck(4), Linear(4, 2))
-    with pytest.raises(BadInput, match="this network has none: use --set neck=memory"):
+    with pytest.raises(BadInput, match=r"mil.*neck=memory"):
         MIL(plain, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
-    with pytest.raises(BadInput, match=r"which neck\.frozen holds"):
+    with pytest.raises(BadInput, match=r"neck\.frozen.*memory_lr=0"):
         mil(network(frozen=True))

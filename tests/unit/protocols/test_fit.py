@@ -24,7 +24,7 @@ class Counting(Method):
     phases = ("first", "second")
 
     def __init__(self) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.model = Model(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Dropout()), nn.Linear(2, 2))
         self.noted: list[float] = []
         self.register_buffer("steps", torch.tensor(0.0))

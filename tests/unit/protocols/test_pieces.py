@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_in_the_same_pieces(small, tmp_path):
 
 def test_where_it_would_be_another_update_a_sentence_says_so(small):
     small()
-    with pytest.raises(BadInput, match=r"too little memory.*looks at all examples of a batch together.*--batch"):
+    with pytest.raises(BadInput, match=r"too little memory.*all examples of a batch.*--batch"):
         ending(spec_for("coral"))
 
 

@@ -48,7 +48,7 @@ class Diary(Method):
     phases = ("first", "second")
 
     def __init__(self):
-        super().__init__()
+        nn.Module.__init__(self)
         self.model, self.seen = model(), []
         self.register_buffer("steps", torch.tensor(0.0))
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import inspect
 import sys
+from dataclasses import fields
 
 import pytest
 
@@ -52,11 +52,10 @@ def test_space_includes_method_wrappers_and_common_settings():
 @pytest.mark.parametrize("name", catalog.METHODS)
 def test_search_spaces_name_existing_settings(name):
     entry = catalog.METHODS[name]
-    assert set(entry.space) <= set(entry.setting_names())
-    drawn = draw({f"method.{key}": where for key, where in entry.space.items()}, 1)
-    signature = inspect.signature(entry.load()).parameters
-    for key, value in drawn.items():
-        default = signature[key.removeprefix("method.")].default
+    space, defaults = entry.search_space(), {field.name: field.default for field in fields(entry.load().Settings)}
+    assert set(space) <= set(entry.setting_names())
+    for key, value in draw(space, 1).items():
+        default = defaults[key]
         if isinstance(default, int) and not isinstance(default, bool):
             assert isinstance(value, int), key
 
