@@ -1,4 +1,4 @@
-"""pretrain: the loss falls, the folder loads, and a training that was stopped ends with the same weights."""
+"""Pretraining lowers the loss, writes a folder that transformers loads, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def corpus(tmp_path):
     return write_corpus(tmp_path / "texts.txt", 60)
 
 
-def test_the_loss_falls_and_the_folder_loads(tmp_path, corpus):
+def test_loss_falls_and_transformers_loads_the_folder(tmp_path, corpus):
     start = tiny_roberta(tmp_path / "start")
     done = pretrain(corpus, encoder=str(start), out=tmp_path / "out", **{**FEW, "steps": 40})
     assert done.after["texts"] < done.before["texts"] - 0.5
@@ -36,12 +36,12 @@ def test_the_loss_falls_and_the_folder_loads(tmp_path, corpus):
     encoder = TextEncoder.build(list, name=str(done.folder))
     assert torch.equal(encoder.module.get_input_embeddings().weight, plain.get_input_embeddings().weight)
 
-    again = pretrain(corpus, encoder=str(start), out=tmp_path / "out", **{**FEW, "steps": 40}, watch=Refusing())
-    assert again.after == done.after  # what is done is not done again
+    again = pretrain(corpus, encoder=str(start), out=tmp_path / "out", **{**FEW, "steps": 40}, watch=Interrupting())
+    assert again.after == done.after  # a finished training is not repeated
 
 
-class Refusing(ProgressListener):
-    """Stops a training at a step."""
+class Interrupting(ProgressListener):
+    """Interrupts the training after some steps."""
 
     def __init__(self, at: int = 0) -> None:
         self.left = at
@@ -52,14 +52,16 @@ class Refusing(ProgressListener):
         self.left -= 1
 
 
-def test_a_training_that_was_stopped_ends_with_the_same_weights(tmp_path, corpus, monkeypatch):
+def test_interrupted_training_ends_with_the_same_weights(tmp_path, corpus, monkeypatch):
     start = str(tiny_bert(tmp_path / "start"))
-    first = load_file(pretrain(corpus, encoder=start, out=tmp_path / "straight", **FEW).folder / "model.safetensors")
+    first = load_file(
+        pretrain(corpus, encoder=start, out=tmp_path / "uninterrupted", **FEW).folder / "model.safetensors"
+    )
     monkeypatch.setenv("HOLDFAST_SAVE_SECONDS", "0")
     for at in (3, 8):
-        out = tmp_path / f"stopped{at}"
+        out = tmp_path / f"interrupted{at}"
         with pytest.raises(KeyboardInterrupt):
-            pretrain(corpus, encoder=start, out=out, **FEW, watch=Refusing(at))
+            pretrain(corpus, encoder=start, out=out, **FEW, watch=Interrupting(at))
         assert not (out / "config.json").exists()
         pretrain(corpus, encoder=start, out=out, **FEW)
         second = load_file(out / "model.safetensors")
@@ -68,17 +70,17 @@ def test_a_training_that_was_stopped_ends_with_the_same_weights(tmp_path, corpus
             assert torch.equal(value, second[name]), name
 
 
-def test_a_domain_encoder_that_read_a_general_one_is_written_alone(tmp_path, corpus):
+def test_general_memory_is_not_written(tmp_path, corpus):
     start = str(tiny_bert(tmp_path / "start"))
     settings = {"encoder.domain": start, "encoder.layers": [1, 3]}
     done = pretrain(corpus, encoder="gmap", out=tmp_path / "out", **FEW, settings=settings)
-    assert "without its masked-word head" in done.notes[-1]
+    assert "masked-word head" in done.notes[-1]
     plain, before = AutoModel.from_pretrained(done.folder), AutoModel.from_pretrained(start)
     assert list(plain.state_dict()) == list(before.state_dict())
     assert not torch.equal(plain.get_input_embeddings().weight, before.get_input_embeddings().weight)
 
 
-def test_a_known_set_of_tags_gives_its_training_texts_alone(tmp_path):
+def test_splits_of_a_known_data_set_are_used(tmp_path):
     for split, size in (("train", 12), ("dev", 4), ("test", 3)):
         said = [(words, ["B-Disease" if tag != "O" else tag for tag in tags]) for words, tags in tagged(split, size)]
         write_conll(tmp_path / "data" / "ncbi-disease" / f"{split}.conll", said)
@@ -88,16 +90,16 @@ def test_a_known_set_of_tags_gives_its_training_texts_alone(tmp_path):
     assert [sum(sizes[part].values()) for part in ("train", "valid", "test")] == [12, 4, 3]
 
 
-def test_bad_input_is_one_sentence(tmp_path, corpus):
+def test_bad_input_raises(tmp_path, corpus):
     start = str(tiny_bert(tmp_path / "start"))
     cases = (
         ({"encoder": start, "out": tmp_path}, "holds other files"),
         ({"encoder": start, "out": corpus}, "is a file"),
-        ({"encoder": str(tmp_path / "none"), "out": tmp_path / "o"}, "no folder"),
-        ({"encoder": "bilstm", "out": tmp_path / "o"}, "'bilstm' is for the task classify, not for masked"),
-        ({"encoder": start, "out": tmp_path / "o", "settings": {"neck": "memory"}}, "without a neck"),
-        ({"encoder": start, "out": tmp_path / "o", "settings": {"head": "linear"}}, "head 'linear' is for the task"),
+        ({"encoder": str(tmp_path / "none"), "out": tmp_path / "o"}, "none"),
+        ({"encoder": "bilstm", "out": tmp_path / "o"}, "bilstm.*masked"),
+        ({"encoder": start, "out": tmp_path / "o", "settings": {"neck": "memory"}}, "neck=none"),
+        ({"encoder": start, "out": tmp_path / "o", "settings": {"head": "linear"}}, "linear.*masked"),
     )
-    for given, told in cases:
-        with pytest.raises(BadInput, match=told):
-            pretrain(corpus, **{**FEW, **given})
+    for options, message in cases:
+        with pytest.raises(BadInput, match=message):
+            pretrain(corpus, **{**FEW, **options})
