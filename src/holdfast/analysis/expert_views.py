@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,13 +27,6 @@ from holdfast.nn.model import Model
 MAPS = 2  # images per domain whose patches are mapped
 MAX_IMAGES = 200  # images that occur in several domains, and images with parts
 SHOWN = 2  # of these images, and images per domain whose attention is shown
-
-
-@runtime_checkable
-class HasPatches(Protocol):
-    """A network whose last tokens are the patches of a square image."""
-
-    patches: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,19 +94,9 @@ def _summarise_layer(recorded: Tape, layer: int, count: int) -> Tensor:
 
 def _image_maps(model: Model, examples: Examples, rows: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """Return images and the best expert per patch in the last layer with experts."""
-    if not isinstance(model.backbone, HasPatches):
+    if not isinstance(model.backbone, VisionTransformer):
         return ()
-    images = _images(examples, rows)
-    best = _best_experts(model, images, model.backbone.patches).cpu().numpy()
-    grid = round(model.backbone.patches**0.5)
-    return tuple(zip(_pixels(images), best.reshape(-1, grid, grid), strict=True))
-
-
-def _best_experts(model: Model, images: Inputs, patches: int) -> Tensor:
-    """Return the best expert per patch (b, g * g) in the last layer with experts."""
-    with tape() as recorded:
-        model.encode(images)
-    return recorded["experts/chosen"][-1][:, -patches:, 0]
+    return tuple(zip(_pixels(_images(examples, rows)), _expert_maps(model, examples, rows), strict=True))
 
 
 def _images(examples: Examples, rows: np.ndarray) -> Tensor:
@@ -211,16 +193,20 @@ def class_attention(net: VisionTransformer, images: Tensor) -> Tensor:
 
 
 def _expert_maps(model: Model, examples: Examples, rows: np.ndarray) -> list[np.ndarray]:
-    """Return one expert map (g, g) per row."""
+    """Return the best expert per patch in the last layer with experts, (g, g) per row."""
     assert isinstance(model.backbone, VisionTransformer)
     patches = model.backbone.patches
     if not len(rows):
         return []
+
+    def best_experts(x: Inputs) -> Tensor:
+        with tape() as recorded:
+            model.encode(x)
+        return recorded["experts/chosen"][-1][:, -patches:, 0].float()
+
     grid = round(patches**0.5)
-    maps = examples.map(
-        lambda x: _best_experts(model, x, patches).float(), rows, prediction_batch=model.prediction_batch
-    )
-    return list(maps.numpy().astype(np.int64).reshape(-1, grid, grid))
+    maps = examples.map(best_experts, rows, prediction_batch=model.prediction_batch).numpy()
+    return list(maps.astype(np.int64).reshape(-1, grid, grid))
 
 
 def _images_in_all_domains(domains: dict[str, np.ndarray], names: Sequence[str]) -> list[tuple[str, dict[str, int]]]:

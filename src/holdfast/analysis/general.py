@@ -12,21 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.report.plots import escape, grouped_bars, heatmap, style, to_html
-from holdfast.report.sections import (
-    Cell,
-    Figure,
-    Groups,
-    Result,
-    RunResult,
-    Section,
-    figure_section,
-    mean_cell,
-    results_by_target,
-)
+from holdfast.report.sections import figure_section, mean_cell, results_by_target
 
 if TYPE_CHECKING:
     from holdfast.analysis.memory_views import GeneralView
     from holdfast.analysis.views import Views
+    from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult, Section
 
 SIDES = ("sources", "targets")
 UNIFORM = 0.5  # attention to the memory without preference: it has the same number of tokens as the text

@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.report.plots import COLOURS, escape, grouped_bars, heatmap, to_html
-from holdfast.report.sections import (
-    Cell,
-    Figure,
-    Groups,
-    Result,
-    RunResult,
-    Section,
-    figure_section,
-    mean_cell,
-    results_by_target,
-)
+from holdfast.report.sections import figure_section, mean_cell, results_by_target
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import View, Views
+    from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult, Section
 
 SHOWN = 128  # slots whose usage is stored, the most used ones; all other numbers are over all slots
 SIDES = (("sources", "sources", COLOURS[0]), ("targets", "target", COLOURS[1]))  # key, name, colour

@@ -19,23 +19,12 @@ from PIL import Image
 
 from holdfast.record import RunRecord
 from holdfast.report.plots import COLOURS, DOTTED, escape, grouped_bars, style, to_html
-from holdfast.report.sections import (
-    Cell,
-    Figure,
-    Groups,
-    Result,
-    RunFigures,
-    RunResult,
-    Section,
-    figure_section,
-    first_seeds,
-    mean_cell,
-    results_by_target,
-)
+from holdfast.report.sections import RunFigures, Section, figure_section, first_seeds, mean_cell, results_by_target
 
 if TYPE_CHECKING:
     from holdfast.analysis.expert_views import RoutingView
     from holdfast.analysis.views import Views
+    from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult
 
 REPEATS = 50  # of the shuffled control
 PIXELS = 112  # side of the images that are stored in a record

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.analysis.expert_views import PatchView, RoutingView, view_patches, view_routing
-from holdfast.analysis.memory_views import (
-    ClassView,
-    Effect,
-    GeneralView,
-    Score,
-    mean_over_positions,
-    view_classes,
-    view_effects,
-    view_general,
-)
+from holdfast.analysis.expert_views import view_patches, view_routing
+from holdfast.analysis.memory_views import mean_over_positions, view_classes, view_effects, view_general
 from holdfast.core.inputs import Inputs
 from holdfast.core.seeds import derive
 from holdfast.core.tape import tape
@@ -31,6 +22,10 @@ from holdfast.data.batches import Examples
 from holdfast.data.part_locations import PartLocations
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
+
+if TYPE_CHECKING:
+    from holdfast.analysis.expert_views import PatchView, RoutingView
+    from holdfast.analysis.memory_views import ClassView, Effect, GeneralView, Score
 
 MAX_ROWS = 1000  # of all sources together, and of all targets together
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
-from holdfast.report.plots import DOTTED, escape, style, to_html
+from holdfast.report.plots import DOTTED, add_series, escape, to_html
 from holdfast.report.statistics import Cell
 from holdfast.report.table import Row, columns
 from holdfast.report.words import format_cell, is_percent, metric_name, scaled
@@ -26,20 +26,13 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
         cells = [(escape(target), row.cells[target]) for target in targets if target in row.cells]
         if row.average is not None:
             cells.append(("<b>average</b>", row.average))
-        colour, symbol, _ = style(index)
         unit = " %" if is_percent(metric) else ""
-        figure.add_scatter(
-            name=escape(row.label),
-            meta=row.label,
-            x=[target for target, _ in cells],
-            y=[scaled(cell.mean, metric) for _, cell in cells],
-            error_y={"type": "data", "array": _errors([c for _, c in cells], metric), "thickness": 1.5, "width": 6},
-            mode="markers",
-            marker={"size": 8, "color": colour, "symbol": symbol},
-            offsetgroup=str(index),
+        add_series(
+            figure, row.label, index, [target for target, _ in cells], [scaled(cell.mean, metric) for _, cell in cells],
+            errors=_errors([cell for _, cell in cells], metric), size=8, offsetgroup=str(index),
             customdata=[[escape(format_cell(cell, metric) + unit), cell.n] for _, cell in cells],
-            hovertemplate="%{fullData.name}, %{x}: %{customdata[0]} (n=%{customdata[1]})<extra></extra>",
-        )
+            hover=", %{x}: %{customdata[0]} (n=%{customdata[1]})",
+        )  # fmt: skip
     order = [*(escape(target) for target in targets), "<b>average</b>"]
     figure.update_layout(scattermode="group", scattergap=0.35)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, range=[-0.5, len(order) - 0.5])
@@ -74,17 +67,8 @@ def validation_chart(records: Iterable[RunRecord]) -> str:
         curves = [curve for curve in map(_validation_curve, group) if curve]
         # only steps that all runs reached: the mean would jump where a run ends
         steps = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
-        colour, symbol, dash = style(index)
-        figure.add_scatter(
-            name=escape(name),
-            meta=name,
-            x=steps,
-            y=[scaled(math.fsum(curve[s] for curve in curves) / len(curves), metric) for s in steps],
-            mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 2},
-            marker={"size": 5, "symbol": symbol},
-            hovertemplate="%{fullData.name}, step %{x}: %{y:.3~f}<extra></extra>",
-        )
+        means = [scaled(math.fsum(curve[s] for curve in curves) / len(curves), metric) for s in steps]
+        add_series(figure, name, index, steps, means, size=5, lines=True, hover=", step %{x}: %{y:.3~f}")
     figure.update_xaxes(title="step")
     figure.update_yaxes(title=f"validation {metric_name(metric)}")
     return to_html(figure, "curves", height=360, legend=False)
@@ -142,19 +126,11 @@ def cost_chart(
     )
     for label, seconds, mean in points:
         index, average = rows[label]
-        colour, symbol, _ = style(index)
         assert average is not None
-        figure.add_scatter(
-            name=escape(label),
-            meta=label,
-            x=[seconds],
-            y=[scaled(mean, metric)],
-            error_y={"type": "data", "array": _errors([average], metric), "thickness": 1.5, "width": 6},
-            mode="markers",
-            marker={"size": 9, "color": colour, "symbol": symbol},
-            customdata=[format_cell(average, metric)],
-            hovertemplate="%{fullData.name}: %{customdata}, %{x:.3~g} s<extra></extra>",
-        )
+        add_series(
+            figure, label, index, [seconds], [scaled(mean, metric)], errors=_errors([average], metric), size=9,
+            customdata=[format_cell(average, metric)], hover=": %{customdata}, %{x:.3~g} s",
+        )  # fmt: skip
     figure.update_xaxes(title="seconds per run", type="log", dtick="D2", tickformat="~g")
     figure.update_yaxes(title=f"average {metric_name(metric)}")
     return to_html(figure, "cost-score", height=380, legend=False)

@@ -120,6 +120,35 @@ def grouped_bars(
     return figure
 
 
+def add_series(
+    figure: go.Figure,
+    label: str,
+    index: int,
+    x: Sequence[Any],
+    y: Sequence[float],
+    *,
+    hover: str,
+    errors: Sequence[float] | None = None,
+    size: int = 6,
+    lines: bool = False,
+    **options: Any,
+) -> None:
+    """Add the points of one method in its style, with error bars and lines if requested."""
+    colour, symbol, dash = style(index)
+    figure.add_scatter(
+        name=escape(label),
+        meta=label,
+        x=x,
+        y=y,
+        mode="lines+markers" if lines else "markers",
+        line={"color": colour, "dash": dash, "width": 2},
+        marker={"size": size, "color": colour, "symbol": symbol},
+        error_y=None if errors is None else {"type": "data", "array": errors, "thickness": 1.5, "width": size - 2},
+        hovertemplate=f"%{{fullData.name}}{hover}<extra></extra>",
+        **options,
+    )
+
+
 def plane_axes(figure: go.Figure, variance: Sequence[float] | None) -> None:
     """Set the axes of a two-dimensional projection; `variance` holds the explained variance of PCA's components."""
     for update, axis in ((figure.update_xaxes, 0), (figure.update_yaxes, 1)):

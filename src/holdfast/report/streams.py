@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
-from holdfast.report.plots import DARK, DOTTED, escape, heatmap, legend, style, to_html
+from holdfast.report.plots import DARK, DOTTED, add_series, escape, heatmap, legend, to_html
 from holdfast.report.statistics import Cell, summarise
 from holdfast.report.table import data_and_plan, score_matrix, stream_domains
 from holdfast.report.words import format_cell, format_number, metric_name, scaled
@@ -248,20 +248,12 @@ def _course_chart(course: Course, metric: str, positions: Mapping[str, int], nam
     figure = go.Figure()
     for label, line in course.lines.items():
         scored = [(i, cell) for i, cell in enumerate(line) if cell is not None]
-        colour, symbol, dash = style(positions[label])
-        errors = [scaled(cell.stderr or 0.0, metric) for _, cell in scored]
-        figure.add_scatter(
-            name=escape(label),
-            meta=label,
-            x=[i + 1 for i, _ in scored],
-            y=[scaled(cell.mean, metric) for _, cell in scored],
-            error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 3},
-            mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 2},
-            marker={"size": 6, "symbol": symbol},
+        add_series(
+            figure, label, positions[label], [i + 1 for i, _ in scored], [scaled(c.mean, metric) for _, c in scored],
+            errors=[scaled(cell.stderr or 0.0, metric) for _, cell in scored], lines=True,
             customdata=[[escape(course.stages[i]), format_cell(cell, metric), cell.n] for i, cell in scored],
-            hovertemplate="%{fullData.name}, %{customdata[0]}: %{customdata[1]} (n=%{customdata[2]})<extra></extra>",
-        )
+            hover=", %{customdata[0]}: %{customdata[1]} (n=%{customdata[2]})",
+        )  # fmt: skip
     if course.learned:
         figure.add_vline(x=course.learned + 0.5, line=DOTTED)
     small, last = {"size": 11}, len(course.stages)
