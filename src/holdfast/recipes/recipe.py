@@ -279,5 +279,6 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 def _part(kind: type[Part], section: Section, table: str, name: str) -> Part:
     specific = f"{table}/{name}"
-    fields = _entry(section, specific if specific in section else name)
-    return kind(name=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+    fields: dict[str, Any] = {"name": name, **_entry(section, specific if specific in section else name)}
+    fields |= {key: tuple(value) for key, value in fields.items() if isinstance(value, list)}
+    return kind(**fields)
