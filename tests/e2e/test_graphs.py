@@ -45,7 +45,7 @@ def test_files_are_domains_and_the_model_accepts_larger_graphs(holdfast, tmp_pat
         (["shapes.zip", "--methods", "erm"], "needs at least 2 domains"),
         (["shapes.zip@shift=sise", "--plan", "given"], "did you mean 'size'"),
         (["shapes.zip", "--plan", "given", "--methods", "ciga-v2"], "--encoder gin-subgraph"),
-        (["shapes.zip", "--plan", "given", "--methods", "erm", "--set", "augment=true"], "name one of drop-edge"),
+        (["shapes.zip", "--plan", "given", "--methods", "erm", "--set", "augment=true"], "one of drop-edge"),
         (["nci1", "--plan", "given"], "chrsmrrs.github.io"),
     ],
 )

@@ -84,7 +84,7 @@ def test_no_file_of_a_model_folder_is_unpickled(copy, tmp_path, name):
     hostile(tmp_path, tmp_path / "mark")
     for trap in ("weights.pt", "x.pkl", "x.npz"):
         (copy / name).write_bytes((tmp_path / trap).read_bytes())
-        with pytest.raises(BadInput, match=r"not a whole model folder|is no"):
+        with pytest.raises(BadInput, match="model"):
             load_model(copy)
     assert not (tmp_path / "mark").exists()
 
@@ -94,17 +94,17 @@ def test_changed_bit_of_the_weights_is_detected(copy):
     weights = copy / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-5] + bytes([content[-5] ^ 8]) + content[-4:])
-    with pytest.raises(BadInput, match="has changed since it was written"):
+    with pytest.raises(BadInput, match=r"model\.safetensors.*changed"):
         load_model(copy)
 
 
 def test_header_larger_than_the_file_is_rejected(copy):
     header = json.dumps({"w": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}).encode()
     (copy / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
-    with pytest.raises(BadInput, match="not a whole model folder"):
+    with pytest.raises(BadInput, match="model folder"):
         load_model(copy)
     (copy / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 62) + b"{}")
-    with pytest.raises(BadInput, match="not a whole model folder"):
+    with pytest.raises(BadInput, match="model folder"):
         load_model(copy)
 
 
@@ -123,7 +123,7 @@ def test_weights_of_other_shapes_and_files_without_checksums(copy):
     save_file(weights, path)  # a file without a checksum
     load_model(copy)
     save_tensors(path, {name: value[..., :1].contiguous() for name, value in weights.items() if value.ndim})
-    with pytest.raises(BadInput, match="not a whole model folder"):
+    with pytest.raises(BadInput, match="model folder"):
         load_model(copy)
 
 
@@ -131,7 +131,7 @@ def test_weights_of_other_shapes_and_files_without_checksums(copy):
 def test_number_of_classes_must_match_the_head(copy, classes):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"classes": classes}))
-    with pytest.raises(BadInput, match=f"its head has 2 outputs for {len(classes)} classes"):
+    with pytest.raises(BadInput, match=f"2 outputs.* {len(classes)} classes"):
         load_model(copy)
 
 

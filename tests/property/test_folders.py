@@ -151,4 +151,4 @@ def test_invalid_model_card_does_not_prevent_serving(here):
     (here / "model" / "versions" / "2" / "README.md").write_bytes(b"# \xff\xfe")
     ran = run_cli(*WORDS["serve"])
     assert ran.code == 0, ran.err
-    assert "model answers at 127.0.0.1:8000" in ran.err
+    assert "at 127.0.0.1:8000" in ran.err
