@@ -48,7 +48,7 @@ def test_what_cannot_be_served_or_exported_is_one_sentence(holdfast, model, tmp_
         (("serve", model, "--port", 99999), "no port 99999"),
         (("export", model, "model.onnx"), "cannot be exported: its encoder bilstm"),
         (("export", model, "model.txt"), "ends in .onnx"),
-        (("fit", "none.csv", "--log", "paper"), "neither a file"),
+        (("fit", "none.csv", "--log", "paper"), "not a file"),
     ):
         ran = holdfast(*words)
         assert ran.code == 2, words

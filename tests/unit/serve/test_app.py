@@ -77,7 +77,7 @@ WRONG = [
     ({"examples": ["a", ["b", "c"]]}, "example 2 is not a text"),
     ({"examples": [{"text": "a"}, "b"]}, "example 2 is no object"),
     ({"example": {"text": 3.5, "x": 1}, "more": 1}, "another form"),
-    ({"example": {"text": [1]}}, "where a text belongs"),
+    ({"example": {"text": [1]}}, "expected a text"),
     ({"example": {"width": 3}}, "takes texts but the request holds vectors"),
     ({"example": {"a": "b"}}, "no text column"),
     ({"example": "\ud800"}, "half a character"),
