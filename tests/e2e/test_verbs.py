@@ -68,7 +68,7 @@ def test_compare_chooses_and_leaves_a_model_that_predicts(holdfast, reviews, qui
     weights = (model / "model.safetensors").stat().st_mtime_ns
     spec = json.loads((model / "record.json").read_text())["spec"]
     assert (spec["plan"], spec["method"], spec["steps"]) == ("all", "erm", 10)
-    assert "Choice: erm" in (tmp_path / "runs" / "report.html").read_text()
+    assert "Recommended: erm" in (tmp_path / "runs" / "report.html").read_text()
     told = holdfast("predict", model, reviews, "--out", "found.csv")
     assert told.code == 0, told.err
     assert len((tmp_path / "found.csv").read_text(encoding="utf-8").splitlines()) == 161
@@ -170,7 +170,7 @@ def test_report_builds_the_page_from_records_alone(holdfast, reviews, quick, tmp
     ran = holdfast("report", "runs", "--metric", "macro_f1", "--json")
     assert ran.code == 0
     assert {cell["metric"] for cell in ran.json["table"]} == {"macro_f1"}
-    nothing = "routing: nothing to show, since no run has experts"
+    nothing = "routing: nothing to show, because no run has experts"
     assert nothing in (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
     assert nothing in holdfast("report", "runs").err.replace("\n", " ")
 
@@ -184,7 +184,7 @@ def test_report_says_which_methods_differ_by_more_than_chance(holdfast, tmp_path
     ran = holdfast("report", "runs")
     assert ran.code == 0, ran.err
     assert "coral" in ran.out
-    assert "significantly different from erm (paired t over 6 seed-target pairs" in ran.err
+    assert "significantly different from erm (paired t test over 6 seed-target pairs" in ran.err
     assert "coral +10.0" in ran.err
 
 
@@ -195,7 +195,7 @@ def test_analyses_are_in_the_records_and_on_the_page(holdfast, reviews, quick, t
     (record,) = ran.json["records"]
     assert 0 <= record["analysis"]["a-distance"]["targets"]["films"]["mean"] <= 2
     assert set(record["analysis"]) == {"a-distance", "projection"}
-    assert "How far the target lies from the sources" in (tmp_path / "runs" / "report.html").read_text()
+    assert "Distance between target and sources" in (tmp_path / "runs" / "report.html").read_text()
     more = holdfast(*words, "--analyse=all", "--set=plan.targets=films")
     assert any(note.startswith("memory-use: 1 of 1 runs were done before") for note in more.json["notes"])
     wrong = holdfast(*words, "--analyse=a-distanc")

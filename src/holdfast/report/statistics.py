@@ -1,4 +1,4 @@
-"""Means with errors, and tests of differences: paired t, McNemar, Holm's correction.
+"""Means with errors, and tests of differences: paired t, Wilcoxon on bootstraps, McNemar, Holm's correction.
 
 `stdev` is the standard deviation of values, `stderr` the standard error of their mean.
 """
@@ -77,6 +77,54 @@ def paired_t(a: Sequence[float], b: Sequence[float]) -> Paired:
         t = cell.mean / cell.stderr
         p = 2 * float(stdtr(cell.n - 1, -abs(t)))
     return Paired(cell.mean, cell.stderr, cell.stdev, t, p, cell.n)
+
+
+def signed_rank(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+    """Wilcoxon's signed-rank test, one-tailed for a > b: (W+, exact p).
+
+    W+ is the sum of the ranks of |a - b| with a > b; pairs without a difference are dropped. The p-value is exact with
+    ties too: it enumerates all 2^n signs of the observed ranks.
+    """
+    from scipy.stats import rankdata  # scipy.stats is slow to import, and the report does not need it
+
+    _check_lengths(a, b)
+    differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
+    differences = np.round(differences, 12)  # equal accuracies can differ by a rounding error
+    differences = differences[differences != 0]
+    ranks = rankdata(np.abs(differences))  # (n,), multiples of 1/2
+    statistic = float(ranks[differences > 0].sum())
+    doubled = np.rint(2 * ranks).astype(int)
+    shares = np.zeros(int(doubled.sum()) + 1)  # shares[w]: share of the signs with 2 W+ = w
+    shares[0] = 1.0
+    for rank in doubled:
+        shifted = np.zeros_like(shares)
+        shifted[rank:] = shares[: len(shares) - rank]
+        shares = (shares + shifted) / 2
+    return statistic, min(1.0, float(shares[round(2 * statistic) :].sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrapped:
+    """Accuracies of two systems on the same bootstrap samples, and the one-tailed test on them."""
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+    statistic: float  # W+
+    p: float
+
+
+def bootstrap_signed_rank(
+    a: Sequence[bool], b: Sequence[bool], *, draws: int = 10, size: int = 200, seed: int = 0
+) -> Bootstrapped:
+    """Test whether a is better than b by Wilcoxon on accuracies of `draws` bootstrap samples of `size` items.
+
+    The test of Asghar et al. (2020). The samples come from one test set and are not independent, so p shrinks with
+    their number: report `mcnemar` and a test over seeds as well.
+    """
+    correct_a, correct_b = _correctness(a, b)
+    rows = np.random.default_rng(seed).integers(len(correct_a), size=(draws, size))
+    accuracies = tuple(map(float, correct_a[rows].mean(axis=1))), tuple(map(float, correct_b[rows].mean(axis=1)))
+    return Bootstrapped(*accuracies, *signed_rank(*accuracies))
 
 
 @dataclass(frozen=True, slots=True)
