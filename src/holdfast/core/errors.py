@@ -53,3 +53,9 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
     return BadInput(f"unknown {kind} '{name}': {hint}")
+
+
+def check_known(kind: str, name: str, known: Iterable[str]) -> None:
+    """Raise an error unless the name is known."""
+    if name not in known:
+        raise unknown(kind, name, known)

@@ -15,28 +15,16 @@ if TYPE_CHECKING:
     from holdfast.nn.recurrent.layer import MemoryGRU, MemoryLSTM
 
 __all__ = [
-    "GeneralMemory",
-    "HeterogeneousMemory",
-    "KeyValueMemory",
-    "MemoryBank",
-    "MemoryGRU",
-    "MemoryLSTM",
-    "ProductKeyMemory",
-    "SparseMoE",
-]
-_MODULES = {
-    "GeneralMemory": "memory.general",
-    "HeterogeneousMemory": "memory.heterogeneous",
-    "KeyValueMemory": "memory.key_value",
-    "MemoryBank": "memory.bank",
-    "MemoryGRU": "recurrent.layer",
-    "MemoryLSTM": "recurrent.layer",
-    "ProductKeyMemory": "memory.product_key",
-    "SparseMoE": "experts.layer",
-}
+    "GeneralMemory", "HeterogeneousMemory", "KeyValueMemory", "MemoryBank", "MemoryGRU", "MemoryLSTM",
+    "ProductKeyMemory", "SparseMoE",
+]  # fmt: skip
+_MODULES = (
+    "memory.general", "memory.heterogeneous", "memory.key_value", "memory.bank", "recurrent.layer", "recurrent.layer",
+    "memory.product_key", "experts.layer",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'holdfast.nn' has no attribute '{name}'")
-    return getattr(import_module(f"holdfast.nn.{_MODULES[name]}"), name)
+    return getattr(import_module(f"holdfast.nn.{_MODULES[__all__.index(name)]}"), name)

@@ -20,23 +20,16 @@ Score = Callable[[Tensor, State], tuple[Tensor, State]]  # last words (n,) -> lo
 
 @runtime_checkable
 class Responder(Protocol):
-    """A backbone that responds to messages and knows the reference responses."""
+    """A backbone that responds to messages and knows the reference responses.
 
-    def answer(self, x: Inputs) -> Tensor:
-        """Return the words (b, t) of a response per message, padded to a fixed t."""
-        ...
+    Responses and references are words (b, t), padded; in references, -1 is a word that is never generated. The
+    semantic similarity of response and reference is (b,), or None if it cannot be computed.
+    """
 
-    def references(self, x: Inputs) -> Tensor:
-        """Return the words (b, t) of the reference responses, padded; -1 is a word that is never generated."""
-        ...
-
-    def similarity(self, answers: Tensor, x: Inputs) -> Tensor | None:
-        """Return the semantic similarity (b,) of response and reference; None if it cannot be computed."""
-        ...
-
-    def texts(self, answers: Tensor) -> list[str]:
-        """Return the responses as texts."""
-        ...
+    def answer(self, x: Inputs) -> Tensor: ...
+    def references(self, x: Inputs) -> Tensor: ...
+    def similarity(self, answers: Tensor, x: Inputs) -> Tensor | None: ...
+    def texts(self, answers: Tensor) -> list[str]: ...
 
 
 class SpecialTokens(NamedTuple):

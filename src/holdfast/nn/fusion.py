@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
@@ -60,10 +60,8 @@ class FusionSettings(DenseSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in KINDS:
-            raise unknown("kind of head", self.kind, KINDS)
-        if self.add not in ADDED:
-            raise unknown("value of head.add", self.add, ADDED)
+        check_known("kind of head", self.kind, KINDS)
+        check_known("value of head.add", self.add, ADDED)
 
 
 class Fusion(nn.Module):

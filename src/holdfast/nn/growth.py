@@ -21,26 +21,21 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class GrowsWords(Protocol):
-    """An encoder with a vocabulary that can be extended."""
+    """An encoder with a growable vocabulary; `words_in` returns all words of raw examples in order of appearance."""
 
-    def words_in(self, examples: Any) -> list[str]:
-        """Return all words of raw examples, known or not, in order of appearance."""
-        ...
-
+    def words_in(self, examples: Any) -> list[str]: ...
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]: ...
 
 
 @runtime_checkable
 class GrowsUnits(Protocol):
-    """A backbone whose hidden state can be widened."""
+    """A backbone that can be widened: `widen` adds hidden units and returns the new position (d,) of old features.
 
-    def units_for(self, parameters: int) -> int:
-        """Return the number of units whose cost is nearest to a parameter budget."""
-        ...
+    `units_for` returns the number of units whose cost is nearest to a parameter budget.
+    """
 
-    def widen(self, units: int) -> Tensor:
-        """Add hidden units; return the new position of every old feature, (d,)."""
-        ...
+    def units_for(self, parameters: int) -> int: ...
+    def widen(self, units: int) -> Tensor: ...
 
 
 @runtime_checkable
@@ -48,7 +43,6 @@ class GrowsColumns(Protocol):
     """A backbone that can be frozen and extended by a column, which reads it and never feeds back."""
 
     def units_for(self, parameters: int, *, column: bool) -> int: ...
-
     def add_column(self, units: int) -> Tensor: ...
 
 
@@ -120,19 +114,14 @@ def add_slots(model: Model, slots: int, *, domain: int) -> list[nn.Parameter]:
     """Add `slots` slots to each memory of the network and return the new parameters."""
     memories = list(growable_memories(model))
     if not memories:
-        raise BadInput(
-            "expand=M needs a memory with slots: use an encoder such as memory-lstm or a neck such as memory, "
-            "or remove M"
-        )
+        raise BadInput("expand=M needs a memory with slots: use encoder memory-lstm or neck memory, or remove M")
     return [parameter for memory in memories for parameter in memory.grow(slots, domain=domain)]
 
 
 def add_words(model: Model, words: Sequence[str], *, vectors: str | None) -> list[nn.Parameter]:
     """Add the unknown words to the vocabulary and return the new parameters."""
     if not isinstance(model.backbone, GrowsWords):
-        raise BadInput(
-            "expand=V needs an encoder with a growable vocabulary: use memory-lstm or memory-gru, or remove V"
-        )
+        raise BadInput("expand=V needs a growable vocabulary: use encoder memory-lstm or memory-gru, or remove V")
     return model.backbone.grow_words(words, vectors=vectors)
 
 

@@ -24,28 +24,17 @@ class Head(Protocol):
     settings: dict[str, Any]  # JSON
 
     @classmethod
-    def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self:
-        """Build a head for features of this width and these classes; further keywords are settings."""
-        ...
-
-    def last_layer(self) -> nn.Linear:
-        """Return the last trainable layer, for methods that use the classifier's gradients."""
-        ...
-
+    def build(cls, width: int, classes: Sequence[str], encoder: Backbone) -> Self: ...  # more keywords are settings
+    def last_layer(self) -> nn.Linear: ...  # the last trainable layer, for methods that use its gradients
     def named_parameters(self) -> Any: ...
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """Map features (b, d) to outputs (b, c)."""
-        ...
+    def __call__(self, z: Tensor) -> Tensor: ...  # features (b, d) to outputs (b, c)
 
 
 @runtime_checkable
 class WordHead(Protocol):
-    """A head that predicts words before classes."""
+    """A head that predicts words before classes: features (b, d) to log-probabilities of words (b, w)."""
 
-    def words(self, z: Tensor) -> Tensor:
-        """Map features (b, d) to log-probabilities of words (b, w)."""
-        ...
+    def words(self, z: Tensor) -> Tensor: ...
 
 
 class NoHead(nn.Module):

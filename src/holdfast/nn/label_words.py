@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.mlm_head import MaskedLMHead, Transform, load_mlm_head
 from holdfast.nn.backbones.text import TextEncoder
@@ -129,8 +129,7 @@ def _by_class(words: Mapping[str, Any] | None, classes: Sequence[str]) -> list[l
     if not isinstance(words, Mapping):
         raise BadInput(f"head=words needs label words for every class: --set '{form}'")
     for name in words:
-        if name not in classes:
-            raise unknown("class in head.words", name, classes)
+        check_known("class in head.words", name, classes)
     by_class = []
     for name in classes:
         labels = words.get(name, [])

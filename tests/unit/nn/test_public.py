@@ -1,6 +1,5 @@
 """The public parts of holdfast.nn are importable, documented, and their examples run."""
 
-import ast
 import doctest
 import inspect
 import subprocess
@@ -34,7 +33,7 @@ def test_the_example_in_the_docstring_runs(name):
     names = {public: getattr(holdfast.nn, public) for public in PUBLIC}
     names |= {"torch": torch, "nn": nn, "BertConfig": BertConfig, "BertModel": BertModel, "graft": holdfast.graft}
     examples = doctest.DocTestParser().get_doctest(text, names, name, None, None)
-    assert 3 <= sum(len(ast.parse(example.source).body) for example in examples.examples) <= 6
+    assert 2 <= len(examples.examples) <= 4
     torch.manual_seed(0)
     result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples)
     assert result.failed == 0

@@ -18,18 +18,9 @@ from holdfast.core.files import write_text
 from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
 from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
-from holdfast.nn.graft import targets
+from holdfast.nn.graft import holder, targets
 from holdfast.nn.graft.attention import MemoryAttention, remove_attention
-from holdfast.nn.graft.holder import (
-    NAME,
-    Entry,
-    ForwardHooks,
-    Grafted,
-    MemoryHook,
-    Replacement,
-    find_graft,
-    require_graft,
-)
+from holdfast.nn.graft.holder import NAME, Entry, Grafted, find_graft, require_graft
 from holdfast.nn.memory.general import GeneralMemory, GeneralSettings
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.neck import MemoryBlend
@@ -93,7 +84,7 @@ def insert_parts(module: nn.Module, entries: Sequence[Entry], *, network: nn.Mod
     if freeze:
         for parameter in own.values():
             parameter.requires_grad_(False)
-    container.handles += ForwardHooks(general).register(module)
+    container.handles += holder.ForwardHooks(general).register(module)
     container.train(module.training)
     return container
 
@@ -101,7 +92,7 @@ def insert_parts(module: nn.Module, entries: Sequence[Entry], *, network: nn.Mod
 def _insert_memory(module: nn.Module, entry: Entry, container: Grafted, network: nn.Module | None) -> nn.Module:
     memory = _match_dtype(KeyValueMemory(entry["width"], **entry["settings"]), module)
     part = MemoryBlend(memory, share=entry["share"])
-    hook = MemoryHook(part, width=entry["width"], at=entry["at"])
+    hook = holder.MemoryHook(part, width=entry["width"], at=entry["at"])
     container.handles.append(module.get_submodule(entry["at"]).register_forward_hook(hook))
     return part
 
@@ -115,7 +106,7 @@ def _insert_experts(module: nn.Module, entry: Entry, container: Grafted, network
     part = part.to(up.weight.dtype)
     for name, plain in zip(entry["feed"], (up, activation, down), strict=True):
         plain.requires_grad_(False)  # replaced modules get no gradient
-        block.set_submodule(name, Replacement(plain, part if plain is up else nn.Identity()))
+        block.set_submodule(name, holder.Replacement(plain, part if plain is up else nn.Identity()))
     return part
 
 
@@ -144,7 +135,7 @@ def ungraft(module: M) -> M:
     for handle in container.handles:
         handle.remove()
     for name, part in list(module.named_modules()):
-        if isinstance(part, Replacement):
+        if isinstance(part, holder.Replacement):
             module.set_submodule(name, part.restore())
     if any(isinstance(part, MemoryAttention) for part in module.modules()):
         remove_attention(layer_stack(module))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.tape import is_recording, record
 
 ATTENTIONS = ("memory", "cross", "gate")
@@ -215,8 +215,7 @@ def is_causal(layers: nn.ModuleList) -> bool:
 
 def insert_attention(layers: nn.ModuleList, places: Iterable[int], *, attention: str = "memory") -> None:
     """Let these layers, counted from 0, read a memory; no parameter is added, moved or renamed."""
-    if attention not in ATTENTIONS:
-        raise unknown("attention to a memory", attention, ATTENTIONS)
+    check_known("attention to a memory", attention, ATTENTIONS)
     for place in places:
         name, family = family_of(layers[place])
         above, _, leaf = name.rpartition(".")

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.nn.backbones.base import Backbone
 
 PLACES = ("none", "shallow", "deep")
@@ -115,8 +115,7 @@ class PromptedLayer(nn.Module):
 
 def insert_prompts(layers: nn.ModuleList, width: int, *, place: str, prompts: int) -> None:
     """Insert prompts: `shallow` at the first layer and kept in all others, `deep` new ones in every layer."""
-    if place not in PLACES:
-        raise unknown("place of prompts", place, PLACES)
+    check_known("place of prompts", place, PLACES)
     if prompts < 1:
         raise BadInput(f"`prompts`, the number of learned tokens, must be at least 1; got {prompts}")
     count = {"none": 0, "shallow": 1, "deep": len(layers)}[place]

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.nn.experts.graft import LAYER_CHOICES, expert_settings, feed_forward_names, layer_indices
 from holdfast.nn.graft.holder import Entry
 from holdfast.nn.memory.general import GeneralSettings, ReadSettings, plan_reads
@@ -74,8 +74,7 @@ def _names(settings: type) -> tuple[str, ...]:
 
 def _check_names(what: str, settings: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in settings:
-        if name not in known:
-            raise unknown(what, name, known)
+        check_known(what, name, known)
 
 
 def _module_names(module: nn.Module, at: At) -> list[str]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 
 RESIDUALS = ("identity", "linear")
 SCALES = ("head", "full")
@@ -30,10 +30,8 @@ class BlockSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.residual not in RESIDUALS:
-            raise unknown("residual", self.residual, RESIDUALS)
-        if self.scale not in SCALES:
-            raise unknown("scale", self.scale, SCALES)
+        check_known("residual", self.residual, RESIDUALS)
+        check_known("scale", self.scale, SCALES)
         if not 0 <= self.dropout < 1:
             raise BadInput(f"`dropout` must be at least 0 and below 1, got {self.dropout}")
 

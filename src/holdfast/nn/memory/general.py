@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Tokens
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.companion import GeneralEncoder
@@ -53,10 +53,8 @@ class ReadSettings:
     states: str = "layers"  # outputs of layers; `legacy`: their inputs, as in the released code
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise unknown("strategy of a general memory", self.strategy, STRATEGIES)
-        if self.states not in STATES:
-            raise unknown("states of a general memory", self.states, STATES)
+        check_known("strategy of a general memory", self.strategy, STRATEGIES)
+        check_known("states of a general memory", self.states, STATES)
         for name, value, strategy in (("source", self.source, "single"), ("chunks", self.chunks, "chunk-gated")):
             if value is not None and self.strategy != strategy:
                 raise BadInput(f"encoder.{name} needs strategy {strategy}; got {name}={value!r} with {self.strategy}")
@@ -91,7 +89,6 @@ def plan_reads(strategy: str, *, depth: int, general: int, **settings: Any) -> R
 
 
 def _equal_chunks(count: int, general: int) -> list[tuple[int, ...]]:
-    """Split all layers into `count` chunks, the lowest first."""
     if count > general:
         raise BadInput(f"{count} encoder.layers cannot read one chunk each of {general} layers: name at most {general}")
     ends = [general * k // count for k in range(count + 1)]
@@ -165,8 +162,7 @@ class Gate(nn.Module):
 
     def __init__(self, width: int, *, init: str = "normal") -> None:
         super().__init__()
-        if init not in GATES:
-            raise unknown("start of a gate", init, GATES)
+        check_known("start of a gate", init, GATES)
         self.weight = nn.Parameter(torch.zeros(width))
         if init == "normal":
             nn.init.normal_(self.weight, std=0.02)
@@ -195,8 +191,7 @@ class GeneralSettings:
     share: float = 0.0  # initial memory share of attention `gate`, before the sigmoid
 
     def __post_init__(self) -> None:
-        if self.mask not in MASKS:
-            raise unknown("mask of a general memory", self.mask, MASKS)
+        check_known("mask of a general memory", self.mask, MASKS)
 
 
 @contextmanager

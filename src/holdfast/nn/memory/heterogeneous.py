@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import exporting, is_recording, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, concatenate
@@ -45,8 +45,7 @@ class HeterogeneousSettings(BlockSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for what, name, known in (("context", self.context, CONTEXTS), ("part", self.part, PARTS)):
-            if name not in known:
-                raise unknown(what, name, known)
+            check_known(what, name, known)
         if min(self.real, self.slots) < 0:
             raise BadInput(f"neck.real and neck.slots must not be negative, got {self.real} and {self.slots}")
         if not (self.real or self.slots or self.across):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.nn.memory.bank import SegmentedSlots
 from holdfast.nn.memory.read import SIMILARITIES, Read, read
@@ -44,8 +44,7 @@ class KeyValueSettings:
             )
         if not self.temperature > 0:
             raise BadInput(f"`temperature` must be above 0, got {self.temperature}")
-        if self.similarity not in SIMILARITIES:
-            raise unknown("similarity", self.similarity, SIMILARITIES)
+        check_known("similarity", self.similarity, SIMILARITIES)
 
 
 class KeyValueMemory(SegmentedSlots):
@@ -103,8 +102,7 @@ class KeyValueMemory(SegmentedSlots):
 
 def query_net(width: int, outputs: int, *, kind: str, norm: bool) -> nn.Module:
     """Build the network from features (b, d) to the queries of all heads (b, h * q)."""
-    if kind not in QUERIES:
-        raise unknown("query net", kind, QUERIES)
+    check_known("query net", kind, QUERIES)
     layers: list[nn.Module] = [nn.Linear(width, width), nn.ReLU()] if kind == "mlp" else []
     layers.append(nn.Linear(width, outputs))
     if norm:

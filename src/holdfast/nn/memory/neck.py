@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import record
 from holdfast.nn.backbones.base import Backbone
@@ -64,8 +64,7 @@ class BlendSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise BadInput(f"`share`, the weight of the memory, must lie between 0 and 1; got {self.share}")
-        if self.place not in PLACES:
-            raise unknown("place of a memory", self.place, PLACES)
+        check_known("place of a memory", self.place, PLACES)
 
 
 class MemoryNeck(nn.Module):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 
 STARTS = ("normal", "zeros")
 
@@ -124,8 +124,7 @@ class SyntheticMemory(nn.Module):
         super().__init__()
         if slots < 1:
             raise BadInput(f"`slots` must be at least 1 per class, got {slots}")
-        if start not in STARTS:
-            raise unknown("start of slots", start, STARTS)
+        check_known("start of slots", start, STARTS)
         values = torch.zeros(classes * slots, width)
         self.values = nn.Parameter(values.normal_(std=0.02) if start == "normal" else values)
         self.register_buffer("labels", torch.arange(classes).repeat_interleave(slots))

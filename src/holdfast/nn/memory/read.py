@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import unknown
+from holdfast.core.errors import check_known
 from holdfast.core.tape import exporting
 from holdfast.nn.kernels import kernels
 
@@ -44,14 +44,11 @@ class Writable(Protocol):
 
 @runtime_checkable
 class Growable(Protocol):
-    """A memory, or a network that contains one, that can add slots; every slot records its domain."""
+    """A memory, or a network that contains one, that can add slots; `grow` returns the new parameters."""
 
     @property
     def slots(self) -> int: ...
-
-    def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
-        """Add slots and return the new parameters, for the optimizer."""
-        ...
+    def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]: ...
 
 
 @runtime_checkable
@@ -88,8 +85,7 @@ def read(
 
 def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature: float = 1.0) -> Tensor:
     """Return the scores (h, b, m) of queries with keys; shared keys are not repeated for the heads."""
-    if similarity not in SIMILARITIES:
-        raise unknown("similarity", similarity, SIMILARITIES)
+    check_known("similarity", similarity, SIMILARITIES)
     if similarity == "cosine":
         query, keys = F.normalize(query, dim=-1), F.normalize(keys, dim=-1)
     scale = temperature * (math.sqrt(query.shape[-1]) if similarity == "scaled" else 1.0)
@@ -158,12 +154,9 @@ class _WeightedRows(torch.autograd.Function):
             else:
                 grad_table, grad_weights = None, fast.weight_gradient(table, rows, grad)
         else:
-            grad_table, grad_weights = _bag_gradients(
-                table, rows, weights, grad, needs_table=needs_table, sparse=ctx.sparse
-            )
-        return (
-            grad_table if needs_table else None, None, grad_weights.to(weights.dtype) if needs_weights else None, None
-        )  # fmt: skip
+            grad_table, grad_weights = _bag_gradients(table, rows, weights, grad, needs_table, ctx.sparse)
+        grad_weights = grad_weights.to(weights.dtype) if needs_weights else None
+        return grad_table if needs_table else None, None, grad_weights, None
 
 
 def _plain_gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +167,7 @@ def _plain_gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor)
 
 
 def _bag_gradients(
-    table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, needs_table: bool, sparse: bool
+    table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, needs_table: bool, sparse: bool
 ) -> tuple[Tensor | None, Tensor]:
     """Compute both gradients with torch's embedding bag."""
     with torch.enable_grad():

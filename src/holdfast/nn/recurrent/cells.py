@@ -17,32 +17,27 @@ BLOCKS = 4
 
 
 class Cell(Protocol):
-    """Equations of a cell, without parameters."""
+    """Equations of a cell, without parameters.
+
+    `step` returns the next hidden and inner state, as a differentiable expression. `forward` writes them into `h` and
+    `inner` and turns the sums into the gates in place. `backward` writes the gradient of the sums to `out` and returns
+    the direct gradient of `h_before`; `grad_inner` becomes the gradient of the inner state before the step.
+    """
 
     by_input: ClassVar[slice]  # blocks of the input
     by_state: ClassVar[slice]  # blocks of the state
     inner_blocks: ClassVar[int]  # size of what a step saves besides h, in blocks of h
 
     @staticmethod
-    def step(sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the next hidden and inner state, as a differentiable expression."""
-        ...
-
+    def step(sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]: ...
     @staticmethod
-    def forward(sums: Tensor, h: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor) -> None:
-        """Write the next state into `h` and `inner`; the sums become the gates in place."""
-        ...
+    def forward(sums: Tensor, h: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor) -> None: ...
 
     @staticmethod
     def backward(
         gates: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor,
         grad: Tensor, grad_inner: Tensor, out: Tensor,
-    ) -> Tensor | None:  # fmt: skip
-        """Write the gradient of the sums to `out`, given that of h, and return the direct gradient of `h_before`.
-
-        `grad_inner`, the gradient of the inner state, becomes that of the inner state before the step.
-        """
-        ...
+    ) -> Tensor | None: ...  # fmt: skip
 
 
 class LSTM:

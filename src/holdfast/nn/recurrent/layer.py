@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.growth import check_units, expand_units
 from holdfast.nn.memory.bank import MemoryBank
@@ -36,10 +36,8 @@ class RecurrentSettings:
     first_read: str = "zero"  # at the first step read nothing; `uniform`: read all slots with equal weight
 
     def __post_init__(self) -> None:
-        if self.cell not in CELLS:
-            raise unknown("cell", self.cell, CELLS)
-        if self.first_read not in FIRST_READS:
-            raise unknown("first read", self.first_read, FIRST_READS)
+        check_known("cell", self.cell, CELLS)
+        check_known("first read", self.first_read, FIRST_READS)
         if self.slots < 0 or self.directions not in (1, 2) or (self.slot_width is not None and self.slot_width < 1):
             raise BadInput(
                 f"`slots` must be at least 0, `slot_width` at least 1, `directions` 1 or 2; got {self.slots}, "
