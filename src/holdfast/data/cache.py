@@ -33,12 +33,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def cached_features(
-    raw: Raw,
-    groups: Sequence[np.ndarray],
-    compute: Callable[[np.ndarray], Tensor],
-    *,
-    key: str,
-    folder: Path,
+    raw: Raw, groups: Sequence[np.ndarray], compute: Callable[[np.ndarray], Tensor], *, key: str, folder: Path
 ) -> Tensor:
     """Return features of all rows, (n, d); each group of rows (a domain) is cached in a separate file."""
     pieces: list[Tensor] = []

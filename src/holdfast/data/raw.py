@@ -84,34 +84,46 @@ def _string_column(texts: Sequence[Any]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts, type=pa.large_string())])
 
 
-class Vectors(Raw):
-    """Rows of a float array (n, d)."""
+class Records(Raw):
+    """Texts with annotations, such as tagged sentences or questions, as named tuples."""
 
-    kind = "vector"
+    kind = "text"
+
+    def digest(self, rows: np.ndarray) -> str:
+        sha = hashlib.sha256()
+        for record in self.take(rows):
+            sha.update(repr(tuple(record)).encode())
+        return sha.hexdigest()
+
+
+class _Array(Raw):
+    """Rows of an array in memory."""
+
+    dtype: type[np.generic]
 
     def __init__(self, data: np.ndarray) -> None:
-        self.data = np.ascontiguousarray(data, dtype=np.float32)
+        self.data = np.ascontiguousarray(data, dtype=self.dtype)
 
     def __len__(self) -> int:
         return len(self.data)
-
-    def take(self, rows: np.ndarray, *, size: int | None = None) -> torch.Tensor:
-        return torch.from_numpy(self.data[rows])
 
     def digest(self, rows: np.ndarray) -> str:
         return hashlib.sha256(str(self.data.shape[1:]).encode() + self.data[rows].tobytes()).hexdigest()
 
 
-class Pixels(Raw):
+class Vectors(_Array):
+    """Rows of a float array (n, d)."""
+
+    kind, dtype = "vector", np.float32
+
+    def take(self, rows: np.ndarray, *, size: int | None = None) -> torch.Tensor:
+        return torch.from_numpy(self.data[rows])
+
+
+class Pixels(_Array):
     """Images in memory: uint8 (n, 3, h, w)."""
 
-    kind = "image"
-
-    def __init__(self, data: np.ndarray) -> None:
-        self.data = np.ascontiguousarray(data, dtype=np.uint8)
-
-    def __len__(self) -> int:
-        return len(self.data)
+    kind, dtype = "image", np.uint8
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> torch.Tensor:
         images = torch.from_numpy(self.data[rows])
@@ -119,9 +131,6 @@ class Pixels(Raw):
             return images
         resized = torch.nn.functional.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
         return resized.round().clamp(0, 255).to(torch.uint8)
-
-    def digest(self, rows: np.ndarray) -> str:
-        return hashlib.sha256(str(self.data.shape[1:]).encode() + self.data[rows].tobytes()).hexdigest()
 
 
 class ImageFiles(Raw):

@@ -90,10 +90,7 @@ class DomainRows:
                 "needed: add examples or remove the domain"
             )
         order = torch.randperm(len(rows), generator=generator(seed, "split", name, self.domain)).numpy()
-        return (
-            Part(self.domain, np.sort(rows[order[held:]])),
-            Part(self.domain, np.sort(rows[order[:held]])),
-        )
+        return (Part(self.domain, np.sort(rows[order[held:]])), Part(self.domain, np.sort(rows[order[:held]])))
 
 
 RowsByDomain = Mapping[str, DomainRows]

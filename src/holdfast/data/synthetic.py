@@ -90,14 +90,8 @@ def world(
         raw = GraphList(_graphs(np.concatenate([_vectors(d, rng) for d in drawn]), rng, noise))
     else:
         raw = Vectors(np.concatenate([_vectors(d, rng) for d in drawn]))
-    return Dataset(
-        name=f"{kind}-{shift}",
-        raw=raw,
-        y=y,
-        classes=tuple(str(k) for k in range(classes)),
-        domain=np.repeat(np.arange(domains), size),
-        domains=tuple(f"domain-{i}" for i in range(domains)),
-    )
+    names, domain = tuple(f"domain-{i}" for i in range(domains)), np.repeat(np.arange(domains), size)
+    return Dataset(f"{kind}-{shift}", raw, y, tuple(map(str, range(classes))), domain, names)
 
 
 def _draw_domain(

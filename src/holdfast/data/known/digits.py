@@ -65,15 +65,9 @@ def read_colored_mnist(
         labels.append(label.astype(np.int64))
         domain.append(np.full(len(digits), names.index(name), dtype=np.int64))
         split.append(np.full(len(digits), SPLITS.index(kind), dtype=np.int64))
-    return Dataset(
-        name="colored-mnist",
-        raw=Pixels(np.concatenate(images)),
-        y=np.concatenate(labels),
-        classes=("from five", "below five"),
-        domain=np.concatenate(domain),
-        domains=names,
-        split=np.concatenate(split),
-    )
+    raw, classes = Pixels(np.concatenate(images)), ("from five", "below five")
+    y, domains, splits = (np.concatenate(codes) for codes in (labels, domain, split))
+    return Dataset(known.name, raw, y, classes, domains, names, splits)
 
 
 def colorize(images: np.ndarray, colour: np.ndarray | None) -> np.ndarray:

@@ -78,15 +78,9 @@ def _read_cifar(name: str, form: Mapping[str, Any], folder: Path) -> Dataset:
     y = np.concatenate(labels)
     if y.max() >= form["classes"]:
         raise BadInput(f"{folder} is not the binary version of {name}: it has the label {y.max()}")
-    return Dataset(
-        name=name,
-        raw=Pixels(np.concatenate(images)),
-        y=y,
-        classes=_class_names(folder / form["names"], form["classes"]),
-        domain=np.zeros(len(y), dtype=np.int64),
-        domains=(name,),
-        split=np.concatenate(split),
-    )
+    raw, domain = Pixels(np.concatenate(images)), np.zeros(len(y), dtype=np.int64)
+    classes = _class_names(folder / form["names"], form["classes"])
+    return Dataset(name, raw, y, classes, domain, (name,), np.concatenate(split))
 
 
 def _class_names(path: Path, classes: int) -> tuple[str, ...]:

@@ -33,11 +33,7 @@ _TIMEOUT = 300  # seconds
 def read_vader(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
     """Read sentiment of tweets, films, products and news, rated by people (Hutto and Gilbert, ICWSM 2014)."""
     archive = _find(Path(data_dir)) if data_dir is not None else _fetch()
-    texts: list[str] = []
-    ids: list[str] = []
-    labels: list[int] = []
-    sizes: list[int] = []
-    notes: list[str] = []
+    texts, ids, labels, sizes, notes = [], [], [], [], []
     for domain, lines in _lines(archive).items():
         rated = [line.split("\t", 2) for line in lines if line.strip()]
         clear = [(key, float(rating), text) for key, rating, text in rated if abs(float(rating)) >= _MIN_RATING]
@@ -49,16 +45,9 @@ def read_vader(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
             f"{domain}: {len(clear)} used, {len(rated) - len(clear)} dropped "
             f"whose mean rating is within {_MIN_RATING} of neutral"
         )
-    return Dataset(
-        name=known.name,
-        raw=Texts.of(texts),
-        y=np.asarray(labels, dtype=np.int64),
-        classes=("negative", "positive"),
-        domain=np.repeat(np.arange(len(sizes)), sizes),
-        domains=tuple(_FILES),
-        ids=ids,
-        notes=tuple(notes),
-    )
+    y, domain = np.asarray(labels, dtype=np.int64), np.repeat(np.arange(len(sizes)), sizes)
+    classes, domains = ("negative", "positive"), tuple(_FILES)
+    return Dataset(known.name, Texts.of(texts), y, classes, domain, domains, ids=ids, notes=tuple(notes))
 
 
 def _find(folder: Path) -> Path:

@@ -55,18 +55,9 @@ def read_arrays(
     domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
     if "domain" in coded:
         domain, domains = domain_codes(coded["domain"], time)
-    return Dataset(
-        name=path.stem,
-        raw=raw,
-        y=y,
-        classes=classes,
-        domain=domain,
-        domains=domains,
-        split=split_codes(coded["split"], where=str(path), name="split") if "split" in coded else None,
-        ids=[str(i) for i in arrays["id"].tolist()] if "id" in arrays else None,
-        time=time,
-        notes=(note,) if note else (),
-    )
+    split = split_codes(coded["split"], where=str(path), name="split") if "split" in coded else None
+    ids = [str(i) for i in arrays["id"].tolist()] if "id" in arrays else None
+    return Dataset(path.stem, raw, y, classes, domain, domains, split, ids, time, notes=(note,) if note else ())
 
 
 def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict[str, np.ndarray]:

@@ -148,19 +148,9 @@ class TableCollector:
         split = None
         if roles.split is not None:
             split = split_codes(self.split, where=where, name=roles.split, before=self.before)
-        return Dataset(
-            name=name,
-            raw=raw,
-            y=y,
-            classes=classes,
-            domain=domain,
-            domains=domains,
-            split=split,
-            ids=None if roles.id is None else Strings(self.ids.column()),
-            time=time,
-            notes=tuple(notes),
-            columns=None if roles.texts else roles.features,
-        )
+        ids = None if roles.id is None else Strings(self.ids.column())
+        columns = None if roles.texts else roles.features
+        return Dataset(name, raw, y, classes, domain, domains, split, ids, time, tuple(notes), columns)
 
 
 def _as_text(column: Any) -> Any:

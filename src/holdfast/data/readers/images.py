@@ -41,16 +41,9 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
         _check_empty_domains(folder, {name[0] for name in names})
         domain, domains = encode([name[domain_level] for name in names])
     ignored = len(files) - len(images) - (folder / FILE).is_file()  # part locations are read by analyses
-    return Dataset(
-        name=folder.resolve().name,
-        raw=ImageFiles(images),
-        y=y,
-        classes=classes,
-        domain=domain,
-        domains=domains,
-        ids=["/".join(name) for name in names],
-        notes=(f"{ignored} files in {folder} are not images and were ignored",) if ignored else (),
-    )
+    notes = (f"{ignored} files in {folder} are not images and were ignored",) if ignored else ()
+    ids = ["/".join(name) for name in names]
+    return Dataset(folder.resolve().name, ImageFiles(images), y, classes, domain, domains, ids=ids, notes=notes)
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -155,10 +155,7 @@ def _is_text(example: Any) -> bool:
 
 
 def read_frame(
-    frame: pd.DataFrame,
-    *,
-    columns: Mapping[str, str] | None = None,
-    need: Collection[str] = ("label", "domain"),
+    frame: pd.DataFrame, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
 ) -> Dataset:
     """Read one example per row; `columns` maps roles to column names, `need` lists required roles."""
     _check_names(frame)

@@ -5,7 +5,6 @@ n questions
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Question
 from holdfast.data.dataset import Dataset
-from holdfast.data.raw import Raw
+from holdfast.data.raw import Records
 from holdfast.data.readers.formats import SUFFIXES, check_surrogates, iter_rows
 from holdfast.data.readers.table import METADATA, column_finder, unlabelled_dataset
 
@@ -27,10 +26,8 @@ ROLES = ("context", "question", "answers", "answer_start")
 Rows = Iterator[tuple[Question, dict[str, Any]]]  # a question with its metadata
 
 
-class Questions(Raw):
+class Questions(Records):
     """Questions with contexts and answers; a context that several questions share is stored once."""
-
-    kind = "text"
 
     def __init__(self, questions: list[Question]) -> None:
         contexts: dict[str, int] = {}
@@ -48,12 +45,6 @@ class Questions(Raw):
         contexts = self.contexts.take(pa.array(self.owner[rows])).to_pylist()
         columns = (column.take(at).to_pylist() for column in (self.questions, self.answers, self.starts))
         return [Question(c, q, tuple(a), tuple(s)) for c, q, a, s in zip(contexts, *columns, strict=True)]
-
-    def digest(self, rows: np.ndarray) -> str:
-        sha = hashlib.sha256()
-        for question in self.take(rows):
-            sha.update(repr(tuple(question)).encode())
-        return sha.hexdigest()
 
 
 def read_questions(

@@ -52,13 +52,7 @@ def table_chunks(
 
 
 def _chunks(
-    path: Path,
-    columns: Mapping[str, str] | None,
-    need: Collection[str],
-    rows: int | None,
-    *,
-    block: int,
-    skip: int = 0,
+    path: Path, columns: Mapping[str, str] | None, need: Collection[str], rows: int | None, *, block: int, skip: int = 0
 ) -> Iterator[Dataset]:
     schema = formats.read_schema(path, block)
     numeric = {field.name for field in schema if pa.types.is_boolean(field.type) or formats.is_number(field.type)}
@@ -159,17 +153,9 @@ def unlabelled_dataset(
     split = None
     if "split" in metadata:
         split = split_codes(_code_column(metadata["split"], numbers=True), where=str(path), name="split")
-    return Dataset(
-        name=path.stem,
-        raw=raw,
-        y=np.full(len(raw), -1),
-        classes=classes,
-        domain=domain,
-        domains=domains,
-        split=split,
-        ids=[str(value) for value in metadata["id"]] if "id" in metadata else None,
-        notes=tuple(notes),
-    )
+    ids = [str(value) for value in metadata["id"]] if "id" in metadata else None
+    y = np.full(len(raw), -1)
+    return Dataset(path.stem, raw, y, classes, domain, domains, split, ids, notes=tuple(notes))
 
 
 def _code_column(values: Sequence[Any], *, numbers: bool) -> CodeColumn:

@@ -5,7 +5,6 @@ n sentences
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pyarrow as pa
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Sentence
 from holdfast.data.dataset import SPLITS, Dataset
-from holdfast.data.raw import Raw
+from holdfast.data.raw import Records
 from holdfast.data.readers.codes import SPLIT_NAMES
 from holdfast.data.readers.formats import iter_rows
 from holdfast.data.readers.images import files_below
@@ -32,10 +31,8 @@ FILE_SPLITS = {**SPLIT_NAMES, "devel": 1, "testa": 1, "testb": 2}
 Tagged = tuple[list[str], list[str] | None]  # words, and their tags as written
 
 
-class Sentences(Raw):
+class Sentences(Records):
     """Words of sentences and codes of their tags as Arrow lists."""
-
-    kind = "text"
 
     def __init__(self, words: Sequence[list[str]], tags: Sequence[list[int]] | None) -> None:
         self.words = pa.array(words, type=pa.large_list(pa.large_string()))
@@ -49,12 +46,6 @@ class Sentences(Raw):
         words = self.words.take(at).to_pylist()
         tags = [None] * len(words) if self.tags is None else self.tags.take(at).to_pylist()
         return [Sentence(*pair) for pair in zip(words, tags, strict=True)]
-
-    def digest(self, rows: np.ndarray) -> str:
-        sha = hashlib.sha256()
-        for sentence in self.take(rows):
-            sha.update(repr(tuple(sentence)).encode())
-        return sha.hexdigest()
 
 
 def read_tags(
