@@ -6,7 +6,7 @@ Shapes: b batch, n domains, d width, c classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.settings import log, setting, whole
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
+from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.heads import Head
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 def discriminator(width: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -44,10 +42,6 @@ class DANN(Method):
 
     saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
-
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        self.make_optimizer = optimizer
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device

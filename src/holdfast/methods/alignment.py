@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations, permutations
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +19,8 @@ from holdfast.core.errors import BadInput
 from holdfast.core.settings import log, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.adversarial import discriminator
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
+from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.heads import WordHead
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 class PDA(Method):
@@ -42,10 +40,8 @@ class PDA(Method):
     saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        self.make_optimizer = optimizer
-        if self.settings.words and not isinstance(model.head, WordHead):
+    def setup(self) -> None:
+        if self.settings.words and not isinstance(self.model.head, WordHead):
             raise BadInput("method.words compares distributions over words: use --set head=words, or leave it out")
 
     def begin_stage(self, info: StageInfo) -> None:

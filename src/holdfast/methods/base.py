@@ -65,8 +65,12 @@ class Method(nn.Module, ABC):
     def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
         super().__init__()
         self.settings = self.Settings(**settings)
-        self.model, self.task = model, task
+        self.model, self.task, self.make_optimizer = model, task, optimizer
         self.optimizer = optimizer(model.trainable_parameters())
+        self.setup()
+
+    def setup(self) -> None:
+        """Check the model and create further parameters, buffers and optimizers."""
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:

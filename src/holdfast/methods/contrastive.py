@@ -6,7 +6,6 @@ Shapes: b batch, m slots of the queue, d width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +15,7 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.settings import log, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.methods.base import Method, Metrics
 
 
 class MemoryContrastive(Method):
@@ -34,10 +31,9 @@ class MemoryContrastive(Method):
     labels: Tensor  # (m,) -1 for empty slots
     saved_attributes = ("optimizer", "cursor")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        slots, device = self.settings.slots, next(model.head.parameters()).device
-        self.register_buffer("keys", torch.zeros(slots, model.width, device=device))
+    def setup(self) -> None:
+        slots, device = self.settings.slots, next(self.model.head.parameters()).device
+        self.register_buffer("keys", torch.zeros(slots, self.model.width, device=device))
         self.register_buffer("labels", torch.full((slots,), -1, dtype=torch.long, device=device))
         self.cursor = 0
 

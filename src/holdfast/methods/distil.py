@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,9 +16,8 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import choice, log, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
+from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 class Distillation(Method):
@@ -40,8 +39,7 @@ class Distillation(Method):
 
     teacher: Model | None
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
+    def setup(self) -> None:
         self.register_module("teacher", None)
 
     def begin_stage(self, info: StageInfo) -> None:

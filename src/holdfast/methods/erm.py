@@ -6,7 +6,6 @@ Shapes: n domains.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +14,9 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.settings import log, setting
 from holdfast.core.tape import auxiliary, tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
+from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.experts.layer import SparseMoE
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 class ERM(Method):
@@ -71,8 +68,7 @@ class GroupDRO(Method):
     q: Tensor  # (n,) one weight per training domain
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
+    def setup(self) -> None:
         self.register_buffer("q", torch.ones(1))
 
     def begin_stage(self, info: StageInfo) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,8 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import log, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
+from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.replay import Reservoir
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 class Anchor(nn.Module):
@@ -68,8 +65,7 @@ class EWC(Method):
     supports_growth = "added"
     needs_past = "examples"
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
+    def setup(self) -> None:
         self.anchors, self.learned = nn.ModuleList(), 0  # stages that have ended
 
     def begin_stage(self, info: StageInfo) -> None:

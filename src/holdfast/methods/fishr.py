@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,10 +17,8 @@ from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.settings import even, log, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
+from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.heads import Head
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 class Fishr(Method):
@@ -39,9 +37,7 @@ class Fishr(Method):
     min_domains = 2
     average: Tensor  # (n, p) smoothed variances
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        self.make_optimizer = optimizer
+    def setup(self) -> None:
         self.anneal, self.steps = self.optimizer.settings.step_at(self.settings.anneal), 0
         self.register_buffer("average", torch.zeros(0))
 

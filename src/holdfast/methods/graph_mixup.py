@@ -18,11 +18,9 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, select_nodes
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
+from holdfast.methods.base import Method, Metrics
 from holdfast.nn.backbones.graph_inputs import HasGraphForm
 from holdfast.nn.heads import Head
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 class GMixup(Method):
@@ -50,15 +48,14 @@ class GMixup(Method):
 
     saved_attributes = ("optimizer", "graphons", "steps")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        network = model.backbone
+    def setup(self) -> None:
+        network = self.model.backbone
         if not isinstance(network, HasGraphForm):
             raise BadInput("g-mixup needs graphs and a trained graph encoder: use --encoder gin and --tune full")
         if network.form.nodes == "categories" or network.form.edge_width:
             raise BadInput("g-mixup does not support edge features or categorical nodes: use another method")
         self.form = network.form
-        self.graphons, self.steps = Graphons(cast(Head, model.head).outputs), 0
+        self.graphons, self.steps = Graphons(cast(Head, self.model.head).outputs), 0
 
     def step(self, batch: DomainBatch) -> Metrics:
         assert isinstance(batch.x, Graphs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,11 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.averaging import blend, copy_buffers
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
+from holdfast.methods.base import Method, Metrics
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.memory.queue import Queue, balanced_sample
-from holdfast.nn.model import Model
 from holdfast.nn.necks import ParameterControl
-from holdfast.tasks.base import Task
 
 STATISTICS = ("copied", "averaged", "own")
 
@@ -55,13 +53,12 @@ class HMA(Method):
 
     follower: nn.Module | None  # the momentum encoder
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        if not isinstance(model.neck, HeterogeneousMemory | ParameterControl):
+    def setup(self) -> None:
+        if not isinstance(self.model.neck, HeterogeneousMemory | ParameterControl):
             raise BadInput("method hma needs a heterogeneous memory: use --set neck=heterogeneous")
         self.register_module("follower", None)
-        if self.queue is not None and self.settings.momentum > 0 and _is_trained(model.backbone):
-            self.follower = copy.deepcopy(model.backbone).requires_grad_(False).eval()
+        if self.queue is not None and self.settings.momentum > 0 and _is_trained(self.model.backbone):
+            self.follower = copy.deepcopy(self.model.backbone).requires_grad_(False).eval()
 
     @property
     def memory(self) -> HeterogeneousMemory | None:

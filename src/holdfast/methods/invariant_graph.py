@@ -6,7 +6,7 @@ Shapes: b graphs, c classes, d width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,12 +16,11 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 from holdfast.core.settings import choice, log, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
+from holdfast.methods.base import Method, Metrics
 from holdfast.methods.contrastive import supervised_contrast
 from holdfast.nn.backbones.graph_pooling import SubgraphNetwork
 from holdfast.nn.heads import Head
 from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 
 class CIGA(Method):
@@ -37,12 +36,11 @@ class CIGA(Method):
         temperature: float = setting(1.0, help="temperature of the contrastive loss")
         hinge: float = setting(1.0, search=choice(0.5, 1.0, 2.0, 4.0), help="weight of the risk of the rest")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        subgraph_network(model, "ciga")
-        self.rest = rest_head(model) if self.settings.hinge else None
+    def setup(self) -> None:
+        subgraph_network(self.model, "ciga")
+        self.rest = rest_head(self.model) if self.settings.hinge else None
         if self.rest is not None:
-            self.optimizer = optimizer([*model.trainable_parameters(), *self.rest.parameters()])
+            self.optimizer = self.make_optimizer([*self.model.trainable_parameters(), *self.rest.parameters()])
 
     def step(self, batch: DomainBatch) -> Metrics:
         assert isinstance(batch.x, Graphs)
@@ -75,11 +73,10 @@ class DIR(Method):
 
     saved_attributes = ("optimizer", "steps")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        subgraph_network(model, "dir")
-        self.steps, self.rest = 0, rest_head(model)
-        self.optimizer = optimizer([*model.trainable_parameters(), *self.rest.parameters()])
+    def setup(self) -> None:
+        subgraph_network(self.model, "dir")
+        self.steps, self.rest = 0, rest_head(self.model)
+        self.optimizer = self.make_optimizer([*self.model.trainable_parameters(), *self.rest.parameters()])
 
     def step(self, batch: DomainBatch) -> Metrics:
         assert isinstance(batch.x, Graphs)

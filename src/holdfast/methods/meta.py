@@ -14,9 +14,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import choice, log, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.methods.base import Method, Metrics
 
 
 class MLDG(Method):
@@ -33,9 +31,8 @@ class MLDG(Method):
 
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        self.names = [name for name, p in model.named_parameters() if p.requires_grad]
+    def setup(self) -> None:
+        self.names = [name for name, p in self.model.named_parameters() if p.requires_grad]
 
     def step(self, batch: DomainBatch) -> Metrics:
         settings = self.settings

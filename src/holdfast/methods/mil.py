@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +18,11 @@ from holdfast.core.errors import BadInput, unknown
 from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import log, setting, whole
 from holdfast.core.tape import Tape, tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
+from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.methods.bilevel import ORDERS, look_ahead, outer_gradient, twice_differentiable
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.memory.neck import MemoryBlend, effective_slots
 from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
 
 INNER = ("persistent", "virtual", "undone")
 LEARNS = ("all", "values")
@@ -76,9 +74,8 @@ class MIL(Method):
     min_domains = 2
     phases = ("meta", "final")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        options, self.make_optimizer = self.settings, optimizer
+    def setup(self) -> None:
+        options, model = self.settings, self.model
         memories = [module for module in model.modules() if isinstance(module, MemoryBlend)]
         if not memories:
             raise BadInput("method mil trains a memory, and this network has none: use --set neck=memory")
@@ -92,7 +89,7 @@ class MIL(Method):
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad and n not in self.memory_names}
         self.names, self.trained = list(trained), list(trained.values())  # of the network without the memory
         self.initial_state = {name: t.clone() for name, t in model.state_dict().items()}
-        self.optimizer = optimizer(self.trained)
+        self.optimizer = self.make_optimizer(self.trained)
         memory_settings = replace(
             self.optimizer.settings, weight_decay=0.0, schedule="constant", warmup=0, clip=options.memory_clip,
             optimizer=options.memory_optimizer, lr=options.memory_lr or 1.0,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.methods.base import Method, Metrics
 
 
 class MIRO(Method):
@@ -33,14 +31,13 @@ class MIRO(Method):
         weight: float = setting(0.1, search=choice(0.001, 0.01, 0.1, 1.0), help="weight of the penalty")
         start: float = setting(0.1, help="initial variance")
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        self.oracle = copy.deepcopy(model.backbone).requires_grad_(False).eval()
+    def setup(self) -> None:
+        self.oracle = copy.deepcopy(self.model.backbone).requires_grad_(False).eval()
         width = int(self.model.backbone.width)  # pyright: ignore[reportArgumentType]
-        device = next(model.head.parameters()).device
+        device = next(self.model.head.parameters()).device
         inverse = torch.tensor(self.settings.start).expm1().log().item()  # softplus(inverse) = start
         self.spread = nn.Parameter(torch.full((width,), inverse, device=device))  # (d,)
-        self.optimizer = optimizer([*model.trainable_parameters(), self.spread])
+        self.optimizer = self.make_optimizer([*self.model.trainable_parameters(), self.spread])
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import unknown
 from holdfast.core.settings import setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods import penalties
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.methods.base import Method, Metrics
 
 
 class Penalized(Method):
@@ -36,9 +33,8 @@ class Penalized(Method):
     saved_attributes = ("optimizer", "steps")
     min_domains = 2
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
-        self.make_optimizer, self.penalty = optimizer, penalties.PENALTIES[self.settings.penalty]
+    def setup(self) -> None:
+        self.penalty = penalties.PENALTIES[self.settings.penalty]
         self.anneal, self.steps = self.optimizer.settings.step_at(self.settings.anneal), 0
 
     def step(self, batch: DomainBatch) -> Metrics:

@@ -17,9 +17,7 @@ from holdfast.core.ragged import cat_targets, strip_padding
 from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import setting, whole
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.methods.base import Method, Metrics
 
 
 class Rehearsal(Method):
@@ -40,8 +38,7 @@ class Rehearsal(Method):
     supports_growth = "any"
     needs_past = "examples"
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
+    def setup(self) -> None:
         self.memory = Reservoir(self.settings.capacity)
 
     def draw(self, batch: DomainBatch) -> DomainBatch:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +17,7 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.settings import log, setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics, OptimizerFactory, StageInfo
-from holdfast.nn.model import Model
-from holdfast.tasks.base import Task
+from holdfast.methods.base import Method, Metrics, StageInfo
 
 
 class SynapticIntelligence(Method):
@@ -47,8 +44,7 @@ class SynapticIntelligence(Method):
     path: Tensor  # (p,) decrease of the risk in this stage, per parameter
     pending: Tensor  # (p,) gradient of the risk since the last update
 
-    def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
-        super().__init__(model, task=task, optimizer=optimizer, **settings)
+    def setup(self) -> None:
         theta = self._theta()
         self.register_buffer("start", theta)
         for name in ("omega", "path", "pending"):

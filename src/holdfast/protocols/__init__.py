@@ -1,1 +1,1 @@
-"""Who may be seen when: plans, selection, the loop, the run."""
+"""Evaluation protocols: plans of stages, model selection, the training loop and the run of an episode."""

@@ -1,4 +1,7 @@
-"""Scores of a method on rows: large batches, no gradient, nothing changed."""
+"""Predictions and scores of a method, in large batches and without gradients.
+
+Shapes: n examples, c classes, k statistics per example.
+"""
 
 from __future__ import annotations
 
@@ -20,74 +23,66 @@ from holdfast.record import Scores
 from holdfast.tasks.base import Task
 
 Function = Callable[[Inputs, Tensor], Tensor]
-
-
-def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
-    """(n, c) plain predictions, on the CPU in the order of `rows`; the method is left in the mode it was in."""
-    return _over(method, examples, rows, lambda x, y: method.predict(x))
-
-
-def validation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
-    """What the task keeps of plain predictions of a part's examples, batch by batch, and their targets."""
-    return _both(method, examples, part, lambda x, y: task.stats(method.predict(x), y))
-
-
-def score(
-    method: Method, examples: Examples, parts: Sequence[Part], task: Task, names: Sequence[str]
-) -> dict[str, Scores]:
-    """The named metrics of each part, by domain."""
-    return {part.domain: task.scores(*evaluation_outputs(method, examples, part, task), names) for part in parts}
-
-
-def evaluation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
-    """What the task keeps of a part's examples, and their targets; it looks itself, so as to do more than predict."""
-    return _both(method, examples, part, lambda x, y: task.evaluate(method.deployed, x, y))
-
-
-def _both(method: Method, examples: Examples, part: Part, function: Function) -> tuple[Tensor, Tensor]:
-    rows = examples.rows_of(part)
-    return _over(method, examples, rows.numpy(), function), examples.targets(rows).cpu()
-
-
-def _over(method: Method, examples: Examples, rows: np.ndarray, function: Function) -> Tensor:
-    stop_all_if_requested()
-    training = method.training
-    method.eval()
-    found = examples.map(
-        function,
-        rows,
-        lambda _: stop_if_requested(),
-        prediction_batch=method.deployed.prediction_batch,
-        targets=True,
-        shared=True,
-    )
-    method.train(training)
-    return found
-
-
-ROWS = 8  # a few are enough: every example reads
+MEMORY_CHECK_ROWS = 8  # examples that test whether a memory is read
 
 
 class Unused(BadInput):
-    """A memory is there and plays no part."""
+    """A memory of the network has no effect."""
+
+
+def outputs(method: Method, examples: Examples, rows: np.ndarray) -> Tensor:
+    """Return (n, c) predictions on the CPU, in the order of `rows`."""
+    return _map(method, examples, rows, lambda x, y: method.predict(x))
+
+
+def validation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
+    """Return (n, k) the task's statistics of plain predictions, and the targets."""
+    return _map_part(method, examples, part, lambda x, y: task.stats(method.predict(x), y))
+
+
+def evaluation_outputs(method: Method, examples: Examples, part: Part, task: Task) -> tuple[Tensor, Tensor]:
+    """Return (n, k) the task's statistics of its complete evaluation, such as generated responses, and the targets."""
+    return _map_part(method, examples, part, lambda x, y: task.evaluate(method.deployed, x, y))
+
+
+def score(
+    method: Method, examples: Examples, domains: Sequence[Part], task: Task, names: Sequence[str]
+) -> dict[str, Scores]:
+    """Return the named metrics per domain."""
+    return {part.domain: task.scores(*evaluation_outputs(method, examples, part, task), names) for part in domains}
+
+
+def _map_part(method: Method, examples: Examples, part: Part, function: Function) -> tuple[Tensor, Tensor]:
+    rows = examples.rows_of(part)
+    return _map(method, examples, rows.numpy(), function), examples.targets(rows).cpu()
+
+
+def _map(method: Method, examples: Examples, rows: np.ndarray, function: Function) -> Tensor:
+    stop_all_if_requested()
+    training = method.training
+    method.eval()
+    values = examples.map(
+        function, rows, lambda _: stop_if_requested(),
+        prediction_batch=method.deployed.prediction_batch, targets=True, shared=True,
+    )  # fmt: skip
+    method.train(training)
+    return values
 
 
 @torch.no_grad()
 def check_memory(method: Method, examples: Examples, part: Part) -> None:
-    """Let a few examples through the network and listen: every memory must tell of a read, with finite numbers."""
-    expected = {part.tape_name for part in method.deployed.modules() if isinstance(part, HasMemory) and part.tape_name}
+    """Raise if a memory of the network is not read by a few examples, or if a read is not finite."""
+    modules = method.deployed.modules()
+    expected = {module.tape_name for module in modules if isinstance(module, HasMemory) and module.tape_name}
     if not expected or not len(part.rows):
         return
     training = method.training
     method.eval()
-    with tape() as heard:
-        method.predict(examples.inputs(torch.from_numpy(part.rows[:ROWS])))
+    with tape() as side:
+        method.predict(examples.inputs(torch.from_numpy(part.rows[:MEMORY_CHECK_ROWS])))
     method.train(training)
     for name in sorted(expected):
-        if not heard[name]:
-            raise Unused(
-                f"this network has a memory that was never read ({name}), since no example passes it: give it another "
-                "place or leave it out"
-            )
-        if not all(bool(torch.isfinite(value).all()) for value in heard[name]):
-            raise Unused(f"reads of this network's memory are no numbers ({name}): lower --lr or set clip")
+        if not side[name]:
+            raise Unused(f"no example reads the memory of this network ({name}): move it to another layer or remove it")
+        if not all(bool(torch.isfinite(value).all()) for value in side[name]):
+            raise Unused(f"the memory read returned NaN or inf ({name}): lower --lr or set clip")

@@ -1,4 +1,4 @@
-"""The training loop: the only one in the library. It is handed batches and a validation, and cannot reach test data."""
+"""The training loop. It gets batches and a validation function, and cannot reach test data."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from holdfast.protocols.microbatch import optimizers_of, set_microbatches, train
 from holdfast.protocols.resume import Interrupted, Saver
 from holdfast.protocols.select import Choose, Validation, should_stop
 
-Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # by domain: score (higher is better), risk
+Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # score (higher is better) and loss, per domain
+NAMED_ROWS = 20  # rows of a batch that an error names
 
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """What a training left: the step that was kept and all that was seen on the way."""
+    """Outcome of a training: the selected step and the history."""
 
     step: int
-    checks: list[Validation]
-    history: list[dict[str, Any]]  # per check: phase, step, metrics of that step, valid scores and risks
-    microbatches: int = 1  # in how many a batch was taken at last, so that it fitted into the device's memory
+    validations: list[Validation]
+    history: list[dict[str, Any]]  # per validation: phase, step, metrics of that step, scores and losses
+    microbatches: int = 1  # per batch, at the end
 
 
 @dataclass(slots=True)
 class _State:
     phase: int = 0
     step: int = 0
-    checks: list[Validation] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
-    snapshot: dict[str, Any] | None = None
-    unchecked: dict[str, float] | None = None  # what the newest step said, while it waits to be validated
+    snapshot: dict[str, Any] | None = None  # of the method at the selected step
+    unvalidated: dict[str, float] | None = None  # metrics of the newest step until it is validated
 
 
 def fit(
@@ -56,7 +57,7 @@ def fit(
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
 ) -> FitResult:
-    """Train `steps` in each phase, validate every `every`, and end each phase as it was at its chosen step."""
+    """Train `steps` steps per phase, validate every `every` steps, and restore the selected step after each phase."""
     state = _State()
     if saved is not None:
         for name in method.phases[: saved["phase"] + 1]:
@@ -67,42 +68,43 @@ def fit(
             state = _State(phase=number, history=state.history)
             method.begin_phase(method.phases[number])
             method.restart_schedules()
-        method.train()  # here, because a phase may freeze parts, which then rest
-        recent = Recent()
-        while state.step < steps or state.unchecked is not None:
-            if state.unchecked is None:
+        method.train()  # after begin_phase, which may freeze modules
+        recent = RecentMetrics()
+        while state.step < steps or state.unvalidated is not None:
+            if state.unvalidated is None:
                 metrics = train_step(method, next(batches))
                 state.step += 1
                 recent.add(state.step, metrics, batches)
                 if tick is not None:
                     tick(metrics)
                 if state.step % every == 0 or state.step == steps:
-                    recent.look()
-                    state.unchecked = _told(metrics)
-            if state.unchecked is not None:
+                    recent.check()
+                    state.unvalidated = _to_floats(metrics)
+            if state.unvalidated is not None:
                 try:
-                    _check(state, method, validate)
-                except Interrupted:  # the validation is done again, and finds what it would have found
+                    _validate(state, method, validate)
+                except Interrupted:  # on resume the validation is repeated
                     if saver is not None:
                         saver.save(_pack(state, method, batches))
                     raise
-                if choose(state.checks) == len(state.checks) - 1:
+                if choose(state.validations) == len(state.validations) - 1:
                     state.snapshot = copy.deepcopy(method.state_dict())
-                if should_stop(state.checks, choose, patience):
+                if should_stop(state.validations, choose, patience):
                     break
             if saver is not None and saver.due():
-                recent.look()  # what is saved is good
+                recent.check()  # never save a diverged state
                 saver.save(_pack(state, method, batches))
-        state.step = steps  # an early end is the end
-        if saver is not None and saver.worth():
+        state.step = steps  # also after early stopping
+        if saver is not None and saver.due_before_scoring():
             saver.save(_pack(state, method, batches))
         assert state.snapshot is not None, "no step was validated"
         method.load_state_dict(state.snapshot)
-    return FitResult(state.checks[choose(state.checks)].step, state.checks, state.history, method.microbatches)
+    chosen = state.validations[choose(state.validations)]
+    return FitResult(chosen.step, state.validations, state.history, method.microbatches)
 
 
-def _told(metrics: Metrics) -> dict[str, float]:
-    """Numbers of a step, the mean over the processes that took it."""
+def _to_floats(metrics: Metrics) -> dict[str, float]:
+    """Return the metrics of a step, averaged over the processes."""
     if parallel.active() and metrics:
         device = next(iter(metrics.values())).device
         values = parallel.mean(torch.stack([value.detach().float().to(device) for value in metrics.values()]))
@@ -110,117 +112,117 @@ def _told(metrics: Metrics) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items()}
 
 
-def _check(state: _State, method: Method, validate: Validate) -> None:
+def _validate(state: _State, method: Method, validate: Validate) -> None:
     scores, losses = validate()
-    must_be_finite(losses, state.step)
+    _require_finite(losses, state.step)
     method.on_valid(state.step, scores, losses)
-    state.checks.append(Validation(state.step, scores))
-    phase, seen = method.phases[state.phase], state.unchecked or {}
-    state.history.append({"phase": phase, "step": state.step, **seen, "valid": scores, "loss": losses})
-    state.unchecked = None
+    state.validations.append(Validation(state.step, scores))
+    phase, metrics = method.phases[state.phase], state.unvalidated or {}
+    state.history.append({"phase": phase, "step": state.step, **metrics, "valid": scores, "loss": losses})
+    state.unvalidated = None
 
 
 def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:
     return {
         "phase": state.phase,
         "step": state.step,
-        "checks": [[check.step, check.scores] for check in state.checks],
+        "checks": [[validation.step, validation.scores] for validation in state.validations],
         "history": state.history,
         "snapshot": state.snapshot,
-        "unchecked": state.unchecked,
+        "unchecked": state.unvalidated,
         "pieces": method.microbatches,
         "method": method.state_dict(),
         "batches": batches.state_dict(),
         "chance": rng_state(),
-        "own": parallel.all_gather(_own(method, batches)),
+        "own": parallel.all_gather(_process_state(method, batches)),
     }
 
 
-def _own(method: Method, batches: Batches) -> dict[str, Any]:
-    """What differs between the processes of a run; nothing when alone."""
+def _process_state(method: Method, batches: Batches) -> dict[str, Any]:
+    """Return the state that differs between processes; empty for a single process."""
     if not parallel.active():
         return {}
-    waiting = [[None if g is None else g.cpu() for g in each.pending_gradients()] for each in optimizers_of(method)]
-    return {"chance": process_rng_state(), "changes": batches.transform_generator.get_state(), "grads": waiting}
+    pending = [optimizer.pending_gradients() for optimizer in optimizers_of(method)]
+    grads = [[None if g is None else g.cpu() for g in gradients] for gradients in pending]
+    return {"chance": process_rng_state(), "changes": batches.transform_generator.get_state(), "grads": grads}
 
 
 def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batches) -> None:
     state.phase, state.step = saved["phase"], saved["step"]
-    state.checks = [Validation(step, scores) for step, scores in saved["checks"]]
-    state.history, state.snapshot, state.unchecked = saved["history"], saved["snapshot"], saved["unchecked"]
+    state.validations = [Validation(step, scores) for step, scores in saved["checks"]]
+    state.history, state.snapshot, state.unvalidated = saved["history"], saved["snapshot"], saved["unchecked"]
     set_microbatches(method, saved["pieces"])
     method.load_state_dict(saved["method"])
     batches.load_state_dict(saved["batches"])
     set_rng_state(saved["chance"])
-    own = saved["own"][parallel.rank()] if parallel.active() else {}
-    if own:
-        set_process_rng_state(own["chance"])
-        batches.transform_generator.set_state(own["changes"])
-        for each, grads in zip(optimizers_of(method), own["grads"], strict=True):
-            each.set_pending_gradients(grads)
-
-
-NAMED = 20  # rows of a batch that a sentence names
+    local = saved["own"][parallel.rank()] if parallel.active() else {}
+    if local:
+        set_process_rng_state(local["chance"])
+        batches.transform_generator.set_state(local["changes"])
+        for optimizer, grads in zip(optimizers_of(method), local["grads"], strict=True):
+            optimizer.set_pending_gradients(grads)
 
 
 class Diverged(BadInput):
-    """A risk is no longer a number: the settings, not the data, are to be mended."""
+    """A loss is NaN or infinite."""
 
     rows: tuple[int, ...] = ()  # of the data, in the batch of the first such step
     step: int = 0
 
-    def naming(self, ids: Sequence[str] | None) -> Diverged:
-        """The same with the ids of the batch's rows, or their numbers where the data has no ids."""
+    @staticmethod
+    def at(message: str, step: int, rows: Sequence[int] = ()) -> Diverged:
+        """Build the error; attributes are set afterwards, so that it can be pickled between processes."""
+        error = Diverged(message)
+        error.step, error.rows = step, tuple(rows)
+        return error
+
+    def with_ids(self, ids: Sequence[str] | None) -> Diverged:
+        """Add the ids of the batch's rows to the message, or their numbers where the data has no ids."""
         if not self.rows:
             return self
-        named = [str(row + 1) if ids is None else ids[row] for row in self.rows]
-        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-        what = "rows" if ids is None else "ids"
-        told = f"{self}; the batch of that step held {what} {', '.join(named[:NAMED])}{more}"
-        return diverged(told, self.step, self.rows)
+        names = [str(row + 1) if ids is None else ids[row] for row in self.rows]
+        more = f" and {len(names) - NAMED_ROWS} more" if len(names) > NAMED_ROWS else ""
+        kind = "rows" if ids is None else "ids"
+        message = f"{self}; the batch of that step had {kind} {', '.join(names[:NAMED_ROWS])}{more}"
+        return Diverged.at(message, self.step, self.rows)
 
 
-def diverged(sentence: str, step: int, rows: Sequence[int] = ()) -> Diverged:
-    """Made in two steps, so that it travels between processes as any exception does."""
-    made = Diverged(sentence)
-    made.step, made.rows = step, tuple(rows)
-    return made
-
-
-class Recent:
-    """What the steps since the last look said; nothing waits for the device until someone looks."""
+class RecentMetrics:
+    """Metrics of the steps since the last check, which do not make the CPU wait for the device until then."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, Metrics, Tensor]] = []
+        self.recent: list[tuple[int, Metrics, Tensor]] = []
         self.batches: Batches | None = None
 
     def add(self, step: int, metrics: Metrics, batches: Batches) -> None:
+        """Add the metrics of a step."""
         self.batches = batches
-        self.seen.append((step, metrics, batches.drawn))
+        self.recent.append((step, metrics, batches.drawn))
 
-    def look(self) -> None:
-        """Raise at the first step that said something that is no number."""
-        seen, self.seen = self.seen, []
-        if not seen or self.batches is None:
+    def check(self) -> None:
+        """Raise `Diverged` for the first step with a metric that is not finite."""
+        recent, self.recent = self.recent, []
+        if not recent or self.batches is None:
             return
-        values = [value.detach().float() for _, metrics, _ in seen for value in metrics.values()]
-        if all(bool(torch.stack(some).isfinite().all()) for some in by_device(values).values()):
+        values = [value.detach().float() for _, metrics, _ in recent for value in metrics.values()]
+        if all(bool(torch.stack(group).isfinite().all()) for group in by_device(values).values()):
             return
-        for step, metrics, rows in seen:
-            found = self.batches.examples.origins(rows).unique()
-            must_be_finite({name: float(value) for name, value in metrics.items()}, step, found.tolist())
+        for step, metrics, rows in recent:
+            origins = self.batches.examples.origins(rows).unique()
+            _require_finite({name: float(value) for name, value in metrics.items()}, step, origins.tolist())
 
 
 def by_device(values: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
-    """A method may count on the host what it learns on the device; each place is asked once."""
-    found: dict[torch.device, list[Tensor]] = {}
+    """Group values by device: metrics may be on the CPU and on a GPU, and every device is synchronised once."""
+    groups: dict[torch.device, list[Tensor]] = {}
     for value in values:
-        found.setdefault(value.device, []).append(value)
-    return found
+        groups.setdefault(value.device, []).append(value)
+    return groups
 
 
-def must_be_finite(values: dict[str, float], step: int, rows: Sequence[int] = ()) -> None:
+def _require_finite(values: dict[str, float], step: int, rows: Sequence[int] = ()) -> None:
     for name, value in values.items():
         if not math.isfinite(value):
-            said = f"training diverged: {name} is {value} at step {step}; lower --lr or set clip"
-            raise diverged(said, step, rows)
+            raise Diverged.at(
+                f"training diverged: {name} is {value} at step {step}; lower --lr or set clip", step, rows
+            )

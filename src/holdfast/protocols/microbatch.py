@@ -1,4 +1,4 @@
-"""A step that does not fit into the device's memory is taken again in pieces, where that gives the same update."""
+"""Training step that splits a batch into microbatches when the device runs out of memory."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from holdfast.methods.base import Method, Metrics
 from holdfast.methods.optim import Optimizer
 
 
-def set_microbatches(method: Method, pieces: int) -> None:
-    """Tell a rule, and the rules inside it, in how many pieces to take a batch."""
-    for part in method.modules():
-        if isinstance(part, Method):
-            part.microbatches = pieces
+def set_microbatches(method: Method, count: int) -> None:
+    """Set the number of microbatches of a method and of the methods that it wraps."""
+    for module in method.modules():
+        if isinstance(module, Method):
+            module.microbatches = count
 
 
 def train_step(method: Method, batch: DomainBatch) -> Metrics:
-    """One step; out of memory, the same with pieces of half the size, and so on. They stay for the steps to come.
+    """Take one step and return its metrics with the shares that modules recorded.
 
-    Whatever the rule, what modules told of shares is told with its metrics.
+    Out of memory, the step is repeated with twice the number of microbatches, which is kept for later steps.
     """
     while True:
         try:
-            with use_process_rng(), collect_shares() as heard:
+            with use_process_rng(), collect_shares() as passes:
                 metrics = method.step(batch)
             parallel.average_batch_statistics(method)
-            return {**metrics, **mean_shares(heard)}
+            return {**metrics, **mean_shares(passes)}
         except torch.OutOfMemoryError:
-            pass  # gone on with below, where the failed step's tensors are no longer held by its error
-        _halve(method, batch)
-        for each in optimizers_of(method):
-            each.discard_gradients()
+            pass  # handled below, where the exception no longer keeps the tensors of the failed step alive
+        _double_microbatches(method, batch)
+        for optimizer in optimizers_of(method):
+            optimizer.discard_gradients()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
 def optimizers_of(method: Method) -> list[Optimizer]:
-    """All optimizers of a rule and of the rules inside it, in a fixed order."""
-    rules = [part for part in method.modules() if isinstance(part, Method)]
-    kept = [getattr(rule, name) for rule in rules for name in rule.saved_attributes]
-    return [each for each in kept if isinstance(each, Optimizer)]
+    """Return the optimizers of a method and of the methods that it wraps, in a fixed order."""
+    methods = [module for module in method.modules() if isinstance(module, Method)]
+    values = [getattr(owner, name) for owner in methods for name in owner.saved_attributes]
+    return [value for value in values if isinstance(value, Optimizer)]
 
 
-def _halve(method: Method, batch: DomainBatch) -> None:
-    count, most = len(batch.y), max(batch.sizes)
-    why = method.why_not_split(batch) if parallel.world_size() == 1 else "other devices wait for its gradients"
-    if not why and method.microbatches >= most:
-        why = "it is already taken one example of a domain at a time"
-    if why:
+def _double_microbatches(method: Method, batch: DomainBatch) -> None:
+    size, limit = len(batch.y), max(batch.sizes)
+    reason = method.why_not_split(batch) if parallel.world_size() == 1 else "other processes wait for its gradients"
+    if not reason and method.microbatches >= limit:
+        reason = "microbatches have one example per domain already"
+    if reason:
         raise BadInput(
-            f"the device has too little memory for a step on {count} examples, and {why}: use a smaller --batch, "
+            f"the device has too little memory for a step on {size} examples, and {reason}: use a smaller --batch, "
             "shorter inputs, a smaller encoder or --tune frozen"
         )
-    pieces = min(2 * method.microbatches, most)
-    set_microbatches(method, pieces)
+    count = min(2 * method.microbatches, limit)
+    set_microbatches(method, count)
     warn(
-        f"the device has too little memory for {count} examples at once, so each batch is taken in {pieces} pieces "
-        "whose gradients are added up: the update is that of the whole batch"
+        f"the device has too little memory for {size} examples at once, so every batch is split into {count} "
+        "microbatches whose gradients are added: the update is that of the complete batch"
     )

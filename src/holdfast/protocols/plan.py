@@ -1,4 +1,4 @@
-"""What a run may see, and when: parts of domains in stages. A plan is a generator of episodes and trains nothing."""
+"""Stages and episodes: which rows of which domains a run trains on, validates on and is scored on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.data.splits import Part, RowsByDomain
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Train on some parts, choose by others, be scored on the rest; `oracle` is target data for the oracle alone."""
+    """Rows to train on, to select by and to be scored on; `oracle` has target rows for selection by the oracle."""
 
     train: tuple[Part, ...]
     valid: tuple[Part, ...]
@@ -22,13 +22,13 @@ class Stage:
     oracle: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
-        train, valid, test, peek = map(rows_of, (self.train, self.valid, self.test, self.oracle))
+        train, valid, test, oracle = map(rows_of, (self.train, self.valid, self.test, self.oracle))
         for name, a, b in (
             ("training and validation", train, valid),
             ("training and test", train, test),
             ("validation and test", valid, test),
-            ("training and oracle", train, peek),
-            ("oracle and test", peek, test),
+            ("training and oracle", train, oracle),
+            ("oracle and test", oracle, test),
         ):
             shared = np.intersect1d(a, b)
             if len(shared):
@@ -37,7 +37,7 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """One training from start to end; over a stream it has one stage a domain."""
+    """One training; a stream has one stage per domain."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -45,38 +45,40 @@ class Episode:
 
 @dataclass(frozen=True, eq=False)
 class PastStages:
-    """What a network learned before a run: how many stages, and what is there of their training rows."""
+    """Stages that a network was trained on before a run: their number, and their training rows if available."""
 
     count: int
     data: tuple[Part, ...] = ()
 
 
 class Plan(Protocol):
-    """Constructor keywords are its settings; `oracle` asks for target rows in `Stage.oracle`."""
+    """Generator of episodes; the fields of a plan are its settings."""
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]: ...
-
-
-def rows_of(parts: Sequence[Part]) -> np.ndarray:
-    """All rows of some parts."""
-    return np.concatenate([p.rows for p in parts]) if parts else np.zeros(0, dtype=np.int64)
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        """Yield the episodes; with `oracle` their stages have target rows to select by."""
+        ...
 
 
-def require_domains(shares: RowsByDomain, least: int, plan: str) -> None:
-    """One sentence when the data has fewer domains than the plan needs."""
-    if len(shares) < least:
-        mend = next((each.more_domains_hint for each in shares.values()), "bring more domains")
+def rows_of(groups: Sequence[Part]) -> np.ndarray:
+    """Concatenate the rows of several domains."""
+    return np.concatenate([group.rows for group in groups]) if groups else np.zeros(0, dtype=np.int64)
+
+
+def require_domains(domains: RowsByDomain, least: int, plan: str) -> None:
+    """Raise if the data has fewer domains than the plan needs."""
+    if len(domains) < least:
+        hint = next((rows.more_domains_hint for rows in domains.values()), "add more domains")
         raise BadInput(
-            f"the protocol {plan} needs at least {least} domains, the data has {len(shares)} "
-            f"({', '.join(shares)}): {mend} or use --plan in-domain"
+            f"the protocol {plan} needs at least {least} domains, the data has {len(domains)} "
+            f"({', '.join(domains)}): {hint} or use --plan in-domain"
         )
 
 
-def check_domain_names(names: Sequence[str], shares: RowsByDomain) -> None:
-    """One sentence when a setting names a domain that is not in the data, or one twice."""
-    missing = [name for name in names if name not in shares]
+def check_domain_names(names: Sequence[str], domains: RowsByDomain) -> None:
+    """Raise if a setting names a domain that is not in the data, or one domain twice."""
+    missing = [name for name in names if name not in domains]
     if missing:
-        raise BadInput(f"no domain '{missing[0]}' in the data; its domains: {', '.join(shares)}")
+        raise BadInput(f"no domain '{missing[0]}' in the data; its domains: {', '.join(domains)}")
     twice = [name for at, name in enumerate(names) if name in names[:at]]
     if twice:
-        raise BadInput(f"domain '{twice[0]}' is named twice in a setting of the plan: name each once")
+        raise BadInput(f"a setting of the plan names domain '{twice[0]}' twice: name it once")

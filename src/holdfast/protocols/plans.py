@@ -1,4 +1,4 @@
-"""Leave one domain out: train and select on the others, be scored on the one never seen."""
+"""The plans of the catalog."""
 
 from __future__ import annotations
 
@@ -9,42 +9,51 @@ from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows, Part, RowsByDomain
 from holdfast.protocols.plan import Episode, Stage, check_domain_names, require_domains
 
+Parts = tuple[Part, ...]
 
-def unseen_stage(
-    sources: Sequence[DomainRows],
-    targets: Sequence[DomainRows],
-    *,
-    valid: float,
-    seed: int,
-    oracle: bool,
-    inside: bool = False,
-    scored: str = "test",
-) -> Stage:
-    """Train on the sources, score on the targets; the oracle gets a fifth of each target to choose by."""
-    cuts = [share.train_valid(valid, seed) for share in sources]
-    test, peek = tuple(t.test_part(scored) for t in targets), ()
+
+def _split(groups: Sequence[DomainRows | Part], valid: float, seed: int) -> tuple[Parts, Parts]:
+    """Split the rows of every domain into training and validation rows."""
+    rows = [group if isinstance(group, DomainRows) else DomainRows(group.domain, group.rows, {}) for group in groups]
+    pairs = [group.train_valid(valid, seed) for group in rows]
+    return tuple(train for train, _ in pairs), tuple(chosen for _, chosen in pairs)
+
+
+def _split_three(groups: Sequence[DomainRows], valid: float, test: float, seed: int) -> tuple[Parts, Parts, Parts]:
+    """Split the rows of every domain into training, validation and test rows."""
+    triples = [group.train_valid_test(valid, test, seed) for group in groups]
+    return tuple(t for t, _, _ in triples), tuple(v for _, v, _ in triples), tuple(s for _, _, s in triples)
+
+
+def _unseen_stage(
+    sources: Sequence[DomainRows], targets: Sequence[DomainRows], *, valid: float, seed: int, oracle: bool,
+    inside: bool = False, scored: str = "test",
+) -> Stage:  # fmt: skip
+    """Train on the sources and score on the targets; the oracle gets a share `valid` of every target."""
+    train, chosen = _split(sources, valid, seed)
+    test: Parts = tuple(target.test_part(scored) for target in targets)
+    shown: Parts = ()
     if oracle or inside:
-        halves = [DomainRows(t.domain, t.test_part(scored).rows, {}).train_valid(valid, seed) for t in targets]
-        test, peek = tuple(kept for kept, _ in halves), tuple(shown for _, shown in halves) if oracle else ()
-    return Stage(tuple(train for train, _ in cuts), tuple(chosen for _, chosen in cuts), test, peek)
+        test, shown = _split(test, valid, seed)
+    return Stage(train, chosen, test, shown if oracle else ())
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """One episode per target domain."""
+    """One episode per target domain: train and select on the other domains, score on the target."""
 
     valid: float = 0.2
-    targets: tuple[str, ...] = ()  # all domains unless named
-    inside: bool = False  # score on the target's in split, as DomainBed does: the rows that the oracle leaves
-    scored: str = "test"  # which rows of the target, where it names splits: valid scores on its validation rows
+    targets: tuple[str, ...] = ()  # default: all domains
+    inside: bool = False  # score on the target's in split, as DomainBed does: the rows that the oracle does not get
+    scored: str = "test"  # split of the target that is scored, where the data has splits: test or valid
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        require_domains(shares, 2, "leave-one-out")
-        check_domain_names(self.targets, shares)
-        for target in self.targets or tuple(shares):
-            sources = [share for name, share in shares.items() if name != target]
-            stage = unseen_stage(
-                sources, [shares[target]], valid=self.valid, seed=seed,
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        require_domains(domains, 2, "leave-one-out")
+        check_domain_names(self.targets, domains)
+        for target in self.targets or tuple(domains):
+            sources = [rows for name, rows in domains.items() if name != target]
+            stage = _unseen_stage(
+                sources, [domains[target]], valid=self.valid, seed=seed,
                 oracle=oracle, inside=self.inside, scored=self.scored,
             )  # fmt: skip
             yield Episode(f"to-{target}", (stage,))
@@ -52,163 +61,141 @@ class LeaveOneOut:
 
 @dataclass(frozen=True)
 class CrossDataset:
-    """One episode: all domains but the targets are sources, unless sources are named too."""
+    """One episode from source domains (default: all others) to target domains."""
 
     targets: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     valid: float = 0.2
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        require_domains(shares, 2, "cross-dataset")
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        require_domains(domains, 2, "cross-dataset")
         if not self.targets:
-            raise BadInput("the protocol cross-dataset needs its targets: --set plan.targets=NAME,NAME")
+            raise BadInput("the protocol cross-dataset needs targets: use --set plan.targets=NAME,NAME")
         for names in (self.targets, self.sources):
-            check_domain_names(names, shares)
-        sources = self.sources or tuple(name for name in shares if name not in self.targets)
+            check_domain_names(names, domains)
+        sources = self.sources or tuple(name for name in domains if name not in self.targets)
         both = sorted(set(sources) & set(self.targets))
         if both or not sources:
             raise BadInput(f"sources and targets must differ and not be empty; in both: {both or 'none'}")
-        stage = unseen_stage(
-            [shares[s] for s in sources],
-            [shares[t] for t in self.targets],
-            valid=self.valid,
-            seed=seed,
-            oracle=oracle,
-        )
+        stage = _unseen_stage(
+            [domains[s] for s in sources], [domains[t] for t in self.targets],
+            valid=self.valid, seed=seed, oracle=oracle,
+        )  # fmt: skip
         yield Episode(f"{'+'.join(sources)}-to-{'+'.join(self.targets)}", (stage,))
 
 
 @dataclass(frozen=True)
 class GivenSplit:
-    """One episode; where nothing is marked valid, a share of the training rows is taken by the seed.
+    """One episode on the splits of the data; without rows marked valid, a share of the training rows is used.
 
-    A domain may have rows of one split alone: a domain of test rows was never seen, one of valid rows is chosen by.
-    Without any marks each domain is cut by the seed into 70, 10 and 20 percent.
+    A domain may have rows of one split only. Data without splits is split at random into 70, 10 and 20 percent.
     """
 
     valid: float = 0.1
     test: float = 0.2
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        if not any(share.splits for share in shares.values()):
-            yield Episode("given", (self._drawn(shares, seed, oracle=oracle),))
-            return
-        train, valid, test = (_marked(shares, kind) for kind in ("train", "valid", "test"))
-        if not train or not test:
-            lacking = "test" if train else "train"
-            raise BadInput(f"the protocol given needs rows marked {lacking} in the split column: mark some")
-        if not valid:
-            cuts = [DomainRows(part.domain, part.rows, {}).train_valid(self.valid, seed) for part in train]
-            train, valid = tuple(kept for kept, _ in cuts), tuple(chosen for _, chosen in cuts)
-        yield Episode("given", (_stage(train, valid, test, self.valid, seed, oracle=oracle),))
-
-    def _drawn(self, shares: RowsByDomain, seed: int, *, oracle: bool) -> Stage:
-        rest = self.valid / (1 - self.test) if self.test < 1 else 1.0  # a share of all rows, cut from those left
-        cuts = [share.train_valid_test(rest, self.test, seed) for share in shares.values()]
-        train, valid, test = (tuple(part) for part in zip(*cuts, strict=True))
-        return _stage(train, valid, test, self.valid, seed, oracle=oracle)
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        if any(rows.splits for rows in domains.values()):
+            train, valid, test = (_marked(domains, split) for split in ("train", "valid", "test"))
+            if not train or not test:
+                lacking = "test" if train else "train"
+                raise BadInput(f"the protocol given needs rows marked {lacking} in the split column: mark some")
+            if not valid:
+                train, valid = _split(train, self.valid, seed)
+        else:
+            rest = self.valid / (1 - self.test) if self.test < 1 else 1.0  # as a share of the rows that remain
+            train, valid, test = _split_three(list(domains.values()), rest, self.test, seed)
+        test, shown = _split(test, self.valid, seed) if oracle else (test, ())
+        yield Episode("given", (Stage(train, valid, test, shown),))
 
 
-def _stage(
-    train: tuple[Part, ...], valid: tuple[Part, ...], test: tuple[Part, ...], share: float, seed: int, *, oracle: bool
-) -> Stage:
-    """The oracle gets a share of each scored part to choose by, which is then not scored."""
-    if not oracle:
-        return Stage(train, valid, test)
-    halves = [DomainRows(part.domain, part.rows, {}).train_valid(share, seed) for part in test]
-    return Stage(train, valid, tuple(kept for kept, _ in halves), tuple(shown for _, shown in halves))
-
-
-def _marked(shares: RowsByDomain, kind: str) -> tuple[Part, ...]:
-    found = ((name, share.splits.get(kind)) for name, share in shares.items())
-    return tuple(Part(name, rows) for name, rows in found if rows is not None and len(rows))
+def _marked(domains: RowsByDomain, split: str) -> Parts:
+    marked = ((name, rows.splits.get(split)) for name, rows in domains.items())
+    return tuple(Part(name, rows) for name, rows in marked if rows is not None and len(rows))
 
 
 @dataclass(frozen=True)
 class InDomain:
-    """One episode per domain: trained, selected and scored inside it."""
+    """One episode per domain: train, select and score on rows of that domain."""
 
     valid: float = 0.2
     test: float = 0.2
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        for name, share in shares.items():
-            train, valid, test = share.train_valid_test(self.valid, self.test, seed)
-            # inside the domain the target's validation rows are its own: the oracle sees nothing new
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        for name, rows in domains.items():
+            train, valid, test = rows.train_valid_test(self.valid, self.test, seed)
+            # the target's validation rows are those of the domain, so the oracle gets nothing new
             yield Episode(f"in-{name}", (Stage((train,), (valid,), (test,), (valid,) if oracle else ()),))
 
 
 @dataclass(frozen=True)
 class AllDomains:
-    """One episode on all domains, which holds nothing out for a test unless asked: how a model to be used is fitted."""
+    """One episode on all domains, by default without test rows: for a model that will be deployed."""
 
     valid: float = 0.2
     test: float = 0.0
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
         if self.test:
-            parts = [share.train_valid_test(self.valid, self.test, seed) for share in shares.values()]
-            yield Episode("all", (Stage(*(tuple(kind) for kind in zip(*parts, strict=True))),))
+            yield Episode("all", (Stage(*_split_three(list(domains.values()), self.valid, self.test, seed)),))
             return
-        chosen_by = {name: share for name, share in shares.items() if share.validation_only()}
-        if len(chosen_by) == len(shares):  # none is left to train on, which the cut below says
-            chosen_by = {}
-        cuts = [share.train_valid(self.valid, seed) for name, share in shares.items() if name not in chosen_by]
-        valid = [*(v for _, v in cuts), *(Part(name, share.splits["valid"]) for name, share in chosen_by.items())]
-        yield Episode("all", (Stage(tuple(t for t, _ in cuts), tuple(valid), ()),))
+        selecting = {name: rows for name, rows in domains.items() if rows.validation_only()}
+        if len(selecting) == len(domains):  # no domain is left to train on, which the split below reports
+            selecting = {}
+        train, valid = _split([rows for name, rows in domains.items() if name not in selecting], self.valid, seed)
+        valid += tuple(Part(name, rows.splits["valid"]) for name, rows in selecting.items())
+        yield Episode("all", (Stage(train, valid, ()),))
 
 
 @dataclass(frozen=True)
 class Joint:
-    """One episode of one stage, which trains on every domain and is scored on the test rows a stream has."""
+    """One episode that trains on all domains at once and is scored on the test rows of a stream."""
 
     valid: float = 0.2
     test: float = 0.2
-    domains: tuple[str, ...] = ()  # all unless named
+    domains: tuple[str, ...] = ()  # default: all
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        require_domains(shares, 2, "joint")
-        check_domain_names(self.domains, shares)
-        parts = [shares[name].train_valid_test(self.valid, self.test, seed) for name in self.domains or tuple(shares)]
-        train, valid, test = (tuple(kind) for kind in zip(*parts, strict=True))
-        # every target is trained on, so its validation rows are its own: the oracle sees nothing new
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        require_domains(domains, 2, "joint")
+        check_domain_names(self.domains, domains)
+        chosen = [domains[name] for name in self.domains or tuple(domains)]
+        train, valid, test = _split_three(chosen, self.valid, self.test, seed)
+        # every target is trained on, so its validation rows are those of the oracle
         yield Episode("joint", (Stage(train, valid, test, valid if oracle else ()),))
 
 
 @dataclass(frozen=True)
 class SingleSource:
-    """One episode per source domain."""
+    """One episode per source domain: train and select on it, score on all others."""
 
     valid: float = 0.2
-    sources: tuple[str, ...] = ()  # all domains unless named
-    outside: bool = False  # score on the others' out split, as DomainBed calls it: the rows that would choose there
+    sources: tuple[str, ...] = ()  # default: all domains
+    outside: bool = False  # score on the others' out split, in the terms of DomainBed: their validation rows
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        require_domains(shares, 2, "single-source")
-        check_domain_names(self.sources, shares)
-        for source in self.sources or tuple(shares):
-            others = [share for name, share in shares.items() if name != source]
-            stage = unseen_stage([shares[source]], others, valid=self.valid, seed=seed, oracle=oracle)
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        require_domains(domains, 2, "single-source")
+        check_domain_names(self.sources, domains)
+        for source in self.sources or tuple(domains):
+            others = [rows for name, rows in domains.items() if name != source]
+            stage = _unseen_stage([domains[source]], others, valid=self.valid, seed=seed, oracle=oracle)
             if self.outside:
-                halves = [share.train_valid(self.valid, seed) for share in others]
-                peek = tuple(kept for kept, _ in halves) if oracle else ()
-                stage = replace(stage, test=tuple(out for _, out in halves), oracle=peek)
+                inside, outside = _split(others, self.valid, seed)
+                stage = replace(stage, test=outside, oracle=inside if oracle else ())
             yield Episode(f"from-{source}", (stage,))
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One episode of one stage per domain, which trains and selects on that domain's data alone."""
+    """One episode with one stage per domain, which trains and selects on the data of that domain only."""
 
     valid: float = 0.2
     test: float = 0.2
-    order: tuple[str, ...] = ()  # as the data has them (by time, where it says) unless named
+    order: tuple[str, ...] = ()  # default: the order of the data, by time where it has times
 
-    def episodes(self, shares: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
-        require_domains(shares, 2, "stream")
-        check_domain_names(self.order, shares)
-        names = self.order or tuple(shares)
-        parts = {name: shares[name].train_valid_test(self.valid, self.test, seed) for name in names}
-        tests = tuple(test for _, _, test in parts.values())
-        stages = tuple(Stage((train,), (valid,), tests) for train, valid, _ in parts.values())
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        require_domains(domains, 2, "stream")
+        check_domain_names(self.order, domains)
+        names = self.order or tuple(domains)
+        trains, valids, tests = _split_three([domains[name] for name in names], self.valid, self.test, seed)
+        stages = tuple(Stage((train,), (valid,), tests) for train, valid in zip(trains, valids, strict=True))
         yield Episode(">".join(names), stages)

@@ -1,9 +1,10 @@
-"""One episode from first batch to last score. Read this to know what happens when; only here is test data opened."""
+"""Run of one episode, from the first batch to the last score. Only this module opens test data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,14 +27,14 @@ from holdfast.tasks.base import Augmenting, Task
 
 
 class Following(Protocol):
-    """How the data follow a network that learns new words."""
+    """Inputs that change when the network learns new words."""
 
     def words(self, domains: Sequence[Part]) -> Sequence[str]:
-        """The words of these parts' examples, and of no others."""
+        """Return the words of the given rows."""
         ...
 
     def examples(self, method: Method) -> Examples:
-        """All examples as the method's network takes them now."""
+        """Return all examples, prepared for the current network of the method."""
         ...
 
 
@@ -52,154 +53,157 @@ def run(
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
 ) -> tuple[Method, list[dict[str, Any]]]:
-    """Train through all stages, going on from what was saved; the method and one JSON-able result a stage.
+    """Train all stages, resuming from `saved`; return the method and one JSON-compatible result per stage.
 
-    A network with a past is scored before its first stage too, and its rule is shown what is there of the past.
+    A network with past stages is also scored before its first stage, and the method gets the past examples.
     """
     saver = saver or Saver(None)
+    trainer = _Trainer(make, task, spec, selection, transform)
     done: list[dict[str, Any]] = saved["run"]["done"] if saved else []
-    method, behind = make(), 0 if past is None else past.count
-    begun, before = behind + len(done), {}
+    method, first = make(), 0 if past is None else past.count
+    current, before = first + len(done), {}
     if past is not None:
-        first = episode.stages[0]
-        before = {"before": score(method, examples, (*first.test, *first.valid), task, task.metrics)}
-        _recall(method, past, None if saved else examples, spec.batch)
-    for index, stage in enumerate(episode.stages, start=behind):
+        stage = episode.stages[0]
+        before = {"before": score(method, examples, (*stage.test, *stage.valid), task, task.metrics)}
+        method.begin_stage(StageInfo(0, _names(past.data)))
+        if past.data and not saved:  # a checkpoint has the state after it
+            method.end_stage(examples.one_pass(past.data, spec.batch))
+    for index, stage in enumerate(episode.stages, start=first):
         _check_stage(stage, examples)
         words = tuple if following is None else partial(following.words, stage.train)
-        method.begin_stage(StageInfo(index, tuple(p.domain for p in stage.train), words))
-        if index < begun:
-            continue  # the saved state holds what this stage left
+        method.begin_stage(StageInfo(index, _names(stage.train), words))
+        if index < current:
+            continue  # the checkpoint has the state after this stage
         examples = examples if following is None else following.examples(method)
         saver.done = done
-        going_on = saved["fit"] if saved and index == begun else None
-        steps, choose = spec.steps, selection.choose
+        resumed = saved["fit"] if saved and index == current else None
+        steps, choose = spec.steps, newest if method.selects_itself else selection.choose
         if selection.scored_on == "folds":
-            new = going_on is None
-            steps = _steps_by_folds(make, stage, index, examples, task, spec, selection, transform, saver, new=new)
+            steps = trainer.steps_by_folds(stage, index, examples, saver, is_new=resumed is None)
             choose = newest
-        if method.selects_itself:
-            choose = newest
-        fitted = _train(
-            method, stage, index, examples, task, spec, selection, transform,
-            steps=steps, choose=choose, saver=saver, saved=going_on, tick=tick,
-        )  # fmt: skip
+        fitted = trainer.fit(
+            method, stage, index, examples, steps=steps, choose=choose, saver=saver, saved=resumed, tick=tick
+        )
         method.end_stage(examples.one_pass(stage.train, spec.batch))
         check_memory(method, examples, stage.train[0])
-        done = [*done, {**_result(method, stage, fitted, examples, task), **(before if index == behind else {})}]
+        done = [*done, {**_result(method, stage, fitted, examples, task), **(before if index == first else {})}]
     return method, done
 
 
-def _recall(method: Method, past: PastStages, examples: Examples | None, batch: int) -> None:
-    """Begin and end the past as one stage; what it left is in the saved state where a run is taken up again."""
-    method.begin_stage(StageInfo(0, tuple(p.domain for p in past.data)))
-    if examples is not None and past.data:
-        method.end_stage(examples.one_pass(past.data, batch))
+@dataclass(frozen=True)
+class _Trainer:
+    """Arguments shared by all trainings of a run."""
 
+    make: Callable[[], Method]
+    task: Task
+    spec: Spec
+    selection: Selection
+    transform: Transform | None
 
-def _train(
-    method: Method, stage: Stage, index: int, examples: Examples, task: Task, spec: Spec, selection: Selection,
-    transform: Transform | None, **loop: Any,
-) -> FitResult:  # fmt: skip
-    scored_on = selection.scored_on
-    parts = stage.oracle if scored_on == "oracle" else stage.valid
-    if scored_on == "current":
-        trained = {p.domain for p in stage.train}
-        parts = tuple(p for p in stage.valid if p.domain in trained)
-    if not parts:
-        raise BadInput(
-            f"nothing to select on: this protocol gives no rows for looking at '{scored_on}': use another --select, "
-            "such as train-validation, or another --plan"
-        )
+    def fit(self, method: Method, stage: Stage, index: int, examples: Examples, **loop: Any) -> FitResult:
+        """Train one stage."""
+        task, spec = self.task, self.spec
+        domains = self._validation_rows(stage)
+        metric = task.validation_metric(spec.metric)
 
-    metric = task.validation_metric(spec.metric)
+        def validate() -> tuple[dict[str, float], dict[str, float]]:
+            scores, losses = {}, {}
+            for part in domains:
+                stats, y = validation_outputs(method, examples, part, task)
+                losses[part.domain] = float(task.loss_from_stats(stats, y))
+                if not math.isfinite(losses[part.domain]):
+                    return scores, losses  # the loop raises
+                value = task.scores(stats, y, [metric])[metric]
+                scores[part.domain] = task.selection_value(metric, 0.0 if value is None else value)
+            return scores, losses
 
-    def validate() -> tuple[dict[str, float], dict[str, float]]:
-        scores, losses = {}, {}
-        for part in parts:
-            kept, y = validation_outputs(method, examples, part, task)
-            losses[part.domain] = float(task.loss_from_stats(kept, y))
-            if not math.isfinite(losses[part.domain]):
-                return scores, losses  # the loop says that training diverged
-            value = task.scores(kept, y, [metric])[metric]
-            scores[part.domain] = task.selection_value(metric, 0.0 if value is None else value)
-        return scores, losses
-
-    chance = generator(spec.seed, "batches", index, 0)  # the same in every process, which takes its share of rows
-    own = generator(spec.seed, "batches", index, parallel.rank(), "own") if parallel.active() else None
-    redraw = task.augment if isinstance(task, Augmenting) else None
-    batches = Batches(
-        examples, stage.train, spec.batch,
-        generator=chance, transform_generator=own, transform=transform, augment=redraw,
-    )  # fmt: skip
-    return fit(method, batches, validate, every=spec.every, patience=spec.patience, **loop)
-
-
-def _steps_by_folds(
-    make: Callable[[], Method], stage: Stage, index: int, examples: Examples, task: Task, spec: Spec,
-    selection: Selection, transform: Transform | None, saver: Saver, *, new: bool,
-) -> int:  # fmt: skip
-    """Leave one source out in turn; the number of steps that serves the left-out sources best on average.
-
-    Folds go on from where they were stopped; those that were finished are at their end at once.
-    """
-    histories = []
-    for number, held in enumerate(stage.train):
-        rows = rows_of([p for p in (*stage.train, *stage.valid) if p.domain == held.domain])
-        others = tuple(p for p in stage.train if p.domain != held.domain)
-        fold = Stage(others, (Part(held.domain, rows),), ())
-        method = make()
-        _check_stage(fold, examples)
-        method.begin_stage(StageInfo(index, tuple(p.domain for p in others)))
-        own = saver.fold(f"{index}-{number}")
-        saved = own.load()
-        fitted = _train(
-            method, fold, index, examples, task, spec, selection, transform,
-            steps=spec.steps, choose=newest, saver=own, saved=saved["fit"] if saved else None,
+        names = (spec.seed, "batches", index)
+        local = generator(*names, parallel.rank(), "own") if parallel.active() else None
+        batches = Batches(
+            examples, stage.train, spec.batch,
+            generator=generator(*names, 0),  # equal in all processes, which take different rows
+            transform_generator=local, transform=self.transform,
+            augment=task.augment if isinstance(task, Augmenting) else None,
         )  # fmt: skip
-        saver.spent += own.spent if new else 0.0  # what this run has saved counts it already
-        histories.append(fitted.checks)
-    merged = across_folds(histories)
-    return merged[selection.choose(merged)].step
+        return fit(method, batches, validate, every=spec.every, patience=spec.patience, **loop)
+
+    def _validation_rows(self, stage: Stage) -> tuple[Part, ...]:
+        """Return the rows that the selection is scored on."""
+        scored_on = self.selection.scored_on
+        domains = stage.oracle if scored_on == "oracle" else stage.valid
+        if scored_on == "current":
+            domains = tuple(part for part in domains if part.domain in _names(stage.train))
+        if not domains:
+            raise BadInput(
+                f"this protocol has no rows to select a step on ('{scored_on}'): use another --select, such as "
+                "train-validation, or another --plan"
+            )
+        return domains
+
+    def steps_by_folds(self, stage: Stage, index: int, examples: Examples, saver: Saver, *, is_new: bool) -> int:
+        """Return the number of steps with the best mean score when each source in turn is left out.
+
+        Every fold has a checkpoint of its own, so that finished folds are not repeated.
+        """
+        histories = []
+        for number, held_out in enumerate(stage.train):
+            rows = rows_of([part for part in (*stage.train, *stage.valid) if part.domain == held_out.domain])
+            others = tuple(part for part in stage.train if part.domain != held_out.domain)
+            fold = Stage(others, (Part(held_out.domain, rows),), ())
+            method = self.make()
+            _check_stage(fold, examples)
+            method.begin_stage(StageInfo(index, _names(others)))
+            fold_saver = saver.fold(f"{index}-{number}")
+            saved = fold_saver.load()
+            fitted = self.fit(
+                method, fold, index, examples, steps=self.spec.steps, choose=newest, saver=fold_saver,
+                saved=saved["fit"] if saved else None,
+            )  # fmt: skip
+            saver.spent += fold_saver.spent if is_new else 0.0  # a checkpoint of the run includes it already
+            histories.append(fitted.validations)
+        merged = across_folds(histories)
+        return merged[self.selection.choose(merged)].step
+
+
+def _names(domains: Sequence[Part]) -> tuple[str, ...]:
+    return tuple(part.domain for part in domains)
 
 
 def _result(method: Method, stage: Stage, fitted: FitResult, examples: Examples, task: Task) -> dict[str, Any]:
     test, right = {}, {}
     for part in stage.test:
-        seen, y = evaluation_outputs(method, examples, part, task)
-        test[part.domain] = task.scores(seen, y, task.metrics)
-        judged = task.correct(seen, y)
-        if judged is not None:
-            right[part.domain] = packed(judged.tolist())
+        stats, y = evaluation_outputs(method, examples, part, task)
+        test[part.domain] = task.scores(stats, y, task.metrics)
+        correct = task.correct(stats, y)
+        if correct is not None:
+            right[part.domain] = packed(correct.tolist())
+    splits = {"train": stage.train, "valid": stage.valid, "test": stage.test}
     return {
-        "train": [p.domain for p in stage.train],
+        "train": list(_names(stage.train)),
         "step": fitted.step,
         **({"pieces": fitted.microbatches} if fitted.microbatches > 1 else {}),
         "valid": score(method, examples, stage.valid, task, task.metrics),
         "test": test,
         "right": right,
         "history": fitted.history,
-        "sizes": {
-            kind: {p.domain: len(p) for p in parts}
-            for kind, parts in (("train", stage.train), ("valid", stage.valid), ("test", stage.test))
-        },
+        "sizes": {split: {part.domain: len(part) for part in domains} for split, domains in splits.items()},
     }
 
 
 def _check_stage(stage: Stage, examples: Examples) -> None:
     for part in (*stage.valid, *stage.test):
-        if not len(examples.rows_of(part)):  # such as texts of which a tokenizer knows no word
-            raise BadInput(f"domain '{part.domain}' has nothing held out to score: give it more or leave it out")
+        if not len(examples.rows_of(part)):  # for example only texts without a known word
+            raise BadInput(f"domain '{part.domain}' has no held-out examples to score: add some or remove the domain")
 
 
 def check_labels(y: np.ndarray, classes: Sequence[str], episode: Episode) -> None:
-    """A label that is tested but never trained on cannot be predicted: say so before any training."""
+    """Raise if a class occurs in the test rows but not in the training rows of an episode."""
     known = np.unique(y[np.concatenate([rows_of(stage.train) for stage in episode.stages])])
     for stage in episode.stages:
         for part in stage.test:
             new = np.setdiff1d(y[part.rows], known)
             if len(new):
                 raise BadInput(
-                    f"label '{classes[new[0]]}' occurs in domain '{part.domain}' but in none of the domains "
-                    f"that train for it ({episode.name}): drop those rows or bring training examples of it"
+                    f"label '{classes[new[0]]}' occurs in domain '{part.domain}' but in none of its training domains "
+                    f"({episode.name}): drop those rows or add training examples of it"
                 )

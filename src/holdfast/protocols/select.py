@@ -1,4 +1,4 @@
-"""Which validated step is kept: pure functions over validation scores, higher is better."""
+"""Model selection: which validated step of a training is deployed. Higher scores are better."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """One validation: the step and a score for each validation domain."""
+    """Scores of one validation, per domain."""
 
     step: int
     scores: dict[str, float]
 
 
-Choose = Callable[[Sequence[Validation]], int]  # the index of the check to keep
+Choose = Callable[[Sequence[Validation]], int]  # index of the validation to deploy
 
 
 def best_mean(history: Sequence[Validation]) -> int:
-    """The first check with the highest mean over its domains."""
-    means = [sum(check.scores.values()) / len(check.scores) for check in history]
+    """Return the first validation with the highest mean over domains."""
+    means = [sum(validation.scores.values()) / len(validation.scores) for validation in history]
     return means.index(max(means))
 
 
 def newest(history: Sequence[Validation]) -> int:
-    """The newest check, whatever it scored."""
+    """Return the newest validation."""
     return len(history) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A rule to choose by: which scores it looks at, and how it chooses among them."""
+    """A selection method: the rows it is scored on and how it chooses."""
 
     choose: Choose
-    scored_on: str = "valid"  # valid: source validation; trained: the stage's own domains; peek: the target; folds
+    scored_on: str = "valid"  # valid, current (only domains trained in the stage), oracle (the target) or folds
 
 
 train_validation = Selection(best_mean)
@@ -44,16 +44,16 @@ last = Selection(newest)
 
 
 def should_stop(history: Sequence[Validation], choose: Choose, patience: int) -> bool:
-    """Early stopping: the kept check lies `patience` checks back (never for patience 0)."""
+    """Whether the chosen validation is `patience` validations old (early stopping); never for patience 0."""
     return patience > 0 and len(history) - 1 - choose(history) >= patience
 
 
 def across_folds(histories: Sequence[Sequence[Validation]]) -> list[Validation]:
-    """Checks of several folds at the steps they all reached, with every fold's held-out score."""
-    shared = set.intersection(*({check.step for check in history} for history in histories))
+    """Merge the validations of several folds at the steps that all of them reached."""
+    shared = set.intersection(*({validation.step for validation in history} for history in histories))
     merged: dict[int, dict[str, float]] = {step: {} for step in sorted(shared)}
     for history in histories:
-        for check in history:
-            if check.step in shared:
-                merged[check.step].update(check.scores)
+        for validation in history:
+            if validation.step in shared:
+                merged[validation.step].update(validation.scores)
     return [Validation(step, scores) for step, scores in merged.items()]

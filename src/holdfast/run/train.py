@@ -96,7 +96,7 @@ def train(
                 following=assembly.following, past=past, saver=saver, saved=saved, tick=_StepTimer(tick, saver),
             )  # fmt: skip
         except Diverged as error:
-            raise error.naming(workspace.dataset.ids) from None
+            raise error.with_ids(workspace.dataset.ids) from None
     assembly = assembly.trained(method)
     cost = cost_of(spec, episode, workspace, assembly, saver)
     names = analyse if parallel.is_first() else ()

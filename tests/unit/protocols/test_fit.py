@@ -78,7 +78,7 @@ def test_each_phase_ends_at_its_chosen_step(scores, choose, begins, ends, kept):
     assert float(method.steps) == ends
     assert found.step == kept
     assert [(h["phase"], h["step"]) for h in found.history] == list(itertools.product(Counting.phases, (2, 4, 6)))
-    assert [check.step for check in found.checks] == [2, 4, 6]  # those of the last phase
+    assert [check.step for check in found.validations] == [2, 4, 6]  # those of the last phase
 
 
 def test_patience_counts_in_each_phase_by_itself():

@@ -116,7 +116,7 @@ def test_the_method_is_left_as_it_was_at_the_chosen_step():
 
 def test_patience_stops_early():
     method, fitted = scripted([0.9, 0.5, 0.4, 0.3, 1.0], select.best_mean, patience=2)
-    assert (fitted.step, len(fitted.checks)) == (2, 3)
+    assert (fitted.step, len(fitted.validations)) == (2, 3)
     assert float(method.steps) == 2
 
 
