@@ -199,7 +199,7 @@ def test_attention_variants_questions_tags_and_masked_words_run(data, models, tm
     words = run("gmap/figure5", data, models, tmp_path / "w", rows=["gmap-bm"])
     assert [bool(cell.values) for cell in words.cells] == [True, True, False]
     assert "bookcorpus" in words.cells[-1].reason
-    with pytest.raises(BadInput, match="a-distance.*feature"):
+    with pytest.raises(BadInput, match=r"a-distance.*feature"):
         run("gmap/table3", data, models, tmp_path / "a", rows=["gmap"], analyse=["a-distance"])
 
 
