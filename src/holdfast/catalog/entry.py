@@ -98,12 +98,10 @@ class EncoderEntry(Part):
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
 
 
-@dataclass(frozen=True)
 class NeckEntry(Part):
     """A part between encoder and head."""
 
 
-@dataclass(frozen=True)
 class HeadEntry(Part):
     """A layer that maps features to outputs."""
 
@@ -129,27 +127,22 @@ class AugmentationEntry(Entry):
     takes: str = ""
 
 
-@dataclass(frozen=True)
 class PlanEntry(Entry):
     """A protocol: which domains train and which are scored."""
 
 
-@dataclass(frozen=True)
 class SelectionEntry(Entry):
     """A way to choose a training step."""
 
 
-@dataclass(frozen=True)
 class DatasetEntry(Entry):
     """A published data set."""
 
 
-@dataclass(frozen=True)
 class BenchEntry(Entry):
     """A speed measurement."""
 
 
-@dataclass(frozen=True)
 class RecipeEntry(Entry):
     """A published table or figure."""
 
