@@ -63,11 +63,11 @@ def defaults(entry: MethodEntry) -> dict[str, Any]:
 def needs(entry: MethodEntry) -> str:
     """Return what a method needs besides one training domain."""
     domains = entry.load().min_domains
-    parts = [f"{domains} domains"] if domains > 1 else []
-    parts += [f"{entry.takes} data"] if entry.takes else []
-    parts += [f"encoder `{entry.encoders[0]}`"] if entry.encoders else []
-    parts += [f"neck `{entry.necks[0]}`"] if entry.necks else []
-    return ", ".join([*parts, *([NEEDS[entry.acts_on]] if entry.acts_on else [])])
+    needed = [f"{domains} domains"] if domains > 1 else []
+    needed += [f"{entry.takes} data"] if entry.takes else []
+    needed += [f"encoder `{entry.encoders[0]}`"] if entry.encoders else []
+    needed += [f"neck `{entry.necks[0]}`"] if entry.necks else []
+    return ", ".join([*needed, *([NEEDS[entry.acts_on]] if entry.acts_on else [])])
 
 
 def cost(name: str, device: str) -> str:

@@ -198,16 +198,16 @@ def incompatibility(method: str, encoder: str) -> str:
 def check_spec(spec: Spec, kind: str) -> None:
     """Raise unless every part of a spec exists, has the chosen settings, and fits the task and the kind of example."""
     resolve_encoder(kind, spec.encoder, spec.task)
-    parts = (
+    chosen = (
         ("methods", spec.method, spec.method_args),
         ("encoders", spec.encoder, spec.encoder_args),
         ("necks", spec.neck, spec.neck_args),
         ("heads", spec.head, spec.head_args),
     )
-    for section, name, options in (*parts, ("protocols", spec.plan, spec.plan_args)):
+    for section, name, options in (*chosen, ("protocols", spec.plan, spec.plan_args)):
         check_settings(section, name, options)
     lookup("selections", spec.select)
-    for section, name, _ in parts:
+    for section, name, _ in chosen:
         check_task(section, name, spec.task)
     if reason := incompatibility(spec.method, spec.encoder):
         raise BadInput(f"method {spec.method} cannot be trained with the encoder {spec.encoder}: {reason}")
