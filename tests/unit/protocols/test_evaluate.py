@@ -1,4 +1,4 @@
-"""Outputs of a network whose examples look at each other: in a shuffle by seed, whatever the order of a file."""
+"""Outputs of a network with a batch context: examples are shuffled by seed, independent of the order of a file."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def method(**options) -> ERM:
     return ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
 
 
-def test_examples_of_a_batch_context_meet_in_a_shuffle_of_the_support_sets_size():
+def test_a_batch_context_predicts_shuffled_batches_of_the_support_size():
     x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
     examples, rows = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ()), np.arange(32)
     sizes = []
     trained = method(context="batch")
     trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
-    found = outputs(trained, examples, rows)
+    predictions = outputs(trained, examples, rows)
     assert sizes == [8, 8, 8, 8]
-    assert torch.equal(found, outputs(trained, examples, rows))
-    assert not torch.allclose(found, outputs(method(context="batch", shuffle=1), examples, rows), atol=1e-5)
+    assert torch.equal(predictions, outputs(trained, examples, rows))
+    assert not torch.allclose(predictions, outputs(method(context="batch", shuffle=1), examples, rows), atol=1e-5)
     with torch.no_grad():
-        in_order = torch.cat([trained.eval().predict(part) for part in x.split(8)])
-    assert not torch.allclose(found, in_order, atol=1e-5)
+        in_order = torch.cat([trained.eval().predict(chunk) for chunk in x.split(8)])
+    assert not torch.allclose(predictions, in_order, atol=1e-5)
 
 
-def test_examples_that_see_themselves_alone_are_scored_in_large_batches():
+def test_without_batch_context_batches_are_large():
     x = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
     examples = Examples(TensorStore(x), torch.zeros(32, dtype=torch.long), ())
     sizes, trained = [], method()
     trained.model.neck.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
-    found = outputs(trained, examples, np.arange(32))
+    predictions = outputs(trained, examples, np.arange(32))
     assert sizes == [32]
-    assert_close(found[5:9], outputs(trained, examples, np.arange(5, 9)))
+    assert_close(predictions[5:9], outputs(trained, examples, np.arange(5, 9)))

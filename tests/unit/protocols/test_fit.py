@@ -1,4 +1,4 @@
-"""The loop over phases: each ends as it was at its own chosen step, and the next begins from there."""
+"""The training loop: every phase ends at its selected step, and the next one continues from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.protocols.select import best_mean, newest
 
 
 class Counting(Method):
-    """Counts steps in a buffer, and notes the count at which each phase begins; the second phase freezes the neck."""
+    """Count steps in a buffer and note the count at the start of each phase; the second phase freezes the neck."""
 
     saved_attributes = ("noted",)
     phases = ("first", "second")
@@ -35,13 +35,13 @@ class Counting(Method):
 
     def step(self, batch: DomainBatch):
         assert self.model.backbone.training
-        assert self.model.neck.training == (len(self.noted) == 1)  # what a phase froze rests from its first step on
+        assert self.model.neck.training == (len(self.noted) == 1)  # frozen modules are in evaluation mode
         self.steps += 1
         return {"risk": torch.tensor(0.0)}
 
 
-class Same:
-    """Batches that never end and have no state."""
+class EndlessBatches:
+    """Endless batches without state."""
 
     drawn = torch.zeros(0, dtype=torch.long)
 
@@ -56,12 +56,12 @@ class Same:
 
 
 def scripted(*scores: float):
-    """Validations that give these scores in turn."""
-    left = iter(scores)
-    return lambda: ({"a": next(left)}, {"a": 0.5})
+    """Return a validation function with the given scores."""
+    remaining = iter(scores)
+    return lambda: ({"a": next(remaining)}, {"a": 0.5})
 
 
-# validations of both phases, in turn; the steps that the phases begin and end with; the step that is kept of the last
+# scores of both phases; steps at the start of the second phase and at the end; selected step of the second phase
 CASES = [
     ((0.9, 0.1, 0.2, 0.3, 0.8, 0.1), best_mean, 2.0, 6.0, 4),
     ((0.1, 0.2, 0.9, 0.9, 0.1, 0.2), best_mean, 6.0, 8.0, 2),
@@ -70,22 +70,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("scores", "choose", "begins", "ends", "kept"), CASES)
-def test_each_phase_ends_at_its_chosen_step(scores, choose, begins, ends, kept):
+@pytest.mark.parametrize(("scores", "choose", "start", "end", "selected"), CASES)
+def test_each_phase_ends_at_its_selected_step(scores, choose, start, end, selected):
     method = Counting()
-    found = fit(method, Same(), scripted(*scores), steps=6, every=2, choose=choose)
-    assert method.noted == [0.0, begins]
-    assert float(method.steps) == ends
-    assert found.step == kept
-    assert [(h["phase"], h["step"]) for h in found.history] == list(itertools.product(Counting.phases, (2, 4, 6)))
-    assert [check.step for check in found.validations] == [2, 4, 6]  # those of the last phase
+    result = fit(method, EndlessBatches(), scripted(*scores), steps=6, every=2, choose=choose)
+    assert method.noted == [0.0, start]
+    assert float(method.steps) == end
+    assert result.step == selected
+    assert [(h["phase"], h["step"]) for h in result.history] == list(itertools.product(Counting.phases, (2, 4, 6)))
+    assert [v.step for v in result.validations] == [2, 4, 6]  # of the last phase
 
 
-def test_patience_counts_in_each_phase_by_itself():
+def test_patience_is_counted_per_phase():
     method = Counting()
-    scores = (0.9, 0.1, 0.2, 0.3, 0.5, 0.4, 0.4)  # all of the second phase below the best of the first
-    found = fit(method, Same(), scripted(*scores), steps=20, every=2, choose=best_mean, patience=2)
-    assert [(h["phase"], h["step"]) for h in found.history] == [
+    scores = (0.9, 0.1, 0.2, 0.3, 0.5, 0.4, 0.4)  # the second phase is worse than the first
+    result = fit(method, EndlessBatches(), scripted(*scores), steps=20, every=2, choose=best_mean, patience=2)
+    assert [(h["phase"], h["step"]) for h in result.history] == [
         *(("first", step) for step in (2, 4, 6)),
         *(("second", step) for step in (2, 4, 6, 8)),
     ]
@@ -93,8 +93,8 @@ def test_patience_counts_in_each_phase_by_itself():
 
 
 @pytest.mark.parametrize("at", range(1, 13))
-def test_taken_up_again_in_either_phase(at, tmp_path):
-    """Killed after any step, the second attempt begins the phases up to that one and ends as the first would have."""
+def test_resume_after_any_step(at, tmp_path):
+    """A run that is killed after any step and resumed ends with the same state."""
     scores = np.random.default_rng(0).random(6).tolist()
     saver = Saver(tmp_path / "run", seconds=0.0)
     count = itertools.count(1)
@@ -107,11 +107,11 @@ def test_taken_up_again_in_either_phase(at, tmp_path):
             raise Killed
 
     def go(method, **more):
-        left = scripted(*scores[more.pop("used", 0) :])
-        return fit(method, Same(), left, steps=6, every=2, choose=best_mean, **more)
+        validate = scripted(*scores[more.pop("used", 0) :])
+        return fit(method, EndlessBatches(), validate, steps=6, every=2, choose=best_mean, **more)
 
     straight = Counting()
-    wanted = go(straight)
+    expected = go(straight)
     if at < 12:
         with pytest.raises(Killed):
             go(Counting(), saver=saver, tick=tick)
@@ -120,6 +120,6 @@ def test_taken_up_again_in_either_phase(at, tmp_path):
     saved = Saver(tmp_path / "run").load()
     assert saved is not None
     again = Counting()
-    found = go(again, saved=saved["fit"], used=at // 2)
+    result = go(again, saved=saved["fit"], used=at // 2)
     assert (float(again.steps), again.noted) == (float(straight.steps), straight.noted)
-    assert found == wanted
+    assert result == expected

@@ -1,4 +1,4 @@
-"""A memory that nothing reads is found; one that is meant to rest is not."""
+"""Networks with a memory that no example reads, or that returns NaN, are errors."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ from tests.unit.methods.streams import EXAMPLES, build
 PART = Part("a", np.arange(20))
 
 
-class ConcatenatedStates(nn.Module):
-    """A neck that has a memory and goes around it."""
+class Bypass(nn.Module):
+    """A neck with a memory that it does not read."""
 
     def __init__(self, width, memory):
         super().__init__()
@@ -33,28 +33,28 @@ def method(neck):
     return build(ERM, Model(MLP(inputs=8, hidden=[6]), neck, Linear(6, 2)))
 
 
-def test_a_memory_that_is_read_passes_and_nothing_changes():
-    made = method(key_value(6, slots=4)).train()
-    before = {name: value.clone() for name, value in made.state_dict().items() if isinstance(value, torch.Tensor)}
-    check_memory(made, EXAMPLES, PART)
-    assert made.training
+def test_the_check_changes_nothing():
+    checked = method(key_value(6, slots=4)).train()
+    before = {name: value.clone() for name, value in checked.state_dict().items() if isinstance(value, torch.Tensor)}
+    check_memory(checked, EXAMPLES, PART)
+    assert checked.training
     for name, value in before.items():
-        assert torch.equal(value, made.state_dict()[name])
+        assert torch.equal(value, checked.state_dict()[name])
 
 
-def test_a_memory_that_is_gone_around_is_found():
-    with pytest.raises(Unused, match=r"never read \(memory/weights\)"):
-        check_memory(method(ConcatenatedStates(6, key_value(6, slots=4))), EXAMPLES, PART)
+def test_an_unread_memory_is_an_error():
+    with pytest.raises(Unused, match=r"memory/weights"):
+        check_memory(method(Bypass(6, key_value(6, slots=4))), EXAMPLES, PART)
 
 
-def test_reads_that_are_no_numbers_are_found():
-    made = method(key_value(6, slots=4))
+def test_a_nan_read_is_an_error():
+    checked = method(key_value(6, slots=4))
     with torch.no_grad():
-        made.model.neck.fused.memory.keys[0].fill_(torch.nan)
-    with pytest.raises(Unused, match="no numbers"):
-        check_memory(made, EXAMPLES, PART)
+        checked.model.neck.fused.memory.keys[0].fill_(torch.nan)
+    with pytest.raises(Unused, match="NaN"):
+        check_memory(checked, EXAMPLES, PART)
 
 
 @pytest.mark.parametrize("neck", [NoNeck(6), key_value(6, slots=4, share=0.0)])
-def test_no_memory_and_one_that_is_switched_off_are_not_asked(neck):
+def test_no_memory_or_a_disabled_one_is_fine(neck):
     check_memory(method(neck), EXAMPLES, PART)

@@ -1,4 +1,4 @@
-"""The checkpoint of a run: cut short or with another bit, the one before it is used, and a sentence says so."""
+"""Checkpoints of a run: resuming, folds, and damaged files."""
 
 import logging
 import time
@@ -26,16 +26,16 @@ class Killed(Exception):
 
 
 def killed_after(count):
-    left = iter(range(count))
+    ticks = iter(range(count))
 
     def tick(metrics):
-        if next(left, None) is None:
+        if next(ticks, None) is None:
             raise Killed
 
     return tick
 
 
-def begun(folder):
+def interrupted(folder):
     workspace = Workspace(DATA)
     episode = workspace.episodes(SPEC)[0]
     path = folder / "run.safetensors"
@@ -45,8 +45,8 @@ def begun(folder):
 
 
 def flipped(path):
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 4]) + whole[-2:])
+    content = path.read_bytes()
+    path.write_bytes(content[:-3] + bytes([content[-3] ^ 4]) + content[-2:])
 
 
 def short(path):
@@ -54,33 +54,33 @@ def short(path):
 
 
 @pytest.mark.parametrize("damage", [flipped, short, lambda path: path.write_bytes(b"")])
-def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path, caplog, damage):
-    workspace, episode, path = begun(tmp_path)
+def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(tmp_path, caplog, damage):
+    workspace, episode, path = interrupted(tmp_path)
     damage(path)
     saver, steps = Saver(path), []
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         record, built = train(SPEC, episode, workspace, saver=saver, tick=steps.append)
-    assert [r.getMessage() for r in caplog.records if "is damaged, so the one before it is used" in r.getMessage()]
-    assert len(steps) == 4  # five steps were saved, of which the last is lost
-    whole, other = train(SPEC, episode, workspace)
-    assert record.stages == whole.stages
+    assert [r.getMessage() for r in caplog.records if "run.safetensors is damaged" in r.getMessage()]
+    assert len(steps) == 4  # five steps were saved, the last of them is lost
+    complete, other = train(SPEC, episode, workspace)
+    assert record.stages == complete.stages
     for name, value in other.deploy().state_dict().items():
         assert torch.equal(value, built.deploy().state_dict()[name])
 
 
 @pytest.mark.parametrize("first", [3, 8, 13, 18])
-def test_folds_go_on_where_they_were_stopped(tmp_path, monkeypatch, first):
-    """Two folds of eight steps, then the training itself."""
+def test_folds_resume(tmp_path, monkeypatch, first):
+    """The run has two folds of eight steps, then the training itself."""
     spec, workspace = replace(SPEC, select="leave-one-domain-out"), Workspace(DATA)
     episode, taken, step = workspace.episodes(spec)[0], [], ERM.step
     path, attempts = tmp_path / "run.safetensors", iter([first])
 
     def trained(saver=None):
         taken.clear()
-        most = next(attempts, 99)
+        limit = next(attempts, 99)
 
         def counted(self, batch):
-            if len(taken) == most:
+            if len(taken) == limit:
                 raise Killed
             taken.append(step(self, batch))
             return taken[-1]
@@ -92,27 +92,27 @@ def test_folds_go_on_where_they_were_stopped(tmp_path, monkeypatch, first):
         trained(Saver(path, seconds=0.0))
     saver = Saver(path, seconds=0.0)
     record, built = trained(saver)
-    left = len(taken)
-    whole, other = trained()
-    assert (record.stages, left) == (whole.stages, len(taken) - first)
+    remaining = len(taken)
+    complete, other = trained()
+    assert (record.stages, remaining) == (complete.stages, len(taken) - first)
     for name, value in other.deploy().state_dict().items():
         assert torch.equal(value, built.deploy().state_dict()[name])
     saver.finish()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_both_are_damaged_the_run_begins_anew_and_says_so(tmp_path, caplog):
-    path = begun(tmp_path)[-1]
+def test_two_damaged_checkpoints_start_the_run_again(tmp_path, caplog):
+    path = interrupted(tmp_path)[-1]
     saver = Saver(path)
     flipped(path)
     short(saver.previous)
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         assert saver.load() is None
-    assert "the run begins anew" in caplog.records[-1].getMessage()
+    assert "run.safetensors.previous is damaged" in caplog.records[-1].getMessage()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_record_is_set_aside_and_its_run_done_again(tmp_path, caplog):
+def test_a_damaged_record_is_set_aside_and_its_run_repeated(tmp_path, caplog):
     workspace = Workspace(DATA, out=tmp_path)
     episode = workspace.episodes(SPEC)[0]
     first = run_episode(SPEC, episode, workspace)
@@ -126,8 +126,8 @@ def test_a_damaged_record_is_set_aside_and_its_run_done_again(tmp_path, caplog):
     assert path.with_name(f"{path.name}.damaged").exists()
 
 
-def test_a_clock_that_is_set_back_changes_nothing(tmp_path, monkeypatch):
-    workspace, episode, path = begun(tmp_path)
+def test_a_changed_system_clock_has_no_effect(tmp_path, monkeypatch):
+    workspace, episode, path = interrupted(tmp_path)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     record, _ = train(SPEC, episode, workspace, saver=Saver(path))
     assert record.stages == train(SPEC, episode, workspace)[0].stages

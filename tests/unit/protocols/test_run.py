@@ -1,4 +1,4 @@
-"""The run: phases in order, stages with their hooks, selection that keeps the chosen step, and no peeking."""
+"""The run of an episode: order of hooks, selection, schedules, and no leakage of test data."""
 
 from functools import partial
 
@@ -41,8 +41,8 @@ def erm():
     return ERM(model(), task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.05)))
 
 
-class Diary(Method):
-    """Writes down what happens to it; counts its steps in a buffer."""
+class Recorder(Method):
+    """Record every hook call; count steps in a buffer."""
 
     saved_attributes = ("seen",)
     phases = ("first", "second")
@@ -76,15 +76,15 @@ def options(selection=select.last, **more):
     return {"spec": Spec(**{**base, **more}), "selection": selection}
 
 
-def test_hooks_come_in_order_over_a_stream():
+def test_order_of_hooks_in_a_stream():
     (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
-    method, done = run(episode, Diary, EXAMPLES, TASK, **options(steps=2))
+    method, done = run(episode, Recorder, EXAMPLES, TASK, **options(steps=2))
     for stage in done:
         assert stage["right"].keys() == stage["test"].keys()
         for domain, scores in stage["test"].items():
-            judged = unpacked(stage["right"][domain])
-            assert len(judged) == stage["sizes"]["test"][domain]
-            assert np.mean(judged) == pytest.approx(scores["accuracy"])
+            correct = unpacked(stage["right"][domain])
+            assert len(correct) == stage["sizes"]["test"][domain]
+            assert np.mean(correct) == pytest.approx(scores["accuracy"])
     a = DATA.domains[0]
     assert method.seen[:9] == [
         f"stage 0 ('{a}',)", "phase first", "step (0,)", "step (0,)", f"valid 2 ['{a}']",
@@ -97,7 +97,7 @@ def test_hooks_come_in_order_over_a_stream():
 
 
 def scripted(scores, choose, **more):
-    method, queue = Diary(), iter(scores)
+    method, queue = Recorder(), iter(scores)
     method.phases = ("only",)
     parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
     batches = Batches(EXAMPLES, parts, 2, generator=generator(0, "b"))
@@ -105,7 +105,7 @@ def scripted(scores, choose, **more):
     return method, fitted
 
 
-def test_the_method_is_left_as_it_was_at_the_chosen_step():
+def test_the_method_ends_at_the_selected_step():
     method, fitted = scripted([0.1, 0.5, 0.9, 0.2, 0.9], select.best_mean)
     assert fitted.step == 6
     assert float(method.steps) == 6
@@ -120,8 +120,8 @@ def test_patience_stops_early():
     assert float(method.steps) == 2
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_a_mend():
-    class Broken(Diary):
+def test_a_nan_loss_is_an_error():
+    class Broken(Recorder):
         def step(self, batch):
             return {"risk": torch.tensor(float("nan"))}
 
@@ -130,31 +130,31 @@ def test_a_loss_that_is_no_number_ends_the_run_with_a_mend():
         run(episode, Broken, EXAMPLES, TASK, **options())
 
 
-def test_a_schedule_begins_anew_with_every_stage():
-    made = []
+def test_schedules_restart_with_every_stage():
+    methods = []
 
     def scheduled():
-        made.append(
+        methods.append(
             ERM(model(), task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.1, schedule="linear", steps=4)))
         )
-        return made[-1]
+        return methods[-1]
 
     (episode,) = Stream().episodes(rows_by_domain(DATA), 0)
     rates = []
     run(
         episode, scheduled, EXAMPLES, TASK, **options(),
-        tick=lambda metrics: rates.append(round(made[-1].optimizer.optimizer.param_groups[0]["lr"], 6)),
+        tick=lambda metrics: rates.append(round(methods[-1].optimizer.optimizer.param_groups[0]["lr"], 6)),
     )  # fmt: skip
     assert rates == [0.1, 0.075, 0.05, 0.025] * 3
 
 
-def test_target_labels_change_nothing_before_the_test():
-    """The strongest test of no leakage: spoil the target's labels, and training stays the same bit for bit."""
+def test_target_labels_do_not_affect_training():
+    """With flipped labels in the target domain, training is bit-identical."""
     episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
-    spoilt = EXAMPLES.y.clone()
+    flipped = EXAMPLES.y.clone()
     target = torch.from_numpy(episode.stages[0].test[0].rows)
-    spoilt[target] = 1 - spoilt[target]
-    other = Examples(TensorStore(X), spoilt, DATA.domains)
+    flipped[target] = 1 - flipped[target]
+    other = Examples(TensorStore(X), flipped, DATA.domains)
     results = []
     for data in (EXAMPLES, other):
         method, done = run(episode, erm, data, TASK, **options(steps=20, selection=select.train_validation))
@@ -167,7 +167,7 @@ def test_target_labels_change_nothing_before_the_test():
     assert a == pytest.approx(1 - b)
 
 
-def test_the_oracle_looks_at_the_target_and_at_nothing_it_is_scored_on():
+def test_the_oracle_selects_on_target_rows_that_are_not_scored():
     episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0, oracle=True))
     (stage,) = episode.stages
     assert len(stage.oracle[0]) == 8
@@ -176,16 +176,16 @@ def test_the_oracle_looks_at_the_target_and_at_nothing_it_is_scored_on():
     assert set(done[0]["history"][0]["valid"]) == {stage.test[0].domain}
 
 
-def test_the_in_split_is_what_the_oracle_leaves():
+def test_the_in_split_has_the_rows_without_those_of_the_oracle():
     with_oracle = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0, oracle=True)).stages[0]
     inside = next(LeaveOneOut(inside=True).episodes(rows_by_domain(DATA), 0)).stages[0]
-    whole = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0)).stages[0]
+    complete = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0)).stages[0]
     np.testing.assert_array_equal(inside.test[0].rows, with_oracle.test[0].rows)
-    assert len(whole.test[0]) == 40
+    assert len(complete.test[0]) == 40
     assert not inside.oracle
 
 
-def test_leave_one_domain_out_trains_as_long_as_the_left_out_sources_ask_for(monkeypatch):
+def test_leave_one_domain_out_selects_the_number_of_steps():
     episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
     _, done = run(episode, erm, EXAMPLES, TASK, **options(steps=12, selection=select.leave_one_domain_out))
     assert done[0]["step"] in (2, 4, 6, 8, 10, 12)
@@ -193,34 +193,34 @@ def test_leave_one_domain_out_trains_as_long_as_the_left_out_sources_ask_for(mon
 
 
 @pytest.mark.parametrize("kind", ["valid", "test"])
-def test_a_held_out_part_of_which_no_input_was_made_is_told_before_the_training(kind):
-    """As with texts that are cut into windows, where one of blanks alone gives none."""
+def test_held_out_rows_without_inputs_are_an_error_before_training(kind):
+    """Texts that are split into windows may yield no input, for example if they are blank."""
     episode = next(LeaveOneOut().episodes(rows_by_domain(DATA), 0))
     part = getattr(episode.stages[0], kind)[0]
     sizes = torch.ones(len(DATA), dtype=torch.long)
     sizes[torch.from_numpy(part.rows)] = 0
-    whole = sizes.bool()
+    present = sizes.bool()
     starts = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
-    examples = Examples(TensorStore(X[whole]), torch.from_numpy(DATA.y)[whole], DATA.domains, starts=starts)
-    diary = Diary()
-    with pytest.raises(BadInput, match=f"domain '{part.domain}' has nothing held out to score"):
-        run(episode, lambda: diary, examples, TASK, **options())
-    assert diary.steps == 0
+    examples = Examples(TensorStore(X[present]), torch.from_numpy(DATA.y)[present], DATA.domains, starts=starts)
+    recorder = Recorder()
+    with pytest.raises(BadInput, match=f"domain '{part.domain}' has no held-out"):
+        run(episode, lambda: recorder, examples, TASK, **options())
+    assert recorder.steps == 0
 
 
-def test_auxiliary_losses_on_the_tape_are_trained():
+def test_auxiliary_losses_are_minimised():
     from holdfast.core.tape import record
 
-    class Leaning(NoNeck):
+    class PenalizedNeck(NoNeck):
         def __init__(self, width):
             super().__init__(width)
             self.weight = nn.Parameter(torch.ones(()))
 
         def forward(self, z):
-            record("loss/lean", self.weight**2)
+            record("loss/penalty", self.weight**2)
             return z
 
-    net = Model(nn.Linear(X.shape[1], 6), Leaning(6), nn.Linear(6, 2))
+    net = Model(nn.Linear(X.shape[1], 6), PenalizedNeck(6), nn.Linear(6, 2))
     method = ERM(net, task=TASK, optimizer=partial(Optimizer, OptimizerSettings(lr=0.05)))
     parts = [Part(DATA.domains[0], DATA.rows_of(DATA.domains[0]))]
     batches = Batches(EXAMPLES, parts, 8, generator=generator(0, "b"))

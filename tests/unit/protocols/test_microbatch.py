@@ -1,4 +1,4 @@
-"""A batch that is too large for the device is taken in pieces with the same update, or a sentence tells why not."""
+"""Microbatches give the update of the complete batch when the device runs out of memory."""
 
 import logging
 
@@ -34,7 +34,7 @@ def ending(spec, saver=None, tick=None):
 
 @pytest.fixture
 def small(monkeypatch):
-    """A device whose memory holds the loss of four examples, as far as training goes."""
+    """Simulate a device that runs out of memory for the training loss of more than four examples."""
     plain = Classify.loss
 
     def loss(self, output, y):
@@ -48,65 +48,65 @@ def small(monkeypatch):
     return shrink
 
 
-def test_pieces_hold_every_example_once_and_their_share_of_each_domain():
+def test_microbatches_cover_the_batch_with_all_domains():
     batch = DomainBatch(torch.arange(7.0)[:, None], torch.arange(7), (4, 9), (5, 2))
     for count in (1, 2, 3, 5):
-        pieces = list(batch.microbatches(count))
-        assert sorted(torch.cat([p.y for p in pieces]).tolist()) == list(range(7))
-        for piece in pieces:
+        micro = list(batch.microbatches(count))
+        assert sorted(torch.cat([p.y for p in micro]).tolist()) == list(range(7))
+        for piece in micro:
             assert torch.equal(piece.x[:, 0].long(), piece.y)
-            for part in piece.by_domain():
-                assert all((4 if y < 5 else 9) == part.domains[0] for y in part.y.tolist())
+            for group in piece.by_domain():
+                assert all((4 if y < 5 else 9) == group.domains[0] for y in group.y.tolist())
     assert [len(p.y) for p in batch.microbatches(2)] == [3, 4]
 
 
 @pytest.mark.parametrize("method", ["erm", "moving-average(erm)"])
-def test_the_update_is_that_of_the_whole_batch(small, caplog, method):
+def test_the_update_is_that_of_the_complete_batch(small, caplog, method):
     spec = spec_for(method, optimizer="sgd", lr=0.1)
-    record, whole = ending(spec)
+    record, complete = ending(spec)
     small()
     with caplog.at_level(logging.WARNING, logger="holdfast"):
-        again, pieces = ending(spec)
-    told = [r.getMessage() for r in caplog.records]
-    assert any("in 2 pieces" in each for each in told)
-    assert any("in 4 pieces" in each for each in told)
+        again, split = ending(spec)
+    warnings = [r.getMessage() for r in caplog.records]
+    assert any("2 microbatches" in warning for warning in warnings)
+    assert any("4 microbatches" in warning for warning in warnings)
     assert "pieces" not in record.stages[0]
     assert again.stages[0]["pieces"] == 4
-    for name, value in whole.items():
-        torch.testing.assert_close(pieces[name], value, rtol=1e-4, atol=1e-6)
+    for name, value in complete.items():
+        torch.testing.assert_close(split[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_a_stopped_run_goes_on_in_the_same_pieces(small, tmp_path):
+def test_a_resumed_run_has_the_same_microbatches(small, tmp_path):
     class Killed(Exception):
         pass
 
     def tick(metrics):
-        left.append(1)
-        if len(left) == 4:
+        ticks.append(1)
+        if len(ticks) == 4:
             raise Killed
 
-    left, spec = [], spec_for("erm", **{"encoder.dropout": 0.4})
+    ticks, spec = [], spec_for("erm", **{"encoder.dropout": 0.4})
     small()
-    _, whole = ending(spec)
+    _, complete = ending(spec)
     with pytest.raises(Killed):
         ending(spec, Saver(tmp_path / "run", seconds=0.0), tick)
     _, again = ending(spec, Saver(tmp_path / "run", seconds=0.0))
-    for name, value in whole.items():
+    for name, value in complete.items():
         assert torch.equal(again[name], value), name
 
 
-def test_where_it_would_be_another_update_a_sentence_says_so(small):
+def test_methods_that_need_the_complete_batch_are_an_error(small):
     small()
     with pytest.raises(BadInput, match=r"too little memory.*all examples of a batch.*--batch"):
         ending(spec_for("coral"))
 
 
-def test_memory_that_runs_out_between_the_batches_of_one_update_is_told(monkeypatch):
-    plain, seen = Classify.loss, []
+def test_out_of_memory_between_accumulated_batches_is_an_error(monkeypatch):
+    plain, calls = Classify.loss, []
 
     def loss(self, output, y):
-        seen.append(1)
-        if len(seen) == 2:
+        calls.append(1)
+        if len(calls) == 2:
             raise torch.OutOfMemoryError("too much")
         return plain(self, output, y)
 
@@ -116,12 +116,12 @@ def test_memory_that_runs_out_between_the_batches_of_one_update_is_told(monkeypa
 
 
 @pytest.mark.gpu
-def test_a_device_that_is_full_is_survived():
+def test_out_of_memory_on_a_gpu():
     network = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(40)])
     model = Model(network, nn.Identity(), nn.Linear(1024, 2)).to("cuda")
     method = ERM(model, task=Classify(), optimizer=lambda p: Optimizer(OptimizerSettings(optimizer="sgd"), p))
     x, y = torch.randn(16384, 1024, device="cuda"), torch.zeros(16384, dtype=torch.long, device="cuda")
-    room = torch.cuda.memory_allocated() + 2**30  # the states of all layers would take five
+    room = torch.cuda.memory_allocated() + 2**30  # the activations of all layers need 5 GiB
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
     try:

@@ -1,0 +1,174 @@
+"""Plans: which rows train, select and are scored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.core.errors import BadInput
+from holdfast.data.splits import DomainRows, rows_by_domain
+from holdfast.data.synthetic import world
+from holdfast.protocols.plan import rows_of
+from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, SingleSource, Stream
+
+DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
+THREE = {name: DomainRows(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}
+
+
+def marked(name: str, **rows: list[int] | range) -> DomainRows:
+    """Rows of one domain that the data assigns to splits."""
+    splits = {split: np.asarray(rows.get(split, []), dtype=np.int64) for split in ("train", "valid", "test")}
+    return DomainRows(name, np.sort(np.concatenate(list(splits.values()))), splits)
+
+
+def stage_of(plan, *domains: DomainRows, seed=0, oracle=False):
+    (episode,) = plan.episodes({rows.domain: rows for rows in domains}, seed, oracle=oracle)
+    (stage,) = episode.stages
+    return stage
+
+
+def rows(groups) -> dict[str, list[int]]:
+    return {part.domain: part.rows.tolist() for part in groups}
+
+
+# all domains
+
+
+def test_a_domain_with_only_validation_rows_selects_and_does_not_train():
+    stage = stage_of(AllDomains(), marked("a", train=[0, 1, 2], valid=[3], test=[4]), marked("b", valid=[5, 6]))
+    assert rows(stage.train) == {"a": [0, 1, 2]}
+    assert rows(stage.valid) == {"a": [3], "b": [5, 6]}
+    assert stage.test == ()
+
+
+def test_all_domains_without_marks_are_split():
+    stage = stage_of(AllDomains(), THREE["a"], THREE["b"])
+    assert [len(part) for part in (*stage.train, *stage.valid)] == [8, 8, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("domains", "name"),
+    [
+        ((marked("a", train=[0, 1, 2], valid=[3]), marked("b", test=[5, 6])), "b"),
+        ((marked("a", valid=[0, 1, 2]), marked("b", valid=[5, 6])), "a"),
+    ],
+)
+def test_all_domains_need_training_rows(domains, name):
+    with pytest.raises(BadInput, match=f"'{name}' has 0 example"):
+        stage_of(AllDomains(), *domains)
+
+
+# given splits
+
+
+def test_marked_rows_are_used_as_they_are():
+    domains = marked("a", train=range(4)), marked("b", train=range(4, 7), valid=[7, 8]), marked("c", test=range(9, 14))
+    stage = stage_of(GivenSplit(), *domains)
+    assert rows(stage.train) == {"a": [0, 1, 2, 3], "b": [4, 5, 6]}
+    assert rows(stage.valid) == {"b": [7, 8]}
+    assert rows(stage.test) == {"c": [9, 10, 11, 12, 13]}
+
+
+def test_without_valid_rows_a_tenth_is_drawn_by_the_seed():
+    domains = marked("a", train=range(40)), marked("b", train=range(40, 60)), marked("c", test=range(60, 70))
+    first, second = stage_of(GivenSplit(), *domains), stage_of(GivenSplit(), *domains, seed=1)
+    assert [len(part) for part in first.train] == [36, 18]
+    assert [len(part) for part in first.valid] == [4, 2]
+    assert rows(first.test) == rows(second.test) == {"c": list(range(60, 70))}
+    assert rows(first.valid) != rows(second.valid)
+
+
+def test_without_marks_the_split_is_70_10_20():
+    stage = stage_of(GivenSplit(), DomainRows("a", np.arange(1000), {}))
+    assert [len(groups[0]) for groups in (stage.train, stage.valid, stage.test)] == [700, 100, 200]
+    assert sorted(rows_of((*stage.train, *stage.valid, *stage.test))) == list(range(1000))
+
+
+def test_the_oracle_gets_a_share_of_the_test_rows():
+    domains = marked("a", train=range(10), valid=range(10, 15)), marked("b", test=range(15, 35))
+    stage = stage_of(GivenSplit(), *domains, oracle=True)
+    assert (len(stage.oracle[0]), len(stage.test[0])) == (2, 18)
+
+
+@pytest.mark.parametrize(("marks", "lacking"), [({"train": range(5)}, "test"), ({"test": range(5)}, "train")])
+def test_given_splits_need_training_and_test_rows(marks, lacking):
+    with pytest.raises(BadInput, match=f"given.*marked {lacking}"):
+        stage_of(GivenSplit(), marked("a", **marks))
+
+
+# joint training
+
+
+def union(groups):
+    return {part.domain: part.rows.tolist() for group in groups for part in group}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize("names", [(), ("domain-2", "domain-0")])
+def test_joint_training_has_the_rows_of_a_stream(seed, names):
+    (joint,) = Joint(valid=0.25, test=0.3, domains=names).episodes(rows_by_domain(DATA), seed)
+    (stream,) = Stream(valid=0.25, test=0.3, order=names).episodes(rows_by_domain(DATA), seed)
+    (stage,) = joint.stages
+    for other in stream.stages:
+        assert rows(stage.test) == rows(other.test)
+    assert rows(stage.train) == union(s.train for s in stream.stages)
+    assert rows(stage.valid) == union(s.valid for s in stream.stages)
+    assert list(rows(stage.train)) == list(names or DATA.domains)
+
+
+def test_joint_training_keeps_marked_splits():
+    split = np.tile([0, 0, 0, 1, 2], 32)
+    data = type(DATA)(**{**vars(DATA), "split": split})
+    (joint,) = Joint().episodes(rows_by_domain(data), 0)
+    (stream,) = Stream().episodes(rows_by_domain(data), 0)
+    assert rows(joint.stages[0].test) == rows(stream.stages[0].test)
+    assert all((split[part.rows] == 2).all() for part in joint.stages[0].test)
+
+
+def test_joint_splits_depend_on_the_seed_and_the_oracle_gets_nothing_new():
+    first, second = (next(Joint().episodes(rows_by_domain(DATA), seed)) for seed in (0, 1))
+    assert rows(first.stages[0].test) != rows(second.stages[0].test)
+    (joint,) = Joint().episodes(rows_by_domain(DATA), 0, oracle=True)
+    assert rows(joint.stages[0].oracle) == rows(joint.stages[0].valid)
+
+
+def test_joint_training_needs_two_known_domains():
+    with pytest.raises(BadInput, match="no domain 'elsewhere'"):
+        next(Joint(domains=("elsewhere",)).episodes(rows_by_domain(DATA), 0))
+    with pytest.raises(BadInput, match="at least 2 domains"):
+        next(Joint().episodes({"a": rows_by_domain(DATA)["domain-0"]}, 0))
+
+
+# single source
+
+
+def test_single_source_scores_all_rows_of_the_other_domains():
+    stages = {episode.name: episode.stages[0] for episode in SingleSource().episodes(THREE, 0)}
+    assert list(stages) == ["from-a", "from-b", "from-c"]
+    for name, stage in stages.items():
+        assert [part.domain for part in (*stage.train, *stage.valid)] == [name[-1]] * 2
+        assert {part.domain: len(part) for part in stage.test} == {d: 10 for d in "abc" if d != name[-1]}
+
+
+def test_outside_scores_the_validation_rows_of_the_other_domains():
+    stages = {e.name: e.stages[0] for e in SingleSource(outside=True).episodes(THREE, 3)}
+    valid = {name[-1]: stage.valid[0].rows.tolist() for name, stage in stages.items()}
+    assert {len(chosen) for chosen in valid.values()} == {2}
+    for name, stage in stages.items():
+        assert rows(stage.test) == {domain: chosen for domain, chosen in valid.items() if domain != name[-1]}
+
+
+def test_outside_uses_marked_rows_and_leaves_the_rest_to_the_oracle():
+    other = marked("b", train=range(10, 16), valid=[16, 17], test=[18, 19])
+    domains = {"a": THREE["a"], "b": other}
+    (episode,) = SingleSource(outside=True, sources=("a",)).episodes(domains, 0, oracle=True)
+    (stage,) = episode.stages
+    assert rows_of(stage.test).tolist() == [16, 17]
+    assert rows_of(stage.oracle).tolist() == list(range(10, 16))
+    (plain,) = SingleSource(sources=("a",)).episodes(domains, 0)
+    assert rows_of(plain.stages[0].test).tolist() == [18, 19]
+
+
+def test_an_unknown_source_is_an_error():
+    with pytest.raises(BadInput, match="no domain 'x' in the data"):
+        list(SingleSource(sources=("x",)).episodes(THREE, 0))
