@@ -26,7 +26,7 @@ from holdfast.data.readers.memory import as_dataset, as_labels, as_raw, original
 from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
-from holdfast.models.calibration import measure
+from holdfast.models.calibration import fit_calibration
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
@@ -172,9 +172,9 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     def _saved_model(self, dataset: Dataset, assembly: Assembly, stage: Stage, *, calibrate: bool) -> SavedModel:
         """Return the trained network with its calibration, its held-out rows and the sample for `adapt`."""
-        gauge, held_out = None, stage.test or stage.valid
+        calibration, held_out = None, stage.test or stage.valid
         if calibrate and self.record_.spec["task"] == "classify" and assembly.method is not None:
-            gauge = measure(
+            calibration = fit_calibration(
                 assembly.method.deployed, assembly.examples, stage.train, stage.valid,
                 classes=len(dataset.classes), seed=self.seed,
             )  # fmt: skip
@@ -183,7 +183,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             sample = draw_sample(dataset, stage.train, held_out, limit=self.keep_sample, seed=self.seed)
         columns = self.__dict__.get("feature_names_in_", dataset.columns)
         return SavedModel(
-            assembly.deploy(), assembly.encoder, dataset.classes, self.record_, gauge,
+            assembly.deploy(), assembly.encoder, dataset.classes, self.record_, calibration,
             HeldOut.of(dataset, held_out), sample, None if columns is None else tuple(map(str, columns)),
         )  # fmt: skip
 
@@ -212,7 +212,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
 
     def foreignness(self, X: Any) -> np.ndarray:
         """Return the percentile of each example's distance to the training data, among validation examples.  # (n,)"""
-        foreign = self._model().judge(self._raw(X), device=choose_device(self.device)).foreign
+        foreign = self._model().predict(self._raw(X), device=choose_device(self.device)).foreign
         if foreign is None:
             raise BadInput("this model has no foreign scores: fit it again")
         return foreign

@@ -50,7 +50,7 @@ def test_fit_and_predict(holdfast, tmp_path):
     first = json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])
     assert first["response"]
     saved = load_model(tmp_path / "model")
-    assert saved.answers
+    assert saved.is_responder
     assert saved.classes == ()
 
 
@@ -131,7 +131,7 @@ def test_a_responder_has_no_classes_and_a_classifier_no_responses(holdfast, tmp_
     )
     assert holdfast("fit", reviews, "--steps", 2, "--out", "plain", *quick).code == 0
     classifier = load_model(tmp_path / "plain")
-    assert not classifier.answers
+    assert not classifier.is_responder
     with pytest.raises(ValueError, match="this model classifies"):
         classifier.responses(None)
     assert holdfast("fit", "talks.csv", "--task", "respond", "--steps", 1, "--out", "talker", *SMALL).code == 0

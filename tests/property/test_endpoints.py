@@ -16,7 +16,7 @@ from PIL import Image
 from holdfast import DomainClassifier
 from holdfast.data.synthetic import world
 from holdfast.run.workspace import training_data
-from holdfast.serve.reading import Limits
+from holdfast.serve.requests import Limits
 from holdfast.serve.server import Service, serving
 from tests.annotated import write_names
 from tests.graphs import rings_and_stars, write_zip

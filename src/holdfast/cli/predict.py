@@ -130,7 +130,7 @@ def serve(
 
     SIGINT and SIGTERM stop the server after pending requests are answered.
     """
-    from holdfast.serve.reading import Limits
+    from holdfast.serve.requests import Limits
     from holdfast.serve.server import Service
     from holdfast.serve.server import serve as run
 

@@ -26,7 +26,7 @@ from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, HeldOut, merge_marked, split_parts
-from holdfast.models.calibration import measure
+from holdfast.models.calibration import fit_calibration
 from holdfast.models.saved import SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
 from holdfast.nn.growth import GrowsWords, growable_memories
@@ -167,7 +167,7 @@ def adapt_model(
     saver.finish()
     past_stages = PastStages(start, () if unmeasured else trained)
     model = _adapted_model(saved, assembly, record, new, episode.stages[0], past_stages, spec)
-    if model.gauge is None and saved.gauge is not None:
+    if model.calibration is None and saved.calibration is not None:
         notes.append("calibration and foreign scores are dropped, because they need examples of the earlier domains")
     return _result(model, spec, terms.max_forgetting, unmeasured, tuple(notes))
 
@@ -175,7 +175,7 @@ def adapt_model(
 def _past_data(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
     """Return examples of the earlier domains, marked train and test: the given data, or the stored sample."""
     if not earlier:
-        return None if saved.kept is None else saved.kept.dataset
+        return None if saved.sample is None else saved.sample.dataset
     if saved.held_out is None:
         raise BadInput("this model folder does not list its held-out examples: fit the model again")
     marked = [saved.held_out.mark(with_classes(dataset, saved.classes)) for dataset in earlier]
@@ -200,9 +200,9 @@ def _adapted_model(
     saved: SavedModel, assembly: Assembly, record: RunRecord, new: Dataset, stage: Stage, past: PastStages, spec: Spec
 ) -> SavedModel:
     """Return the new model with everything its folder stores; `past.count` rows precede the new ones."""
-    gauge, held_out, sample = None, saved.held_out or HeldOut({}, {}), saved.kept
+    calibration, held_out, sample = None, saved.held_out or HeldOut({}, {}), saved.sample
     if spec.task == "classify" and past.data and assembly.method is not None:
-        gauge = measure(
+        calibration = fit_calibration(
             assembly.method.deployed, assembly.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
             classes=len(saved.classes), seed=spec.seed,
         )  # fmt: skip
@@ -211,7 +211,7 @@ def _adapted_model(
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     return SavedModel(
-        assembly.deploy(), assembly.encoder, saved.classes, record, gauge,
+        assembly.deploy(), assembly.encoder, saved.classes, record, calibration,
         held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns,
     )  # fmt: skip
 
@@ -272,7 +272,7 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held_out = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
     return SavedModel(
-        assembly.deploy(), assembly.encoder, saved.classes, record, None, held_out, saved.kept, saved.columns
+        assembly.deploy(), assembly.encoder, saved.classes, record, None, held_out, saved.sample, saved.columns
     )
 
 

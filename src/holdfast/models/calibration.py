@@ -1,6 +1,7 @@
-"""One temperature that makes probabilities as sure as they are right, fitted on validation examples.
+"""Calibrated probabilities, and how far examples are from the training data.
 
-n examples, c classes
+A `Calibration` is fitted once on training and validation examples and stored in the model folder.
+n examples, c classes, d width
 """
 
 from __future__ import annotations
@@ -27,109 +28,106 @@ from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
 
-COLDEST, HOTTEST = 0.05, 20.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+MAX_WIDTH = 2048  # wider features are scaled per feature, since their covariance would be too large
+MAX_DISTANCES = 2000  # stored validation distances; quantiles if there are more
+ROWS = 2000  # training rows, and validation rows, used for the calibration
+READS = ("memory/weights", "heterogeneous/across")  # recorded memory reads with weights (b, h, m)
 
 
 def probabilities(outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """(n, c) softmax(outputs / temperature), in double precision."""
+    """Return softmax(outputs / temperature), (n, c), in double precision."""
     return softmax(outputs.astype(np.float64) / temperature, axis=-1)
 
 
 def nll(outputs: np.ndarray, y: np.ndarray, temperature: float = 1.0) -> float:
-    """The mean of -log p(y)."""
-    told = log_softmax(outputs.astype(np.float64) / temperature, axis=-1)
-    return float(-np.take_along_axis(told, y[:, None], axis=-1).mean())
+    """Return the mean of -log p(y)."""
+    log_p = log_softmax(outputs.astype(np.float64) / temperature, axis=-1)
+    return float(-np.take_along_axis(log_p, y[:, None], axis=-1).mean())
 
 
 def fit_temperature(outputs: np.ndarray, y: np.ndarray) -> float:
-    """The temperature with the lowest NLL on these examples (Guo et al., 2017); never one that is worse than 1.
+    """Return the temperature with the lowest NLL (Guo et al., 2017), or 1 if no other improves it.
 
-    One more example of an even label is counted among them, as Platt (1999) smooths targets: where all of a few
-    examples are right, the best temperature would otherwise be zero.
+    One example with a uniform label is added, as Platt (1999) smooths targets: without it, the optimum for a few
+    examples that are all correct would be 0.
     """
     known = y >= 0
     outputs, y = outputs[known], y[known]
     if not len(y):
         return 1.0
 
-    def smoothed(logarithm: float) -> float:
-        told = log_softmax(outputs.astype(np.float64) / np.exp(logarithm), axis=-1)
-        right = np.take_along_axis(told, y[:, None], axis=-1)
-        return float(-(right.sum() + told.mean()) / (len(y) + 1))
+    def smoothed_nll(log_temperature: float) -> float:
+        log_p = log_softmax(outputs.astype(np.float64) / np.exp(log_temperature), axis=-1)
+        correct = np.take_along_axis(log_p, y[:, None], axis=-1)
+        return float(-(correct.sum() + log_p.mean()) / (len(y) + 1))
 
-    found = minimize_scalar(smoothed, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded")
-    temperature = float(np.exp(found.x))  # pyright: ignore[reportAttributeAccessIssue]
+    bounds = (np.log(MIN_TEMPERATURE), np.log(MAX_TEMPERATURE))
+    optimum = minimize_scalar(smoothed_nll, bounds=bounds, method="bounded")
+    temperature = float(np.exp(optimum.x))  # pyright: ignore[reportAttributeAccessIssue]
     return temperature if nll(outputs, y, temperature) < nll(outputs, y) else 1.0
 
 
-WIDEST = 2048  # wider features are scaled one by one: their covariance would be larger than most networks
-MOST = 2000  # validation distances that are kept; of more, as many quantiles
-
-
 @dataclass(frozen=True, eq=False)
-class Foreignness:
-    """Class means and one covariance of training features (Lee et al., 2018), and distances of validation examples.
+class ForeignScore:
+    """Mahalanobis distance to the nearest class mean (Lee et al., 2018), as a percentile among validation examples.
 
-    The covariance is shrunk as Ledoit and Wolf (2004) do. It is fitted on training examples and compared with
-    validation examples, so that new examples of the same domains lie as far out as those.
+    The covariance is fitted on training features with the shrinkage of Ledoit and Wolf (2004).
     """
 
-    scale: np.ndarray  # (d, d) a lower triangle that undoes the covariance, or (d,) one number a feature
-    centres: np.ndarray  # (c, d) class means, scaled
+    scale: np.ndarray  # (d, d) Cholesky factor of the covariance, or (d,) standard deviations
+    centres: np.ndarray  # (c, d) scaled class means
     known: np.ndarray  # sorted distances of validation examples
 
     @staticmethod
-    def fit(features: np.ndarray, y: np.ndarray, valid: np.ndarray) -> Foreignness:
-        """From training features (n, d) with labels, and validation features."""
+    def fit(features: np.ndarray, y: np.ndarray, valid: np.ndarray) -> ForeignScore:
+        """Fit on labelled training features (n, d) and validation features."""
         features = features.astype(np.float64)
-        labels, place = np.unique(y, return_inverse=True)
-        means = np.stack([features[place == i].mean(axis=0) for i in range(len(labels))])
-        scale = _unscaled(features - means[place]).astype(np.float32)
-        bare = Foreignness(scale, _scaled(means, scale).astype(np.float32), np.zeros(0))
-        found = np.sort(bare.distances(valid))
-        if len(found) > MOST:
-            found = np.quantile(found, np.linspace(0, 1, MOST))
-        return Foreignness(bare.scale, bare.centres, found)
+        labels, index = np.unique(y, return_inverse=True)
+        means = np.stack([features[index == i].mean(axis=0) for i in range(len(labels))])
+        scale = _covariance_factor(features - means[index]).astype(np.float32)
+        score = ForeignScore(scale, _whitened(means, scale).astype(np.float32), np.zeros(0))
+        distances = np.sort(score.distances(valid))
+        if len(distances) > MAX_DISTANCES:
+            distances = np.quantile(distances, np.linspace(0, 1, MAX_DISTANCES))
+        return ForeignScore(score.scale, score.centres, distances)
 
     def distances(self, features: np.ndarray) -> np.ndarray:
-        """(n,) to the nearest class mean, in standard deviations."""
-        return cdist(_scaled(features.astype(np.float64), self.scale), self.centres.astype(np.float64)).min(axis=1)
+        """Return distances (n,) to the nearest class mean, in standard deviations."""
+        return cdist(_whitened(features.astype(np.float64), self.scale), self.centres.astype(np.float64)).min(axis=1)
 
     def percentiles(self, features: np.ndarray) -> np.ndarray:
-        """(n,) of 100 validation examples, how many lie nearer, or as near."""
+        """Return the percentage (n,) of validation examples that are at most as far away."""
         return percentiles(self.distances(features), self.known)
 
 
 def percentiles(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """(n,) the share, in percent, of the sorted known values that are not above each value."""
+    """Return the percentage (n,) of the sorted known values that are at most each value."""
     return 100.0 * np.searchsorted(known, values, side="right") / max(1, len(known))
 
 
-def _unscaled(apart: np.ndarray) -> np.ndarray:
-    """The lower triangle L of the shrunk covariance L L' of what features are apart from their means."""
-    n, d = apart.shape
-    floor = 1e-6 * float((apart**2).mean()) + 1e-12  # a feature that never moves still has a scale
-    if d > WIDEST:
-        return np.sqrt((apart**2).mean(axis=0) + floor)
+def _covariance_factor(centred: np.ndarray) -> np.ndarray:
+    """Return the Cholesky factor of the shrunk covariance of centred features."""
+    n, d = centred.shape
+    floor = 1e-6 * float((centred**2).mean()) + 1e-12  # keeps constant features finite
+    if d > MAX_WIDTH:
+        return np.sqrt((centred**2).mean(axis=0) + floor)
     if n < 2:
         return np.eye(d)
-    covariance, _ = ledoit_wolf(apart, assume_centered=True)
+    covariance, _ = ledoit_wolf(centred, assume_centered=True)
     return np.linalg.cholesky(covariance + floor * np.eye(d))
 
 
-def _scaled(features: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _whitened(features: np.ndarray, scale: np.ndarray) -> np.ndarray:
     if scale.ndim == 1:
         return features / scale
-    # by torch, whose threads are at work already: those of another library would go on spinning beside them
+    # torch instead of scipy: a second thread pool would compete with torch's in a server
     lower, columns = torch.from_numpy(scale.astype(np.float64)), torch.from_numpy(features.T)
     return torch.linalg.solve_triangular(lower, columns, upper=False).numpy().T
 
 
-ROWS = 2000  # training rows, and validation rows, that are looked at
-
-
-class Seen(NamedTuple):
-    """What one pass tells of n examples: outputs (n, c), features (n, d), entropy of reads (n,) or None."""
+class Observations(NamedTuple):
+    """Outputs (n, c), features (n, d), and entropy of memory reads (n,) or None."""
 
     outputs: np.ndarray
     features: np.ndarray
@@ -137,91 +135,88 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Gauge:
-    """A temperature for outputs, a measure of foreignness, and how undecided reads of a memory were."""
+class Calibration:
+    """Temperature of the outputs, foreign score, and entropy of memory reads on validation examples."""
 
     temperature: float
-    foreign: Foreignness
-    entropies: np.ndarray | None = None  # sorted, of validation examples; None without a memory that can be heard
+    foreign: ForeignScore
+    entropies: np.ndarray | None = None  # sorted; None without a memory that records its reads
 
     def undecided(self, entropy: np.ndarray | None) -> np.ndarray | None:
-        """(n,) of 100 validation examples, how many read their memory more decidedly, or as much."""
+        """Return the percentage (n,) of validation examples whose memory read has at most this entropy."""
         return None if entropy is None or self.entropies is None else percentiles(entropy, self.entropies)
 
     def save(self, path: Path) -> Path:
-        parts = {"scale": self.foreign.scale, "centres": self.foreign.centres, "known": self.foreign.known}
+        arrays = {"scale": self.foreign.scale, "centres": self.foreign.centres, "known": self.foreign.known}
         if self.entropies is not None:
-            parts["entropies"] = self.entropies
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parts.items()}
+            arrays["entropies"] = self.entropies
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
         return save_tree(path, {"temperature": self.temperature, **tensors})
 
     @staticmethod
-    def load(path: Path) -> Gauge:
+    def load(path: Path) -> Calibration:
         tree = load_tree(path)
-        parts = {name: value.numpy() for name, value in tree.items() if isinstance(value, Tensor)}
-        entropies = parts.pop("entropies", None)
-        return Gauge(tree["temperature"], Foreignness(**parts), entropies)
+        arrays = {name: value.numpy() for name, value in tree.items() if isinstance(value, Tensor)}
+        entropies = arrays.pop("entropies", None)
+        return Calibration(tree["temperature"], ForeignScore(**arrays), entropies)
 
 
-def seeing(model: Model) -> Callable[[Inputs], Tensor]:
-    """A function of inputs (b, ..) that gives outputs, features and entropy side by side, for `seen` to take apart."""
+def observer(model: Model) -> Callable[[Inputs], Tensor]:
+    """Return a function that concatenates outputs, features and read entropy; `observations` separates them."""
 
-    def look(x: Inputs) -> Tensor:
-        with tape() as heard:
+    def observe(x: Inputs) -> Tensor:
+        with tape() as recorded:
             features = model.encode(x)
             outputs = model.head(model.apply_neck(features))
-        entropy = read_entropy(heard, len(outputs))
+        entropy = read_entropy(recorded, len(outputs))
         last = torch.full_like(outputs[:, 0], torch.nan) if entropy is None else entropy
         return torch.cat([outputs.float(), features.float().flatten(1), last[:, None].float()], dim=1)
 
-    return look
+    return observe
 
 
-def seen(found: Tensor, classes: int) -> Seen:
-    """What `seeing` gave of n examples, taken apart."""
-    outputs, features, entropy = np.split(found.numpy(), [classes, found.shape[1] - 1], axis=1)
-    return Seen(outputs, features, None if np.isnan(entropy).any() else entropy[:, 0])
+def observations(values: Tensor, classes: int) -> Observations:
+    """Separate what `observer` returned for n examples."""
+    outputs, features, entropy = np.split(values.numpy(), [classes, values.shape[1] - 1], axis=1)
+    return Observations(outputs, features, None if np.isnan(entropy).any() else entropy[:, 0])
 
 
-def measure(
+def fit_calibration(
     model: Model, examples: Examples, train: Sequence[Part], valid: Sequence[Part], *, classes: int, seed: int
-) -> Gauge | None:
-    """The gauge of a trained classifier; None where there are no labelled rows of both kinds to measure it on."""
-    drawn = [_drawn(parts, examples, derive(seed, "gauge", i)) for i, parts in enumerate((train, valid))]
-    if not all(map(len, drawn)):
+) -> Calibration | None:
+    """Fit the calibration of a trained classifier; None without labelled training and validation rows."""
+    samples = [_sample(splits, examples, derive(seed, "gauge", i)) for i, splits in enumerate((train, valid))]
+    if not all(map(len, samples)):
         return None
-    training = model.training
+    was_training = model.training
     model.eval()
-    sides = []
-    for rows in drawn:
-        found = examples.map(seeing(model), rows, prediction_batch=model.prediction_batch)
-        sides.append((seen(found, classes), examples.targets(torch.from_numpy(rows)).cpu().numpy()))
-    model.train(training)
-    (known, y), (held, truth) = sides
-    entropies = None if held.entropy is None else np.sort(held.entropy)
-    foreign = Foreignness.fit(known.features, y, held.features)
-    return Gauge(fit_temperature(held.outputs, truth), foreign, entropies)
+    observed = []
+    for rows in samples:
+        values = examples.map(observer(model), rows, prediction_batch=model.prediction_batch)
+        observed.append((observations(values, classes), examples.targets(torch.from_numpy(rows)).cpu().numpy()))
+    model.train(was_training)
+    (training, y), (held_out, truth) = observed
+    entropies = None if held_out.entropy is None else np.sort(held_out.entropy)
+    foreign = ForeignScore.fit(training.features, y, held_out.features)
+    return Calibration(fit_temperature(held_out.outputs, truth), foreign, entropies)
 
 
-def _drawn(parts: Sequence[Part], examples: Examples, seed: int) -> np.ndarray:
-    """At most ROWS labelled rows, as many of each domain as can be."""
-    found, chance = [], np.random.default_rng(seed)
-    share = -(-ROWS // max(1, len(parts)))
-    for part in parts:
-        rows = part.rows[(examples.targets(torch.from_numpy(part.rows)) >= 0).cpu().numpy()]
-        found.append(np.sort(chance.choice(rows, share, replace=False)) if len(rows) > share else rows)
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+def _sample(splits: Sequence[Part], examples: Examples, seed: int) -> np.ndarray:
+    """Return at most ROWS labelled rows, balanced over domains."""
+    sampled, rng = [], np.random.default_rng(seed)
+    share = -(-ROWS // max(1, len(splits)))
+    for split in splits:
+        rows = split.rows[(examples.targets(torch.from_numpy(split.rows)) >= 0).cpu().numpy()]
+        sampled.append(np.sort(rng.choice(rows, share, replace=False)) if len(rows) > share else rows)
+    return np.concatenate(sampled) if sampled else np.zeros(0, dtype=np.int64)
 
 
-HEARD = ("memory/weights", "heterogeneous/across")  # one read an example, with weights (b, h, m)
-
-
-def read_entropy(heard: Tape, count: int) -> Tensor | None:
-    """(b,) the mean entropy of reads over heads and memories, 1 where all slots are alike; None without such reads."""
-    found = []
-    for name in HEARD:
-        for weights in heard[name]:
+def read_entropy(recorded: Tape, count: int) -> Tensor | None:
+    """Return the normalised entropy (b,) of memory reads, averaged over heads and memories; None without reads."""
+    entropies = []
+    for name in READS:
+        for weights in recorded[name]:
             if len(weights) == count and weights.shape[-1] > 1:
-                each = torch.special.entr(weights.float()).sum(dim=-1) / math.log(weights.shape[-1])  # (b, h)
-                found.append(each.flatten(1).mean(dim=1))
-    return torch.stack(found).mean(dim=0) if found else None
+                entropy = torch.special.entr(weights.float()).sum(dim=-1) / math.log(weights.shape[-1])  # (b, h)
+                entropies.append(entropy.flatten(1).mean(dim=1))
+    return torch.stack(entropies).mean(dim=0) if entropies else None

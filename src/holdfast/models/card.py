@@ -1,4 +1,4 @@
-"""The model card: what a model folder's README says, from the record alone."""
+"""Model cards: the README of a model folder, written from its record."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from holdfast.record import RunRecord
 
 
 def to_predict(spec: Mapping[str, Any]) -> str:
-    """What a user would bring to a model of this spec."""
-    return "PICTURES/" if catalog.lookup("encoders", str(spec["encoder"])).takes == "image" else "NEW.csv"
+    """Return a placeholder for the input of `holdfast predict`."""
+    return "IMAGES/" if catalog.lookup("encoders", str(spec["encoder"])).takes == "image" else "NEW.csv"
 
 
 def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
-    """What was trained on what, how well it does inside its domains, and how to use it."""
+    """Return the card: training data, scores on held-out rows of the training domains, and usage."""
     spec, stage = record.spec, record.stages[-1]
     metric = spec["metric"]
-    sizes = {domain: count for each in record.stages for domain, count in each["sizes"]["train"].items()}
+    sizes = {domain: count for trained in record.stages for domain, count in trained["sizes"]["train"].items()}
     lines = [
         f"| {domain} | {sizes.get(domain, 0)} | {scores[metric]:.3f} |"
         for domain, scores in {**stage["test"], **stage["valid"]}.items()
@@ -27,10 +27,10 @@ def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
     labels = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     kind = {
         "classify": f"A classifier of {len(classes)} labels ({labels})",
-        "respond": "A model that answers messages",
-        "tag": f"A tagger of words ({labels})",
-        "span": "A model that finds the answer to a question in a text",
-        "masked": "A model that guesses hidden words",
+        "respond": "A dialogue model",
+        "tag": f"A sequence tagger ({labels})",
+        "span": "An extractive question-answering model",
+        "masked": "A masked language model",
     }[spec.get("task", "classify")]
     neck = "" if spec.get("neck") in (None, "none") else f" and neck `{spec['neck']}`"
     return f"""# {name}
@@ -39,13 +39,13 @@ def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
 `{spec["method"]}`{neck} on encoder `{spec["encoder"]}` ({spec["tune"]}).
 
 Data: {spec["data"]} (content {spec["fingerprint"]}), seed {spec["seed"]}; step {stage["step"]} of {spec["steps"]} was
-kept by {spec["select"]}.
+selected by {spec["select"]}.
 
 | domain | training examples | {metric} on held-out rows of the domain |
 |---|---|---|
 {chr(10).join(lines)}
 
-These scores are inside the training domains. For a domain never seen, see `holdfast compare`.
+These scores are for the training domains. For unseen domains, see `holdfast compare`.
 
 ```bash
 holdfast predict {name} {to_predict(spec)} --out predictions.csv

@@ -1,4 +1,4 @@
-"""export: a model folder to one program, ONNX or torch.export's, with a page of JSON that says how to feed it.
+"""Export a model folder to ONNX or torch.export, with a JSON description of its inputs.
 
 b batch, c classes
 """
@@ -25,13 +25,15 @@ from holdfast.data.raw import Pixels, Raw, Texts, Vectors
 from holdfast.models.saved import SavedModel, load_model
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
-CLOSE = 1e-4  # how far probabilities may lie apart
+TOLERANCE = 1e-4  # of probabilities
 OUTPUT = "probabilities"
+MAX_BATCH = 1024  # upper bound of the dynamic batch size
+SAMPLE_TEXTS = ("one", "two words", "three short words", "a few more words than that")
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and how far its probabilities lie from the model's own on a few examples."""
+    """Written files, and the largest difference of probabilities from the model on a few examples."""
 
     program: Path
     about: Path
@@ -39,57 +41,59 @@ class Exported:
 
 
 def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: bool = False) -> Exported:
-    """Write the program to `out` and what one must know of it beside it; it is run once and compared."""
+    """Write the program to `out` and its description next to it; the program is run once and verified."""
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     out = Path(out)
     if out.suffix != FORMATS[format]:
-        raise BadInput(f"a program in the format {format} ends in {FORMATS[format]}: name the file so, not '{out}'")
+        raise BadInput(f"a file of format {format} must end in {FORMATS[format]}; got '{out}'")
     saved = load_model(Path(model))
-    module, sample = flat(saved, pairs=pairs)
+    module, sample = export_module(saved, pairs=pairs)
     with _quiet():
-        program = _recorded(saved, module, sample)
+        program = _traced(saved, module, sample)
         if format == "onnx":
-            found = _onnx(program, sample, out)
+            outputs = _onnx(program, sample, out)
         else:
-            write_atomic(out, lambda draft: _saved(program, draft))
-            found = torch.export.load(out).module()(**_fewer(sample)).detach().numpy()
-    difference = float(np.abs(found - saved.probabilities(sample.raw)[: len(found)]).max())
-    if not difference <= CLOSE:
+            write_atomic(out, lambda draft: _save(program, draft))
+            outputs = torch.export.load(out).module()(**_smaller_batch(sample)).detach().numpy()
+    difference = float(np.abs(outputs - saved.probabilities(sample.raw)[: len(outputs)]).max())
+    if not difference <= TOLERANCE:
         out.unlink()
-        raise BadInput(f"the program's probabilities differ from the model's by {difference:.2g}: it was not kept")
-    about = write_text(_beside(out, "json"), json.dumps(_about(saved, sample, out, format), indent=1) + "\n")
+        raise BadInput(
+            f"{out} was deleted because its probabilities differ from the model's by {difference:.2g}: use --format torch"
+        )
+    about = write_text(_next_to(out, "json"), json.dumps(_description(saved, sample, out, format), indent=1) + "\n")
     return Exported(out, about, difference)
 
 
-def _beside(out: Path, ending: str) -> Path:
-    """A file of this program alone: one of the same name in the other format has its own."""
+def _next_to(out: Path, ending: str) -> Path:
+    """Return a file name that is unique to this program and format."""
     return out.with_name(f"{out.name}.{ending}")
 
 
-def _recorded(saved: SavedModel, module: torch.nn.Module, sample: Sample) -> Any:
+def _traced(saved: SavedModel, module: torch.nn.Module, sample: Sample) -> Any:
     try:
-        return torch.export.export(module, (), sample.inputs, dynamic_shapes=sample.free, strict=False)
-    except Exception as error:  # whatever a network does that cannot be recorded
+        return torch.export.export(module, (), sample.inputs, dynamic_shapes=sample.dynamic, strict=False)
+    except Exception as error:  # networks with data-dependent control flow
         name = saved.record.spec["encoder"]
         raise BadInput(
-            f"this model cannot be exported: its encoder {name} or neck {saved.record.spec['neck']} decides by the "
-            f"values of an input what to do ({type(error).__name__})"
+            f"this model cannot be exported because encoder {name} or neck {saved.record.spec['neck']} has "
+            f"data-dependent control flow ({type(error).__name__}): use `holdfast serve` instead"
         ) from error
 
 
-def _fewer(sample: Sample) -> dict[str, Tensor]:
-    """Another number of examples than the program was recorded with."""
+def _smaller_batch(sample: Sample) -> dict[str, Tensor]:
+    """Return a batch of another size than the traced one."""
     return {name: value[:3] for name, value in sample.inputs.items()}
 
 
-def _saved(program: Any, draft: Path) -> None:
+def _save(program: Any, draft: Path) -> None:
     with draft.open("wb") as file:
         torch.export.save(program, file)
 
 
 def _onnx(program: Any, sample: Sample, out: Path) -> np.ndarray:
-    """Write it, and what it says of the sample."""
+    """Write the ONNX file and return its outputs for the sample."""
     try:
         import onnx
         import onnxruntime
@@ -97,28 +101,28 @@ def _onnx(program: Any, sample: Sample, out: Path) -> np.ndarray:
     except ImportError as error:
         raise BadInput("ONNX needs onnx, onnxruntime and onnxscript: run `pip install 'holdfast[export]'`") from error
     try:
-        made = torch.onnx.export(program, dynamo=True, verbose=False, output_names=[OUTPUT])
-    except Exception as error:  # operations that ONNX lacks
-        raise BadInput(f"ONNX has no way to say this model ({type(error).__name__}): try --format torch") from error
-    assert made is not None
-    proto = made.model_proto
+        exported = torch.onnx.export(program, dynamo=True, verbose=False, output_names=[OUTPUT])
+    except Exception as error:  # operators that ONNX does not support
+        raise BadInput(f"ONNX does not support this model ({type(error).__name__}): use --format torch") from error
+    assert exported is not None
+    proto = exported.model_proto
     if proto.ByteSize() >= 1 << 31:
-        raise BadInput("this model has more than 2 GB of weights, which one ONNX file cannot hold: use --format torch")
+        raise BadInput("the weights exceed the 2 GB limit of an ONNX file: use --format torch")
     write_atomic(out, lambda draft: onnx.save(proto, str(draft), format="protobuf"))
     onnx.checker.check_model(str(out))
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
-    fed = {name: value.numpy() for name, value in _fewer(sample).items()}
-    return np.asarray(session.run([OUTPUT], fed)[0])
+    inputs = {name: value.numpy() for name, value in _smaller_batch(sample).items()}
+    return np.asarray(session.run([OUTPUT], inputs)[0])
 
 
-def _about(saved: SavedModel, sample: Sample, out: Path, format: str) -> dict[str, Any]:
-    """Inputs by name, how raw examples become them, what the outputs mean."""
-    free = {0: "batch", 1: "length"}
+def _description(saved: SavedModel, sample: Sample, out: Path, format: str) -> dict[str, Any]:
+    """Return inputs, preprocessing and outputs as JSON."""
+    dimensions = {0: "batch", 1: "length"}
     inputs = [
         {
             "name": name,
             "type": str(value.dtype).removeprefix("torch."),
-            "shape": [free[i] if i in sample.free[name] else size for i, size in enumerate(value.shape)],
+            "shape": [dimensions[i] if i in sample.dynamic[name] else size for i, size in enumerate(value.shape)],
         }
         for name, value in sample.inputs.items()
     ]
@@ -130,7 +134,7 @@ def _about(saved: SavedModel, sample: Sample, out: Path, format: str) -> dict[st
         "inputs": inputs,
         "output": {"name": OUTPUT, "shape": ["batch", len(saved.classes)]},
         "preprocessing": _preprocessing(saved, out),
-        **saved.parts,
+        **saved.components,
         "trained": {"version": saved.record.code["version"], "method": saved.record.spec["method"]},
     }
 
@@ -141,16 +145,16 @@ def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
         return {"takes": "vector", "features": encoder.settings["inputs"], "scaling": "inside the program"}
     if encoder.takes == "image":
         return {"takes": "image", "size": encoder.size, "values": "uint8, 0 to 255", "scaling": "inside the program"}
-    tokenizer: Any = encoder.tokenizer  # recurrent encoders, which have none, are not recorded
-    beside = _beside(out, "tokenizer.json")
-    write_text(beside, tokenizer.backend_tokenizer.to_str())
+    tokenizer: Any = encoder.tokenizer  # recurrent encoders have none and cannot be traced
+    path = _next_to(out, "tokenizer.json")
+    write_text(path, tokenizer.backend_tokenizer.to_str())
     settings = {key: encoder.settings.get(key) for key in ("length", "template")}
-    return {"takes": "text", "tokenizer": beside.name, "padding": tokenizer.pad_token_id, **settings}
+    return {"takes": "text", "tokenizer": path.name, "padding": tokenizer.pad_token_id, **settings}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's exporters warn of packages that are not needed and of what they will change one day."""
+    """Silence warnings of torch's exporters."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -162,21 +166,17 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-MOST = 1024  # examples at once, which a program must be told
-WORDS = ("one", "two words", "three short words", "a few more words than that")
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Inputs by name to record a program with, and the dimensions in which others may differ."""
+    """Example inputs for tracing, and their dynamic dimensions."""
 
     inputs: dict[str, Tensor]
-    free: dict[str, dict[int, Any]]
+    dynamic: dict[str, dict[int, Any]]
     raw: Raw
 
 
-class Flat(nn.Module):
-    """softmax(model(x) / temperature), (b, c): what the model says, calibrated as it is offline."""
+class ExportModule(nn.Module):
+    """Calibrated probabilities softmax(model(x) / temperature), (b, c), from plain tensors."""
 
     def __init__(self, model: nn.Module, temperature: float) -> None:
         super().__init__()
@@ -186,63 +186,63 @@ class Flat(nn.Module):
         return (self.model(x) / self.temperature).softmax(dim=-1)
 
 
-class FlatTensor(Flat):
-    """Of vectors (b, d) or of images (b, 3, s, s)."""
+class TensorModule(ExportModule):
+    """Vectors (b, d) or images (b, 3, s, s)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.probabilities(x)
 
 
-class FlatTokens(Flat):
-    """Of token ids (b, t) with their mask."""
+class TokenModule(ExportModule):
+    """Token ids (b, t) with their mask."""
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         return self.probabilities(Tokens(ids, mask.bool()))
 
 
-class FlatPairs(Flat):
-    """The same with the segment of each token."""
+class PairModule(ExportModule):
+    """Token ids (b, t) of text pairs with mask and segment ids."""
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         return self.probabilities(Tokens(ids, mask.bool(), types))
 
 
-def flat(saved: SavedModel, *, pairs: bool = False) -> tuple[Flat, Sample]:
-    """The module and a sample of its inputs, or one sentence where there can be none."""
+def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModule, Sample]:
+    """Return the module to trace and example inputs; raise if the model cannot be exported."""
     if saved.task != "classify":
-        raise BadInput(f"a model for the task {saved.task} cannot be exported: only classifiers can")
+        raise BadInput(f"a model of the task {saved.task} cannot be exported: only classifiers are supported")
     if saved.encoder.takes == "graph":
-        raise BadInput("a model that takes graphs cannot be exported: texts, vectors and images can")
+        raise BadInput("graph models cannot be exported: only texts, vectors and images are supported")
     if saved.model.prediction_batch is not None:
         raise BadInput(
-            "this model cannot be exported: others of a batch change a prediction; fit it with neck.context=support, "
-            "or, where experts have a capacity, with neck.eval_capacity=0"
+            "this model cannot be exported because its predictions depend on the batch: fit it with "
+            "neck.context=support, or with neck.eval_capacity=0 if it has experts"
         )
-    raw = _raw(saved, pairs=pairs)
+    raw = _example_inputs(saved, pairs=pairs)
     store = saved.encoder.prepare(raw.take(np.arange(len(raw)), size=saved.encoder.size))
     saved.model.cpu().eval().requires_grad_(False)
     saved.model.precision = "fp32"
     return _module(saved, store.take(torch.arange(len(raw))), raw)
 
 
-def _raw(saved: SavedModel, *, pairs: bool) -> Raw:
-    """A few examples of the kind that the model takes."""
-    encoder, chance = saved.encoder, np.random.default_rng(0)
+def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
+    """Return a few examples of the kind the model expects."""
+    encoder, rng = saved.encoder, np.random.default_rng(0)
     if encoder.takes == "text":
-        return Texts.of([(text, WORDS[0]) for text in WORDS] if pairs else list(WORDS))
+        return Texts.of([(text, SAMPLE_TEXTS[0]) for text in SAMPLE_TEXTS] if pairs else list(SAMPLE_TEXTS))
     if encoder.takes == "vector":
-        return Vectors(chance.normal(size=(len(WORDS), int(encoder.settings["inputs"]))))
+        return Vectors(rng.normal(size=(len(SAMPLE_TEXTS), int(encoder.settings["inputs"]))))
     size = encoder.size or 224
-    return Pixels(chance.integers(0, 256, (len(WORDS), 3, size, size), dtype=np.uint8))
+    return Pixels(rng.integers(0, 256, (len(SAMPLE_TEXTS), 3, size, size), dtype=np.uint8))
 
 
-def _module(saved: SavedModel, x: Inputs, raw: Raw) -> tuple[Flat, Sample]:
-    batch = torch.export.Dim("batch", min=1, max=MOST)
-    temperature = 1.0 if saved.gauge is None else saved.gauge.temperature
+def _module(saved: SavedModel, x: Inputs, raw: Raw) -> tuple[ExportModule, Sample]:
+    batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
+    temperature = 1.0 if saved.calibration is None else saved.calibration.temperature
     if isinstance(x, Tensor):
-        return FlatTensor(saved.model, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
+        return TensorModule(saved.model, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
     assert isinstance(x, Tokens)
-    length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", MOST)))
+    length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", MAX_BATCH)))
     named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
-    made = FlatTokens if x.types is None else FlatPairs
-    return made(saved.model, temperature), Sample(named, {name: {0: batch, 1: length} for name in named}, raw)
+    module = TokenModule if x.types is None else PairModule
+    return module(saved.model, temperature), Sample(named, {name: {0: batch, 1: length} for name in named}, raw)

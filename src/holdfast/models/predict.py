@@ -1,4 +1,4 @@
-"""predict: a model folder and a file of examples to a file of what the model says of each; no domain column is needed.
+"""Write predictions of a model folder for a file of examples; no domain column is needed.
 
 n examples, c classes
 """
@@ -22,21 +22,21 @@ from holdfast.data.write import check_not_input, check_suffix, write_tables
 from holdfast.models.saved import WINDOW, SavedModel, load_model
 from holdfast.run.workspace import choose_device
 
-SAID = {"tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
-WITHOUT = (
-    "this model folder holds no calibration and no measure of foreignness: probabilities are as the network gives "
-    "them; fit the model again to have both"
+OUTPUTS = {"tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
+NOT_CALIBRATED = (
+    "this model folder has no calibration, so probabilities are uncalibrated and `foreign` is missing: fit the model "
+    "again to get both"
 )
 
 
 @dataclass
 class Prediction:
-    """Where the predictions are and how many; of labels how many of each, and the accuracy where the file has them."""
+    """Path and number of predictions; for classifiers also counts per label, and accuracy if the file has labels."""
 
     path: Path
     examples: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    scored: int = 0  # examples that got a label, and have one that the model knows
+    scored: int = 0  # examples with a predicted label and a true label the model knows
     right: int = 0
     what: str = "labels"
     abstained: int = 0
@@ -57,85 +57,93 @@ def predict(
     calibrated: bool = True,
     abstain_above: float | None = None,
 ) -> Prediction:
-    """Write what the model says of every example to `out`, piece by piece, so that a table may be of any length.
+    """Write the predictions for every example to `out` in chunks, so that tables of any length fit in memory.
 
-    That is id, label, one probability a class and how foreign the example is; or id and response, id, tokens and tags,
-    id, answer and score, id, words and scores. Above `abstain_above`, a percentile of foreignness, there is no label.
+    Classifiers write id, label, one probability per class and `foreign`; other tasks id and response, id, tokens and
+    tags, id, answer and score, or id, words and scores. Examples whose `foreign` percentile is above `abstain_above`
+    get no label.
     """
     out = Path(out)
     check_suffix(out)
     check_not_input("--out", out, data)
-    saved, where = load_model(Path(model)), choose_device(device)
-    done = Prediction(out, what=SAID.get(saved.task, "labels"))
-    _check(saved, abstain_above, done)
+    saved, target = load_model(Path(model)), choose_device(device)
+    result = Prediction(out, what=OUTPUTS.get(saved.task, "labels"))
+    _check(saved, abstain_above, result)
     form = catalog.build("tasks", saved.task, options={}).data_form
-    whole = saved.task not in ("classify", "respond")  # what it says are lists, whose kind is known at the end alone
+    at_once = saved.task not in ("classify", "respond")  # the type of list columns is known only at the end
     tables = (
         _table(
-            saved, align_features(piece, saved.columns), where, done, calibrated=calibrated, abstain_above=abstain_above
+            saved,
+            align_features(chunk, saved.columns),
+            target,
+            result,
+            calibrated=calibrated,
+            abstain_above=abstain_above,
         )
-        for piece in load_chunks(data, columns=columns, form=form, rows=(1 << 62) if whole else WINDOW)
+        for chunk in load_chunks(data, columns=columns, form=form, rows=(1 << 62) if at_once else WINDOW)
     )
     write_tables(out, tables, escape_formulas=True)
-    return done
+    return result
 
 
-def _check(saved: SavedModel, abstain_above: float | None, done: Prediction) -> None:
-    if saved.task == "classify" and saved.gauge is None:
-        done.notes = (WITHOUT,)
+def _check(saved: SavedModel, abstain_above: float | None, result: Prediction) -> None:
+    if saved.task == "classify" and saved.calibration is None:
+        result.notes = (NOT_CALIBRATED,)
     if abstain_above is None:
         return
     if saved.task != "classify":
-        raise BadInput(f"--abstain-above is for classifiers, and this model is for the task {saved.task}: leave it out")
-    if saved.gauge is None:
+        raise BadInput(f"--abstain-above works with classifiers only, this model has the task {saved.task}: remove it")
+    if saved.calibration is None:
         raise BadInput(
-            "this model folder holds no measure of foreignness, so it cannot abstain: fit the model again, or leave "
-            "--abstain-above out"
+            "--abstain-above needs the `foreign` percentile, which this model folder does not have: fit the model again, "
+            "or remove the option"
         )
     if not 0 <= abstain_above <= 100:
-        raise BadInput(f"--abstain-above is a percentile between 0 and 100, not {abstain_above:g}")
+        raise BadInput(f"--abstain-above must be a percentile between 0 and 100; got {abstain_above:g}")
 
 
 def _table(
     saved: SavedModel,
-    piece: Dataset,
+    chunk: Dataset,
     device: torch.device,
-    done: Prediction,
+    result: Prediction,
     *,
     calibrated: bool,
     abstain_above: float | None,
 ) -> pa.Table:
-    """What the model says of a piece, added to what was counted of those before."""
-    first, done.examples = done.examples, done.examples + len(piece)
-    ids = [str(first + i + 1) for i in range(len(piece))] if piece.ids is None else list(piece.ids)
-    if saved.answers:
-        return pa.table({"id": ids, "response": pa.array(saved.responses(piece.raw, device=device), pa.string())})
+    """Return the predictions for a chunk and add it to the counts."""
+    first, result.examples = result.examples, result.examples + len(chunk)
+    ids = [str(first + i + 1) for i in range(len(chunk))] if chunk.ids is None else list(chunk.ids)
+    if saved.is_responder:
+        return pa.table({"id": ids, "response": pa.array(saved.responses(chunk.raw, device=device), pa.string())})
     if saved.task != "classify":
-        return pa.table({"id": ids, **saved.told(piece.raw, device=device)})
-    judged = saved.judge(piece.raw, device=device, calibrated=calibrated)
-    labels = np.asarray(saved.classes, dtype=object)[judged.probabilities.argmax(axis=1)]
-    answered = np.ones(len(piece), dtype=bool)
-    if abstain_above is not None and judged.foreign is not None:
-        answered = judged.foreign <= abstain_above
-    _count(done, saved.classes, labels, answered, piece)
-    extra = {"foreign": judged.foreign, "undecided": judged.undecided}
+        return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
+    predictions = saved.predict(chunk.raw, device=device, calibrated=calibrated)
+    labels = np.asarray(saved.classes, dtype=object)[predictions.probabilities.argmax(axis=1)]
+    answered = np.ones(len(chunk), dtype=bool)
+    if abstain_above is not None and predictions.foreign is not None:
+        answered = predictions.foreign <= abstain_above
+    _count(result, saved.classes, labels, answered, chunk)
+    extra = {"foreign": predictions.foreign, "undecided": predictions.undecided}
     return pa.table(
         {
             "id": pa.array(ids, pa.string()),
             "label": pa.array(labels, pa.string(), mask=~answered),
-            **{f"p_{name}": judged.probabilities[:, i] for i, name in enumerate(saved.classes)},
+            **{f"p_{name}": predictions.probabilities[:, i] for i, name in enumerate(saved.classes)},
             **{name: value for name, value in extra.items() if value is not None},
         }
     )
 
 
-def _count(done: Prediction, known: tuple[str, ...], labels: np.ndarray, answered: np.ndarray, piece: Dataset) -> None:
+def _count(
+    result: Prediction, known: tuple[str, ...], labels: np.ndarray, answered: np.ndarray, chunk: Dataset
+) -> None:
     for name in known:
-        done.counts[name] = done.counts.get(name, 0) + int((labels[answered] == name).sum())
-    done.abstained += int((~answered).sum())
-    if not piece.classes:
+        result.counts[name] = result.counts.get(name, 0) + int((labels[answered] == name).sum())
+    result.abstained += int((~answered).sum())
+    if not chunk.classes:
         return
-    truth = np.asarray(piece.classes, dtype=object)[piece.y]
-    fair = (piece.y >= 0) & np.isin(truth, np.asarray(known, dtype=object)) & answered
-    done.scored += int(fair.sum())
-    done.right += int((labels == truth)[fair].sum())
+    truth = np.asarray(chunk.classes, dtype=object)[chunk.y]
+    scorable = (chunk.y >= 0) & np.isin(truth, np.asarray(known, dtype=object)) & answered
+    result.scored += int(scorable.sum())
+    result.right += int((labels == truth)[scorable].sum())

@@ -1,4 +1,4 @@
-"""A model folder: weights, configuration, preparation and a card; load it and it predicts.
+"""Model folders: weights, configuration, preprocessing and a model card.
 
 n examples, c classes
 """
@@ -18,13 +18,12 @@ from torch import Tensor
 from holdfast import catalog
 from holdfast.core.checkpoint import AllocationLimit, load_tensors, save_tensors
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import LOCK_NAME as LOCK
-from holdfast.core.files import read_json, write_error, write_text
+from holdfast.core.files import LOCK_NAME, read_json, write_error, write_text
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Raw, Subset
 from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
-from holdfast.models.calibration import Gauge, probabilities, seeing, seen
+from holdfast.models.calibration import Calibration, observations, observer, probabilities
 from holdfast.models.card import card
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
@@ -35,13 +34,13 @@ from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
 
 FORMAT = 1
-WINDOW = 4096  # rows prepared and predicted at a time: a file piece by piece gives what it gives as a whole
-GAUGE, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
-OURS = (LOCK, "checkpoints", GAUGE, SAMPLE, *OWN)  # all that a folder has in which a model is not yet whole
+WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
+CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
+MODEL_FILES = (LOCK_NAME, "checkpoints", CALIBRATION, SAMPLE, *OWN)  # files of an incomplete model folder
 
 
-class Judged(NamedTuple):
-    """Probabilities (n, c), and in percent how foreign each example is and how undecided its memory, where known."""
+class ClassPredictions(NamedTuple):
+    """Probabilities (n, c), and if known the percentiles `foreign` and `undecided` (n,)."""
 
     probabilities: np.ndarray
     foreign: np.ndarray | None
@@ -50,24 +49,24 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A network, how raw examples get into it, what its outputs mean, and the record of its training.
+    """A trained network with its preprocessing, class names and training record.
 
-    `gauge` holds what predictions are compared with, `held_out` which examples it was never trained on, `kept` a
-    sample of its data; models of earlier formats have none of them.
+    `calibration` holds temperature and foreign score, `held_out` the examples it was not trained on, `sample` some of
+    its data; models of earlier formats have none of them.
     """
 
     model: Model
     encoder: Backbone
     classes: tuple[str, ...]
     record: RunRecord
-    gauge: Gauge | None = None
+    calibration: Calibration | None = None
     held_out: HeldOut | None = None
-    kept: Sample | None = None
-    columns: tuple[str, ...] | None = None  # of the table that its vectors were, where they had names
+    sample: Sample | None = None
+    columns: tuple[str, ...] | None = None  # names of the features of a table
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """The domains it was trained on, in their order."""
+        """Training domains in order."""
         return tuple(dict.fromkeys(name for stage in self.record.stages for name in stage["train"]))
 
     @property
@@ -75,94 +74,95 @@ class SavedModel:
         return self.record.spec["task"]
 
     @property
-    def parts(self) -> dict[str, Any]:
-        """The neck, and the experts if there are any, for whoever runs the model elsewhere."""
+    def components(self) -> dict[str, Any]:
+        """Neck and expert layers, for exported and served models."""
         return {"neck": self.record.spec["neck"], "experts": describe_experts(self.model.backbone)}
 
     @property
-    def answers(self) -> bool:
-        """Whether it answers messages."""
+    def is_responder(self) -> bool:
+        """Whether the model answers messages."""
         return self.task == "respond"
 
     def responses(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[str]:
-        """An answer to each message; of pairs the first text is the message."""
-        if not self.answers or not isinstance(self.encoder, Responder):
-            raise BadInput("this model classifies: it has probabilities of classes and no responses")
-        answers = self._over(raw, self.encoder.answer, device)
+        """Return a response per message; of pairs, the first text is the message."""
+        if not self.is_responder or not isinstance(self.encoder, Responder):
+            raise BadInput(f"a model of the task {self.task} has no responses: use a model of the task respond")
+        answers = self._map(raw, self.encoder.answer, device)
         return [] if answers is None else self.encoder.texts(answers.long())
 
     def probabilities(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> np.ndarray:
-        """(n, c) the probability of each class."""
-        return self.judge(raw, device=device, calibrated=calibrated).probabilities
+        """Return the probability of each class, (n, c)."""
+        return self.predict(raw, device=device, calibrated=calibrated).probabilities
 
-    def judge(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> Judged:
-        """Probabilities, and how foreign each example is to what the model was trained on."""
-        if self.answers:
-            raise BadInput("this model answers messages: it has responses and no probabilities of classes")
+    def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> ClassPredictions:
+        """Return probabilities and the percentiles of the distance to the training data."""
         if self.task != "classify":
-            raise BadInput(f"this model is for the task {self.task}: it has no probabilities of classes")
-        found = self._over(raw, self.model if self.gauge is None else seeing(self.model), device)
-        if found is None:
-            none = np.zeros(0) if self.gauge is not None else None
-            return Judged(np.zeros((0, len(self.classes))), none, None)
-        if self.gauge is None:
-            _check_finite(found.numpy())
-            return Judged(probabilities(found.numpy()), None, None)
-        told = seen(found, len(self.classes))
-        _check_finite(np.concatenate([told.outputs, told.features], axis=1))
-        temperature = self.gauge.temperature if calibrated else 1.0
-        foreign = self.gauge.foreign.percentiles(told.features)
-        return Judged(probabilities(told.outputs, temperature), foreign, self.gauge.undecided(told.entropy))
+            raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
+        values = self._map(raw, self.model if self.calibration is None else observer(self.model), device)
+        if values is None:
+            empty = np.zeros(0) if self.calibration is not None else None
+            return ClassPredictions(np.zeros((0, len(self.classes))), empty, None)
+        if self.calibration is None:
+            _check_finite(values.numpy())
+            return ClassPredictions(probabilities(values.numpy()), None, None)
+        observed = observations(values, len(self.classes))
+        _check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
+        temperature = self.calibration.temperature if calibrated else 1.0
+        foreign = self.calibration.foreign.percentiles(observed.features)
+        undecided = self.calibration.undecided(observed.entropy)
+        return ClassPredictions(probabilities(observed.outputs, temperature), foreign, undecided)
 
-    def told(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
-        """What it says of each example, by column: tokens and tags, an answer and its score, or words and theirs."""
+    def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
+        """Return predictions of tasks other than classification by column, such as tokens and tags."""
         task = catalog.build("tasks", self.task, options=self.record.spec.get("task_args", {}))
         if not isinstance(task, Structured) or not isinstance(task, ColumnTask):
-            raise BadInput(f"a model for the task {self.task} has probabilities or responses: ask for those")
-        asking = isinstance(task, InferenceTask)
-        made = task.prepare_inference(self.encoder, raw) if asking else task.prepare(self.encoder, raw, self.classes)
-        examples = Examples(made.store, made.y, (), device=device, starts=made.starts)
-        self._ready(device)
-        found: list[Any] = [None] * len(made.store)
+            raise BadInput(f"a model of the task {self.task} has probabilities or responses: use predict or responses")
+        if isinstance(task, InferenceTask):
+            prepared = task.prepare_inference(self.encoder, raw)
+        else:
+            prepared = task.prepare(self.encoder, raw, self.classes)
+        examples = Examples(prepared.store, prepared.y, (), device=device, starts=prepared.starts)
+        self._move(device)
+        predictions: list[Any] = [None] * len(prepared.store)
         with torch.no_grad():
-            rows = np.arange(len(made.store))
-            for at, x, _ in examples.iter_batches(rows, prediction_batch=self.model.prediction_batch):
+            rows = np.arange(len(prepared.store))
+            for batch_rows, x, _ in examples.iter_batches(rows, prediction_batch=self.model.prediction_batch):
                 outputs = self.model(x)
-                outputs = made.task.compress(outputs) if isinstance(made.task, InferenceTask) else outputs.float()
-                for place, output in zip(at.tolist(), outputs.cpu(), strict=True):
-                    found[place] = output
-        assert isinstance(made.task, ColumnTask)
-        return made.task.prediction_columns(raw, found, made.y)
+                compresses = isinstance(prepared.task, InferenceTask)
+                outputs = prepared.task.compress(outputs) if compresses else outputs.float()
+                for row, output in zip(batch_rows.tolist(), outputs.cpu(), strict=True):
+                    predictions[row] = output
+        assert isinstance(prepared.task, ColumnTask)
+        return prepared.task.prediction_columns(raw, predictions, prepared.y)
 
-    def _over(self, raw: Raw, function: Callable[[Any], Tensor], device: torch.device | str) -> Tensor | None:
-        """A function of the network over raw examples, (n, ..); None where there are none."""
+    def _map(self, raw: Raw, function: Callable[[Any], Tensor], device: torch.device | str) -> Tensor | None:
+        """Apply a function of the network to raw examples; None if there are none."""
         if raw.kind != self.encoder.takes:
-            raise BadInput(f"this model takes {self.encoder.takes}s but the data holds {raw.kind}s")
-        self._ready(device)
-        found = []
+            raise BadInput(f"the model expects {self.encoder.takes}s but the data contains {raw.kind}s")
+        self._move(device)
+        outputs = []
         for start in range(0, len(raw), WINDOW):
             rows = np.arange(start, min(start + WINDOW, len(raw)))
-            piece = raw if len(rows) == len(raw) else Subset(raw, rows)
-            store = prepare(piece, self.encoder.prepare, size=self.encoder.size)
-            examples = Examples(store, torch.zeros(len(piece), dtype=torch.long), (), device=device)
-            found.append(examples.map(function, np.arange(len(piece)), prediction_batch=self.model.prediction_batch))
-        return torch.cat(found) if found else None
+            window = raw if len(rows) == len(raw) else Subset(raw, rows)
+            store = prepare(window, self.encoder.prepare, size=self.encoder.size)
+            examples = Examples(store, torch.zeros(len(window), dtype=torch.long), (), device=device)
+            outputs.append(examples.map(function, np.arange(len(window)), prediction_batch=self.model.prediction_batch))
+        return torch.cat(outputs) if outputs else None
 
-    def _ready(self, device: torch.device | str) -> None:
-        some, there = next(self.model.parameters(), None), torch.device(device)
-        if self.model.training or some is None or some.device.type != there.type or there.index is not None:
-            self.model.to(device).eval()  # a walk over all parts, which a server need not take for every batch
-        # bf16 is for the GPU it was trained on; elsewhere the same weights run in fp32
-        self.model.precision = self.record.spec["precision"] if torch.device(device).type == "cuda" else "fp32"
+    def _move(self, device: torch.device | str) -> None:
+        parameter, target = next(self.model.parameters(), None), torch.device(device)
+        if self.model.training or parameter is None or parameter.device.type != target.type or target.index is not None:
+            self.model.to(device).eval()  # skipped if possible, since a server predicts many small batches
+        self.model.precision = self.record.spec["precision"] if target.type == "cuda" else "fp32"  # no bf16 on a CPU
 
     def save(self, folder: Path, *, name: str | None = None) -> Path:
-        """Write the folder; config.json comes last, so a folder that has it is whole. The card says its `name`."""
+        """Write the folder; config.json comes last, so a folder with it is complete. `name` is the card's title."""
         check_folder(folder)
         weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
         spec, preparation_key = self.record.spec, folder / "preparation"
         try:
-            for gone in ("config.json", GAUGE, HELD_OUT, SAMPLE):
-                (folder / gone).unlink(missing_ok=True)
+            for stale in ("config.json", CALIBRATION, HELD_OUT, SAMPLE):
+                (folder / stale).unlink(missing_ok=True)
             preparation_key.mkdir(parents=True, exist_ok=True)
             settings = self.encoder.save(preparation_key)
         except OSError as error:
@@ -175,45 +175,45 @@ class SavedModel:
         save_tensors(folder / "model.safetensors", weights)
         write_text(folder / "record.json", self.record.text())
         write_text(folder / "README.md", card(name or folder.name, self.classes, self.record))
-        if self.gauge is not None:
-            self.gauge.save(folder / GAUGE)
+        if self.calibration is not None:
+            self.calibration.save(folder / CALIBRATION)
         if self.held_out is not None:
             write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
-        if self.kept is not None:
-            save_sample(folder / SAMPLE, self.kept, size=self.encoder.size)
+        if self.sample is not None:
+            save_sample(folder / SAMPLE, self.sample, size=self.encoder.size)
         return write_text(folder / "config.json", json.dumps(config, indent=1) + "\n").parent
 
 
-def _check_finite(found: np.ndarray) -> None:
-    """One sentence where a network counted beyond what numbers can be."""
-    wrong = np.flatnonzero(~np.isfinite(found).all(axis=1))
+def _check_finite(values: np.ndarray) -> None:
+    """Raise if the network returned NaN or inf."""
+    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(wrong):
         raise BadInput(
-            f"example {wrong[0] + 1} of {len(found)} has numbers too large for the network to count with: mend "
-            "them, or take it out"
+            f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: check for extreme values or "
+            "remove the example"
         )
 
 
 def check_folder(folder: Path) -> None:
-    """A folder to write a model to is new, empty, or held a model or its beginning before."""
+    """Raise unless a folder is new, empty, or contains a complete or partial model."""
     if folder.is_file():
-        raise BadInput(f"{folder} is a file: name a folder with --out")
+        raise BadInput(f"{folder} is a file: choose a folder with --out")
     if has_versions(folder):
-        raise BadInput(f"{folder} holds a model with several versions: name a new folder with --out")
+        raise BadInput(f"{folder} is a model with several versions: choose a new folder with --out")
     if folder.is_dir() and not all((folder / name).exists() for name in ("config.json", "record.json")):
-        others = sorted(p.name for p in folder.iterdir() if p.name not in OURS and not p.name.endswith(".draft"))
+        others = sorted(p.name for p in folder.iterdir() if p.name not in MODEL_FILES and not p.name.endswith(".draft"))
         if others:
-            raise BadInput(f"{folder} holds other files ({others[0]}): name a new folder with --out")
+            raise BadInput(f"{folder} contains other files ({others[0]}): choose a new folder with --out")
 
 
 def check_model(folder: Path) -> None:
-    """One sentence where a folder holds no model."""
+    """Raise if a folder is not a model folder."""
     if not (folder / "config.json").is_file():
-        raise BadInput(f"{folder} is no model folder (no config.json): make one with `holdfast fit`")
+        raise BadInput(f"{folder} is not a model folder (no config.json): create one with `holdfast fit`")
 
 
 def load_model(folder: Path) -> SavedModel:
-    """Read a model folder, of several versions the one in use; nothing in it is executed or unpickled."""
+    """Load the current version of a model folder; nothing in it is executed or unpickled."""
     check_model(folder)
     folder = current_folder(folder)
     try:
@@ -230,30 +230,30 @@ def load_model(folder: Path) -> SavedModel:
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
-        gauge = Gauge.load(folder / GAUGE) if (folder / GAUGE).exists() else None
+        calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
-        kept = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
+        sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
         columns = tuple(config["columns"]) if "columns" in config else None
-    except Exception as error:  # a folder from elsewhere may make any part fail in any way
+    except Exception as error:  # an untrusted folder can make any step fail
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadInput(f"{folder} is not a whole model folder ({first}): fit it again") from error
-    return SavedModel(model.eval(), encoder, classes, record, gauge, held, kept, columns)
+        raise BadInput(f"{folder} is not a valid model folder ({first}): fit the model again") from error
+    return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns)
 
 
 def _checked(config: Any, folder: Path) -> dict[str, Any]:
-    """The configuration, where it has the form of one; nothing is made of it before."""
+    """Validate the configuration before anything is built from it."""
     if config["format"] != FORMAT:
-        raise BadInput(f"{folder} has model format {config['format']}, this version reads {FORMAT}")
-    parts = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
+        raise BadInput(f"{folder} has model format {config['format']}, this version reads {FORMAT}: update holdfast")
+    mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
     names = [config["spec"]["neck"], config["encoder"]["name"], config["head"]["name"], *config["classes"]]
-    if not all(isinstance(part, dict) for part in parts) or not all(isinstance(name, str) for name in names):
-        raise TypeError("config.json has another form")
+    if not all(isinstance(mapping, dict) for mapping in mappings) or not all(isinstance(name, str) for name in names):
+        raise TypeError("config.json has an invalid structure")
     return config
 
 
 def _size(folder: Path) -> int:
-    """The most numbers that a tensor of this model can have: a byte each of all its files, and room for small ones."""
+    """Return an upper bound for the elements of a tensor: the bytes of all files, at least 16 million."""
     files = [*folder.glob("*.safetensors"), *(folder / "preparation").rglob("*")]
     return max(1 << 24, sum(path.stat().st_size for path in files if path.is_file()))

@@ -1,7 +1,7 @@
-"""Versions of a model folder: the first is the folder itself, later ones lie in versions/N; a ledger says which counts.
+"""Versions of a model folder: the first is the folder itself, later ones are in versions/N.
 
-The ledger, versions/ledger.json, is written whole, and only once a version is whole on the disk. Whenever a process is
-killed, the folder is as it was before or as it should be after.
+versions/ledger.json names the current version. It is written atomically after the files of a version are complete, so a
+killed process leaves either the old or the new state.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ FOLDER = "versions"
 LEDGER = "ledger.json"
 FORMAT = 1
 OWN = ("config.json", "model.safetensors", "preparation", "record.json", "README.md", "heldout.json")
-MORE = ("gauge.safetensors", "sample.safetensors")  # files that not every model has
+OPTIONAL = ("gauge.safetensors", "sample.safetensors")  # files that not every model has
 
 
 @dataclass(frozen=True)
 class Version:
-    """One state of a model: what it learned last, from which other state, and its scores on held-out examples."""
+    """One state of a model; the fields are keys of the ledger and of the JSON output."""
 
     number: int
     made: str  # date and time, UTC
     method: str
-    learned: tuple[str, ...]  # the domains that this version added
+    learned: tuple[str, ...]  # domains added by this version
     parent: int | None
     metric: str
-    scores: dict[str, float | None]  # by domain
+    scores: dict[str, float | None]  # per domain
     forced: bool = False
-    files: dict[str, str] = field(default_factory=dict)  # the sha256 of each, so that a change is noticed
+    files: dict[str, str] = field(default_factory=dict)  # sha256 per file
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """All versions of a model folder, and the one that is used."""
+    """All versions of a model folder and the number of the current one."""
 
     current: int
     versions: tuple[Version, ...]
 
     def version(self, number: int) -> Version:
-        for each in self.versions:
-            if each.number == number:
-                return each
-        known = ", ".join(str(each.number) for each in self.versions)
-        raise BadInput(f"there is no version {number} of this model: it has {known}")
+        for version in self.versions:
+            if version.number == number:
+                return version
+        known = ", ".join(str(version.number) for version in self.versions)
+        raise BadInput(f"no version {number} of this model: choose one of {known}")
 
 
-def place(folder: Path, number: int) -> Path:
-    """Where a version lies."""
+def version_folder(folder: Path, number: int) -> Path:
+    """Return the folder of a version."""
     return folder if number == 1 else folder / FOLDER / str(number)
 
 
 def current_folder(folder: Path) -> Path:
-    """Where the version lies that is used: the folder itself where there is only one."""
+    """Return the folder of the current version."""
     path = folder / FOLDER / LEDGER
-    return place(folder, _read(path).current) if path.is_file() else folder
+    return version_folder(folder, _read(path).current) if path.is_file() else folder
 
 
 def has_versions(folder: Path) -> bool:
@@ -72,96 +72,97 @@ def has_versions(folder: Path) -> bool:
 
 
 def read_ledger(folder: Path, first: Version) -> Ledger:
-    """The ledger; where there is none yet, one of the `first` version alone."""
+    """Read the ledger, or create one with the `first` version only."""
     path = folder / FOLDER / LEDGER
     if not path.is_file():
-        made = datetime.fromtimestamp((folder / "config.json").stat().st_mtime, UTC)
-        return Ledger(1, (replace(first, number=1, made=_date(made), files=_digests(folder)),))
+        modified = datetime.fromtimestamp((folder / "config.json").stat().st_mtime, UTC)
+        return Ledger(1, (replace(first, number=1, made=_date(modified), files=_digests(folder)),))
     return _read(path)
 
 
 def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[Path], Any]) -> Version:
-    """Let `write` fill a new folder, move it to its place in one step, and use it from then on."""
+    """Let `write` fill a new folder, move it into place atomically, and make it the current version."""
     home = folder / FOLDER
-    number = max([each.number for each in ledger.versions] + _unlisted(home)) + 1
+    number = max([version.number for version in ledger.versions] + _unlisted(home)) + 1
     draft = home / f".{number}.{os.getpid()}.draft"
     try:
         home.mkdir(exist_ok=True)
-        for left in (*home.glob(".*.draft"), home / str(number)):  # what a killed process left
-            if left.is_dir():
-                shutil.rmtree(left)
+        for stale in (*home.glob(".*.draft"), home / str(number)):  # left by a killed process
+            if stale.is_dir():
+                shutil.rmtree(stale)
         write(draft)
-        made = replace(
+        version = replace(
             about, number=number, parent=ledger.current, made=_date(datetime.now(UTC)), files=_digests(draft)
         )
         os.replace(draft, home / str(number))
     except OSError as error:
         raise write_error(home / str(number), error) from error
-    _write(folder, Ledger(number, (*ledger.versions, made)))
-    return made
+    _write(folder, Ledger(number, (*ledger.versions, version)))
+    return version
 
 
 def _unlisted(home: Path) -> list[int]:
-    """Versions that lie there without a ledger, which a user may have deleted since it was broken: none is lost."""
+    """Return versions without a ledger, which a user may have deleted because it was broken."""
     if not home.is_dir() or (home / LEDGER).is_file():
         return []
-    return [int(each.name) for each in home.iterdir() if each.name.isdecimal()]
+    return [int(path.name) for path in home.iterdir() if path.name.isdecimal()]
 
 
 def use_version(folder: Path, ledger: Ledger, number: int) -> Version:
-    """Use this version from now on, if it is bit for bit what it was; no other version is touched."""
+    """Make this the current version after verifying the hashes of its files."""
     version = ledger.version(number)
-    now = _digests(place(folder, number))
+    now = _digests(version_folder(folder, number))
     for name, digest in version.files.items():
         if now.get(name) != digest:
-            told = "changed" if name in now else "gone"
+            state = "was changed" if name in now else "is missing"
             raise BadInput(
-                f"version {number} of {folder} cannot be given back, since its file {name} is {told}: put the file "
-                "back from a copy, or choose another version"
+                f"version {number} of {folder} cannot be restored because its file {name} {state}: restore the file "
+                "from a backup or choose another version"
             )
     _write(folder, Ledger(number, ledger.versions))
     return version
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """The sha256 of every file of a model, without those of other versions and of runs under way."""
-    found = {}
-    for name in (*OWN, *MORE):
+    """Return the sha256 of every model file, without other versions and checkpoints."""
+    digests = {}
+    for name in (*OWN, *OPTIONAL):
         path = folder / name
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
-                found[str(file.relative_to(folder))] = file_digest(file)
-    return found
+                digests[str(file.relative_to(folder))] = file_digest(file)
+    return digests
 
 
 def _write(folder: Path, ledger: Ledger) -> None:
-    held = {"format": FORMAT, "current": ledger.current, "versions": [asdict(each) for each in ledger.versions]}
-    write_text(folder / FOLDER / LEDGER, json.dumps(held, indent=1) + "\n")
+    versions = [asdict(version) for version in ledger.versions]
+    document = {"format": FORMAT, "current": ledger.current, "versions": versions}
+    write_text(folder / FOLDER / LEDGER, json.dumps(document, indent=1) + "\n")
 
 
 def _read(path: Path) -> Ledger:
     try:
-        found = read_json(path)
-        if found["format"] != FORMAT:
-            raise BadInput(f"{path} has format {found['format']}, this version of holdfast reads {FORMAT}")
-        ledger = Ledger(found["current"], tuple(_version(each) for each in found["versions"]))
+        document = read_json(path)
+        if document["format"] != FORMAT:
+            raise BadInput(f"{path} has format {document['format']}, this version reads {FORMAT}: update holdfast")
+        ledger = Ledger(document["current"], tuple(_version(fields) for fields in document["versions"]))
         ledger.version(ledger.current)
         return ledger
     except (Damaged, KeyError, TypeError) as error:
-        raise BadInput(f"{path} is broken ({error}): delete it to use the model as it was fitted") from error
+        raise BadInput(f"{path} is corrupted ({error}): delete it to use the first version") from error
 
 
-def _version(told: dict[str, Any]) -> Version:
-    """One version as the ledger tells it; a TypeError where it is not of that form."""
-    made = Version(**{**told, "learned": tuple(told["learned"])})
+def _version(fields: dict[str, Any]) -> Version:
+    """Parse one version; raise TypeError if a field has the wrong type."""
+    version = Version(**{**fields, "learned": tuple(fields["learned"])})
     for name, kind in {"number": int, "made": str, "method": str, "metric": str, "scores": dict, "files": dict}.items():
-        if not isinstance(getattr(made, name), kind):
-            raise TypeError(f"{name} of a version is no {kind.__name__}")
-    if not all(isinstance(name, str) for name in made.learned):
-        raise TypeError("a domain that was learned has no name")
-    if not all(value is None or math.isfinite(value) for value in made.scores.values()):
-        raise TypeError("a score is no number")
-    return made
+        if not isinstance(getattr(version, name), kind):
+            raise TypeError(f"{name} of a version is not a {kind.__name__}")
+    if not all(isinstance(name, str) for name in version.learned):
+        raise TypeError("a learned domain is not a string")
+    if not all(value is None or math.isfinite(value) for value in version.scores.values()):
+        raise TypeError("a score is not a number")
+    return version
 
 
 def _date(moment: datetime) -> str:

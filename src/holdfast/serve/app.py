@@ -1,4 +1,4 @@
-"""The HTTP side: /predict, /health, /model, /metrics, and the page of all of them at /docs."""
+"""HTTP application: /predict, /health, /model, /metrics, and their documentation at /docs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.core.errors import BadInput, one_line
 from holdfast.serve.batcher import Batcher
 from holdfast.serve.metrics import CONTENT_TYPE, Metrics
-from holdfast.serve.reading import Busy, TooLarge
+from holdfast.serve.requests import Busy, TooLarge
 from holdfast.serve.server import Service
 
 PATHS = ("/predict", "/health", "/model", "/metrics", "/docs", "/openapi.json")
 PAGE = Path(__file__).with_name("docs.html")
-SAMPLES = {  # what the page offers to try
+SAMPLES = {  # example bodies for the documentation
     "text": '"a superb thing"',
     "vector": "[0.5, 1.0, -2.0]",
     "image": '"iVBORw0KGgo..."',
@@ -36,66 +36,66 @@ SAMPLES = {  # what the page offers to try
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application of one service; when it stops, what was asked before is answered."""
-    metrics, told = Metrics(), service.model()
-    batcher = Batcher(service.answer, service.limits, alone=service.alone, told=metrics.batch)
+    """Return the application of one service; pending requests are answered before it stops."""
+    metrics, description = Metrics(), service.model()
+    batcher = Batcher(service.answer, service.limits, alone=service.alone, on_batch=metrics.batch)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(batcher.close)
 
-    title, release = f"Holdfast: {told['name']}", told["versions"]["holdfast"]
+    title, release = f"Holdfast: {description['name']}", description["versions"]["holdfast"]
     app = FastAPI(
         title=title, version=release, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    app.add_middleware(_Measured, metrics=metrics)
+    app.add_middleware(_RequestMetrics, metrics=metrics)
     app.add_route("/predict", Predict(service, batcher), methods=["POST"])  # pyright: ignore[reportArgumentType]
 
-    @app.get("/health", summary="Whether the server answers.")
+    @app.get("/health", summary="Health of the server.")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/model", summary="What is served: labels, versions, card.")
+    @app.get("/model", summary="Labels, versions and card of the model.")
     async def model() -> dict[str, Any]:
-        return told
+        return description
 
-    @app.get("/metrics", summary="Counts for Prometheus.")
+    @app.get("/metrics", summary="Metrics for Prometheus.")
     async def counts() -> Response:
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
-    described = get_openapi(title=title, version=release, routes=app.routes)
-    described["paths"] = {"/predict": {"post": TOLD}, **described["paths"]}
-    app.openapi = lambda: described
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made = page.from_string(PAGE.read_text(encoding="utf-8"))
-    text = made.render(told=told, paths=described["paths"], example=SAMPLES[service.reader.kind])
+    schema = get_openapi(title=title, version=release, routes=app.routes)
+    schema["paths"] = {"/predict": {"post": PREDICT_SCHEMA}, **schema["paths"]}
+    app.openapi = lambda: schema
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(PAGE.read_text(encoding="utf-8"))
+    text = template.render(model=description, paths=schema["paths"], example=SAMPLES[service.parser.kind])
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(text)
 
     for error, status in ((BadInput, 422), (TooLarge, 413), (Busy, 503), (Exception, 500)):
-        app.add_exception_handler(error, _refuse(status))
-    app.add_exception_handler(HTTPException, _unknown)
+        app.add_exception_handler(error, _error_handler(status))
+    app.add_exception_handler(HTTPException, _http_error)
     return app
 
 
-def _refuse(status: int) -> Any:
+def _error_handler(status: int) -> Any:
     async def handle(_: Request, error: Exception) -> JSONResponse:
-        said = "the server failed at this request: its log says why" if status == 500 else str(error)
-        return JSONResponse({"error": one_line(said)}, status_code=status)
+        message = "internal error: see the log of the server" if status == 500 else str(error)
+        return JSONResponse({"error": one_line(message)}, status_code=status)
 
     return handle
 
 
-async def _unknown(_: Request, error: Exception) -> JSONResponse:
+async def _http_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": f"{error.detail}: see /docs"}, status_code=error.status_code)
 
 
-class _Measured:
-    """Counts every request with its status and time."""
+class _RequestMetrics:
+    """Count every request with its status and duration."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -106,26 +106,26 @@ class _Measured:
             return
         start, status = time.perf_counter(), 500
 
-        async def listen(message: Message) -> None:
+        async def observe(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.app(scope, receive, listen)
+            await self.app(scope, receive, observe)
         finally:
             path = scope["path"] if scope["path"] in PATHS else "other"
             self.metrics.request(path, status, time.perf_counter() - start)
 
 
-LONG = 1 << 16  # bytes of a body that are read beside the loop, so that others need not wait
+LARGE_BODY = 1 << 16  # larger bodies are parsed outside the event loop, in bytes
 
-_written = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 EXAMPLE = {
-    "description": "A text, two texts of a pair, words, a question and its text, a list of numbers, an image file in "
-    "base64, a graph, or an object with columns."
+    "description": "A text, a pair of texts, words, a question with its context, a list of numbers, a base64 image, "
+    "a graph, or an object with columns."
 }
 BODY = {
     "oneOf": [
@@ -133,49 +133,49 @@ BODY = {
         {"type": "object", "required": ["example"], "properties": {"example": EXAMPLE}},
     ]
 }
-TOLD: dict[str, Any] = {
-    "summary": "What the model says of one or many examples.",
+PREDICT_SCHEMA: dict[str, Any] = {
+    "summary": "Predict one or several examples.",
     "requestBody": {"required": True, "content": {"application/json": {"schema": BODY}}},
     "responses": {
-        "200": {"description": "An answer to each example, in their order."},
-        "413": {"description": "Larger than the server takes."},
-        "422": {"description": "The examples are wrong; one sentence says how."},
-        "503": {"description": "Too much to do, too slow, or stopping."},
+        "200": {"description": "One prediction per example, in order."},
+        "413": {"description": "The request exceeds a limit."},
+        "422": {"description": "The examples are invalid; the error names the problem."},
+        "503": {"description": "Overloaded, timed out, or stopping."},
     },
 }
 
 
 class Predict:
-    """Answers the bodies of requests; what is wrong is raised, and told by the application around it."""
+    """ASGI application of POST /predict; errors are handled by the surrounding application."""
 
     def __init__(self, service: Service, batcher: Batcher) -> None:
-        self.reader, self.limits, self.batcher = service.reader, service.limits, batcher
+        self.parser, self.limits, self.batcher = service.parser, service.limits, batcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         seconds = self.limits.seconds
         try:
             async with asyncio.timeout(seconds):
-                found = await self._answers(await _body(scope, receive, self.limits.body))
+                predictions = await self._answers(await _body(scope, receive, self.limits.body))
         except TimeoutError as error:
-            raise Busy(f"no answer within {seconds:g} seconds: send fewer examples or ask later") from error
-        await Response(_written({"predictions": found}), media_type="application/json")(scope, receive, send)
+            raise Busy(f"no answer within {seconds:g} seconds: send fewer examples or retry later") from error
+        await Response(_encode({"predictions": predictions}), media_type="application/json")(scope, receive, send)
 
     async def _answers(self, body: bytes) -> list[Any]:
-        slow = self.reader.kind == "image" or len(body) > LONG
-        asked = await asyncio.to_thread(self.reader.read, body) if slow else self.reader.read(body)
-        return await self.batcher.submit(asked)
+        slow = self.parser.kind == "image" or len(body) > LARGE_BODY
+        request = await asyncio.to_thread(self.parser.parse, body) if slow else self.parser.parse(body)
+        return await self.batcher.submit(request)
 
 
-async def _body(scope: Scope, receive: Receive, most: int) -> bytes:
-    """The body, refused as soon as it is known to be too large."""
-    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    pieces, size, more = [], int(said) if said.isdigit() and int(said) > most else 0, True
-    while more and size <= most:
+async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Return the body; raise as soon as it exceeds the limit."""
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    chunks, size, more = [], int(declared) if declared.isdigit() and int(declared) > limit else 0, True
+    while more and size <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise BadInput("the connection was closed before the body was whole: send it again")
-        pieces.append(message.get("body", b""))
-        size, more = size + len(pieces[-1]), message.get("more_body", False)
-    if size > most:
-        raise TooLarge(f"the body has more than {most} bytes: send fewer or smaller examples")
-    return b"".join(pieces)
+            raise BadInput("the connection was closed before the body was complete: send it again")
+        chunks.append(message.get("body", b""))
+        size, more = size + len(chunks[-1]), message.get("more_body", False)
+    if size > limit:
+        raise TooLarge(f"the body exceeds {limit} bytes: send fewer or smaller examples")
+    return b"".join(chunks)

@@ -1,4 +1,4 @@
-"""Requests that arrive together are predicted together: a queue that one thread drains."""
+"""Batching of concurrent requests: one thread predicts what a queue collects."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from holdfast.serve.reading import Asked, Busy, Limits
+from holdfast.serve.requests import Busy, Limits, ParsedRequest
 
-Work = Callable[[Sequence[Asked]], list[Any]]  # one answer an example, request after request
+Work = Callable[[Sequence[ParsedRequest]], list[Any]]  # returns one answer per example, in order
 
 
 @dataclass(slots=True)
 class _Job:
-    asked: Asked
+    request: ParsedRequest
     answer: asyncio.Future[list[Any]]
 
 
 class Batcher:
-    """Calls `work` in a thread of its own with the requests of a batch; a faulty request spoils no other's answer.
+    """Call `work` in a separate thread with the requests of a batch; an error affects only its own request.
 
-    A batch waits for as many requests as were there around the last one, so that a single client never waits for
-    others. Where examples change each other's prediction (`alone`), requests are never joined.
+    A batch waits for the number of requests that were pending around the previous one, so that a single client never
+    waits. With `alone`, requests are never joined, because their predictions would influence each other.
     """
 
     def __init__(
-        self, work: Work, limits: Limits, *, alone: bool = False, told: Callable[[int], None] | None = None
+        self, work: Work, limits: Limits, *, alone: bool = False, on_batch: Callable[[int], None] | None = None
     ) -> None:
-        self.work, self.limits, self.alone, self.told = work, limits, alone, told
+        self.work, self.limits, self.alone, self.on_batch = work, limits, alone, on_batch
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock, self._waiting, self._open = threading.Lock(), 0, True
-        self._usual = 1
+        self._expected = 1
         self._thread = threading.Thread(target=self._run, name="holdfast-batches", daemon=True)
         self._thread.start()
 
-    def submit(self, asked: Asked) -> asyncio.Future[list[Any]]:
-        """The answers to come, in the running loop; Busy where too much waits already or the server stops."""
+    def submit(self, request: ParsedRequest) -> asyncio.Future[list[Any]]:
+        """Return a future of the answers; raise Busy if the queue is full or the server stops."""
         with self._lock:
             if not self._open:
-                raise Busy("the server is stopping: ask again when it is back")
-            if self._waiting and self._waiting + len(asked) > self.limits.waiting:
-                raise Busy("the server has too much to do: ask again later")
-            self._waiting += len(asked)
-            job = _Job(asked, asyncio.get_running_loop().create_future())
+                raise Busy("the server is stopping: retry later")
+            if self._waiting and self._waiting + len(request) > self.limits.waiting:
+                raise Busy("the server is overloaded: retry later")
+            self._waiting += len(request)
+            job = _Job(request, asyncio.get_running_loop().create_future())
             self._jobs.put(job)
         return job.answer
 
     def close(self) -> None:
-        """Take nothing more, finish what waits, and end the thread."""
+        """Reject new requests, finish pending ones, and end the thread."""
         with self._lock:
             if self._open:
                 self._open = False
@@ -63,55 +63,55 @@ class Batcher:
     def _run(self) -> None:
         job = self._jobs.get()
         while job is not None:
-            lot, job = self._lot(job)
+            batch, job = self._collect(job)
             with self._lock:
-                self._waiting -= sum(len(each.asked) for each in lot)
-            here = [each for each in lot if not each.answer.cancelled()]
-            if here:
-                found = self._found(here)
-                self._usual = len(here) + self._jobs.qsize()  # before those who get an answer ask again
-                with suppress(RuntimeError):  # the loop was ended by force: nobody waits any more
-                    here[0].answer.get_loop().call_soon_threadsafe(_hand_out, here, found)
-            job = self._jobs.get() if job is _NOTHING else job
+                self._waiting -= sum(len(member.request) for member in batch)
+            active = [member for member in batch if not member.answer.cancelled()]
+            if active:
+                answers = self._answers(active)
+                self._expected = len(active) + self._jobs.qsize()  # before answered clients send their next request
+                with suppress(RuntimeError):  # the event loop was killed
+                    active[0].answer.get_loop().call_soon_threadsafe(_resolve, active, answers)
+            job = self._jobs.get() if job is _NONE_YET else job
 
-    def _lot(self, first: _Job) -> tuple[list[_Job], _Job | None]:
-        """Jobs that go together, and the one that came after them: nothing yet, or None where the queue ends."""
-        lot, count = [first], len(first.asked)
+    def _collect(self, first: _Job) -> tuple[list[_Job], _Job | None]:
+        """Return the jobs of a batch and the job after them: _NONE_YET, or None at the end of the queue."""
+        batch, count = [first], len(first.request)
         until = time.monotonic() + self.limits.wait
         while count < self.limits.batch and not self.alone:
-            left = until - time.monotonic() if len(lot) < self._usual else 0
+            left = until - time.monotonic() if len(batch) < self._expected else 0
             try:
                 job = self._jobs.get(timeout=left) if left > 0 else self._jobs.get_nowait()
             except queue.Empty:
                 break
-            if job is None or job.asked.shape != first.asked.shape or count + len(job.asked) > self.limits.batch:
-                return lot, job
-            lot.append(job)
-            count += len(job.asked)
-        return lot, _NOTHING
+            if job is None or job.request.shape != first.request.shape or count + len(job.request) > self.limits.batch:
+                return batch, job
+            batch.append(job)
+            count += len(job.request)
+        return batch, _NONE_YET
 
-    def _found(self, lot: list[_Job]) -> list[list[Any] | Exception]:
-        """The answers of each request, or what went wrong with it."""
+    def _answers(self, batch: list[_Job]) -> list[list[Any] | Exception]:
+        """Return the answers or the exception of each request."""
         try:
-            found = self.work([job.asked for job in lot])
-        except Exception as error:  # whatever it is, it goes to those who asked
-            half = len(lot) // 2
-            return [*self._found(lot[:half]), *self._found(lot[half:])] if half else [error]
-        if self.told is not None:
-            self.told(len(found))
-        rest = iter(found)
-        return [list(islice(rest, len(job.asked))) for job in lot]
+            answers = self.work([job.request for job in batch])
+        except Exception as error:  # bisect, so that only the faulty requests fail
+            half = len(batch) // 2
+            return [*self._answers(batch[:half]), *self._answers(batch[half:])] if half else [error]
+        if self.on_batch is not None:
+            self.on_batch(len(answers))
+        remaining = iter(answers)
+        return [list(islice(remaining, len(job.request))) for job in batch]
 
 
-def _hand_out(lot: Sequence[_Job], found: Sequence[list[Any] | Exception]) -> None:
-    """In the loop, all at once: to wake it for every request would cost more than the answers."""
-    for job, each in zip(lot, found, strict=True):
+def _resolve(batch: Sequence[_Job], answers: Sequence[list[Any] | Exception]) -> None:
+    """Set all futures in one callback, which is cheaper than waking the event loop per request."""
+    for job, answer in zip(batch, answers, strict=True):
         if job.answer.done():
-            continue  # whoever asked has gone
-        if isinstance(each, Exception):
-            job.answer.set_exception(each)
+            continue  # the client disconnected
+        if isinstance(answer, Exception):
+            job.answer.set_exception(answer)
         else:
-            job.answer.set_result(each)
+            job.answer.set_result(answer)
 
 
-_NOTHING: Any = object()  # nobody asked yet
+_NONE_YET: Any = object()  # the queue is empty

@@ -1,4 +1,4 @@
-"""What a server counts, and how it tells it in the text format that Prometheus reads."""
+"""Server metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """How many values lie at or below each bound, their sum and their number."""
+    """Cumulative counts of values per bound, their sum and their number."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds, self.counts, self.total = tuple(bounds), [0] * (len(bounds) + 1), 0.0
@@ -23,16 +23,16 @@ class Histogram:
         self.total += value
 
     def lines(self, name: str) -> Iterator[str]:
-        seen = 0
+        cumulative = 0
         for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
-            seen += count
-            yield f'{name}_bucket{{le="{bound}"}} {seen}'
+            cumulative += count
+            yield f'{name}_bucket{{le="{bound}"}} {cumulative}'
         yield f"{name}_sum {self.total}"
-        yield f"{name}_count {seen}"
+        yield f"{name}_count {cumulative}"
 
 
 class Metrics:
-    """Requests by path and status, their latency, batches and examples; several threads may count."""
+    """Thread-safe counts of requests by path and status, latencies, batches and examples."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class Metrics:
         self._seconds, self._batches = Histogram(SECONDS), Histogram(SIZES)
 
     def request(self, path: str, status: int, seconds: float) -> None:
-        """A request was answered; the latency is that of predictions alone."""
+        """Count an answered request; only predictions count for the latency."""
         with self._lock:
             self._requests[(path, str(status))] += 1
             self._errors += status >= 400
@@ -49,27 +49,31 @@ class Metrics:
                 self._seconds.add(seconds)
 
     def batch(self, examples: int) -> None:
-        """So many examples were predicted at once."""
+        """Count the examples of one batch."""
         with self._lock:
             self._batches.add(examples)
             self._examples += examples
 
     def text(self) -> str:
-        """All of it, one line a number."""
+        """Return all metrics, one line per value."""
         with self._lock:
             by_status = {f'{{path="{path}",status="{status}"}}': n for (path, status), n in self._requests.items()}
-            parts = [
+            sections = [
                 _counter("holdfast_requests_total", "Requests by path and status.", by_status),
-                _counter("holdfast_errors_total", "Answers with a status of 400 or more.", {"": self._errors}),
+                _counter("holdfast_errors_total", "Answers with status 400 or higher.", {"": self._errors}),
                 _counter("holdfast_examples_total", "Examples predicted.", {"": self._examples}),
-                _histogram("holdfast_predict_seconds", "Seconds from a request to its answer.", self._seconds),
-                _histogram("holdfast_batch_examples", "Examples predicted at once.", self._batches),
+                _histogram("holdfast_predict_seconds", "Seconds from request to answer.", self._seconds),
+                _histogram("holdfast_batch_examples", "Examples per batch.", self._batches),
             ]
-        return "\n".join(line for part in parts for line in part) + "\n"
+        return "\n".join(line for section in sections for line in section) + "\n"
 
 
 def _counter(name: str, about: str, values: Mapping[str, int]) -> list[str]:
-    return [f"# HELP {name} {about}", f"# TYPE {name} counter", *(f"{name}{at} {n}" for at, n in values.items())]
+    return [
+        f"# HELP {name} {about}",
+        f"# TYPE {name} counter",
+        *(f"{name}{labels} {n}" for labels, n in values.items()),
+    ]
 
 
 def _histogram(name: str, about: str, values: Histogram) -> list[str]:

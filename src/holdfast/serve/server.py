@@ -1,4 +1,4 @@
-"""serve: bind, answer, and stop at a signal when what is under way is done."""
+"""HTTP server of a model folder."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from holdfast.data.raw import Raw
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.versions import current_folder
 from holdfast.run.workspace import choose_device
-from holdfast.serve.reading import Asked, Limits, Reader, as_one
+from holdfast.serve.requests import Limits, ParsedRequest, RequestParser, merge
 
-GRACE = 10  # seconds beyond the limit of a request, to close connections
+GRACE = 10  # extra seconds to close connections
+TASK_INPUTS = {"tag": "sentence", "span": "question"}  # other tasks use the input of the encoder
 
 
 def serve(service: Service, *, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Answer until SIGINT or SIGTERM; `ready` is told the address."""
+    """Serve until SIGINT or SIGTERM; `ready` is called with the address."""
     with _bound(host, port) as listening:
         server = _server(service)
         stops = (signal.SIGINT, signal.SIGTERM)
 
         def stop(number: int, frame: Any) -> None:
-            server.should_exit = True  # the server sets its own handlers, and hands the signal on when it has stopped
+            server.should_exit = True  # uvicorn installs its own handlers and re-raises the signal when it stops
 
-        before = {number: signal.signal(number, stop) for number in stops}
+        previous = {number: signal.signal(number, stop) for number in stops}
         try:
             ready(_address(listening))
             server.run(sockets=[listening])
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
 
 @contextmanager
 def serving(service: Service) -> Iterator[str]:
-    """A server on a free port of this machine in a thread, for as long as the block takes; its address."""
+    """Run a server on a free local port in a thread for the duration of the block; yield its address."""
     with _bound("127.0.0.1", 0) as listening:
         server = _server(service)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="holdfast-server")
@@ -77,13 +78,13 @@ def _server(service: Service) -> Any:
 
 def _bound(host: str, port: int) -> socket.socket:
     if not 0 <= port < 1 << 16:
-        raise BadInput(f"there is no port {port}: choose another --port, up to 65535")
+        raise BadInput(f"--port must be between 0 and 65535; got {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
-        said = error.strerror or str(error)
-        raise BadInput(f"cannot listen on {host} port {port} ({said}): choose another --port or --host") from error
+        reason = error.strerror or str(error)
+        raise BadInput(f"cannot listen on {host} port {port} ({reason}): choose another --port or --host") from error
 
 
 def _address(listening: socket.socket) -> str:
@@ -91,11 +92,8 @@ def _address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-READ = {"tag": "sentence", "span": "question"}  # others read what their encoder takes
-
-
 class Service:
-    """Answers requests from one model folder, on one device."""
+    """A model folder on one device that answers requests."""
 
     def __init__(
         self,
@@ -108,49 +106,49 @@ class Service:
         self.folder, self.limits, self.device = Path(folder), limits or Limits(), choose_device(device)
         self.saved: SavedModel = load_model(self.folder)
         if self.saved.task == "masked":
-            raise BadInput("a model of the task masked cannot be served: fit one of another task with its encoder")
+            raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
         encoder = self.saved.encoder
-        kind = READ.get(self.saved.task, encoder.takes)
-        self.reader = Reader(kind, self.limits, size=encoder.size, columns=columns, features=self.saved.columns)
+        kind = TASK_INPUTS.get(self.saved.task, encoder.takes)
+        self.parser = RequestParser(kind, self.limits, size=encoder.size, columns=columns, features=self.saved.columns)
 
     @property
     def alone(self) -> bool:
-        """Whether examples of one request would change the predictions of another."""
+        """Whether predictions of different requests would influence each other."""
         return self.saved.model.prediction_batch is not None
 
-    def answer(self, lot: Sequence[Asked]) -> list[dict[str, Any]]:
-        """What the model says of every example of these requests, as it would offline."""
-        raw = as_one(lot)
-        if self.saved.answers:
-            found = [{"response": text} for text in self.saved.responses(raw, device=self.device)]
-        elif self.saved.task in READ:
-            told = self.saved.told(raw, device=self.device)
-            found = [dict(zip(told, each, strict=True)) for each in zip(*told.values(), strict=True)]
+    def answer(self, requests: Sequence[ParsedRequest]) -> list[dict[str, Any]]:
+        """Return one answer per example of these requests, equal to offline predictions."""
+        raw = merge(requests)
+        if self.saved.is_responder:
+            answers = [{"response": text} for text in self.saved.responses(raw, device=self.device)]
+        elif self.saved.task in TASK_INPUTS:
+            columns = self.saved.predict_columns(raw, device=self.device)
+            answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         else:
-            found = self._judged(raw)
-        ids = [each for asked in lot for each in (asked.ids or [None] * len(asked))]
-        return [said if one is None else {"id": one, **said} for one, said in zip(ids, found, strict=True)]
+            answers = self._class_answers(raw)
+        ids = [id for request in requests for id in (request.ids or [None] * len(request))]
+        return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
 
-    def _judged(self, raw: Raw) -> list[dict[str, Any]]:
-        """Label and probabilities, and how foreign an example is and how undecided the memory, where that is known."""
-        judged, names = self.saved.judge(raw, device=self.device), self.saved.classes
-        found = [
+    def _class_answers(self, raw: Raw) -> list[dict[str, Any]]:
+        """Return label, probabilities, and the percentiles `foreign` and `undecided` if known."""
+        predictions, names = self.saved.predict(raw, device=self.device), self.saved.classes
+        answers = [
             {"label": names[row.argmax()], "probabilities": dict(zip(names, row.tolist(), strict=True))}
-            for row in judged.probabilities
+            for row in predictions.probabilities
         ]
-        for name, values in (("foreign", judged.foreign), ("undecided", judged.undecided)):
-            for said, value in zip(found, [] if values is None else values.tolist(), strict=values is not None):
-                said[name] = value
-        return found
+        for name, values in (("foreign", predictions.foreign), ("undecided", predictions.undecided)):
+            for answer, value in zip(answers, [] if values is None else values.tolist(), strict=values is not None):
+                answer[name] = value
+        return answers
 
     def model(self) -> dict[str, Any]:
-        """What is served: names and versions, and the card; a folder that an encoder came from is not told."""
-        record, card = self.saved.record, current_folder(self.folder) / "README.md"
+        """Return names, versions and the card; the local path of an encoder is not disclosed."""
+        record, card = self.saved.record, current_folder(self.folder) / "TASK_INPUTSME.md"
         spec = record.spec
         shown = spec["encoder"]
-        kind, colon, place = shown.partition(":")
+        kind, colon, path = shown.partition(":")
         if colon:
-            shown = f"{kind}:{Path(place).name}"
+            shown = f"{kind}:{Path(path).name}"
         text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
         return {
             "name": self.folder.resolve().name,
@@ -159,7 +157,7 @@ class Service:
             "labels": list(self.saved.classes),
             "method": spec["method"],
             "encoder": shown,
-            **self.saved.parts,
+            **self.saved.components,
             "trained": {"version": record.code["version"], "torch": record.machine["torch"]},
             "versions": {"holdfast": _release(), "torch": torch.__version__, "python": platform.python_version()},
             "card": text.replace(spec["encoder"], shown),

@@ -117,13 +117,13 @@ def test_a_page_tells_of_experts(fitted, tmp_path):
 
 def test_the_temperature_is_inside(fitted, tmp_path):
     folder, model = fitted("vector-memory")
-    assert model._saved.gauge is not None
+    assert model._saved.calibration is not None
     raw = model._saved.probabilities(_vectors(), calibrated=False)
     calm = np.abs(model._saved.probabilities(_vectors()) - raw).max()
     done = export(folder, tmp_path / "m.pt2", format="torch")
     found = run(done.program, {"x": examples("vector")})
     np.testing.assert_allclose(found, model.predict_proba(examples("vector")), atol=1e-5)
-    assert model._saved.gauge.temperature == 1.0 or calm > 1e-6
+    assert model._saved.calibration.temperature == 1.0 or calm > 1e-6
 
 
 def _vectors():

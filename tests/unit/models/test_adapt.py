@@ -83,7 +83,7 @@ def test_adapted_model_is_saved_and_can_be_rolled_back_exactly(model, vectors):
 def test_scores_before_are_those_of_the_saved_model(model, vectors):
     _, early, new, name = vectors
     done = adapt(model, new, Terms(**LOOSE), domain=name)
-    sample = load_model(vectors[0]).kept.dataset
+    sample = load_model(vectors[0]).sample.dataset
     for i, domain in enumerate(early.domains):
         rows = np.flatnonzero((sample.domain == i) & (sample.split == 2))
         p = load_model(vectors[0]).probabilities(sample.subset(rows).raw)
@@ -118,7 +118,7 @@ def test_held_out_examples_are_recognised_by_their_hashes(vectors, tmp_path):
     order = np.random.default_rng(0).permutation(len(early))
     done = adapt(folder, new, Terms(**LOOSE, method="ewc"), domain=name, earlier=[early.subset(order)])
     assert [done.examples[domain] for domain in early.domains] == [12, 12]  # 20% per domain were held out
-    assert load_model(folder).gauge is not None
+    assert load_model(folder).calibration is not None
     third = replace(world("vector", "rotation", domains=1, size=20, classes=2, seed=5), domains=("all",))
     with pytest.raises(BadInput, match=f"--earlier.*{name}.*--force"):
         adapt(folder, third, Terms(**LOOSE), domain="third", earlier=[early])
@@ -126,7 +126,7 @@ def test_held_out_examples_are_recognised_by_their_hashes(vectors, tmp_path):
     assert set(both.forgetting) == {*early.domains, name}
     blind = adapt(folder, third, Terms(**LOOSE, force=True, seed=1), domain="fourth")
     assert "forgetting of" in blind.refused
-    assert load_model(folder).gauge is None
+    assert load_model(folder).calibration is None
 
 
 def test_versions_build_on_each_other(model, vectors):
@@ -190,7 +190,7 @@ def test_unsuitable_data_or_settings_raise(model, vectors):
         adapt(model, new, Terms(**LOOSE), domain=early.domains[0])
     with pytest.raises(BadInput, match=r"--max-forgetting.*-1"):
         Terms(max_forgetting=-1)
-    held = load_model(model).kept.dataset
+    held = load_model(model).sample.dataset
     again = held.subset(np.flatnonzero((held.domain == 0) & (held.split == 2)))
     with pytest.raises(BadInput, match="every example"):
         adapt(model, replace(again, domains=(name, *held.domains[1:])), Terms(**LOOSE), domain=name)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from holdfast import DomainClassifier
-from holdfast.serve.reading import Limits
+from holdfast.serve.requests import Limits
 from holdfast.serve.server import Service, serving
 
 TEXTS = [f"{word} thing {i % 3}" for word in ("good", "bad") for i in range(12)]

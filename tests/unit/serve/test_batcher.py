@@ -6,11 +6,11 @@ import pytest
 
 from holdfast import BadInput
 from holdfast.serve.batcher import Batcher
-from holdfast.serve.reading import Asked, Busy, Limits
+from holdfast.serve.requests import Busy, Limits, ParsedRequest
 
 
 def asked(*values, shape="a"):
-    return Asked(list(values), (shape,))
+    return ParsedRequest(list(values), (shape,))
 
 
 class Work:

@@ -8,7 +8,7 @@ import pytest
 from holdfast import BadInput, DomainClassifier
 from holdfast.models.predict import predict
 from holdfast.run.workspace import training_data
-from holdfast.serve.reading import Limits, TooLarge
+from holdfast.serve.requests import Limits, TooLarge
 from holdfast.serve.server import Service
 from tests.annotated import asked, tagged, write_corpus, write_names, write_questions
 from tests.graphs import rings_and_stars, write_zip
@@ -34,7 +34,7 @@ def fitted(folder, data, task, **settings):
 
 def said(service, *bodies):
     """Answers to requests that arrive together."""
-    return service.answer([service.reader.read(json.dumps(body).encode()) for body in bodies])
+    return service.answer([service.parser.read(json.dumps(body).encode()) for body in bodies])
 
 
 def refused(service, body, match):
@@ -67,7 +67,7 @@ def test_tags(folder):
         ({"example": {"text": "a", "id": [1]}}, "the id of example 1"),
     ):
         refused(service, body, match)
-    service.reader.limits = Limits(text=10)
+    service.parser.limits = Limits(text=10)
     with pytest.raises(TooLarge, match="12 characters"):
         said(service, {"example": ["a" * 12]})
 

@@ -3,7 +3,7 @@ import pytest
 from sklearn.covariance import ledoit_wolf
 
 from holdfast.models import calibration as foreignness
-from holdfast.models.calibration import Foreignness, percentiles
+from holdfast.models.calibration import ForeignScore, percentiles
 
 
 def clouds(n, seed, *, moved=0.0):
@@ -16,7 +16,7 @@ def clouds(n, seed, *, moved=0.0):
 
 def fitted(n=3000):
     x, y = clouds(n, 0)
-    return Foreignness.fit(x, y, clouds(n, 1)[0])
+    return ForeignScore.fit(x, y, clouds(n, 1)[0])
 
 
 def test_the_distance_is_mahalanobis_to_the_nearest_class():
@@ -45,10 +45,10 @@ def test_what_lies_off_the_cloud_is_foreign_even_where_its_coordinates_are_usual
 def test_features_that_never_move_few_examples_and_wide_ones_have_a_measure(monkeypatch):
     x, y = clouds(50, 0)
     still = np.concatenate([x, np.ones((50, 2))], axis=1)
-    assert np.isfinite(Foreignness.fit(still, y, still).distances(still)).all()
-    assert np.isfinite(Foreignness.fit(x[:1], y[:1], x).distances(x)).all()
+    assert np.isfinite(ForeignScore.fit(still, y, still).distances(still)).all()
+    assert np.isfinite(ForeignScore.fit(x[:1], y[:1], x).distances(x)).all()
     monkeypatch.setattr(foreignness, "WIDEST", 2)
-    wide = Foreignness.fit(x, y, x)
+    wide = ForeignScore.fit(x, y, x)
     assert wide.scale.shape == (3,)
     assert wide.percentiles(x + 100.0).min() == 100
 

@@ -5,7 +5,7 @@ import torch
 from holdfast import DomainClassifier
 from holdfast.core.tape import record, tape
 from holdfast.data.synthetic import world
-from holdfast.models.calibration import Gauge, read_entropy
+from holdfast.models.calibration import Calibration, read_entropy
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_examples_of_a_shifted_domain_are_more_foreign(fitted):
 
 def test_a_memory_tells_how_undecided_it_is(fitted):
     data, made = fitted
-    judged = made._model().judge(data.raw)
+    judged = made._model().predict(data.raw)
     assert judged.undecided is not None
     assert judged.undecided.min() >= 0
     assert judged.undecided.max() <= 100
@@ -35,8 +35,8 @@ def test_a_memory_tells_how_undecided_it_is(fitted):
 
 def test_it_comes_back_from_its_file(fitted, tmp_path):
     _, made = fitted
-    gauge = made._model().gauge
-    again = Gauge.load(gauge.save(tmp_path / "gauge.safetensors"))
+    gauge = made._model().calibration
+    again = Calibration.load(gauge.save(tmp_path / "gauge.safetensors"))
     features = np.random.default_rng(0).normal(size=(9, gauge.foreign.scale.shape[0]))
     np.testing.assert_array_equal(again.foreign.percentiles(features), gauge.foreign.percentiles(features))
     np.testing.assert_array_equal(again.entropies, gauge.entropies)
@@ -51,7 +51,7 @@ def test_probabilities_are_the_networks_own_where_asked(fitted):
             saved.model(saved.encoder.prepare(data.raw.take(np.arange(9))).take(torch.arange(9))).double().softmax(1)
         )
     np.testing.assert_allclose(saved.probabilities(data.raw, calibrated=False)[:9], plain.numpy(), atol=1e-6)
-    assert saved.gauge.temperature != 1.0
+    assert saved.calibration.temperature != 1.0
     assert not np.allclose(saved.probabilities(data.raw)[:9], plain.numpy(), atol=1e-4)
 
 

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 from holdfast import BadInput
-from holdfast.serve.reading import Limits, Reader, as_one
+from holdfast.serve.requests import Limits, RequestParser, merge
 
 
 def read(kind, examples, **more):
-    return Reader(kind, Limits(), **more).read(json.dumps({"examples": examples}).encode())
+    return RequestParser(kind, Limits(), **more).parse(json.dumps({"examples": examples}).encode())
 
 
 def test_pairs_and_named_columns():
@@ -25,7 +25,7 @@ def test_vectors_from_lists_and_columns():
     plain, rows = read("vector", [[1, 2.5], [0, 1]]), read("vector", [{"x": 1, "z": 2.5}, {"x": 0, "z": 1}])
     np.testing.assert_array_equal(plain.examples, rows.examples)
     assert plain.shape == rows.shape
-    assert as_one([plain, rows]).data.shape == (4, 2)
+    assert merge([plain, rows]).data.shape == (4, 2)
     for bad in ([[1], [1, 2]], [[1, "a"]], [[True]], [[1e39]], [{"x": None}], ["a"]):
         with pytest.raises(BadInput):
             read("vector", bad)

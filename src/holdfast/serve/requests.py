@@ -1,0 +1,329 @@
+"""Request bodies: limits, and parsing of examples of every kind into the inputs of a model."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Graphs, Question
+from holdfast.data.align import align_features
+from holdfast.data.decode import decode_image
+from holdfast.data.raw import GraphList, Pixels, Raw, Texts, Vectors
+from holdfast.data.readers.columns import ColumnFinder
+from holdfast.data.readers.molecules import molecules
+from holdfast.data.readers.questions import Questions
+from holdfast.data.readers.table import read_json_rows
+from holdfast.data.readers.tags import Sentences
+
+WHERE = "the request"
+QUESTION_ROLES = ("question", "context")
+GRAPH = '{"nodes": [[...], ...], "edges": [[from, to], ...]}'
+FORM = 'send {"examples": [...]} or {"example": ...}'
+Parsed = tuple[list[Any], list[str] | None]  # examples, and their ids if they have any
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes and times; larger requests are rejected early."""
+
+    body: int = 8_000_000  # bytes per request
+    examples: int = 256  # per request
+    text: int = 20_000  # characters per text, nodes or edges per graph
+    seconds: float = 30.0  # from the first byte of a request to its answer
+    batch: int = 64  # examples per forward pass
+    wait: float = 0.005  # seconds the first request of a batch waits for others
+    waiting: int = 4096  # queued examples
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < 0 or (value == 0 and field.name != "wait"):
+                raise BadInput(f"the limit of {field.name} must be above 0; got {value}")
+
+
+class TooLarge(BadInput):
+    """A request exceeds a limit of the server."""
+
+
+class Busy(Exception):
+    """The server cannot accept the request now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """Examples of one request; requests of equal shape can share a batch."""
+
+    examples: Any  # texts, pairs, sentences, questions or graphs in a list, or rows of an array
+    shape: tuple[Any, ...]
+    ids: list[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+class RequestParser:
+    """Parses bodies with texts, vectors, images, sentences, questions or graphs."""
+
+    def __init__(
+        self,
+        kind: str,
+        limits: Limits,
+        *,
+        size: int | None = None,
+        columns: Mapping[str, str] | None = None,
+        features: Sequence[str] | None = None,
+    ) -> None:
+        self.kind, self.limits, self.size, self.columns = kind, limits, size, columns
+        self.features = features  # feature names of a model trained on a table
+
+    def parse(self, body: bytes) -> ParsedRequest:
+        """Return the examples; raise BadInput for a malformed body and TooLarge for a large one."""
+        examples = _decode(body)
+        if len(examples) > self.limits.examples:
+            raise TooLarge(f"the request has {len(examples)} examples, the limit is {self.limits.examples}: send fewer")
+        if self.kind == "image":
+            return self._images(examples)
+        if self.kind in ("sentence", "question", "graph"):
+            return self._structured(examples)
+        if self.kind == "vector" and isinstance(examples[0], list):
+            return self._vectors(examples)
+        request = self._rows(examples) if isinstance(examples[0], dict) else self._texts(examples)
+        if self.kind == "text":
+            self._check_length(request.examples)
+        return request
+
+    def _texts(self, examples: list[Any]) -> ParsedRequest:
+        """Parse plain texts or pairs of texts."""
+        pair = isinstance(examples[0], list)
+        for number, example in enumerate(examples, 1):
+            texts: list[Any] = example if isinstance(example, list) and pair else [example]
+            if self.kind != "text" or len(texts) != 1 + pair or not all(isinstance(text, str) for text in texts):
+                expected = "a text or a pair of texts" if self.kind == "text" else "a list of numbers"
+                raise BadInput(
+                    f"example {number} is not {expected}: send examples of one kind, or objects with columns"
+                )
+            for text in texts:
+                _check_text(number, text)
+        values = [tuple(example) for example in examples] if pair else examples
+        return ParsedRequest(values, ("text", type(values[0])))
+
+    def _rows(self, examples: list[Any]) -> ParsedRequest:
+        """Parse objects as rows of a table."""
+        for name in _column_names(examples):
+            _check_text(1, name, blank=True)
+        data = align_features(read_json_rows(examples, where=WHERE, columns=self.columns), self.features)
+        if data.raw.kind != self.kind:
+            raise BadInput(f"the model expects {self.kind}s but the request contains {data.raw.kind}s")
+        ids = None if data.ids is None else list(data.ids)
+        values = data.raw.take(np.arange(len(data)))
+        if self.kind == "vector":
+            return ParsedRequest(values.numpy(), ("vector", values.shape[1]), ids)
+        return ParsedRequest(values, ("text", type(values[0])), ids)
+
+    def _structured(self, examples: list[Any]) -> ParsedRequest:
+        if self.kind == "graph":
+            values, ids = graphs(examples, self.limits.text)
+        else:
+            values, ids = (sentences if self.kind == "sentence" else questions)(examples, self.columns)
+            self._check_length([value[:2] if self.kind == "question" else value for value in values])
+        return ParsedRequest(values, (self.kind,), ids)
+
+    def _check_length(self, examples: Sequence[Any]) -> None:
+        for number, example in enumerate(examples, 1):
+            length = len(example) if isinstance(example, str) else sum(map(len, example))
+            if length > self.limits.text:
+                raise TooLarge(f"example {number} has {length} characters, the limit is {self.limits.text}: shorten it")
+
+    def _vectors(self, examples: list[Any]) -> ParsedRequest:
+        width = len(examples[0])
+        for number, row in enumerate(examples, 1):
+            if not isinstance(row, list) or not all(_is_number(value) for value in row):
+                raise BadInput(f"example {number} is not a list of {width} numbers: send lists of numbers only")
+            if len(row) != width:
+                raise BadInput(f"example {number} has {len(row)} values, expected {width} as in example 1")
+        with np.errstate(over="ignore"):
+            values = np.asarray(examples, dtype=np.float32)
+        if not np.isfinite(values).all():
+            raise BadInput("a number exceeds the range of float32: scale the features")
+        return ParsedRequest(values, ("vector", width))
+
+    def _images(self, examples: list[Any]) -> ParsedRequest:
+        size, images = self.size or 224, []
+        for number, example in enumerate(examples, 1):
+            text = example.get("image") if isinstance(example, dict) else example
+            if not isinstance(text, str):
+                raise BadInput(f"example {number} is not an image: send the file in base64, plain or as column 'image'")
+            try:
+                content = base64.b64decode(text, validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise BadInput(f"example {number} is not valid base64: encode the image file again") from error
+            images.append(decode_image(io.BytesIO(content), size, where=f"example {number}").numpy())
+        return ParsedRequest(np.stack(images), ("image", size))
+
+
+def sentences(examples: Sequence[Any], columns: Mapping[str, str] | None) -> Parsed:
+    """Parse lists of words, texts, or objects with a column of either."""
+    if not isinstance(examples[0], dict):
+        return [_words(number, example) for number, example in enumerate(examples, 1)], None
+    finder = ColumnFinder(WHERE, _column_names(examples), columns)
+    column = finder.role("tokens") or finder.role("text")
+    if column is None:
+        raise finder.missing("tokens")
+    return [_words(i, example.get(column)) for i, example in enumerate(examples, 1)], _ids(examples, finder)
+
+
+def questions(examples: Sequence[Any], columns: Mapping[str, str] | None) -> Parsed:
+    """Parse lists of a question and its context, or objects with both."""
+    if not isinstance(examples[0], dict):
+        return [_question(number, example) for number, example in enumerate(examples, 1)], None
+    finder = ColumnFinder(WHERE, _column_names(examples), columns)
+    names = [finder.role(role) for role in QUESTION_ROLES]
+    for role, name in zip(QUESTION_ROLES, names, strict=True):
+        if name is None:
+            raise finder.missing(role)
+    values = [_question(i, [example.get(name) for name in names]) for i, example in enumerate(examples, 1)]
+    return values, _ids(examples, finder)
+
+
+def graphs(examples: Sequence[Any], limit: int) -> Parsed:
+    """Parse objects of nodes and edges, or molecules in SMILES; `limit` bounds nodes, edges and characters."""
+    values = []
+    for number, example in enumerate(examples, 1):
+        if isinstance(example, str):
+            _check_count(number, len(example), limit)
+            values += molecules([_check_text(number, example)], WHERE, rows=[number])
+        elif isinstance(example, dict) and {"nodes", "edges"} <= set(example) <= {"nodes", "edges", "weights", "id"}:
+            values.append(_graph(number, example, limit))
+        else:
+            raise BadInput(f"example {number} is not a graph: send {GRAPH}, optionally with weights, or SMILES")
+    ids = [example.get("id") if isinstance(example, dict) else None for example in examples]
+    known = any(value is not None for value in ids)
+    return values, [_id(number, value) for number, value in enumerate(ids, 1)] if known else None
+
+
+def _column_names(examples: Sequence[Any]) -> list[str]:
+    for number, example in enumerate(examples, 1):
+        if not isinstance(example, dict):
+            raise BadInput(f"example {number} is not an object with columns like example 1: send examples of one kind")
+    return list(dict.fromkeys(name for example in examples for name in example))
+
+
+def _ids(examples: Sequence[Any], finder: ColumnFinder) -> list[str] | None:
+    column = finder.role("id")
+    return None if column is None else [_id(i, example.get(column)) for i, example in enumerate(examples, 1)]
+
+
+def _id(number: int, value: Any) -> str:
+    if value is not None and (not isinstance(value, str | int) or isinstance(value, bool)):
+        raise BadInput(f"the id of example {number} is not a string or an integer: send one of them")
+    return _check_text(number, "" if value is None else str(value), blank=True)
+
+
+def _words(number: int, value: Any) -> list[str]:
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise BadInput(f"example {number} has no words: send a text or a list of words")
+    return [_check_text(number, word) for word in words]
+
+
+def _question(number: int, value: Any) -> Question:
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(text, str) for text in value):
+        raise BadInput(f"example {number} is not a question with a context: send [question, context] or an object")
+    question, context = (_check_text(number, text) for text in value)
+    return Question(context, question)
+
+
+def _check_text(number: int, text: str, *, blank: bool = False) -> str:
+    if not blank and not text.strip():
+        raise BadInput(f"example {number} has a blank text or word: fill it in or remove it")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"example {number} contains an unpaired surrogate: fix its encoding") from error
+    return text
+
+
+def _graph(number: int, example: Mapping[str, Any], limit: int) -> Graphs:
+    nodes, edges, weights = example["nodes"], example["edges"], example.get("weights")
+    if isinstance(nodes, int) and not isinstance(nodes, bool):
+        _check_count(number, nodes, limit)
+        nodes = [[]] * max(0, nodes)
+    node_rows, edge_rows = _number_rows(number, "nodes", nodes, limit), _number_rows(number, "edges", edges, limit)
+    edge_rows = edge_rows if len(edges) else edge_rows.reshape(-1, 2)
+    if edge_rows.shape[1] != 2 or edge_rows.is_floating_point():
+        raise BadInput(f"example {number} has an edge that is not a pair of integers: send {GRAPH}")
+    return Graphs(
+        nodes=node_rows,
+        edges=edge_rows.T.contiguous(),
+        owner=torch.zeros(len(node_rows), dtype=torch.long),
+        count=1,
+        weights=None if weights is None else _number_rows(number, "weights", weights, limit),
+    )
+
+
+def _number_rows(number: int, name: str, rows: Any, limit: int) -> Tensor:
+    """Return (v or e, k) integers if all values are integers, else float32."""
+    error = f"example {number} has {name} that are not a list of lists of numbers of equal length: send {GRAPH}"
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows) or len(set(map(len, rows))) > 1:
+        raise BadInput(error)
+    _check_count(number, len(rows), limit)
+    values = [value for row in rows for value in row]
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e18 for v in values):
+        raise BadInput(error)
+    dtype = np.int64 if all(isinstance(value, int) for value in values) else np.float32
+    return torch.from_numpy(np.asarray(values, dtype=dtype)).reshape(len(rows), len(rows[0]) if rows else 0)
+
+
+def _check_count(number: int, count: int, limit: int) -> None:
+    if count > limit:
+        raise TooLarge(f"example {number} has {count} nodes, edges or characters, the limit is {limit}")
+
+
+def merge(requests: Sequence[ParsedRequest]) -> Raw:
+    """Return the examples of several requests of one shape as raw examples."""
+    kind = requests[0].shape[0]
+    if kind in ("vector", "image"):
+        rows = np.concatenate([np.asarray(request.examples) for request in requests])
+        return Vectors(rows) if kind == "vector" else Pixels(rows)
+    examples = [example for request in requests for example in request.examples]
+    match kind:
+        case "text":
+            return Texts.of(examples)
+        case "sentence":
+            return Sentences(examples, None)
+        case "question":
+            return Questions(examples)
+    return GraphList(examples)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _decode(body: bytes) -> list[Any]:
+    try:
+        document = json.loads(body, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"the body is not JSON ({str(error).splitlines()[0][:80]}): {FORM}") from error
+    if isinstance(document, dict) and len(document) == 1:
+        if "example" in document:
+            return [document["example"]]
+        if isinstance(examples := document.get("examples"), list):
+            if not examples:
+                raise BadInput(f"the list of examples is empty: {FORM}")
+            return examples
+    raise BadInput(f"the body has the wrong structure: {FORM}")
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
