@@ -68,7 +68,7 @@ def test_too_much_waiting_is_refused_and_closing_answers_the_rest():
 
     async def run():
         kept = [made.submit(asked(i)) for i in range(3)]
-        with pytest.raises(Busy, match="too much"):
+        with pytest.raises(Busy, match="overloaded"):
             made.submit(asked(3, 4, 5))
         work.go.set()
         await asyncio.to_thread(made.close)
@@ -122,5 +122,5 @@ def test_those_who_have_gone_are_not_answered():
 
 
 def test_limits_are_above_zero():
-    with pytest.raises(BadInput, match="limit on batch"):
+    with pytest.raises(BadInput, match="limit of batch"):
         Limits(batch=0)

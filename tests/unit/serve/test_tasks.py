@@ -34,7 +34,7 @@ def fitted(folder, data, task, **settings):
 
 def said(service, *bodies):
     """Answers to requests that arrive together."""
-    return service.answer([service.parser.read(json.dumps(body).encode()) for body in bodies])
+    return service.answer([service.parser.parse(json.dumps(body).encode()) for body in bodies])
 
 
 def refused(service, body, match):
@@ -93,7 +93,7 @@ def test_answers(folder):
 
 
 def test_an_encoder_that_fills_in_words_is_refused(folder):
-    with pytest.raises(BadInput, match="task masked cannot be served: fit one of another task"):
+    with pytest.raises(BadInput, match="task masked cannot be served"):
         fitted(folder, write_corpus(folder / "corpus.txt", 24), "masked")
 
 
