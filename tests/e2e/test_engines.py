@@ -1,4 +1,4 @@
-"""Many runs at once as a user starts them: a node dies, the driver is killed or stopped, and no run is lost."""
+"""Parallel runs from the command line: no run is lost if a node dies or the driver is stopped or killed."""
 
 import importlib.util
 import os
@@ -24,14 +24,14 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 @pytest.fixture
 def arrays(tmp_path):
-    made = world("vector", "rotation", domains=3, size=60)
-    labels, domains = np.asarray(made.classes, dtype=str)[made.y], np.asarray(made.domains, dtype=str)[made.domain]
-    np.savez(tmp_path / "world.npz", x=made.raw.data, y=labels, domain=domains)
+    data = world("vector", "rotation", domains=3, size=60)
+    labels, domains = np.asarray(data.classes, dtype=str)[data.y], np.asarray(data.domains, dtype=str)[data.domain]
+    np.savez(tmp_path / "world.npz", x=data.raw.data, y=labels, domain=domains)
     return tmp_path / "world.npz"
 
 
 def start(arrays, out: Path, *words, steps=500) -> subprocess.Popen:
-    """A sweep in a session of its own, whose processes can be told by the cache folder in their environment."""
+    """Start a sweep in its own session; its processes are recognised by the cache folder in their environment."""
     return subprocess.Popen(
         [*COMMAND, "sweep", str(arrays), f"--out={out}", f"--steps={steps}", *SEARCH, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -45,7 +45,7 @@ def finish(process: subprocess.Popen) -> str:
     return out + err
 
 
-def done(out: Path) -> int:
+def finished(out: Path) -> int:
     return len(list((out / "records").glob("*.json")))
 
 
@@ -61,24 +61,24 @@ def records(out: Path) -> list[dict]:
     return [{**asdict(record), "cost": None, "machine": None} for record in load(out)]
 
 
-def left_of(out: Path) -> list[int]:
-    """Processes that this sweep began and that still run."""
-    found = []
+def running_processes(out: Path) -> list[int]:
+    """Processes of this sweep that are still running."""
+    processes = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if f"HOLDFAST_CACHE={out}-cache".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+                processes.append(int(path.parent.name))
         except OSError:
-            continue  # it ended while we looked
-    return found
+            continue  # it ended meanwhile
+    return processes
 
 
 def busy(session: int) -> bool:
-    """Whether a run is under way on the node that has this session of processes."""
+    """Whether the node with this session runs a task."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            told = path.read_text().rpartition(")")[2].split()
-            if int(told[3]) == session and b"ray::_task" in (path.parent / "cmdline").read_bytes():
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and b"ray::_task" in (path.parent / "cmdline").read_bytes():
                 return True
         except OSError:
             continue
@@ -87,38 +87,38 @@ def busy(session: int) -> bool:
 
 @needs_ray
 @pytest.mark.slow
-def test_a_node_dies_half_way_and_all_records_are_those_of_the_local_engine(arrays, tmp_path):
-    with cluster((1, 1)) as made:
-        process = start(arrays, tmp_path / "ray", "--engine=ray", f"--address={made.address}")
+def test_records_equal_local_ones_although_a_node_dies(arrays, tmp_path):
+    with cluster((1, 1)) as nodes:
+        process = start(arrays, tmp_path / "ray", "--engine=ray", f"--address={nodes.address}")
         wait_until(
-            lambda: (done(tmp_path / "ray") >= RUNS // 2 and busy(made.nodes[1].pid)) or process.poll() is not None
+            lambda: (finished(tmp_path / "ray") >= RUNS // 2 and busy(nodes.nodes[1].pid)) or process.poll() is not None
         )
-        assert done(tmp_path / "ray") < RUNS
-        made.kill(1)
+        assert finished(tmp_path / "ray") < RUNS
+        nodes.kill(1)
         finish(process)
     finish(start(arrays, tmp_path / "local"))
-    found, whole = records(tmp_path / "ray"), records(tmp_path / "local")
-    assert len(found) == RUNS
-    assert found == whole
+    on_cluster, local = records(tmp_path / "ray"), records(tmp_path / "local")
+    assert len(on_cluster) == RUNS
+    assert on_cluster == local
     assert not list((tmp_path / "ray" / "checkpoints").glob("*"))
-    assert left_of(tmp_path / "ray") == []
+    assert running_processes(tmp_path / "ray") == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("--jobs=2",), pytest.param(("--engine=ray", "--cpus=0.5"), marks=needs_ray)])
-def test_the_driver_is_stopped_then_killed_and_no_run_is_lost_or_left_behind(arrays, tmp_path, words):
+def test_stopped_and_killed_driver_loses_no_run_and_leaves_no_process(arrays, tmp_path, words):
     out = tmp_path / "runs"
     for number, sent in enumerate((signal.SIGINT, signal.SIGKILL), start=1):
-        before = done(out)
+        before = finished(out)
         process = start(arrays, out, *words)
-        wait_until(lambda before=before, process=process: done(out) > before + 2 or process.poll() is not None)
+        wait_until(lambda before=before, process=process: finished(out) > before + 2 or process.poll() is not None)
         process.send_signal(sent)
         _, err = process.communicate(timeout=120)
         assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9}[sent], err
-        wait_until(lambda: left_of(out) == [])
-        assert 2 * number < done(out) < RUNS
+        wait_until(lambda: running_processes(out) == [])
+        assert 2 * number < finished(out) < RUNS
     times = {path: path.stat().st_mtime_ns for path in (out / "records").glob("*.json")}
-    assert f"{len(times)} of {RUNS} runs are done already" in finish(start(arrays, out, *words))
+    assert f"{len(times)} of {RUNS} runs" in finish(start(arrays, out, *words))
     assert all(path.stat().st_mtime_ns == written for path, written in times.items())
     finish(start(arrays, tmp_path / "local"))
     assert records(out) == records(tmp_path / "local")

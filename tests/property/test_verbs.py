@@ -1,4 +1,4 @@
-"""Whatever a table holds, a verb does its work or says one sentence with exit code 2, and no file is lost."""
+"""For any table, a command succeeds or prints one error with exit code 2, and no file is lost."""
 
 import shutil
 from collections import Counter
@@ -68,9 +68,9 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def tried(whole, tmp_path, monkeypatch):
-    """Tries a verb on so many tables."""
+    """Runs a command on a number of tables."""
     monkeypatch.chdir(tmp_path)
-    kept, counts = files(whole), Counter()
+    original, counts = files(whole), Counter()
 
     def restore():
         shutil.rmtree(tmp_path / "here", ignore_errors=True)
@@ -88,19 +88,19 @@ def tried(whole, tmp_path, monkeypatch):
         counts[ran.code] += 1
         after = files(tmp_path / "here")
         assert after.pop(data) == content
-        mine = () if ran.code else tuple(written)
-        for name, before in kept.items():
-            assert name.startswith(mine) or after.get(name) == before, name
+        outputs = () if ran.code else tuple(written)
+        for name, before in original.items():
+            assert name.startswith(outputs) or after.get(name) == before, name
         left = [name for name in after if name.endswith(".draft")]
         assert not left, left
         (tmp_path / "here" / data).unlink()
-        if ran.code == 0 or after.keys() - kept.keys():
+        if ran.code == 0 or after.keys() - original.keys():
             restore()
 
     def run(verb, count):
         restore()
 
-        @seed(list(WORDS).index(verb))  # the same tables in every run, others for each verb
+        @seed(list(WORDS).index(verb))  # fixed tables per command
         @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @given(faulty_table(TABLES.get(verb, TABLE)), st.booleans())
         def inner(drawn, machine):
@@ -117,12 +117,12 @@ def tried(whole, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", QUICK)
-def test_a_verb_works_or_says_one_sentence(tried, verb):
+def test_command_succeeds_or_prints_one_error(tried, verb):
     tried(verb, QUICK[verb])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", LONG)
-def test_four_hundred_tables_for_each_verb(tried, verb):
+def test_four_hundred_tables_per_command(tried, verb):
     counts = tried(verb, LONG[verb])
-    assert min(counts[0], counts[2]) > 20, counts  # tables of both kinds were tried
+    assert min(counts[0], counts[2]) > 20, counts  # both valid and invalid tables occurred

@@ -57,7 +57,7 @@ def sweep(
 
     - `holdfast sweep reviews.csv --trials 100 --engine ray --address head:6379 --cpus 2`
 
-    Run the same command again and it goes on where it was; with more trials it adds to those that are result.
+    Repeat the command to resume; with more trials it adds to the finished ones.
     """
     from holdfast.run.settings import parse_settings
     from holdfast.search.sweep import sweep as run

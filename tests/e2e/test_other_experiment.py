@@ -1,4 +1,4 @@
-"""What another experiment left in a folder stays; the same experiment goes on in its own."""
+"""Folders of another experiment are never overwritten; the same experiment resumes in its folder."""
 
 import json
 
@@ -20,31 +20,31 @@ def content(folder):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_another_experiment_left_stays(holdfast, reviews, quick, tmp_path, verb):
-    words, held = VERBS[verb]
+def test_folder_of_another_experiment_is_kept(holdfast, reviews, quick, tmp_path, verb):
+    words, folder = VERBS[verb]
     command = [*words, *quick, "--out", "out"]
     assert holdfast(*command).code == 0
-    before = content(tmp_path / held)
+    before = content(tmp_path / folder)
     write_reviews(tmp_path / "others.csv", size=20)
     other = ["others.csv" if word == "reviews.csv" else word for word in command]
     ran = holdfast(*other)
     assert ran.code == 2, ran.err
-    assert f"{held} holds what another experiment left (erm on reviews, 2 steps)" in ran.err
-    assert "name another folder with --out, or remove that one" in ran.err
-    assert content(tmp_path / held) == before
+    assert f"{folder} belongs to another experiment (erm on reviews, 2 steps)" in ran.err
+    assert "--out" in ran.err
+    assert content(tmp_path / folder) == before
     again = holdfast(*command)
     assert again.code == 0, again.err
 
 
-def test_a_fit_with_another_method_is_another_experiment(holdfast, reviews, quick):
+def test_fit_with_another_method_is_another_experiment(holdfast, reviews, quick):
     command = ["fit", reviews, "--steps", 2, *quick, "--out", "model"]
     assert holdfast(*command).code == 0
     ran = holdfast(*command, "--method", "coral")
     assert ran.code == 2
-    assert "model holds what another experiment left (erm on reviews" in ran.err
+    assert "model belongs to another experiment (erm on reviews" in ran.err
 
 
-def test_a_comparison_of_the_same_data_may_choose_anew(holdfast, reviews, quick, tmp_path):
+def test_comparison_of_the_same_data_may_replace_its_model(holdfast, reviews, quick, tmp_path):
     command = ["compare", reviews, "--seeds", 1, *quick, "--out", "out"]
     for method, steps in (("erm", 2), ("coral", 3)):
         assert holdfast(*command, "--methods", method, "--steps", steps).code == 0
@@ -52,14 +52,14 @@ def test_a_comparison_of_the_same_data_may_choose_anew(holdfast, reviews, quick,
         assert (chosen["method"], chosen["steps"]) == (method, steps)
 
 
-def test_an_encoder_that_was_pretrained_stays_and_so_does_one_from_elsewhere(holdfast, reviews, quick, tmp_path):
+def test_pretrained_encoders_are_not_overwritten(holdfast, reviews, quick, tmp_path):
     corpus, start = write_corpus(tmp_path / "texts.txt", 30), tiny_bert(tmp_path / "start")
     command = ["pretrain", corpus, "--from", start, "--batch", 4, "--length", 16, "--out", "encoder"]
     assert holdfast(*command, "--steps", 2).code == 0
     before = content(tmp_path / "encoder")
     ran = holdfast(*command, "--steps", 3)
     assert ran.code == 2
-    assert "encoder holds what another experiment left" in ran.err
+    assert "encoder belongs to another experiment" in ran.err
     assert holdfast("fit", reviews, "--steps", 2, *quick, "--out", "encoder").code == 2
     assert content(tmp_path / "encoder") == before
     ran = holdfast("fit", reviews, "--steps", 2, *quick, "--out", start)
