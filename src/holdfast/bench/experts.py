@@ -1,4 +1,4 @@
-"""What experts cost: their dispatch beside a plain layer of the same work and beside a loop over masks; whole networks.
+"""Cost of expert layers: compared with a dense layer of equal work, a loop over masks, and networks without experts.
 
 t tokens, e experts, k chosen, d width
 """
@@ -30,26 +30,26 @@ from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 
-WIDTH, CLASSES = 384, 65  # of ViT-S/16; as many classes as Office-Home has
-CPU_BARS = (1.6, 1.0, 1.8)
-STEP_BARS = {1: 1.10, 2: 1.20}  # by the experts a token goes to
-PREDICT_BAR, MEMORY_BAR = 1.20, 1.15
-WARM = 3  # calls before anything is measured: a compiler works in the first ones
-# recorded: a GPU replays what a compiler made, and a host asks for a layer at once
+WIDTH, CLASSES = 384, 65  # of ViT-S/16; the number of classes of Office-Home
+CPU_TARGETS = (1.6, 1.0, 1.8)
+STEP_TARGETS = {1: 1.10, 2: 1.20}  # by experts per token
+PREDICT_TARGET, MEMORY_TARGET = 1.20, 1.15
+WARMUP = 3  # calls before a measurement: compilation and CUDA graph capture happen in the first ones
+# options of torch.compile; recorded: the compiler captures CUDA graphs itself
 MODES: dict[str, dict[str, Any]] = {"eager": {}, "compiled": {}, "recorded": {"triton.cudagraphs": True}}
 
 
 def run(device: torch.device) -> list[Result]:
-    """6 experts in two layers against the plain network, in the same run and mode.
+    """Measure 6 experts in two layers against the network without experts, in the same run and mode.
 
-    A layer by itself: forward and backward with both losses, on a GPU 12,608 tokens (64 images of 197) in bf16, on a
-    CPU 788 in fp32. The plain layer does the same work on every token twice. The loop finds each expert's tokens by a
-    mask. Then whole networks: on a GPU training steps and predictions of ViT-S/16 on 160 images in bf16, eager,
-    compiled, and compiled with recorded graphs, the kernels of a step alone, and its memory. On a CPU a small network
-    of 4 layers, of which two have experts, so that a step has a third more products, and Adam twice the weights.
+    A single layer: forward and backward pass with both balance losses, 12,608 tokens (64 images of 197) in bf16 on a
+    GPU, 788 in fp32 on a CPU. The dense layer processes every token twice; the loop selects each expert's tokens by a
+    mask. Networks: on a GPU training steps and predictions of ViT-S/16 on 160 images in bf16, eager, compiled, and
+    compiled with CUDA graphs, GPU time of a step, and its memory; on a CPU a network of 4 layers, two with experts, so
+    that a step has a third more products and Adam twice the weights.
     """
     gpu = device.type == "cuda"
-    plain_bar, loop_bar, step_bar = (None, None, None) if gpu else CPU_BARS
+    dense_target, loop_target, step_target = (None, None, None) if gpu else CPU_TARGETS
     torch.manual_seed(0)
     with device:
         layer = SparseMoE(WIDTH, 4 * WIDTH, nn.GELU()).train()
@@ -57,116 +57,112 @@ def run(device: torch.device) -> list[Result]:
         u = torch.randn(12_608 if gpu else 788, WIDTH, requires_grad=True)  # (t, d)
         grad = torch.randn(u.shape)
     count, rounds = (8, 30) if gpu else (1, 15)
-    mine = _passes(layer, layer, u, grad, count)
-    plain = _passes(ffn, lambda u: ffn(torch.cat([u, u])).view(2, *u.shape).mean(0), u, grad, count)
+    sparse = _passes(layer, layer, u, grad, count)
+    dense = _passes(ffn, lambda u: ffn(torch.cat([u, u])).view(2, *u.shape).mean(0), u, grad, count)
     loop = _passes(layer, partial(masked_loop, layer), u, grad, count)
     with one_thread():
-        found = [
-            Result("experts/plain layer", ratio(mine, plain, device, rounds=rounds), bar=plain_bar),
-            Result("experts/loop over masks", ratio(mine, loop, device, rounds=rounds), bar=loop_bar),
+        results = [
+            Result("experts/plain layer", ratio(sparse, dense, device, rounds=rounds), bar=dense_target),
+            Result("experts/loop over masks", ratio(sparse, loop, device, rounds=rounds), bar=loop_target),
         ]
-        del mine, plain, loop
+        del sparse, dense, loop
         if gpu:
-            return [*found, *_whole(device)]
-        found.append(Result("gmoe-step/vit-step", _against(_steps, 2, device), bar=step_bar))
-        found.append(Result("gmoe-predict/vit-predict", _against(_predictions, 2, device), bar=step_bar))
-    return found
+            return [*results, *_networks(device)]
+        results.append(Result("gmoe-step/vit-step", _compare(_steps, 2, device), bar=step_target))
+        results.append(Result("gmoe-predict/vit-predict", _compare(_predictions, 2, device), bar=step_target))
+    return results
 
 
 def masked_loop(layer: SparseMoE, u: Tensor) -> Tensor:
-    """The same layer (t, d) as it is often written: expert after expert, on the tokens that a mask finds."""
-    options = layer.settings
-    noise = options.noise / options.count
-    found = route(layer.router, u, top=options.top, renormalise=True, noise=noise)
+    """Compute the layer (t, d) as it is often written: for every expert, on the tokens that a mask selects."""
+    settings = layer.settings
+    routing = route(layer.router, u, top=settings.top, renormalise=True, noise=settings.noise / settings.count)
     out = torch.zeros_like(u)
     assert layer.up_proj_bias is not None
     assert layer.down_proj_bias is not None
-    for e in range(options.count):
-        token, choice = (found.chosen == e).nonzero(as_tuple=True)
+    for e in range(settings.count):
+        token, choice = (routing.chosen == e).nonzero(as_tuple=True)
         hidden = layer.act_fn(F.linear(u[token], layer.up_proj[e], layer.up_proj_bias[e]))
         y = F.linear(hidden, layer.down_proj[e], layer.down_proj_bias[e])
-        out = out.index_add(0, token, (y * found.gates[token, choice, None]).to(out.dtype))
+        out = out.index_add(0, token, (y * routing.gates[token, choice, None]).to(out.dtype))
     return out
 
 
-def _whole(device: torch.device) -> list[Result]:
-    """Steps, predictions and memory on a GPU, for one and for two experts a token."""
-    found = []
-    for top, bar in STEP_BARS.items():
+def _networks(device: torch.device) -> list[Result]:
+    """Measure steps, predictions and memory on a GPU, with one and with two experts per token."""
+    results = []
+    for top, target in STEP_TARGETS.items():
         for mode in MODES:
-            step, predict = (partial(_against, work, top, device, mode) for work in (_steps, _predictions))
-            found.append(attempt(f"gmoe-step/vit-step, {mode}, k={top}", step, bar=bar))
-            found.append(attempt(f"gmoe-predict/vit-predict, {mode}, k={top}", predict, bar=PREDICT_BAR))
-            if mode != "recorded":  # its kernels are those that were compiled
-                kernels = partial(_kernels, top, device, mode)
-                found.append(attempt(f"gmoe-kernels/vit-kernels, {mode}, k={top}", kernels, bar=bar))
+            step, predict = (partial(_compare, work, top, device, mode) for work in (_steps, _predictions))
+            results.append(attempt(f"gmoe-step/vit-step, {mode}, k={top}", step, bar=target))
+            results.append(attempt(f"gmoe-predict/vit-predict, {mode}, k={top}", predict, bar=PREDICT_TARGET))
+            if mode != "recorded":  # it runs the kernels of the compiled mode
+                kernels = partial(_gpu_time, top, device, mode)
+                results.append(attempt(f"gmoe-kernels/vit-kernels, {mode}, k={top}", kernels, bar=target))
         memory = partial(_memory, top, device)
-        found.append(attempt(f"gmoe-memory/vit-memory, k={top}", memory, bar=MEMORY_BAR))
-    return found
+        results.append(attempt(f"gmoe-memory/vit-memory, k={top}", memory, bar=MEMORY_TARGET))
+    return results
 
 
-def _against(work: Callable[..., Callable[[], None]], top: int, device: torch.device, mode: str = "eager") -> float:
-    """A network with experts over the plain one, both in this mode; nothing of other cases is left on the device."""
+def _reset() -> None:
+    """Free what earlier cases left on the device."""
     torch.compiler.reset()
     gc.collect()
-    mine, plain = work(top, device, mode), work(0, device, mode)
-    for _ in range(WARM if device.type == "cuda" else 1):
-        mine()
-        plain()
-    return ratio(mine, plain, device, rounds=30 if device.type == "cuda" else 15)
 
 
-def _kernels(top: int, device: torch.device, mode: str) -> float:
-    """The same of the GPU's own time in a training step, which a slow host does not change."""
-    found = []
-    for each in (top, 0):
-        torch.compiler.reset()
-        gc.collect()
-        step = _steps(each, device, mode)
-        for _ in range(WARM):
+def _compare(work: Callable[..., Callable[[], None]], top: int, device: torch.device, mode: str = "eager") -> float:
+    """Return the time of a network with experts divided by that of the network without, both in this mode."""
+    _reset()
+    gpu = device.type == "cuda"
+    sparse, dense = work(top, device, mode), work(0, device, mode)
+    for _ in range(WARMUP if gpu else 1):
+        sparse()
+        dense()
+    return ratio(sparse, dense, device, rounds=30 if gpu else 15)
+
+
+def _gpu_time(top: int, device: torch.device, mode: str) -> float:
+    """Compare the time that the GPU itself is busy in a training step, independent of a slow host."""
+    times = []
+    for experts_per_token in (top, 0):
+        _reset()
+        step = _steps(experts_per_token, device, mode)
+        for _ in range(WARMUP):
             step()
-        found.append(busy(step, device))
-    return found[0] / found[1]
+        times.append(busy(step, device))
+    return times[0] / times[1]
 
 
 def _memory(top: int, device: torch.device) -> float:
-    torch.compiler.reset()
-    gc.collect()
-    mine, plain = (peak(partial(_warmed, each, device), device) for each in (top, 0))
-    return mine / plain
+    """Compare peak memory over enough steps that captured CUDA graphs are included."""
+    _reset()
 
+    def steps(top: int) -> Callable[[], None]:
+        return partial(_repeat, _steps(top, device, "eager"), WARMUP, "eager")
 
-def _warmed(top: int, device: torch.device) -> Callable[[], None]:
-    """As many steps as a layer takes to record itself, and more: what it holds from then on counts."""
-    step = _steps(top, device, "eager")
-
-    def go() -> None:
-        for _ in range(WARM):
-            step()
-
-    return go
+    return peak(partial(steps, top), device) / peak(partial(steps, 0), device)
 
 
 def _passes(
     part: nn.Module, forward: Callable[[Tensor], Tensor], u: Tensor, grad: Tensor, count: int
 ) -> Callable[[], None]:
-    """Forward and backward, to the input and every parameter, in bf16 on a GPU; nothing kept."""
-    learned = (u, *part.parameters())
+    """Return forward and backward passes to the input and every parameter, in bf16 on a GPU."""
+    leaves = (u, *part.parameters())
 
-    def go() -> None:
+    def run() -> None:
         for _ in range(count):
             with tape() as side, torch.autocast(u.device.type, torch.bfloat16, enabled=u.is_cuda):
                 out = forward(u)
             loss = (out.float() * grad).sum()
             for extra in side["loss/experts"]:
                 loss = loss + extra
-            torch.autograd.grad(loss, learned)
+            torch.autograd.grad(loss, leaves)
 
-    return go
+    return run
 
 
 def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBatch]:
-    """ViT-S/16 with 160 images, with experts in two layers or without (top 0); a small ViT on a CPU."""
+    """Return ViT-S/16 and 160 images, or a small ViT on a CPU; experts in two layers, none with top 0."""
     gpu = device.type == "cuda"
     pixels, size = (224, 160) if gpu else (96, 16)
     config: dict[str, Any] = {"hidden_size": WIDTH, "num_attention_heads": 6, "intermediate_size": 4 * WIDTH}
@@ -175,46 +171,32 @@ def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBa
     with seeded(0, "init"):
         backbone = VisionTransformer(module_from_config(ViTConfig(**config)), name="vit", size=pixels, experts=experts)
         model = Model(backbone, NoNeck(WIDTH), Linear(WIDTH, CLASSES), precision="bf16" if gpu else "fp32").to(device)
-    if mode != "eager":  # layer by layer: those alike are compiled once
+    if mode != "eager":  # layer by layer: equal layers are compiled once
         for layer in layer_stack(backbone.module):
             layer.compile(options=MODES[mode])
-    chance = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=chance).to(torch.uint8)
-    y = torch.randint(0, CLASSES, (size,), generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=rng).to(torch.uint8)
+    y = torch.randint(0, CLASSES, (size,), generator=rng)
     return model, DomainBatch(images.to(device), y.to(device), (0,), (size,))
 
 
 def _steps(top: int, device: torch.device, mode: str) -> Callable[[], None]:
-    """Training steps, the balance loss and Adam included."""
+    """Return training steps with the balance loss and Adam."""
     model, batch = _network(top, device, mode)
-    method = ERM(
-        model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
-    ).train()
-    count = 2 if device.type == "cuda" else 1
-
-    def go() -> None:
-        for _ in range(count):
-            _begin(mode)
-            method.step(batch)
-
-    return go
+    optimizer = partial(Optimizer, OptimizerSettings(optimizer="adam", lr=5e-5))
+    method = ERM(model, task=Classify(), optimizer=optimizer).train()
+    return partial(_repeat, lambda: method.step(batch), 2 if device.type == "cuda" else 1, mode)
 
 
 def _predictions(top: int, device: torch.device, mode: str) -> Callable[[], None]:
     model, batch = _network(top, device, mode)
     model.eval()
-    count = 6 if device.type == "cuda" else 1
-
-    def go() -> None:
-        with torch.no_grad():
-            for _ in range(count):
-                _begin(mode)
-                model(batch.x)
-
-    return go
+    predict = torch.no_grad()(lambda: model(batch.x))
+    return partial(_repeat, predict, 6 if device.type == "cuda" else 1, mode)
 
 
-def _begin(mode: str) -> None:
-    """Where nothing learns, each call of a recorded layer would be a step, and overwrite what the one before gave."""
-    if mode == "recorded":
-        torch.compiler.cudagraph_mark_step_begin()
+def _repeat(function: Callable[[], object], count: int, mode: str) -> None:
+    for _ in range(count):
+        if mode == "recorded":  # else every layer without gradient would begin a step and overwrite earlier outputs
+            torch.compiler.cudagraph_mark_step_begin()
+        function()

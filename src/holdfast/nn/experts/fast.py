@@ -322,10 +322,11 @@ def _experts(u: Tensor, mask: Tensor | None, dtype: torch.dtype, replay: bool, *
 
 
 def _experts_forward(
-    u: Tensor, mask: Tensor | None, rows: Tensor, save: bool, replay: bool, *rest: Any
-) -> list[Tensor]:  # fmt: skip
-    if replay:
-        config, weights = Config(*rest[8:]), Weights(*rest[:8])
+    u: Tensor, mask: Tensor | None, rows: Tensor, save: bool, replay: bool, *rest: Any, graphs: bool = True
+) -> list[Tensor]:
+    """Operator `experts_forward`; without `graphs` it also runs on fake tensors."""
+    config, weights = Config(*rest[8:]), Weights(*rest[:8])
+    if replay and graphs:
         with GRAPH_LOCK:
             passes = _find((u, rows), rows.dtype, config, weights, save=save)
             if passes is not None:
@@ -334,18 +335,10 @@ def _experts_forward(
                     tensors, _, narrow, _ = passes.captured.outputs[3:]
                     saved = tensors, narrow.up, narrow.down, passes.token()
                 return _as_list(config, result, saved)
-    return _experts_forward_eager(u, mask, rows, save, replay, *rest)
-
-
-def _experts_forward_eager(
-    u: Tensor, mask: Tensor | None, rows: Tensor, save: bool, replay: bool, *rest: Any
-) -> list[Tensor]:  # fmt: skip
-    """Operator without CUDA graphs, also on fake tensors."""
-    config, weights = Config(*rest[8:]), Weights(*rest[:8])
     _, narrow = cast(rows, rows.dtype, weights)
-    *result, saved = forward(u, config, mask, draw_noise(u, config, weights), rows, narrow)
+    *result, tensors = forward(u, config, mask, draw_noise(u, config, weights), rows, narrow)
     token = (no_token(),) if replay else ()
-    return _as_list(config, result, (saved, narrow.up, narrow.down, *token) if save else None)
+    return _as_list(config, result, (tensors, narrow.up, narrow.down, *token) if save else None)
 
 
 def _as_list(config: Config, result: Sequence[Any], saved: tuple[Any, ...] | None) -> list[Any]:
@@ -362,16 +355,19 @@ def _as_list(config: Config, result: Sequence[Any], saved: tuple[Any, ...] | Non
 
 def _experts_backward(
     mask: Tensor | None, rows: Tensor, saved: Sequence[Tensor], needs_grad: Sequence[bool], replay: bool,
-    by_out: Tensor | None, by_loss: Tensor | None, *rest: Any,
+    by_out: Tensor | None, by_loss: Tensor | None, *rest: Any, graphs: bool = True,
 ) -> list[Tensor]:  # fmt: skip
-    if replay:
-        config, (*tensors, _, _, token) = Config(*rest[8:]), saved
-        gradients = replay_backward(
-            token, config, Weights(*rest[:8]), _as_saved(config, tensors), needs_grad, (by_out, by_loss)
-        )
-        if gradients is not None:
-            return _without_none(rows, gradients)
-    return _experts_backward_eager(mask, rows, saved, needs_grad, replay, by_out, by_loss, *rest)
+    """Operator `experts_backward`; None becomes an empty tensor. Without `graphs` it also runs on fake tensors."""
+    config, weights = Config(*rest[8:]), Weights(*rest[:8])
+    *tensors, up, down = saved[:-1] if replay else saved
+    # without noise the noisy scores are the scores, see `_as_list`
+    tensors, grads = Saved(*(tensors if config.noise else [*tensors, tensors[0]])), None
+    if replay and graphs:
+        grads = replay_backward(saved[-1], config, weights, tensors, needs_grad, (by_out, by_loss))
+    if grads is None:
+        narrow = weights._replace(up=up, down=down)
+        grads = backward(config, mask, rows, narrow, tensors, needs_grad, by_out, by_loss)
+    return [rows.new_empty(0) if grad is None else grad for grad in grads]
 
 
 def replay_backward(
@@ -390,27 +386,6 @@ def replay_backward(
         return copy_out(_replay_backward(passes, config, tuple(needs_grad), grads))
 
 
-def _experts_backward_eager(
-    mask: Tensor | None, rows: Tensor, saved: Sequence[Tensor], needs_grad: Sequence[bool], replay: bool,
-    by_out: Tensor | None, by_loss: Tensor | None, *rest: Any,
-) -> list[Tensor]:  # fmt: skip
-    """Operator without CUDA graphs, also on fake tensors."""
-    config, (*tensors, up, down) = Config(*rest[8:]), saved[:-1] if replay else saved
-    narrow = Weights(*rest[:8])._replace(up=up, down=down)
-    gradients = backward(config, mask, rows, narrow, _as_saved(config, tensors), needs_grad, by_out, by_loss)
-    return _without_none(rows, gradients)
-
-
-def _as_saved(config: Config, tensors: list[Tensor]) -> Saved:
-    """Undo `_as_list`: without noise the noisy scores are the scores."""
-    return Saved(*(tensors if config.noise else [*tensors, tensors[0]]))
-
-
-def _without_none(rows: Tensor, grads: Sequence[Tensor | None]) -> list[Tensor]:
-    """Replace None by an empty tensor."""
-    return [rows.new_empty(0) if grad is None else grad for grad in grads]
-
-
 _library = torch.library.Library("holdfast", "FRAGMENT")
 _library.define(
     f"experts(Tensor u, Tensor? mask, ScalarType dtype, bool replay, {WEIGHTS_SCHEMA}, {CONFIG_SCHEMA}) -> Tensor[]"
@@ -426,9 +401,6 @@ _library.define(
     "experts_backward(Tensor? mask, Tensor rows, Tensor[] saved, bool[] needs_grad, bool replay, Tensor? by_out, "
     f"Tensor? by_loss, {WEIGHTS_SCHEMA}, {CONFIG_SCHEMA}) -> Tensor[]"
 )
-for _name, _function, _on_fake_tensors in (
-    ("experts_forward", _experts_forward, _experts_forward_eager),
-    ("experts_backward", _experts_backward, _experts_backward_eager),
-):
+for _name, _function in (("experts_forward", _experts_forward), ("experts_backward", _experts_backward)):
     _library.impl(_name, _function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"holdfast::{_name}", _on_fake_tensors, lib=_library)
+    torch.library.register_fake(f"holdfast::{_name}", partial(_function, graphs=False), lib=_library)

@@ -1,6 +1,6 @@
-"""Kernels on a GPU, or interpreted on a CPU; and a comparison with exact values and derivatives.
+"""Devices on which the fused kernels run, and a comparison with exact values and derivatives.
 
-Interpreted only with TRITON_INTERPRET=1 and Triton installed, for whoever writes kernels without a GPU.
+Kernels run on a GPU, or on a CPU in Triton's interpreter with TRITON_INTERPRET=1 and Triton installed.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ import torch
 from holdfast.nn.experts import dispatch, fast
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
-WAYS = [pytest.param("gpu", marks=pytest.mark.gpu), *(["interpreted"] if INTERPRETED else [])]
+DEVICES = [pytest.param("gpu", marks=pytest.mark.gpu), *(["interpreted"] if INTERPRETED else [])]
 
 
-@pytest.fixture(params=WAYS)
-def by_kernels(request, monkeypatch) -> torch.device:
-    """A device on which a layer goes through kernels in any type and width: grouped products are those of a loop."""
+@pytest.fixture(params=DEVICES)
+def kernel_device(request, monkeypatch) -> torch.device:
+    """A device with kernels for any dtype and width: a loop replaces torch's grouped product."""
 
-    def grouped(x, weight, *, offs):
-        ends = [0, *offs.tolist()]
-        spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
-        if weight.ndim == 2:  # rows of both belong to an expert
+    def grouped_mm(x, weight, *, offs):
+        spans = [slice(a, b) for a, b in itertools.pairwise([0, *offs.tolist()])]
+        if weight.ndim == 2:  # one product per expert
             return torch.stack([x[:, span] @ weight[span] for span in spans])
-        return torch.cat([x[span] @ own for span, own in zip(spans, weight, strict=True)])
+        return torch.cat([x[span] @ matrix for span, matrix in zip(spans, weight, strict=True)])
 
-    monkeypatch.setattr(dispatch, "_grouped_mm", grouped)
+    monkeypatch.setattr(dispatch, "_grouped_mm", grouped_mm)
     monkeypatch.setattr(dispatch, "supports_grouped_mm", lambda *_: True)
     monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
     if request.param == "interpreted":
@@ -37,9 +36,9 @@ def by_kernels(request, monkeypatch) -> torch.device:
     return torch.device("cuda" if request.param == "gpu" else "cpu")
 
 
-@pytest.fixture(params=WAYS)
-def by_narrow_kernels(request, monkeypatch) -> torch.device:
-    """The same in bf16 with torch's own grouped products, whose shapes a compiler knows: widths are multiples of 8."""
+@pytest.fixture(params=DEVICES)
+def bf16_device(request, monkeypatch) -> torch.device:
+    """A device with kernels and torch's own grouped product in bf16, whose shapes a compiler knows."""
     if request.param == "interpreted":
         monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
         monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
@@ -47,40 +46,41 @@ def by_narrow_kernels(request, monkeypatch) -> torch.device:
 
 
 @pytest.fixture
-def same():
-    """Whether outputs and derivatives of a function in fp32 are those of another in fp64, the second ones too.
+def assert_derivatives():
+    """Compare outputs, first and second derivatives of a function in fp32 with those of another in fp64.
 
-    Both take the same tensors and give a tuple; what they give is weighed by fixed numbers and added up.
+    Both functions take the same tensors and return a tuple, whose weighted sum is differentiated.
     """
 
-    def compare(mine, theirs, inputs, *, close=2e-5):
-        exact = [each.detach().double().requires_grad_() for each in inputs]
-        own = [each.detach().clone().requires_grad_() for each in inputs]
-        found, wanted = mine(*own), theirs(*exact)
-        for a, b in zip(found, wanted, strict=True):
-            near(a, b, close)
-        first = [_gradients(out, at, create_graph=True) for out, at in ((found, own), (wanted, exact))]
+    def compare(function, reference, inputs, *, tolerance=2e-5):
+        exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+        outputs, expected = function(*leaves), reference(*exact)
+        for a, b in zip(outputs, expected, strict=True):
+            assert_near(a, b, tolerance)
+        first = [_gradients(out, at, create_graph=True) for out, at in ((outputs, leaves), (expected, exact))]
         for a, b in zip(*first, strict=True):
-            near(a, b, close)
-        for a, b in zip(_gradients(mine(*own), own), first[1], strict=True):  # not to be differentiated again
-            near(a, b, close)
-        for a, b in zip(*(_gradients(g, at) for g, at in zip(first, (own, exact), strict=True)), strict=True):
-            near(a, b, 10 * close)
+            assert_near(a, b, tolerance)
+        for a, b in zip(_gradients(function(*leaves), leaves), first[1], strict=True):  # without create_graph
+            assert_near(a, b, tolerance)
+        second = (_gradients(grads, at) for grads, at in zip(first, (leaves, exact), strict=True))
+        for a, b in zip(*second, strict=True):
+            assert_near(a, b, 10 * tolerance)
 
     return compare
 
 
-def near(found, wanted, close):
-    """Against the largest number: rounding is of sums."""
-    size = wanted.detach().abs().max().clamp_min(0.1) if wanted.numel() else 1.0
-    assert ((found.detach().double() - wanted.detach()).abs() <= close * size).all()
+def assert_near(actual, expected, tolerance):
+    """Compare relative to the largest entry, since sums are rounded."""
+    size = expected.detach().abs().max().clamp_min(0.1) if expected.numel() else 1.0
+    assert ((actual.detach().double() - expected.detach()).abs() <= tolerance * size).all()
 
 
-def _gradients(outputs, at, **how):
+def _gradients(outputs, at, **options):
     total = 0.0
     for i, out in enumerate(outputs):
         if out.requires_grad:
             weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(i)).to(out.device)
             total = total + (out.double() * weights).sum()
-    found = torch.autograd.grad(total, at, allow_unused=True, **how)
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(found, at, strict=True)]
+    grads = torch.autograd.grad(total, at, allow_unused=True, **options)
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, at, strict=True)]

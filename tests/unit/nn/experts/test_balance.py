@@ -77,7 +77,8 @@ def test_gradients_reach_the_scores_through_both_and_the_threshold_can_be_taken_
         (grad,) = torch.autograd.grad(balance_losses(routing(clean), sigma=0.25)[which], clean)
         assert bool(grad.any())
     learns, given = (
-        torch.autograd.grad(balance_losses(routing(clean), sigma=0.25, detach=flag)[1], clean)[0] for flag in (False, True)
+        torch.autograd.grad(balance_losses(routing(clean), sigma=0.25, detach=flag)[1], clean)[0]
+        for flag in (False, True)
     )
     assert not torch.allclose(learns, given)
 
@@ -85,7 +86,9 @@ def test_gradients_reach_the_scores_through_both_and_the_threshold_can_be_taken_
 def test_padding_does_not_count():
     more = torch.cat([PRINTED, torch.full((4, 4), 7.0)])
     real = torch.tensor([True] * 3 + [False] * 4)
-    for a, b in zip(balance_losses(routing(more), sigma=0.25, mask=real), balance_losses(routing(PRINTED), sigma=0.25), strict=True):
+    for a, b in zip(
+        balance_losses(routing(more), sigma=0.25, mask=real), balance_losses(routing(PRINTED), sigma=0.25), strict=True
+    ):
         assert_close(a, b)
 
 

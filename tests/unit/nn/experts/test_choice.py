@@ -8,7 +8,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from holdfast.nn.experts.router import MAX_SCALE, CosineRouter, RouterProducts, choose, cosine_scores, folded_scores, route
+from holdfast.nn.experts.router import (
+    MAX_SCALE,
+    CosineRouter,
+    RouterProducts,
+    choose,
+    cosine_scores,
+    folded_scores,
+    route,
+)
 
 
 def drawn(*shape, seed=0):

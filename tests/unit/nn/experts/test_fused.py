@@ -1,0 +1,306 @@
+"""Fused kernels: values, both derivatives and statistics of the layer's equations; the forced reference path."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import holdfast
+from holdfast.core.tape import tape
+from holdfast.nn import cuda_graphs
+from holdfast.nn.experts import fast
+from holdfast.nn.experts.fused import Config, Weights, fused_forward
+from holdfast.nn.experts.layer import SparseMoE, exclude_padding
+from holdfast.nn.experts.router import MAX_SCALE
+
+CONFIG = Config(top=2, renormalise=True, noise=0.25, weight=0.5, sigma=0.25, form="logit", detach=False)
+SIZES = (37, 6, 24, 40, 64)  # tokens, experts, width, hidden width, inner width
+# sizes, changes of the configuration, whether a mask excludes tokens
+CASES = [
+    ((1, 1, 8, 8, 5), {"top": 1}, False),
+    ((9, 1, 8, 8, 5), {"top": 1, "form": "tutel"}, False),
+    (SIZES, {}, False),
+    (SIZES, {"top": 1, "renormalise": False}, True),
+    (SIZES, {"form": "tutel"}, True),
+    ((70, 5, 40, 136, 300), {"form": "tutel", "detach": True, "renormalise": False}, False),
+    ((150, 20, 8, 24, 37), {"top": 4, "noise": 0.0, "detach": True}, False),
+    ((300, 32, 72, 8, 16), {"top": 3, "renormalise": False}, True),
+    ((70, 5, 40, 136, 300), {"weight": 0.0}, False),
+]
+
+
+def case(sizes, device):
+    """Tokens and weights; no token chooses the second of five or more experts."""
+    t, e, d, h, q = sizes
+    shapes = [(t, d), (e, h, d), (e, h), (e, d, h), (e, d), (q, d), (q,), (e, q)]
+    u, *weights = (torch.randn(s, generator=torch.Generator().manual_seed(i)) for i, s in enumerate(shapes))
+    for weight in (weights[0], weights[2]):
+        weight /= weight.shape[-1] ** 0.5
+    if e > 4:
+        weights[4][0], weights[5][0], weights[6][:, 0], weights[6][1, 0] = 0.0, 30.0, 1.0, -60.0
+    return [tensor.to(device) for tensor in (u, *weights, torch.tensor(0.7))]
+
+
+def masked(t, device, excluded):
+    return torch.arange(t, device=device) % 3 != 1 if excluded else None
+
+
+def draw_noise(config, t, e, device):
+    torch.manual_seed(5)
+    return torch.randn(t, e, device=device) if config.noise else torch.zeros(t, e, device=device)
+
+
+def fused(config, mask, u, *weights):
+    torch.manual_seed(5)
+    assert fast.supported(u, u.dtype, config, Weights(*weights))
+    return fused_forward(u, u.dtype, config, Weights(*weights), mask)
+
+
+def naive(config, mask, noise, u, up, up_bias, down, down_bias, weight, bias, directions, log_scale):
+    """Every expert on every token; states, loss, both losses, importance, scores, choices and their load."""
+    query, e = u @ weight.T + bias, len(up)
+    clean = log_scale.exp() * F.cosine_similarity(query[:, None], directions[None], dim=-1, eps=1e-12)
+    noisy = clean + config.noise * noise
+    chosen = noisy.detach().argsort(dim=-1, descending=True, stable=True)[:, : config.top]
+    gates = noisy.softmax(-1).gather(1, chosen)
+    gates = gates / gates.sum(-1, keepdim=True) if config.renormalise else gates
+    hidden = F.gelu(torch.einsum("td,ehd->teh", u, up) + up_bias)
+    y = torch.einsum("teh,edh->ted", hidden, down) + down_bias
+    out = torch.einsum("te,ted->td", torch.zeros_like(clean).scatter(1, chosen, gates), y)
+    share, threshold = clean.softmax(-1), noisy.gather(1, chosen[:, -1:])
+    margin = (clean if config.form == "logit" else share) - (threshold.detach() if config.detach else threshold)
+    probabilities = (1 + torch.erf(margin / config.sigma / math.sqrt(2))) / 2
+    counted = torch.ones(len(u), 1, device=u.device) if mask is None else mask[:, None]
+    amounts = [(x * counted).sum(0) for x in (share, probabilities)]
+    divisor = e if config.form == "logit" else max(1, e - 1)
+    losses = [((a - a.mean()) ** 2).sum() / divisor / (a.mean() ** 2 + 1e-10) for a in amounts]
+    load = torch.bincount(chosen.flatten(), minlength=e) / chosen.numel()
+    return out, config.weight * sum(losses), *losses, amounts[0] / amounts[0].sum(), clean, chosen, load
+
+
+@pytest.mark.parametrize(("sizes", "changes", "excluded"), CASES)
+def test_values_derivatives_and_statistics(kernel_device, assert_derivatives, sizes, changes, excluded):
+    config, inputs = CONFIG._replace(**changes), case(sizes, kernel_device)
+    mask, noise = masked(sizes[0], kernel_device, excluded), draw_noise(config, *sizes[:2], kernel_device)
+    count = 2 if config.weight else 1
+    assert_derivatives(
+        lambda *tensors: fused(config, mask, *tensors)[:count],
+        lambda *tensors: naive(config, mask, noise.double(), *tensors)[:count],
+        inputs, tolerance=2e-4,
+    )  # fmt: skip
+    out, loss, stats = fused(config, mask, *inputs)
+    expected = naive(config, mask, noise, *inputs)
+    torch.testing.assert_close(stats.scores, expected[5], rtol=1e-4, atol=1e-5)
+    assert torch.equal(stats.chosen, expected[6])
+    assert stats.chosen.dtype == torch.int64
+    torch.testing.assert_close(stats.load, expected[7])
+    assert (loss is None) == (stats.losses is None) == (config.weight == 0)
+    for a, b in zip(stats.losses or (), expected[2:5], strict=False):
+        assert not a.requires_grad
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(fused(config, mask, *inputs)[0], out)
+
+
+def test_scale_at_its_limit_and_zero_norms(kernel_device):
+    u, *weights, _ = case((4, 3, 8, 8, 8), kernel_device)
+    u[1] = weights[5][:] = weights[6][2] = 0  # a query and a direction of norm zero
+    inputs = [tensor.requires_grad_() for tensor in (u, *weights, torch.tensor(9.0, device=kernel_device))]
+    out, loss, stats = fused(CONFIG._replace(top=1, renormalise=False, noise=0.0), None, *inputs)
+    expected = MAX_SCALE * F.cosine_similarity((u[0] @ weights[4].T)[None], weights[6][:2], dim=-1)
+    torch.testing.assert_close(stats.scores[0, :2], expected.detach(), rtol=1e-4, atol=1e-3)
+    grads = torch.autograd.grad(out.sum() + loss, inputs)
+    assert grads[-1] == 0
+    assert all(bool(grad.isfinite().all()) for grad in grads)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter
+def test_nan_scores_choose_an_existing_expert(kernel_device):
+    inputs = case((5, 6, 8, 8, 8), kernel_device)
+    inputs[0][2] = math.nan
+    out, _, stats = fused(CONFIG, None, *inputs)
+    assert 0 <= int(stats.chosen.min()) <= int(stats.chosen.max()) < 6
+    assert bool(out[[0, 1, 3, 4]].isfinite().all())
+
+
+def test_many_blocks_are_deterministic(kernel_device, monkeypatch):
+    """More blocks than are held at once, and counts added by a running sum."""
+    monkeypatch.setattr("holdfast.nn.kernels.routing.SUM_BLOCKS", 4)
+    monkeypatch.setattr("holdfast.nn.kernels.experts.SUM_ROWS", 2)
+    monkeypatch.setattr("holdfast.nn.kernels.routing.COUNTS", 32)
+    inputs = [tensor.requires_grad_() for tensor in case((300, 6, 24, 40, 64), kernel_device)]
+    out, loss, *_ = naive(CONFIG, None, draw_noise(CONFIG, 300, 6, kernel_device), *inputs)
+    expected, results = (out, *torch.autograd.grad(out.sum() + loss, inputs)), []
+    for max_counts in (4096, 4096, 0):
+        monkeypatch.setattr("holdfast.nn.kernels.routing.MAX_COUNTS", max_counts)
+        out, loss, stats = fused(CONFIG, None, *inputs)
+        results.append((out, *torch.autograd.grad(out.sum() + loss, inputs), stats.load))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+    for a, b in zip(results[0][:-1], expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_without_biases(kernel_device, assert_derivatives):
+    config, inputs = CONFIG._replace(noise=0.0), case(SIZES, kernel_device)
+
+    def without(u, up, down, *router):
+        return fused(config, None, u, up, None, down, None, *router)[:2]
+
+    def naive_without(u, up, down, *router):
+        return naive(config, None, 0.0, u, up, 0.0, down, 0.0, *router)[:2]
+
+    tensors = [tensor for i, tensor in enumerate(inputs) if i not in (2, 4)]
+    assert_derivatives(without, naive_without, tensors, tolerance=2e-4)
+
+
+@pytest.mark.parametrize("trained", [(0,), (1,), (3,), (2, 4), (8,), (5, 7), (1, 2, 3, 4), (0, 6)])
+def test_frozen_weights_change_no_other_gradient(kernel_device, trained):
+    leaves = [tensor.requires_grad_() for tensor in case(SIZES, kernel_device)]
+    some = [leaf if i in trained else leaf.detach() for i, leaf in enumerate(leaves)]
+    totals = (sum(x.square().sum() for x in fused(CONFIG, None, *tensors)[:2]) for tensors in (leaves, some))
+    grads = (torch.autograd.grad(total, [leaves[i] for i in trained], retain_graph=True) for total in totals)
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_strided_weights_and_in_place_changes_of_the_loss(kernel_device):
+    inputs = case((36, 6, 24, 40, 64), kernel_device)
+    strided = [x.T.contiguous().T if x.ndim == 2 else x for x in inputs]
+    assert not strided[2].is_contiguous()
+    results = []
+    for tensors in (inputs, strided):
+        leaves = [x.detach().requires_grad_() for x in tensors]
+        out, loss, _ = fused(CONFIG, None, *leaves)
+        loss *= 1
+        results.append((out, loss, *torch.autograd.grad(out.sum() + loss, leaves)))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+def test_gradients_of_either_output_alone_and_of_none(kernel_device):
+    inputs = [tensor.requires_grad_() for tensor in case(SIZES, kernel_device)]
+    both = torch.autograd.grad(sum(x.sum() for x in fused(CONFIG, None, *inputs)[:2]), inputs)
+    first, second = (
+        torch.autograd.grad(fused(CONFIG, None, *inputs)[i].sum(), inputs, allow_unused=True) for i in (0, 1)
+    )
+    assert [grad is None for grad in second] == [False, *[True] * 4, *[False] * 4]  # the loss is one of the router
+    for total, one, other in zip(both, first, second, strict=True):
+        torch.testing.assert_close(total, one if other is None else one + other, rtol=1e-3, atol=1e-4)
+    for again in (False, True):
+        total = NoGradient.apply(fused(CONFIG, None, *inputs)[0]).sum()
+        assert set(torch.autograd.grad(total, inputs, create_graph=again, allow_unused=True)) == {None}
+
+
+def test_bf16_products_only_round(kernel_device):
+    """Scores stay in fp32, so tokens choose the same experts."""
+    inputs, results = [tensor.requires_grad_() for tensor in case((70, 5, 40, 136, 64), kernel_device)], []
+    for dtype in (torch.bfloat16, torch.float32):
+        torch.manual_seed(5)
+        out, loss, stats = fused_forward(inputs[0], dtype, CONFIG, Weights(*inputs[1:]), None)
+        assert out.dtype == dtype
+        grads = torch.autograd.grad(out.float().square().sum() + loss, inputs)
+        results.append((stats.chosen, out.float(), loss, *grads))
+    assert torch.equal(results[0][0], results[1][0])
+    for a, b in zip(results[0][1:], results[1][1:], strict=True):
+        assert a.dtype == b.dtype
+        assert bool((a - b).detach().abs().max() <= 0.05 * b.detach().abs().max())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("balance", [0.0, 0.01])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("recording", [True, False])
+def test_forced_reference_path_equals_the_fast_path(kernel_device, monkeypatch, training, balance, padded, recording):
+    torch.manual_seed(0)
+    layer = SparseMoE(24, 40, inner=32, balance=balance).to(kernel_device).train(training)
+    u = torch.randn(6, 7, 24, device=kernel_device, requires_grad=True)
+    mask = (torch.arange(42, device=kernel_device).view(7, 6) % 4 != 0).T if padded else None  # not contiguous
+    results, nodes = [], []
+    for enabled in (True, False):
+        monkeypatch.setattr(fast, "ENABLED", enabled)
+        torch.manual_seed(1)
+        with exclude_padding(mask) if padded else nullcontext(), tape() if recording else nullcontext({}) as side:
+            out = layer(u)
+        nodes.append("FusedExperts" in str(out.grad_fn.next_functions[0][0]))
+        loss = out.square().sum() + sum(side.get("loss/experts", []))
+        results.append({"out": [out], "grads": torch.autograd.grad(loss, (u, *layer.parameters())), **side})
+    assert nodes == [True, False]
+    assert results[0].keys() == results[1].keys()
+    assert ("share/experts/importance" in results[0]) == (recording and training)
+    assert ("loss/experts" in results[0]) == (recording and training and balance > 0)
+    assert ("experts/real" in results[0]) == (recording and padded)
+    for name, values in results[0].items():
+        for a, b in zip(values, results[1][name], strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_reference_path_on_a_cpu_whatever_the_switch(monkeypatch):
+    torch.manual_seed(0)
+    layer, u = SparseMoE(8, 16, count=4, inner=5, noise=0.0), torch.randn(3, 7, 8, requires_grad=True)
+    results = []
+    for enabled in (True, False):
+        monkeypatch.setattr(fast, "ENABLED", enabled)
+        with tape() as side:
+            out = layer(u)
+        loss = out.square().sum() + side["loss/experts"][0]
+        results.append((out, *torch.autograd.grad(loss, (u, *layer.parameters()))))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_unsupported_layers_take_the_reference_path(monkeypatch):
+    monkeypatch.setattr(fast, "_has_kernels", lambda *_: True)
+    monkeypatch.setattr(fast, "supports_grouped_mm", lambda *_: True)
+
+    def supported(sizes=SIZES, top=2, **changes):
+        u, *weights = case(sizes, torch.device("cpu"))
+        return fast.supported(u, u.dtype, CONFIG._replace(top=top), Weights(*weights)._replace(**changes))
+
+    assert supported()
+    assert not supported(sizes=(9, 33, 8, 8, 8))
+    assert not supported(top=5)
+    assert not supported(up_bias=None)
+    assert not supported(down_bias=None)
+    monkeypatch.setattr(fast, "ENABLED", False)
+    assert not supported()
+
+
+def test_without_private_apis_nothing_is_captured(monkeypatch):
+    assert not fast._has_saved_tensor_hooks()
+    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")
+    assert fast._has_saved_tensor_hooks()
+    monkeypatch.delattr(torch._C, "_len_torch_dispatch_stack")
+    assert not cuda_graphs.can_capture(torch.empty(0))
+    monkeypatch.setattr(fast, "grouped_mm_is_asynchronous", lambda _: True)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.symbolic_convert", None)
+    assert not fast._may_replay(torch.device("cuda"))
+
+
+def test_private_apis_are_confined():
+    folder = Path(holdfast.__file__).parent / "nn"
+    files = [*(folder / "experts").glob("*.py"), *(folder / "kernels").glob("*.py"), folder / "cuda_graphs.py"]
+    private = {path.name for path in files if re.search(r"\btorch\._(?!_)|_dynamo", path.read_text())}
+    assert private == {"fast.py", "__init__.py", "cuda_graphs.py"}
+
+
+def test_kernel_sizes():
+    from holdfast.nn.kernels import ceil_div, power_of_two
+
+    assert [ceil_div(n, 7) for n in (1, 7, 8, 14)] == [1, 1, 2, 2]
+    assert [power_of_two(n) for n in (0, 1, 2, 3, 17, 64)] == [1, 1, 2, 4, 32, 64]
