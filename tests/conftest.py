@@ -1,4 +1,4 @@
-"""Every test: one torch thread, a cache folder of its own, and skips that say why."""
+"""Configuration of all tests: one torch thread, a temporary cache folder, and reasons for skipped tests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--golden-write", action="store_true", help="write the golden curves anew")
-    parser.addoption("--all", action="store_true", help="run the slow tests too, as make test-all does")
+    parser.addoption("--golden-write", action="store_true", help="write the golden curves")
+    parser.addoption("--all", action="store_true", help="also run the slow tests, as make test-all does")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

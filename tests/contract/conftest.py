@@ -1,4 +1,4 @@
-"""What the contract suites are run on: one small world a kind, and a backbone for it."""
+"""Fixtures of the contract tests: one small data set per kind of example, with a backbone for it."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ OPTIONS = {
 }  # fmt: skip
 MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
-EVERYWHERE = ("mlp", "gin-subgraph")  # the latter is asked of the few methods that need it
+ALWAYS = ("mlp", "gin-subgraph")  # the second one only for methods that need it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every method is asked on vectors and on one more kind, in turn; on all kinds when slow tests run too."""
-    methods, others = catalog.buildable_names("methods"), [body for body in BODIES if body not in EVERYWHERE]
+    """Run every method on vectors and on one more kind, in turn; on all kinds with the slow tests."""
+    methods, others = catalog.buildable_names("methods"), [body for body in BODIES if body not in ALWAYS]
     for item in items:
-        asked = getattr(item, "callspec", None)
-        method, body = (asked.params.get("make"), asked.params.get("bench")) if asked else (None, None)
+        call = getattr(item, "callspec", None)
+        method, body = (call.params.get("make"), call.params.get("bench")) if call else (None, None)
         if method in methods and body in others and methods.index(method) % len(others) != others.index(body):
             item.add_marker(pytest.mark.slow)
 
 
 @dataclass
 class Bench:
-    """A world, prepared, and a maker of fresh models on it."""
+    """A prepared data set, and functions that build models and methods for it."""
 
     dataset: Dataset
     examples: Examples
@@ -61,23 +61,23 @@ class Bench:
         with seeded(0, "init"):
             backbone = self.backbone()
             count = len(self.dataset.classes)
-            made = catalog.build_neck(neck, backbone.width, count, options={**small(neck), **options})
-            return Model(backbone, made, Linear(made.width, len(self.dataset.classes)))
+            part = catalog.build_neck(neck, backbone.width, count, options={**small(neck), **options})
+            return Model(backbone, part, Linear(part.width, len(self.dataset.classes)))
 
     def backbone(self):
         rows = np.arange(len(self.dataset))
         return catalog.build("encoders", self.encoder, partial(self.dataset.raw.take, rows), options=self.options)
 
-    def method(self, name: str, **recipe) -> Method:
-        make = partial(Optimizer, OptimizerSettings(lr=3e-3, **recipe))
+    def method(self, name: str, **settings) -> Method:
+        make = partial(Optimizer, OptimizerSettings(lr=3e-3, **settings))
         needed = catalog.unwrap("methods", name)[-1][1].necks
         with seeded(0, "init", "method"):
             model = self.model(needed[0] if needed else "none")
             return catalog.build("methods", name, model, options=LIGHT.get(name, {}), task=Classify(), optimizer=make)
 
     def batches(self, size: int = 4) -> Batches:
-        parts = [Part(d, self.dataset.rows_of(d)) for d in self.dataset.domains[:3]]
-        return Batches(self.examples, parts, size, generator=generator(0, "batches"))
+        domains = [Part(d, self.dataset.rows_of(d)) for d in self.dataset.domains[:3]]
+        return Batches(self.examples, domains, size, generator=generator(0, "batches"))
 
     def batch(self, size: int = 4) -> DomainBatch:
         return next(self.batches(size))
@@ -89,7 +89,7 @@ def benches(tmp_path_factory):
         "tiny-bert": f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}",
         "tiny-vit-experts": f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}",
     }
-    made = {}
+    benches = {}
     for body, kind in BODIES.items():
         if kind == "graph" and find_spec("torch_geometric") is None:
             continue  # its tests are skipped
@@ -98,8 +98,8 @@ def benches(tmp_path_factory):
         backbone = bench.backbone()
         store = prepare(dataset.raw, backbone.prepare, size=backbone.size)
         bench.examples = Examples(store, torch.from_numpy(dataset.y), dataset.domains)
-        made[body] = bench
-    return made
+        benches[body] = bench
+    return benches
 
 
 @pytest.fixture(params=[pytest.param(body, marks=MARKS.get(body, ())) for body in BODIES])

@@ -1,4 +1,4 @@
-"""Every method keeps the same promises on every kind of backbone."""
+"""Contract of all methods, on every kind of backbone."""
 
 import copy
 
@@ -25,16 +25,16 @@ def tensors(method):
 def make(request, bench):
     needed = catalog.unwrap("methods", request.param)[-1][1].encoders
     if catalog.incompatibility(request.param, bench.encoder) or (bench.encoder == "gin-subgraph" and not needed):
-        pytest.skip("this method is for another kind of example, or does not need this encoder")
+        pytest.skip("the method is for another kind of example, or does not need this encoder")
 
-    def made(**recipe):
-        method = bench.method(request.param, **recipe)
+    def build(**settings):
+        method = bench.method(request.param, **settings)
         with seeded(0, "stage"):
             method.begin_stage(INFO)
             method.begin_phase(method.phases[0])
         return method
 
-    return made
+    return build
 
 
 def steps(method, batch, count):
@@ -59,7 +59,7 @@ def test_step_moves_parameters_and_reports_finite_scalars(make, bench):
     assert any(not torch.equal(before[k], v) for k, v in tensors(method).items())
 
 
-def test_same_seed_same_run(make, bench):
+def test_equal_seeds_give_equal_runs(make, bench):
     batch = bench.batch()
     first, second = make(), make()
     steps(first, batch, 3), steps(second, batch, 3)
@@ -67,14 +67,14 @@ def test_same_seed_same_run(make, bench):
         assert torch.equal(a, b)
 
 
-def test_predict_is_pure(make, bench):
+def test_predict_has_no_side_effects(make, bench):
     method, batch = make(), bench.batch()
     method.step(batch)
     method.eval()
-    before, chance = copy.deepcopy(tensors(method)), torch.get_rng_state()
+    before, state = copy.deepcopy(tensors(method)), torch.get_rng_state()
     first = method.predict(batch.x)
     assert torch.equal(first, method.predict(batch.x))
-    assert torch.equal(chance, torch.get_rng_state())
+    assert torch.equal(state, torch.get_rng_state())
     for name, value in tensors(method).items():
         assert torch.equal(value, before[name]), name
 
@@ -88,11 +88,11 @@ def test_predict_is_independent_of_the_batch(make, bench):
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("recipe", [{}, {"optimizer": "sgd"}, {"accumulate": 2, "schedule": "cosine", "clip": 1.0}])
-def test_save_load_step_is_the_same_as_step(make, bench, recipe):
-    method, batch = make(**recipe), bench.batch()
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd"}, {"accumulate": 2, "schedule": "cosine", "clip": 1.0}])
+def test_steps_after_a_state_round_trip_are_identical(make, bench, settings):
+    method, batch = make(**settings), bench.batch()
     steps(method, batch, 3)
-    other = make(**recipe)
+    other = make(**settings)
     other.load_state_dict(copy.deepcopy(method.state_dict()))
     steps(method, batch, 2), steps(other, batch, 2)
     for (name, a), b in zip(tensors(method).items(), tensors(other).values(), strict=True):
@@ -107,7 +107,7 @@ def test_end_of_stage_keeps_predictions_finite(make, bench):
 
 
 def test_learns(make, bench):
-    """A separable world is learnt; on the larger bodies a few steps must lower the risk."""
+    """A separable data set is learned; with larger backbones a few steps must lower the loss."""
     small = bench.encoder == "mlp"
     method, batches = make(), bench.batches(12 if small else 6)
     method.train()
@@ -119,17 +119,14 @@ def test_learns(make, bench):
     method.end_stage([next(batches)])
     assert np.mean(risks[-6:]) < np.mean(risks[:6])
     if small:
-        found = score(method, bench.examples, _parts(bench), Classify(), ["accuracy"])
-        assert np.mean([scores["accuracy"] for scores in found.values()]) > 0.85, found
+        domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]
+        scores = score(method, bench.examples, domains, Classify(), ["accuracy"])
+        assert np.mean([values["accuracy"] for values in scores.values()]) > 0.85, scores
 
 
-def test_outputs_keep_the_rows_order(make, bench):
+def test_outputs_are_in_the_order_of_the_rows(make, bench):
     method = make()
     rows = np.random.default_rng(0).permutation(len(bench.dataset))
-    straight = outputs(method, bench.examples, np.arange(len(bench.dataset)))
-    torch.testing.assert_close(outputs(method, bench.examples, rows), straight[rows], rtol=1e-4, atol=1e-5)
+    in_order = outputs(method, bench.examples, np.arange(len(bench.dataset)))
+    torch.testing.assert_close(outputs(method, bench.examples, rows), in_order[rows], rtol=1e-4, atol=1e-5)
     assert method.training
-
-
-def _parts(bench):
-    return [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]

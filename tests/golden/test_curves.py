@@ -1,4 +1,4 @@
-"""Loss curves of short runs, kept as text: a change of any number is seen, not guessed."""
+"""Loss curves of short runs, stored as text, so that every change of a number is visible."""
 
 from pathlib import Path
 
@@ -26,19 +26,19 @@ def test_curve(method, request):
     workspace = Workspace(dataset)
     record, _ = train(spec, workspace.episodes(spec)[0], workspace)
     lines = [
-        " ".join(f"{k}={v:.6f}" for k, v in sorted(check.items()) if isinstance(v, float))
+        " ".join(f"{k}={v:.6f}" for k, v in sorted(validation.items()) if isinstance(v, float))
         + " "
-        + " ".join(f"{d}={v:.4f}" for d, v in sorted(check["valid"].items()))
-        for check in record.stages[0]["history"]
+        + " ".join(f"{d}={v:.4f}" for d, v in sorted(validation["valid"].items()))
+        for validation in record.stages[0]["history"]
     ]
     if request.config.getoption("--golden-write"):
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(lines) + "\n")
-    kept = path.read_text().splitlines()
+    golden = path.read_text().splitlines()
     phases = catalog.unwrap("methods", method)[-1][1].load().phases
-    assert len(kept) == 8 * len(phases)
-    for now, then in zip(lines, kept, strict=True):
+    assert len(golden) == 8 * len(phases)
+    for now, then in zip(lines, golden, strict=True):
         pairs = zip(now.split(), then.split(), strict=True)
-        for (name, a), (wanted, b) in ((x.split("="), y.split("=")) for x, y in pairs):
-            assert name == wanted
+        for (name, a), (expected, b) in ((x.split("="), y.split("=")) for x, y in pairs):
+            assert name == expected
             assert float(a) == pytest.approx(float(b), rel=1e-3, abs=2e-3), (now, then)

@@ -1,4 +1,4 @@
-"""The sampler: even, complete, repeatable, and closed to every row that is not its own."""
+"""The sampler: equal numbers per domain, complete passes, resumable, and limited to its rows."""
 
 import numpy as np
 import pytest
@@ -13,14 +13,14 @@ from holdfast.data.batches import MIN_BATCH_LIMIT, Batches, Examples, ForbiddenR
 from holdfast.data.splits import Part
 
 
-def made(sizes, batch, seed=0):
-    n = 2 * sum(sizes)  # the second half of the rows belongs to nobody
+def sampler(sizes, batch, seed=0):
+    n = 2 * sum(sizes)  # the second half of the rows is in no part
     examples = Examples(
         TensorStore(torch.arange(n)[:, None].float()), torch.arange(n), [f"d{i}" for i in range(len(sizes))]
     )
     starts = np.cumsum([0, *sizes])
-    parts = [Part(f"d{i}", np.arange(starts[i], starts[i + 1])) for i in range(len(sizes))]
-    return Batches(examples, parts, batch, generator=generator(seed, "batches")), parts
+    domains = [Part(f"d{i}", np.arange(starts[i], starts[i + 1])) for i in range(len(sizes))]
+    return Batches(examples, domains, batch, generator=generator(seed, "batches")), domains
 
 
 @given(
@@ -29,8 +29,8 @@ def made(sizes, batch, seed=0):
     steps=st.integers(1, 12),
 )
 @settings(max_examples=60, deadline=None)
-def test_every_batch_is_even_and_stays_inside_its_parts(sizes, batch, steps):
-    batches, parts = made(sizes, batch)
+def test_batches_are_balanced_and_use_every_row_once_per_pass(sizes, batch, steps):
+    batches, domains = sampler(sizes, batch)
     seen = [[] for _ in sizes]
     for _ in range(steps):
         got = next(batches)
@@ -38,21 +38,21 @@ def test_every_batch_is_even_and_stays_inside_its_parts(sizes, batch, steps):
         assert torch.equal(got.x[:, 0].long(), got.y)
         for i, piece in enumerate(got.split(got.y)):
             seen[i] += piece.tolist()
-    for rows, part in zip(seen, parts, strict=True):
+    for rows, part in zip(seen, domains, strict=True):
         assert set(rows) <= set(part.rows.tolist())
-        for start in range(0, len(rows) - len(part) + 1, len(part)):  # each pass holds every row once
+        for start in range(0, len(rows) - len(part) + 1, len(part)):  # every pass has every row once
             assert sorted(rows[start : start + len(part)]) == part.rows.tolist()
 
 
 @given(steps=st.integers(0, 9), more=st.integers(1, 9))
 @settings(max_examples=30, deadline=None)
-def test_a_saved_position_goes_on_with_the_same_batches(steps, more):
-    batches, _ = made([7, 11], 4)
+def test_a_restored_position_gives_the_same_batches(steps, more):
+    batches, _ = sampler([7, 11], 4)
     for _ in range(steps):
         next(batches)
     state = batches.state_dict()
     ahead = [next(batches).y.tolist() for _ in range(more)]
-    other, _ = made([7, 11], 4, seed=99)
+    other, _ = sampler([7, 11], 4, seed=99)
     other.load_state_dict(state)
     assert [next(other).y.tolist() for _ in range(more)] == ahead
 
@@ -60,20 +60,20 @@ def test_a_saved_position_goes_on_with_the_same_batches(steps, more):
 @given(outside=st.integers(6, 11))
 @settings(max_examples=10, deadline=None)
 def test_a_forbidden_row_raises(outside):
-    batches, _ = made([6], 2)
+    batches, _ = sampler([6], 2)
     with pytest.raises(ForbiddenRow, match=str(outside)):
         batches.batch(torch.tensor([0, outside]))
 
 
-def test_a_position_saved_for_other_parts_is_refused():
-    first, parts = made([6, 6], 2)
+def test_a_position_with_other_rows_is_an_error():
+    first, domains = sampler([6, 6], 2)
     next(first)
-    second = Batches(first.examples, parts[:1], 2, generator=generator(0, "b"))
+    second = Batches(first.examples, domains[:1], 2, generator=generator(0, "b"))
     with pytest.raises(ForbiddenRow):
         second.load_state_dict(first.state_dict())
 
 
-def test_a_batch_of_far_more_than_all_there_is_is_refused_before_it_is_drawn():
-    made([7, 11], MIN_BATCH_LIMIT)
-    with pytest.raises(BadInput, match="a batch of 100,000 is more than all 18 examples to train on: lower --batch"):
-        made([7, 11], 100_000)
+def test_a_batch_far_larger_than_the_data_is_an_error():
+    sampler([7, 11], MIN_BATCH_LIMIT)
+    with pytest.raises(BadInput, match=r"100,000.* 18 .*--batch"):
+        sampler([7, 11], 100_000)

@@ -1,4 +1,4 @@
-"""Real processes, killed at chance moments under every rule: what goes on ends bit for bit as one that was not."""
+"""Processes that are killed at random moments and resumed end with bit-identical weights, for every method."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ KILLS = 50
 
 
 def run_slowly(method, plan, path, steps):
-    """Train as `ending` does, and tell each step."""
+    """Train as `ending` does, and count the steps."""
     torch.set_num_threads(1)
     spec, workspace = spec_for(method, plan), Workspace(data_for(method))
 
@@ -33,7 +33,7 @@ def run_slowly(method, plan, path, steps):
 
 
 def kill_at(step, method, plan, path):
-    """Begin or go on, and kill the process some steps later, wherever it then is; whether it was still running."""
+    """Start or resume a run and kill it some steps later; return whether it was still running."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.property.test_killed"])
     steps = context.Value("i", 0)
@@ -50,16 +50,16 @@ def kill_at(step, method, plan, path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "plan"), RUNS)
-def test_sigkill_at_a_chance_moment_and_going_on_is_exact(tmp_path, method, plan):
-    often = -(-KILLS // len(RUNS))
-    whole, weights = ending(spec_for(method, plan), tmp_path / "whole")
-    (tmp_path / "pieces").mkdir()
-    path = tmp_path / "pieces" / "run.safetensors"
-    for _ in range(often):
+def test_resume_after_sigkill_is_exact(tmp_path, method, plan):
+    kills = -(-KILLS // len(RUNS))
+    complete, weights = ending(spec_for(method, plan), tmp_path / "straight")
+    (tmp_path / "resumed").mkdir()
+    path = tmp_path / "resumed" / "run.safetensors"
+    for _ in range(kills):
         assert kill_at(random.randint(3, STEPS // 2), method, plan, path)
         assert path.exists() or path.with_name(f"{path.name}.previous").exists()
-    again, found = ending(spec_for(method, plan), tmp_path / "pieces")
-    assert again.stages == whole.stages
-    assert list(found) == list(weights)
+    again, resumed = ending(spec_for(method, plan), tmp_path / "resumed")
+    assert again.stages == complete.stages
+    assert list(resumed) == list(weights)
     for name, value in weights.items():
-        assert torch.equal(value, found[name]), name
+        assert torch.equal(value, resumed[name]), name

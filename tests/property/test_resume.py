@@ -1,4 +1,4 @@
-"""A run stopped at any step and taken up again ends with the same weights, bit for bit."""
+"""A run that is stopped at any step and resumed ends with bit-identical weights."""
 
 from functools import cache, partial
 
@@ -37,14 +37,14 @@ def killer(at):
     return tick
 
 
-def _free(method):
-    """What the neck that a method brings along can be set to."""
+def _neck_settings(method):
+    """Return the settings of the neck that a method needs."""
     names = [neck for _, layer in catalog.unwrap("methods", method) for neck in layer.necks[:1]]
     return {key for name in names for key in catalog.lookup("necks", name).setting_names()}
 
 
 def data_for(method):
-    """Vectors, or graphs for the few rules that are for graphs alone."""
+    """Return vectors, or graphs for methods that need graphs."""
     return GRAPHS if catalog.incompatibility(method, "mlp") else DATA
 
 
@@ -54,7 +54,9 @@ def spec_for(method, plan):
         settings |= {"encoder": "gin-subgraph", "encoder.hidden": 8, "encoder.layers": 2}
     else:
         settings["encoder.hidden"] = [8]
-    settings |= {f"neck.{key}": value for key, value in SMALL.items() if key in _free(method)}  # saved each step
+    settings |= {
+        f"neck.{key}": value for key, value in SMALL.items() if key in _neck_settings(method)
+    }
     settings |= {"method.slots": 4} if method.startswith("progressive") else {}
     return make_spec(data_for(method), method=method, plan=plan, steps=STEPS, every=3, batch=4, settings=settings)
 
@@ -72,8 +74,8 @@ def ending(spec, folder, kills=()):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """The ending of a run that nobody stops, trained once for every way of stopping it."""
-    return cache(lambda method, plan: ending(spec_for(method, plan), tmp_path_factory.mktemp("whole")))
+    """Return a function that trains a run without interruption, once per method and plan."""
+    return cache(lambda method, plan: ending(spec_for(method, plan), tmp_path_factory.mktemp("straight")))
 
 
 METHODS = catalog.buildable_names("methods")
@@ -81,11 +83,11 @@ MARKS = {m: (pytest.mark.graph, pytest.mark.slow) for m in METHODS if data_for(m
 
 
 def _stream_is_quick(method):
-    """A method is asked in a stream too; that of the rules which care about streams whenever tests run."""
+    """Whether the stream of a method is tested without --all: only for methods made for streams."""
     return method in ("erm", "ewc", "si", "lwf", "replay", "agem") or method.startswith("progressive")
 
 
-ASKED = pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("method", "plan"),
     [pytest.param(m, "leave-one-out", marks=MARKS.get(m, ())) for m in METHODS]
     + [pytest.param(m, "stream", marks=() if _stream_is_quick(m) else pytest.mark.slow) for m in METHODS],
@@ -96,17 +98,17 @@ def check_resume(folders, straight, method, plan, data):
     spec = spec_for(method, plan)
     if plan == "stream" and max(e.load().min_domains for _, e in catalog.unwrap("methods", method)) > 1:
         pytest.skip("a stream trains on one domain at a time")
-    last = 15 if plan == "stream" else STEPS // 2  # a stream takes three times the steps
+    last = 15 if plan == "stream" else STEPS // 2  # a stream has three stages
     kills = data.draw(st.lists(st.integers(2, last), min_size=1, max_size=2))
-    whole, weights = straight(method, plan)
-    pieces, again = ending(spec, folders.mktemp("pieces"), kills)
-    assert whole.stages == pieces.stages
+    complete, weights = straight(method, plan)
+    resumed, again = ending(spec, folders.mktemp("resumed"), kills)
+    assert complete.stages == resumed.stages
     assert list(weights) == list(again)
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name
 
 
-@ASKED
+@CASES
 @given(data=st.data())
 @settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_resume_is_exact(tmp_path_factory, straight, method, plan, data):
@@ -114,25 +116,25 @@ def test_resume_is_exact(tmp_path_factory, straight, method, plan, data):
 
 
 @pytest.mark.slow
-@ASKED
+@CASES
 @given(data=st.data())
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_resume_is_exact_at_more_moments(tmp_path_factory, straight, method, plan, data):
+def test_resume_is_exact_at_more_steps(tmp_path_factory, straight, method, plan, data):
     check_resume(tmp_path_factory, straight, method, plan, data)
 
 
 @pytest.mark.parametrize("method", ["mil", "swad(mil)", "moving-average(mil)"])
 @pytest.mark.parametrize("kills", [(5,), (STEPS,), (STEPS + 1,), (STEPS + 7,), (4, STEPS + 3)], ids=str)
 def test_resume_is_exact_in_each_phase(tmp_path, straight, method, kills):
-    whole, weights = straight(method, "leave-one-out")
-    assert [h["phase"] for h in whole.stages[0]["history"]] == ["meta"] * 4 + ["final"] * 4
-    pieces, again = ending(spec_for(method, "leave-one-out"), tmp_path / "pieces", kills)
-    assert whole.stages == pieces.stages
+    complete, weights = straight(method, "leave-one-out")
+    assert [h["phase"] for h in complete.stages[0]["history"]] == ["meta"] * 4 + ["final"] * 4
+    resumed, again = ending(spec_for(method, "leave-one-out"), tmp_path / "resumed", kills)
+    assert complete.stages == resumed.stages
     for name, value in weights.items():
         assert torch.equal(value, again[name]), name
 
 
-def test_a_rerun_reads_what_is_done(tmp_path):
+def test_a_second_run_reads_finished_records(tmp_path):
     spec = spec_for("erm", "leave-one-out")
     workspace = Workspace(DATA)
     first = list(launch(spec, workspace, tmp_path))
@@ -142,8 +144,8 @@ def test_a_rerun_reads_what_is_done(tmp_path):
         raise AssertionError("a finished run was trained again")
 
     assert list(launch(spec, workspace, tmp_path, tick=never)) == first
-    gone = record_path(spec, workspace.episodes(spec)[0], tmp_path)
-    gone.unlink()
+    missing = record_path(spec, workspace.episodes(spec)[0], tmp_path)
+    missing.unlink()
     again = list(launch(spec, workspace, tmp_path))
     assert [r.stages for r in again] == [r.stages for r in first]
     assert not list((tmp_path / "checkpoints").glob("*"))

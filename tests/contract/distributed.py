@@ -1,4 +1,4 @@
-"""What the tests of several processes do in each: every rule for a few steps, and whole runs that are stopped."""
+"""Worker of the distributed tests: a few steps of every method, and complete runs that are interrupted."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 from tests.contract.sizes import LIGHT, small
 
-BATCH = 4  # of each domain, of both processes together
+BATCH = 4  # examples per domain, of both processes together
 STEPS = 3
-# Adam divides by the size of a gradient, which makes one of rounding alone as large as any other
+# plain SGD, because Adam would amplify rounding errors of small gradients
 PLAIN = {
     "mil": {"memory_optimizer": "sgd", "iterations": 2},
     "progressive(erm)": {"slots": 3},
@@ -50,8 +50,8 @@ def encoder_of(method: str) -> str:
     return (needed or ["gin" if any(layer.takes == "graph" for _, layer in layers) else "mlp"])[0]
 
 
-class Place:
-    """A world of four domains and networks for it; without dropout, which each process would draw for itself."""
+class Bench:
+    """A data set of four domains and networks without dropout, which would differ between processes."""
 
     def __init__(self, encoder: str) -> None:
         kind = "vector" if encoder == "mlp" else "graph"
@@ -69,25 +69,25 @@ class Place:
     def method(self, name: str) -> Method:
         needed = [neck for _, layer in catalog.unwrap("methods", name) for neck in layer.necks]
         neck = needed[0] if needed else "none"
-        recipe = OptimizerSettings(lr=0.05, optimizer="sgd", weight_decay=0.0)
+        settings = OptimizerSettings(lr=0.05, optimizer="sgd", weight_decay=0.0)
         with seeded(0, "init"):
             backbone, count = self.backbone(), len(self.dataset.classes)
             middle = catalog.build_neck(neck, backbone.width, count, options=small(neck))
             model = Model(backbone, middle, Linear(middle.width, count))
-            given = {**LIGHT.get(name, {}), **PLAIN.get(name, {})}
-            made = partial(Optimizer, recipe)
-            return catalog.build("methods", name, model, options=given, task=Classify(), optimizer=made)
+            options = {**LIGHT.get(name, {}), **PLAIN.get(name, {})}
+            make = partial(Optimizer, settings)
+            return catalog.build("methods", name, model, options=options, task=Classify(), optimizer=make)
 
 
-def trained(place: Place, name: str) -> Method:
-    """Two stages of a rule, with all that happens between steps, on the same rows for any number of processes."""
-    method = place.method(name)
-    parts = [Part(d, place.dataset.rows_of(d)) for d in place.dataset.domains[:3]]
-    chance, size = generator(0, "batches"), BATCH // parallel.world_size()
+def trained(bench: Bench, name: str) -> Method:
+    """Train two stages with all hooks, on the same rows for any number of processes."""
+    method = bench.method(name)
+    domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]
+    rng, size = generator(0, "batches"), BATCH // parallel.world_size()
     with seeded(0, "method"), process_rng_streams(0):
-        batches = Batches(place.examples, parts, size, generator=chance)
+        batches = Batches(bench.examples, domains, size, generator=rng)
         for stage in range(2):
-            method.begin_stage(StageInfo(stage, tuple(p.domain for p in parts)))
+            method.begin_stage(StageInfo(stage, tuple(p.domain for p in domains)))
             for phase in method.phases:
                 method.begin_phase(phase)
                 method.restart_schedules()
@@ -95,30 +95,30 @@ def trained(place: Place, name: str) -> Method:
                 for step in range(STEPS):
                     train_step(method, next(batches))
                     method.on_valid(step, {"d0": 0.5}, {"d0": 1.0 + step})
-            method.end_stage(place.examples.one_pass(parts, BATCH))
+            method.end_stage(bench.examples.one_pass(domains, BATCH))
     return method
 
 
 def plain(state) -> object:
-    """A state as nested lists and tensors of a fixed order."""
+    """Convert a state to nested lists and tensors."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, dict):
         return [[str(key), plain(value)] for key, value in state.items()]
-    return [plain(each) for each in state] if isinstance(state, list | tuple) else state
+    return [plain(value) for value in state] if isinstance(state, list | tuple) else state
 
 
 def every_method(names: list[str]) -> dict[str, tuple[dict[str, Tensor], object]]:
-    """By name: the parameters, and the whole state."""
-    places: dict[str, Place] = {}
-    found = {}
+    """Return (parameters, complete state) per method."""
+    benches: dict[str, Bench] = {}
+    states = {}
     for name in names:
         encoder = encoder_of(name)
-        if encoder not in places:
-            places[encoder] = Place(encoder)
-        method = trained(places[encoder], name)
-        found[name] = (dict(method.model.named_parameters()), plain(method.state_dict()))
-    return found
+        if encoder not in benches:
+            benches[encoder] = Bench(encoder)
+        method = trained(benches[encoder], name)
+        states[name] = (dict(method.model.named_parameters()), plain(method.state_dict()))
+    return states
 
 
 def spec_of(method: str, plan: str, batch: int):
@@ -126,8 +126,8 @@ def spec_of(method: str, plan: str, batch: int):
     return make_spec(DATA, method=method, plan=plan, steps=9, every=3, batch=batch, settings=settings)
 
 
-def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
-    """A run to its record; where asked, the last process alone is told to stop after so many steps, and it goes on."""
+def complete_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
+    """Run to the record; with `stop_at` the last process requests a stop after that step, and the run is resumed."""
     spec, workspace = spec_of(method, plan, 2), Workspace(DATA, cache=None)
     episode = workspace.episodes(spec)[0]
     count, stopped = 0, False
@@ -150,23 +150,26 @@ def whole_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict:
     return {"record": record.stages, "steps": count, "id": record.id}
 
 
-def begin(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, int]]) -> None:
-    """One of two processes; what it found is left in a file, since tests look at it from outside."""
+def worker(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, int]]) -> None:
+    """Run one of two processes and write its results to a file, which the tests read."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank))
     parallel.init_process_group(dist.FileStore(f"{folder}/store", 2), rank, 2)
-    found = {"methods": every_method(names), "runs": {}}
+    results = {"methods": every_method(names), "runs": {}}
     for method, plan, at in runs:
-        # each has a folder of its own, so that it shows who writes
-        straight = whole_run(method, plan, Path(folder) / f"straight{rank}")
-        found["runs"][method, plan] = (straight, whole_run(method, plan, Path(folder) / f"pieces{rank}", stop_at=at))
+        # one folder per process shows which process writes
+        straight = complete_run(method, plan, Path(folder) / f"straight{rank}")
+        results["runs"][method, plan] = (
+            straight,
+            complete_run(method, plan, Path(folder) / f"resumed{rank}", stop_at=at),
+        )
     spec, workspace = spec_of("erm", "leave-one-out", 3), Workspace(DATA, cache=None)
-    with_checkpoint(spec, workspace, Path(folder) / f"left{rank}")
-    found["spoke"] = parallel.may_report()
-    torch.save(found, f"{folder}/found{rank}")
+    interrupt(spec, workspace, Path(folder) / f"interrupted{rank}")
+    results["reports"] = parallel.may_report()
+    torch.save(results, f"{folder}/results{rank}")
     parallel.all_max(0)
     if rank == 1:
-        os._exit(0)  # gone without a word
+        os._exit(0)  # ends without notice
     try:
         parallel.all_max(0)
     except parallel.Lost as error:
@@ -174,11 +177,11 @@ def begin(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, i
     os._exit(0)
 
 
-def with_checkpoint(spec, workspace: Workspace, out: Path) -> None:
-    """A run that is stopped and stays so."""
+def interrupt(spec, workspace: Workspace, out: Path) -> None:
+    """Leave the checkpoint of an interrupted run."""
     try:
         with stop_at_signal():
             run_episode(spec, workspace.episodes(spec)[0], replace(workspace, out=out), tick=lambda _: request_stop())
     except Interrupted:
         return
-    raise AssertionError("it was asked to stop")
+    raise AssertionError("the run was not interrupted")
