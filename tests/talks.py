@@ -1,4 +1,4 @@
-"""Small dialogues with a known answer, for the real reading and training code."""
+"""Small dialogues with a known answer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ THINGS = {"home": ("tea", "milk", "soup"), "ship": ("rope", "sail", "deck"), "fa
 
 
 def pairs(domain: str, size: int = 24) -> list[tuple[str, str]]:
-    """Questions about things of a domain, answered with the thing."""
-    chance = random.Random(domain)
-    asked = [(chance.choice(THINGS[domain]), chance.choice(("one", "two"))) for _ in range(size)]
+    """Return questions about things of a domain, answered with the thing."""
+    rng = random.Random(domain)
+    asked = [(rng.choice(THINGS[domain]), rng.choice(("one", "two"))) for _ in range(size)]
     return [(f"do you have {count} {thing}?", f"yes, {count} {thing}.") for thing, count in asked]
 
 
 def talks(size: int = 24) -> Dataset:
-    """All domains as a data set without labels."""
-    said = [pair for domain in THINGS for pair in pairs(domain, size)]
+    """Return all domains as a data set without labels."""
+    pattern = [pair for domain in THINGS for pair in pairs(domain, size)]
     where = np.repeat(np.arange(len(THINGS)), size)
-    return Dataset("talks", Texts.of(said), np.full(len(said), -1), (), where, tuple(THINGS))
+    return Dataset("talks", Texts.of(pattern), np.full(len(pattern), -1), (), where, tuple(THINGS))
 
 
 def write_talks(path: Path, size: int = 24) -> Path:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from holdfast.data.known.base import KnownSet
-from tests.annotated import tagged
+from tests.annotated import tagged_sentences
 
 CLASSIFICATION = {
     name: KnownSet.of(name)
@@ -46,7 +46,7 @@ def write_places(folder: Path, size: int = 8) -> Path:
     for name, known in kinds.items():
         sentences = [
             (words, [tag if tag == "O" else f"{tag[0]}-{known[i % len(known)]}" for tag in tags])
-            for i, (words, tags) in enumerate(tagged("sea", 3 * size))
+            for i, (words, tags) in enumerate(tagged_sentences("sea", 3 * size))
         ]
         for place, split in enumerate(("train", "dev", "test")):
             part = sentences[place::3]

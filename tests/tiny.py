@@ -1,4 +1,4 @@
-"""Tiny transformers written to a folder, for the real loading code to read; they take any plain text."""
+"""Tiny transformers, written to a folder for the loading code; they accept any plain text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from transformers import (
 
 from holdfast.nn.backbones.pretrained import quiet
 
-SPECIALS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]  # padding is 1, as RoBERTa has it
+SPECIALS = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"]  # padding is 1, as in RoBERTa
 WORDS = ["good", "bad", "film", "food", "the", "was", "a", "not", "very", "phone"]
 CHARACTERS = [*string.ascii_lowercase, *string.digits, *string.punctuation]
 VOCABULARY = list(dict.fromkeys([*SPECIALS, *WORDS, *CHARACTERS, *(f"##{c}" for c in CHARACTERS)]))
@@ -63,7 +63,7 @@ _IMAGE = {
 
 
 def tiny_tokenizer(folder: Path) -> Path:
-    """A WordPiece tokenizer of letters and a few words, with [CLS] a [SEP] and [CLS] a [SEP] b [SEP]."""
+    """Write a WordPiece tokenizer of letters and a few words, with [CLS] a [SEP] and [CLS] a [SEP] b [SEP]."""
     index = {word: i for i, word in enumerate(VOCABULARY)}
     made = Tokenizer(models.WordPiece(index, unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -94,17 +94,17 @@ def _write(folder: Path, cls: type[PreTrainedModel], config: object) -> Path:
 
 
 def tiny_bert(folder: Path) -> Path:
-    """BERT, 32 wide, 3 layers, at most 66 tokens, with its tokenizer."""
+    """Write BERT, 32 wide, 3 layers, at most 66 tokens, with its tokenizer."""
     return tiny_tokenizer(_write(folder, BertModel, BertConfig(**_TEXT)))
 
 
 def tiny_roberta(folder: Path) -> Path:
-    """RoBERTa, whose positions start after the padding id: at most 64 tokens."""
+    """Write RoBERTa, whose positions start after the padding id: at most 64 tokens."""
     return tiny_tokenizer(_write(folder, RobertaModel, RobertaConfig(**_TEXT, type_vocab_size=1)))
 
 
 def tiny_mpnet(folder: Path) -> Path:
-    """MPNet, with relative positions in its attention."""
+    """Write MPNet, with relative positions in its attention."""
     return tiny_tokenizer(_write(folder, MPNetModel, MPNetConfig(**_TEXT)))
 
 
@@ -122,17 +122,17 @@ def _distilbert() -> DistilBertConfig:
 
 
 def tiny_distilbert(folder: Path) -> Path:
-    """DistilBERT, which takes no token types."""
+    """Write DistilBERT, which has no token types."""
     return tiny_tokenizer(_write(folder, DistilBertModel, _distilbert()))
 
 
 def tiny_electra(folder: Path) -> Path:
-    """ELECTRA, with narrower word vectors and a projection."""
+    """Write ELECTRA, with narrower word vectors and a projection."""
     return tiny_tokenizer(_write(folder, ElectraModel, ElectraConfig(**_TEXT, embedding_size=16)))
 
 
 def tiny_masked(folder: Path, family: str = "bert") -> Path:
-    """One of five families with its masked-word head, no weight of which is zero."""
+    """Write a network of one of five families with its masked-LM head, without zero weights."""
     classes = {
         "bert": (BertForMaskedLM, BertConfig(**_TEXT)),
         "roberta": (RobertaForMaskedLM, RobertaConfig(**_TEXT, type_vocab_size=1)),
@@ -155,7 +155,7 @@ def _write_stirred(folder: Path, cls: type[PreTrainedModel], config: object) -> 
 
 
 def tiny_bytes(folder: Path) -> Path:
-    """RoBERTa for masked words with a byte-level tokenizer: ` good` and ` bad` are one token, `good` is two."""
+    """Write RoBERTa with a masked-LM head and a byte-level tokenizer: ` good` and ` bad` are one token, `good` two."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", "b"), ("a", "d"), ("Ġb", "ad"), ("Ġ", "g"), ("o", "o"), ("oo", "d"), ("Ġg", "ood"), ("Ġ", "n"),
               ("Ġn", "o"), ("Ġ", "w"), ("a", "s"), ("Ġw", "as")]  # fmt: skip
@@ -176,19 +176,19 @@ def tiny_bytes(folder: Path) -> Path:
 
 
 def tiny_vit(folder: Path) -> Path:
-    """ViT, 32 wide, 3 layers, 16 pixels in patches of 4, with its mean and std of colours."""
-    told = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3], "do_normalize": True}
+    """Write ViT, 32 wide, 3 layers, 16 pixels in patches of 4, with mean and std of the colours."""
+    columns = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3], "do_normalize": True}
     _write(folder, ViTModel, ViTConfig(**_IMAGE))
-    (folder / "preprocessor_config.json").write_text(json.dumps(told), encoding="utf-8")
+    (folder / "preprocessor_config.json").write_text(json.dumps(columns), encoding="utf-8")
     return folder
 
 
 def tiny_deit(folder: Path) -> Path:
-    """DeiT, with a distillation token beside the class token."""
+    """Write DeiT, with a distillation token next to the class token."""
     return _write(folder, DeiTModel, DeiTConfig(**_IMAGE))
 
 
 def tiny_dinov2(folder: Path) -> Path:
-    """DINOv2, with a mask token that nothing trains."""
+    """Write DINOv2, with an unused mask token."""
     image = {name: value for name, value in _IMAGE.items() if name != "intermediate_size"}
     return _write(folder, Dinov2Model, Dinov2Config(**image, mlp_ratio=2))

@@ -1,4 +1,4 @@
-"""Every encoder of the catalog keeps the same promises."""
+"""Contract of every encoder in the catalog."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ LARGE = ("vit-s/16", "vit-b/16", "resnet101")
 
 
 def marked(name):
-    """Encoders of graphs need a package that may not be there; a large one keeps the promises of its small kin."""
+    """Mark graph encoders, which need an optional package; a large encoder is covered by its small variant."""
     marks = [pytest.mark.graph] if catalog.ENCODERS[name].takes == "graph" else []
     return pytest.param(name, marks=[*marks, pytest.mark.slow] if name in LARGE else marks)
 
@@ -36,9 +36,9 @@ def case(request, tmp_path_factory):
         name = f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}"
     if name.startswith("vit:"):
         name = f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}"
-    given = SMALL.get(name, {"size": 16} if name in ("cnn", "resnet18") else {})
+    value = SMALL.get(name, {"size": 16} if name in ("cnn", "resnet18") else {})
     if name == "gmap":
-        given = {"domain": str(tiny_bert(tmp_path_factory.mktemp("bert")))}
+        value = {"domain": str(tiny_bert(tmp_path_factory.mktemp("bert")))}
     dataset = world(entry.takes, "none", domains=2, size=4, classes=2, seed=0)
     if "respond" in entry.tasks:
         dataset = talks(4)
@@ -49,7 +49,7 @@ def case(request, tmp_path_factory):
                 "encoders",
                 name,
                 partial(dataset.raw.take, np.arange(8)),
-                options=given,
+                options=value,
             )
 
     return dataset, make, name
@@ -65,7 +65,7 @@ def examples(dataset, encoder):
     return encoder.prepare(dataset.raw.take(np.arange(8), size=encoder.size)).take(torch.arange(8))
 
 
-def test_features_have_the_width_it_says(case):
+def test_features_have_the_declared_width(case):
     dataset, make, _ = case
     encoder = make().eval()
     assert encoder.takes == dataset.raw.kind
@@ -74,7 +74,7 @@ def test_features_have_the_width_it_says(case):
     assert torch.isfinite(features).all()
 
 
-def test_each_example_is_encoded_by_itself(case):
+def test_features_do_not_depend_on_the_batch(case):
     dataset, make, _ = case
     encoder = make().eval()
     x = examples(dataset, encoder)
@@ -84,7 +84,7 @@ def test_each_example_is_encoded_by_itself(case):
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_same_seed_same_weights_and_same_preparation(case):
+def test_seed_determines_weights_and_preparation(case):
     _, make, _ = case
     a, b = make(), make()
     assert a.preparation_key() == b.preparation_key()
@@ -92,7 +92,7 @@ def test_same_seed_same_weights_and_same_preparation(case):
         assert torch.equal(x, y), name
 
 
-def test_saved_and_loaded_it_encodes_the_same(case, tmp_path):
+def test_saved_encoder_encodes_the_same(case, tmp_path):
     dataset, make, name = case
     encoder = make().eval()
     settings = encoder.save(tmp_path)

@@ -1,4 +1,4 @@
-"""Every method that says it serves dialogue keeps its promises on a network that answers, and no other is let in."""
+"""Contract of methods that support dialogue, and errors of the others."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def batches(dataset, examples):
     return Batches(examples, parts, 4, generator=generator(0, "batches"))
 
 
-def test_which_methods_serve():
+def test_supported_methods():
     assert {"erm", "vrex", "ewc", "online-ewc", "si", "replay", "agem", "swad(erm)", "progressive(erm)"} <= set(NAMES)
     assert {"irm", "coral", "cdann", "mixup", "fishr", "lwf", "mil", "pda", "m-scl"} <= set(OTHERS)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_others_are_refused_in_one_sentence(name, dataset):
+def test_unsupported_methods_raise(name, dataset):
     with pytest.raises(BadInput, match=r"respond.* erm"):
         make_spec(dataset, method=name, settings={"task": "respond"})
 
 
-def test_learns_predicts_example_by_example_and_goes_on_from_its_state(make, batches, examples):
+def test_trains_predicts_per_example_and_resumes_from_its_state(make, batches, examples):
     method, batch = make().train(), next(batches)
     torch.manual_seed(0)
     risks = [float(method.step(batch)["risk"]) for _ in range(25)]
@@ -105,15 +105,15 @@ def test_learns_predicts_example_by_example_and_goes_on_from_its_state(make, bat
         assert torch.equal(a, b), name
 
 
-def test_scores_change_nothing_and_are_all_there(make, dataset, examples):
+def test_scores_are_complete_and_pure(make, dataset, examples):
     method = make().train()
-    before, chance = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
+    before, rng = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
     rows = np.arange(len(dataset))
-    found = score(method, examples, [Part("all", rows)], Respond(), Respond.metrics)["all"]
+    result = score(method, examples, [Part("all", rows)], Respond(), Respond.metrics)["all"]
     plain = Respond().scores(outputs(method, examples, rows), torch.from_numpy(dataset.y), ["nll"])
-    assert found["nll"] == pytest.approx(plain["nll"], rel=1e-5)
-    assert set(found) == set(Respond.metrics)
+    assert result["nll"] == pytest.approx(plain["nll"], rel=1e-5)
+    assert set(result) == set(Respond.metrics)
     assert method.training
-    assert torch.equal(chance, torch.get_rng_state())
+    assert torch.equal(rng, torch.get_rng_state())
     for name, value in method.model.state_dict().items():
         assert torch.equal(value, before[name]), name

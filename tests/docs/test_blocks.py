@@ -20,7 +20,7 @@ from holdfast.catalog.protocols import PLANS, SELECTIONS
 from holdfast.cli import ClickException, app, main
 from holdfast.data.readers.columns import PAIRS, SYNONYMS
 from holdfast.nn.backbones.graph import geometric
-from tests.annotated import tagged, write_conll, write_corpus, write_names, write_questions
+from tests.annotated import tagged_sentences, write_conll, write_corpus, write_names, write_questions
 from tests.arch.test_layers import MAY, TOP
 from tests.e2e.conftest import write_reviews
 from tests.graphs import rings_and_stars, write_zip
@@ -111,7 +111,7 @@ def place(tmp_path, monkeypatch) -> Path:
     write_published(tmp_path / "data", "amazon")
     write_talks(tmp_path / "talks.csv")
     write_names(tmp_path / "names", 8)
-    write_conll(tmp_path / "new.conll", tagged("sea", 3))
+    write_conll(tmp_path / "new.conll", tagged_sentences("sea", 3))
     write_questions(tmp_path / "questions.jsonl", 8)
     write_corpus(tmp_path / "texts.txt", 40)
     tiny_bert(tmp_path / "encoder")

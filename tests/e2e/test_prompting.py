@@ -1,4 +1,4 @@
-"""Prompting from the command line: a template, label words, a saved model; and sentences for what is wrong."""
+"""Prompting from the command line: template, label words, saved model, errors."""
 
 import json
 
@@ -40,10 +40,10 @@ def test_fit_and_predict(holdfast, folder, reviews, tmp_path, tune):
     assert first.count("\n") == 161
 
 
-def test_compare_with_two_rules_on_a_soft_template(holdfast, folder, tmp_path):
+def test_compare_two_methods_with_a_soft_template(holdfast, folder, tmp_path):
     lines = ["premise,hypothesis,label,domain"]
-    said = [(domain, word) for domain in "abc" for word in ("old", "new") for _ in range(4)]
-    lines += [f"a {word},it is {word},{'yes' if word == 'old' else 'no'},{domain}" for domain, word in said]
+    pattern = [(domain, word) for domain in "abc" for word in ("old", "new") for _ in range(4)]
+    lines += [f"a {word},it is {word},{'yes' if word == 'old' else 'no'},{domain}" for domain, word in pattern]
     (tmp_path / "pairs.csv").write_text("\n".join(lines) + "\n")
     words = settings(
         "encoder.template={text} ? {soft:was it good} {mask} , {text2}",
@@ -71,23 +71,23 @@ CASES = {
     "two masks": (["encoder.template={mask} {mask} {text}"], "must have one {mask}"),
     "unknown preset": (["encoder.template=sentiment-4"], "unknown template 'sentiment-4': did you mean"),
     "for pairs": (["encoder.template=nli"], "is for pairs"),
-    "a narrow neck": ([TEMPLATE, "head=words", WORDS, "neck=projection"], "reads 32 features"),
+    "a narrow neck": ([TEMPLATE, "head=words", WORDS, "neck=projection"], "32 features"),
     "unknown setting": ([TEMPLATE, "head=words", WORDS, "head.ful=true"], "did you mean 'full'"),
     "settings of the linear head": (["head.dropout=0.1"], "unknown setting of head 'linear' 'dropout'"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_wrong_is_one_sentence(holdfast, folder, tmp_path, name):
-    pairs, said = CASES[name]
+def test_bad_settings_exit_with_one_sentence(holdfast, folder, tmp_path, name):
+    pairs, pattern = CASES[name]
     write_reviews(tmp_path / "r.csv", size=6)
     ran = holdfast("fit", "r.csv", "--encoder", f"hf:{folder}", "--steps", 2, "--out", "m", *settings(*pairs))
     assert ran.code == 2, ran.err
-    assert said in " ".join(ran.err.split())
+    assert pattern in " ".join(ran.err.split())
     assert "Traceback" not in ran.err
 
 
-def test_a_checkpoint_without_masked_words(holdfast, tmp_path):
+def test_checkpoint_without_masked_lm_head(holdfast, tmp_path):
     write_reviews(tmp_path / "r.csv", size=6)
     words = ["fit", "r.csv", "--encoder", f"hf:{tiny_bert(tmp_path / 'b')}", "--steps", 2, "--out", "m"]
     words += settings(TEMPLATE, "head=words", WORDS)

@@ -27,7 +27,7 @@ from holdfast.nn.memory.general import memory_hidden
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from tests import tiny
-from tests.annotated import asked, tagged
+from tests.annotated import question_rows, tagged_sentences
 from tests.unit.report.drawing import only_run
 from tests.unit.report.fake_records import analysed
 
@@ -119,9 +119,9 @@ PARTS = ("context", "question", "answers", "answer_start")
 
 def raw_of(task: str):
     if task == "tag":
-        words = [words for words, _ in tagged("home", 8)]
+        words = [words for words, _ in tagged_sentences("home", 8)]
         return Sentences(words, [[0] * len(each) for each in words]), ("O", "B-THING", "I-THING")
-    rows = [[row[part] for part in PARTS] for row in asked("home", 8)]
+    rows = [[row[part] for part in PARTS] for row in question_rows("home", 8)]
     return Questions([Question(c, q, tuple(a), tuple(s)) for c, q, a, s in rows]), ("start", "end")
 
 

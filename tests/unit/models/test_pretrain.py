@@ -11,7 +11,7 @@ from holdfast import pretrain
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.run.progress import ProgressListener
-from tests.annotated import tagged, write_conll, write_corpus
+from tests.annotated import tagged_sentences, write_conll, write_corpus
 from tests.tiny import tiny_bert, tiny_roberta
 
 FEW = {"steps": 12, "batch": 4, "lr": 3e-3, "length": 24}
@@ -82,7 +82,10 @@ def test_general_memory_is_not_written(tmp_path, corpus):
 
 def test_splits_of_a_known_data_set_are_used(tmp_path):
     for split, size in (("train", 12), ("dev", 4), ("test", 3)):
-        said = [(words, ["B-Disease" if tag != "O" else tag for tag in tags]) for words, tags in tagged(split, size)]
+        said = [
+            (words, ["B-Disease" if tag != "O" else tag for tag in tags])
+            for words, tags in tagged_sentences(split, size)
+        ]
         write_conll(tmp_path / "data" / "ncbi-disease" / f"{split}.conll", said)
     start = str(tiny_bert(tmp_path / "start"))
     done = pretrain("ncbi-disease", encoder=start, out=tmp_path / "out", data_dir=tmp_path / "data", **FEW)

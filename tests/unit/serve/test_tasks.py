@@ -10,7 +10,7 @@ from holdfast.models.predict import predict
 from holdfast.run.workspace import training_data
 from holdfast.serve.requests import Limits, TooLarge
 from holdfast.serve.server import Service
-from tests.annotated import asked, tagged, write_corpus, write_names, write_questions
+from tests.annotated import question_rows, tagged_sentences, write_corpus, write_names, write_questions
 from tests.graphs import rings_and_stars, write_zip
 from tests.tiny import tiny_bert
 
@@ -49,7 +49,7 @@ def offline(model, data, out):
 
 def test_tags(folder):
     service = fitted(folder, write_names(folder / "names", 8), "tag")
-    words = [each for each, _ in tagged("sea", 5)]
+    words = [each for each, _ in tagged_sentences("sea", 5)]
     rows = folder / "new.jsonl"
     rows.write_text("".join(json.dumps({"id": f"s{i}", "tokens": each}) + "\n" for i, each in enumerate(words)))
     wanted = offline(folder / "tag", rows, folder / "said-tags.jsonl")
@@ -75,12 +75,12 @@ def test_tags(folder):
 def test_answers(folder):
     service = fitted(folder, write_questions(folder / "asked.jsonl", 8), "span")
     rows = folder / "new-asked.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in asked("sea", 5)))
+    rows.write_text("".join(json.dumps(row) + "\n" for row in question_rows("sea", 5)))
     wanted = offline(folder / "span", rows, folder / "said-answers.jsonl")
-    found = said(service, *({"example": row} for row in asked("sea", 5)))
+    found = said(service, *({"example": row} for row in question_rows("sea", 5)))
     assert [row["answer"] for row in found] == [row["answer"] for row in wanted]
     assert [row["score"] for row in found] == pytest.approx([row["score"] for row in wanted], abs=1e-5)
-    row = asked("sea", 1)[0]
+    row = question_rows("sea", 1)[0]
     (pair,) = said(service, {"example": [row["question"], row["context"]]})
     assert pair["answer"] == wanted[0]["answer"]
     for body, match in (

@@ -35,14 +35,14 @@ def test_calibration_error_by_hand():
     assert got == pytest.approx(0.5 * abs(0.5 - 0.8) + 0.5 * abs(1.0 - 0.7))
 
 
-def test_one_class_present_is_no_crash():
+def test_single_class():
     got = TASK.scores(torch.tensor([[2.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0]), TASK.metrics)
     assert got["roc_auc"] is None
     assert got["mcc"] == 0.0
     assert got["accuracy"] == got["macro_f1"] == 1.0
 
 
-def test_a_class_that_is_absent_from_the_domain_does_not_lower_macro_f1():
+def test_absent_class_does_not_lower_macro_f1():
     logits = torch.eye(3)[[0, 1, 0, 1]] * 5
     assert TASK.scores(logits, torch.tensor([0, 1, 0, 1]), ["macro_f1", "roc_auc"]) == {
         "macro_f1": 1.0,
@@ -50,7 +50,7 @@ def test_a_class_that_is_absent_from_the_domain_does_not_lower_macro_f1():
     }
 
 
-def test_better_turns_losses_around():
+def test_selection_value_negates_losses():
     assert TASK.selection_value("nll", 2.0) == -2.0
     assert TASK.selection_value("accuracy", 0.5) == 0.5
     with pytest.raises(BadInput, match="did you mean 'accuracy'"):
@@ -64,16 +64,16 @@ def test_loss_is_cross_entropy(case):
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_ties_and_lopsided_choices_score_as_in_sklearn(classes):
+def test_ties_match_sklearn(classes):
     for seed in range(30):
-        chance = np.random.default_rng(seed)
-        logits = torch.from_numpy(chance.integers(-1, 2, (25, classes))).float()  # few values, so many ties
-        y = torch.from_numpy(np.r_[np.arange(classes), chance.integers(0, classes, 25 - classes)])
+        rng = np.random.default_rng(seed)
+        logits = torch.from_numpy(rng.integers(-1, 2, (25, classes))).float()  # few values, hence ties
+        y = torch.from_numpy(np.r_[np.arange(classes), rng.integers(0, classes, 25 - classes)])
         probability, chosen = logits.double().softmax(1).numpy(), logits.argmax(1).numpy()
-        found = Classify().scores(logits, y, ["mcc", "roc_auc"])
-        assert found["mcc"] == pytest.approx(sk.matthews_corrcoef(y.numpy(), chosen), abs=1e-12)
+        result = Classify().scores(logits, y, ["mcc", "roc_auc"])
+        assert result["mcc"] == pytest.approx(sk.matthews_corrcoef(y.numpy(), chosen), abs=1e-12)
         columns = [1] if classes == 2 else range(classes)
         areas = [sk.roc_auc_score(y.numpy() == c, probability[:, c]) for c in columns]
-        assert found["roc_auc"] == pytest.approx(np.mean(areas), abs=1e-12)
+        assert result["roc_auc"] == pytest.approx(np.mean(areas), abs=1e-12)
     always = torch.tensor([[1.0, 0.0]] * 4)
     assert Classify().scores(always, torch.tensor([0, 1, 0, 1]), ["mcc", "roc_auc"]) == {"mcc": 0.0, "roc_auc": 0.5}

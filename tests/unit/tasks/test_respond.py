@@ -1,4 +1,4 @@
-"""The task of answering: its loss, corpus BLEU-2 and the other scores, from what a look keeps."""
+"""Respond task: loss, corpus BLEU-2 and the other metrics."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ NONE = torch.full((4,), -1)
 PAIRS = [("where is it", "it is here now"), ("is it here", "no it is not"), ("now", "yes"), ("why", "it is")]
 
 
-def kept(answers: list[list[int]], wanted: list[list[int]], *, near: float = math.nan) -> torch.Tensor:
-    """What a look would keep of these answers and responses."""
+def stats_of(answers: list[list[int]], expected: list[list[int]], *, near: float = math.nan) -> torch.Tensor:
+    """Build the statistics of these answers and references."""
     rows = [
         [1.0, 2.0, shared_ngrams(a, b, 1), shared_ngrams(a, b, 2), len(a), len(b), near, *a, *[0] * (8 - len(a))]
-        for a, b in zip(answers, wanted, strict=True)
+        for a, b in zip(answers, expected, strict=True)
     ]
     return torch.tensor(rows)
 
 
-def bleu2(answers: list[list[int]], wanted: list[list[int]]) -> float:
-    """By the definition: clipped precisions of the whole corpus, their geometric mean, the brevity penalty."""
+def bleu2(answers: list[list[int]], expected: list[list[int]]) -> float:
+    """Compute BLEU-2 by its definition: clipped corpus precisions, their geometric mean, the brevity penalty."""
     precisions = []
     for n in (1, 2):
         matched = total = 0
-        for a, b in zip(answers, wanted, strict=True):
+        for a, b in zip(answers, expected, strict=True):
             ours = Counter(tuple(a[i : i + n]) for i in range(len(a) - n + 1))
             theirs = Counter(tuple(b[i : i + n]) for i in range(len(b) - n + 1))
             matched += sum(min(count, theirs[gram]) for gram, count in ours.items())
             total += sum(ours.values())
         precisions.append(matched / total)
-    c, r = sum(map(len, answers)), sum(map(len, wanted))
+    c, r = sum(map(len, answers)), sum(map(len, expected))
     brevity = 1.0 if c >= r else math.exp(1 - r / c)
     return brevity * math.sqrt(precisions[0] * precisions[1])
 
 
-def test_loss_is_the_mean_over_words_not_over_examples():
+def test_loss_is_the_mean_over_words():
     output = torch.tensor([[6.0, 2.0], [1.0, 8.0]])
     loss = TASK.loss(output, NONE[:2])
     assert float(loss) == pytest.approx(0.7)
@@ -56,30 +56,30 @@ def test_loss_is_the_mean_over_words_not_over_examples():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_bleu_is_that_of_the_corpus(seed):
-    chance = np.random.default_rng(seed)
-    answers, wanted = ([chance.integers(1, 5, chance.integers(1, 8)).tolist() for _ in range(9)] for _ in range(2))
-    found = TASK.scores(kept(answers, wanted), NONE, ["bleu2"])["bleu2"]
-    assert found == pytest.approx(bleu2(answers, wanted))
+def test_bleu_equals_the_corpus_definition(seed):
+    rng = np.random.default_rng(seed)
+    answers, expected = ([rng.integers(1, 5, rng.integers(1, 8)).tolist() for _ in range(9)] for _ in range(2))
+    result = TASK.scores(stats_of(answers, expected), NONE, ["bleu2"])["bleu2"]
+    assert result == pytest.approx(bleu2(answers, expected))
 
 
 def test_bleu_by_hand():
-    # "the" three times against one: clipped; 2 of 4 words, 1 of 3 pairs, and as long as the response
+    # "the" three times against one: clipped; 2 of 4 words, 1 of 3 bigrams, equal lengths
     the, cat, sat, mat = 1, 2, 3, 4
-    found = TASK.scores(kept([[the, the, the, cat]], [[the, cat, sat, mat]]), NONE, ["bleu2"])["bleu2"]
-    assert found == pytest.approx(math.sqrt(2 / 4 * 1 / 3))
-    short = TASK.scores(kept([[the, cat]], [[the, cat, sat, mat]]), NONE, ["bleu2"])["bleu2"]
+    result = TASK.scores(stats_of([[the, the, the, cat]], [[the, cat, sat, mat]]), NONE, ["bleu2"])["bleu2"]
+    assert result == pytest.approx(math.sqrt(2 / 4 * 1 / 3))
+    short = TASK.scores(stats_of([[the, cat]], [[the, cat, sat, mat]]), NONE, ["bleu2"])["bleu2"]
     assert short == pytest.approx(math.exp(1 - 4 / 2))
-    for answers in ([[cat]], [[sat, the]], [[]]):  # no pair of words, none that is shared, nothing said
-        assert TASK.scores(kept(answers, [[the, sat]]), NONE, ["bleu2"])["bleu2"] == 0.0
-    assert TASK.scores(kept([[-1, the]], [[the, -1]]), NONE, ["bleu2"])["bleu2"] == 0.0
+    for answers in ([[cat]], [[sat, the]], [[]]):  # no bigram, no shared word, no word
+        assert TASK.scores(stats_of(answers, [[the, sat]]), NONE, ["bleu2"])["bleu2"] == 0.0
+    assert TASK.scores(stats_of([[-1, the]], [[the, -1]]), NONE, ["bleu2"])["bleu2"] == 0.0
 
 
-def test_distinct_pairs_of_words_and_likeness():
-    seen = kept([[1, 2, 1, 2], [1, 2], [5]], [[1]] * 3, near=0.25)
+def test_distinct_bigrams_and_similarity():
+    seen = stats_of([[1, 2, 1, 2], [1, 2], [5]], [[1]] * 3, near=0.25)
     assert TASK.scores(seen, NONE, ["distinct2"])["distinct2"] == pytest.approx(2 / 4)
     assert TASK.scores(seen, NONE, ["w2v_similarity"])["w2v_similarity"] == pytest.approx(0.25)
-    assert TASK.scores(kept([[1]], [[1]]), NONE, ["w2v_similarity", "distinct2"]) == {
+    assert TASK.scores(stats_of([[1]], [[1]]), NONE, ["w2v_similarity", "distinct2"]) == {
         "w2v_similarity": None,
         "distinct2": 0.0,
     }
@@ -92,21 +92,23 @@ def model() -> Model:
     return Model(encoder, NoNeck(2), NoHead(2)).eval()
 
 
-def test_a_look_keeps_what_the_scores_need(model):
+def test_evaluate_returns_all_statistics(model):
     x = model.backbone.prepare(PAIRS).take(torch.arange(4))
     with torch.no_grad():
         seen, answers = TASK.evaluate(model, x, torch.zeros(0)), model.backbone.answer(x).tolist()
         assert torch.equal(seen[:, :2], model(x))
     assert seen.shape == (4, 12)
-    said = [[word for word in row if word] for row in answers]
-    wanted = [model.backbone.table.ids(text.split()) for _, text in PAIRS]
-    torch.testing.assert_close(seen, torch.cat([model(x).detach(), kept(said, wanted)[:, 2:12]], 1), equal_nan=True)
+    pattern = [[word for word in row if word] for row in answers]
+    expected = [model.backbone.table.ids(text.split()) for _, text in PAIRS]
+    torch.testing.assert_close(
+        seen, torch.cat([model(x).detach(), stats_of(pattern, expected)[:, 2:12]], 1), equal_nan=True
+    )
     scores = TASK.scores(seen, NONE, TASK.metrics)
     assert set(scores) == set(TASK.metrics)
     assert [name for name, value in scores.items() if value is None] == ["w2v_similarity"]
 
 
-def test_validations_ask_for_the_likelihood_alone():
+def test_validation_uses_the_likelihood():
     assert [TASK.validation_metric(name) for name in TASK.metrics] == ["nll", "perplexity", "nll", "nll", "nll"]
     assert TASK.selection_value("nll", 2.0) == TASK.selection_value("perplexity", 2.0) == -2.0
     assert TASK.selection_value("bleu2", 0.5) == 0.5
@@ -116,7 +118,7 @@ def test_validations_ask_for_the_likelihood_alone():
         TASK.scores(torch.zeros(1, 9), NONE[:1], ["rouge"])
 
 
-def test_targets_are_the_true_ones_and_other_encoders_are_refused(model):
+def test_targets_are_not_sampled_and_other_encoders_raise(model):
     assert TASK.sample_targets(torch.zeros(4, 2), NONE) is NONE
     plain = Model(torch.nn.Identity(), NoNeck(2), Linear(2, 2))
     with pytest.raises(BadInput, match="dialogue-gru"):

@@ -1,4 +1,4 @@
-"""Stretches of a text: the best one by brute force, windows of one question together, words as SQuAD counts them."""
+"""Span task: best span by brute force, windows of one question, normalised words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.tasks.span import (
     normalized_words,
     word_f1,
 )
-from tests.annotated import asked
+from tests.annotated import question_rows
 from tests.tiny import tiny_bert
 
 
@@ -40,38 +40,38 @@ def encoder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def raw():
     parts = ("context", "question", "answers", "answer_start")
-    rows = [[row[part] for part in parts] for row in asked("home", 12)]
+    rows = [[row[part] for part in parts] for row in question_rows("home", 12)]
     return Questions([Question(context, question, tuple(a), tuple(s)) for context, question, a, s in rows])
 
 
 @pytest.fixture(scope="module")
-def made(encoder, raw):
+def bound(encoder, raw):
     return Span().prepare(encoder, raw, ("start", "end"))
 
 
-def test_the_target_of_a_window_is_where_its_answer_lies(made, raw, encoder):
+def test_window_targets_are_the_answer_positions(bound, raw, encoder):
     questions = raw.take(np.arange(len(raw)))
-    assert len(made.store) > len(raw)
-    found = set()
-    for i, window in enumerate(made.task.windows):
-        first, last, places, number = made.y[i].tolist()
+    assert len(bound.store) > len(raw)
+    result = set()
+    for i, window in enumerate(bound.task.windows):
+        first, last, places, number = bound.y[i].tolist()
         assert number == i
         assert places == len(window.spans) + 1
         if first:
             text = questions[window.owner].context[window.spans[first - 1][0] : window.spans[last - 1][1]]
             assert text == questions[window.owner].answers[0]
-            found.add(window.owner)
+            result.add(window.owner)
         else:
             assert last == 0
-    assert found == set(range(len(raw)))  # windows overlap by more than an answer
-    owners = [w.owner for w in made.task.windows]
-    assert owners == [row for row in range(len(raw)) for _ in range(int(made.starts[row + 1] - made.starts[row]))]
+    assert result == set(range(len(raw)))  # the overlap is longer than an answer
+    owners = [w.owner for w in bound.task.windows]
+    assert owners == [row for row in range(len(raw)) for _ in range(int(bound.starts[row + 1] - bound.starts[row]))]
 
 
-def test_the_best_stretch_is_that_of_brute_force(made):
-    x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(0))
-    kept = made.task.stats(x, made.y)
-    for row, output, target in zip(kept.tolist(), x.tolist(), made.y.tolist(), strict=True):
+def test_best_span_equals_brute_force(bound):
+    x = torch.randn(len(bound.store), 60, 2, generator=torch.Generator().manual_seed(0))
+    kept = bound.task.stats(x, bound.y)
+    for row, output, target in zip(kept.tolist(), x.tolist(), bound.y.tolist(), strict=True):
         n = target[2]
         tried = {(i, j): output[i][0] + output[j][1] for i in range(1, n) for j in range(i, min(n, i + 30))}
         (i, j), score = max(tried.items(), key=lambda each: each[1])
@@ -80,20 +80,20 @@ def test_the_best_stretch_is_that_of_brute_force(made):
         assert row[WHICH] == target[WINDOW]
 
 
-def test_no_answer_is_longer_than_it_may_be(encoder, raw):
-    made = Span(answer=3).prepare(encoder, raw, ("start", "end"))
-    x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(0))
-    for row, output, target in zip(made.task.stats(x, made.y).tolist(), x.tolist(), made.y.tolist(), strict=True):
+def test_answers_respect_the_maximum_length(encoder, raw):
+    bound = Span(answer=3).prepare(encoder, raw, ("start", "end"))
+    x = torch.randn(len(bound.store), 60, 2, generator=torch.Generator().manual_seed(0))
+    for row, output, target in zip(bound.task.stats(x, bound.y).tolist(), x.tolist(), bound.y.tolist(), strict=True):
         n = target[2]
         tried = {(i, j): output[i][0] + output[j][1] for i in range(1, n) for j in range(i, min(n, i + 3))}
         assert (row[FROM] + 1, row[TO] + 1) == max(tried, key=lambda each: tried[each])
 
 
-def test_windows_overlap_by_the_stride_and_questions_are_cut(encoder, raw, made):
+def test_windows_overlap_by_the_stride_and_questions_are_cut(encoder, raw, bound):
     questions = raw.take(np.arange(len(raw)))
     for stride in (0, 3):
-        found = Span(stride=stride, question=2).prepare(encoder, raw, ()).task.windows
-        both = [(a, b) for a, b in pairwise(found) if a.owner == b.owner]
+        result = Span(stride=stride, question=2).prepare(encoder, raw, ()).task.windows
+        both = [(a, b) for a, b in pairwise(result) if a.owner == b.owner]
         assert both
         for first, second in both:
             shared = [tuple(span) for span in second.spans.tolist() if span in first.spans.tolist()]
@@ -101,14 +101,14 @@ def test_windows_overlap_by_the_stride_and_questions_are_cut(encoder, raw, made)
             text = questions[first.owner].context
             assert text[first.spans[-1][0] :].startswith(text[slice(*first.spans[-1])])
     usual = Span(stride=8, question=64).prepare(encoder, raw, ("start", "end"))  # a third of the length
-    assert torch.equal(usual.y, made.y)
+    assert torch.equal(usual.y, bound.y)
     short = Span(question=1).prepare(encoder, raw, ())
-    assert len(short.store) < len(made.store)  # more of the text beside it
+    assert len(short.store) < len(bound.store)  # more room for the text
     assert Span(stride=3).prepare(encoder, raw, ()).task.stride == 3
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("value", "pattern"),
     [
         ({"stride": -1}, r"task\.stride .* 0; got -1"),
         ({"question": 0}, r"task\.question .* 1; got 0"),
@@ -117,41 +117,41 @@ def test_windows_overlap_by_the_stride_and_questions_are_cut(encoder, raw, made)
         ({"stride": 20, "question": 5}, r"task\.stride 20 .* 15"),
     ],
 )
-def test_numbers_that_are_none_are_refused(given, said, encoder, raw):
-    with pytest.raises(BadInput, match=said):
-        Span(**given).prepare(encoder, raw, ())
+def test_invalid_settings_raise(value, pattern, encoder, raw):
+    with pytest.raises(BadInput, match=pattern):
+        Span(**value).prepare(encoder, raw, ())
 
 
-def test_the_risk_is_the_mean_over_both_ends_of_real_places(made):
-    x = torch.randn(len(made.store), 60, 2, generator=torch.Generator().manual_seed(1))
+def test_loss_is_the_mean_over_both_ends_of_real_positions(bound):
+    x = torch.randn(len(bound.store), 60, 2, generator=torch.Generator().manual_seed(1))
     each = []
-    for output, target in zip(x, made.y, strict=True):
+    for output, target in zip(x, bound.y, strict=True):
         real = output[: int(target[2])]
         each.append((F.cross_entropy(real[:, 0], target[START]) + F.cross_entropy(real[:, 1], target[END])) / 2)
-    wanted = torch.stack(each)
-    torch.testing.assert_close(made.task.loss(x, made.y), wanted.mean())
-    kept = made.task.stats(x, made.y)
-    torch.testing.assert_close(kept[:, LOSS], wanted)
-    assert made.task.scores(kept, made.y, ["nll"])["nll"] == pytest.approx(float(wanted.mean()))
+    expected = torch.stack(each)
+    torch.testing.assert_close(bound.task.loss(x, bound.y), expected.mean())
+    kept = bound.task.stats(x, bound.y)
+    torch.testing.assert_close(kept[:, LOSS], expected)
+    assert bound.task.scores(kept, bound.y, ["nll"])["nll"] == pytest.approx(float(expected.mean()))
 
 
-def test_the_window_that_is_surest_answers(made, raw):
-    output = torch.zeros(len(made.store), 60, 2)
-    for i, (first, last, _, _) in enumerate(made.y.tolist()):
+def test_best_window_provides_the_answer(bound, raw):
+    output = torch.zeros(len(bound.store), 60, 2)
+    for i, (first, last, _, _) in enumerate(bound.y.tolist()):
         output[i, first or 1, START] = output[i, last or 1, END] = 9.0 if first else 4.0
-    kept = made.task.stats(output, made.y)
-    found = made.task.scores(kept, made.y, made.task.metrics)
-    assert found["exact_match"] == found["answer_f1"] == 1.0
-    assert made.task.correct(kept, made.y).tolist() == [True] * len(raw)
-    told = made.task.prediction_columns(raw, list(output), made.y)
-    assert told["answer"] == [q.answers[0] for q in raw.take(np.arange(len(raw)))]
-    assert all(0.5 < sure <= 1 for sure in told["score"])
-    wrong = made.task.stats(-output, made.y)
-    assert made.task.scores(wrong, made.y, ["exact_match"])["exact_match"] < 0.5
-    assert made.task.sample_targets(output * 9, made.y)[:, 2:].equal(made.y[:, 2:])
+    kept = bound.task.stats(output, bound.y)
+    result = bound.task.scores(kept, bound.y, bound.task.metrics)
+    assert result["exact_match"] == result["answer_f1"] == 1.0
+    assert bound.task.correct(kept, bound.y).tolist() == [True] * len(raw)
+    columns = bound.task.prediction_columns(raw, list(output), bound.y)
+    assert columns["answer"] == [q.answers[0] for q in raw.take(np.arange(len(raw)))]
+    assert all(0.5 < sure <= 1 for sure in columns["score"])
+    wrong = bound.task.stats(-output, bound.y)
+    assert bound.task.scores(wrong, bound.y, ["exact_match"])["exact_match"] < 0.5
+    assert bound.task.sample_targets(output * 9, bound.y)[:, 2:].equal(bound.y[:, 2:])
 
 
-def test_words_are_counted_as_squad_does():
+def test_words_are_normalised_as_in_squad():
     assert normalized_words("The  Fox, an (old) one!") == ["fox", "old", "one"]
     assert exact_match("the U.S.", "US")
     assert not exact_match("fox one", "one fox")
@@ -161,6 +161,6 @@ def test_words_are_counted_as_squad_does():
     assert word_f1("the", "fox") == 0.0
 
 
-def test_plain_texts_are_refused(encoder):
+def test_plain_texts_raise(encoder):
     with pytest.raises(BadInput, match="needs questions with a text"):
         Span().prepare(encoder, Texts.of(["a"]), ())

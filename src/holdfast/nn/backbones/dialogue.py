@@ -5,13 +5,11 @@ Shapes: b batch, n tokens of one type, t words per response.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,24 +17,13 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
-from holdfast.nn.backbones.base import Backbone, fingerprint
+from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.seq2seq import ENTRIES, Seq2Seq, Seq2SeqSettings
 from holdfast.nn.backbones.word_vectors import TextSimilarity, load_similarity
-from holdfast.nn.backbones.words import (
-    END,
-    PAD,
-    SEPARATOR,
-    UNKNOWN,
-    WordTable,
-    iter_texts,
-    join_words,
-    split_words,
-    vocabulary,
-)
+from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordBackbone, WordTable, join_words, vocabulary
 from holdfast.nn.decoding import SpecialTokens, beam_search, check_search, greedy
 from holdfast.nn.growth import units_for_budget
 
-WORDS = "words.json"
 MESSAGE, RESPONSE, VECTOR_IDS = range(3)  # token types; the last are ids of word vectors, for scoring only
 
 
@@ -56,7 +43,7 @@ class DialogueSettings(Seq2SeqSettings):
         check_search(self.beam, self.longest)
 
 
-class Dialogue(Backbone):
+class Dialogue(WordBackbone):
     """Sequence-to-sequence network with attention and two memory banks (Asghar et al., 2020, App. C).
 
     The decoder starts from the encoder's last state, which also does the first read of its bank. Features are (b, 2):
@@ -64,7 +51,6 @@ class Dialogue(Backbone):
     """
 
     Settings = DialogueSettings
-    takes: ClassVar[str] = "text"
 
     def __init__(self, *, words: Sequence[str], columns: Sequence[int] = (), **settings: Any) -> None:
         super().__init__()
@@ -111,12 +97,7 @@ class Dialogue(Backbone):
         """Add slots to the banks of encoder and decoder; return the new parameters."""
         return self.net.grow(slots, domain=domain)
 
-    def words_in(self, examples: Any) -> list[str]:
-        """Return all words of raw examples, known or not, in order of appearance."""
-        return list(dict.fromkeys(word for text in iter_texts(examples) for word in split_words(text)[: self.length]))
-
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
-        """Add new words to inputs and outputs, random or with input vectors from a file; return the new parameters."""
         return self.net.grow_words(words, vectors=vectors)
 
     def units_for(self, parameters: int, *, column: bool = False) -> int:
@@ -144,9 +125,9 @@ class Dialogue(Backbone):
         rows, types = [], []
         for example in examples:
             message, response = (example, None) if isinstance(example, str) else example
-            sections = [self.table.ids(split_words(message)[: self.length]) or [UNKNOWN]]
+            sections = [self.table.ids(self.split(message)) or [UNKNOWN]]
             if response is not None:
-                words = split_words(response)[: self.length]
+                words = self.split(response)
                 sections.append(self.table.ids([*words, END]))
                 sections.append([] if self.text_similarity is None else self.text_similarity.ids(words))
             rows.append([i for section in sections for i in section])
@@ -201,19 +182,6 @@ class Dialogue(Backbone):
 
     def blocks(self) -> list[nn.Module]:
         return [self.net.table, self.net.encoder, self.net.decoder, self.net.later, self.net.attention, self.net.out]
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Write the words, later ones group by group; return the settings."""
-        (folder / WORDS).write_text(json.dumps(self.table.groups, ensure_ascii=False), encoding="utf-8")
-        return copy.deepcopy(self.settings)
-
-    @classmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        first, *later = json.loads((folder / WORDS).read_text(encoding="utf-8"))
-        network = cls(words=first, **settings)
-        for words in later:
-            network.grow_words(words)
-        return network
 
     def preparation_key(self) -> str:
         vectors = None if self.text_similarity is None else self.text_similarity.name

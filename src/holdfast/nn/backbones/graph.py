@@ -24,26 +24,6 @@ KINDS = ("gcn", "gin")
 POOLINGS = ("mean", "sum", "max")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphSettings:
-    """Settings of the network; the default sizes are those of the OGB examples (Hu et al., 2020)."""
-
-    kind: str = "gin"
-    virtual: bool = False
-    layers: int = 5
-    hidden: int = 300
-    dropout: float = 0.5
-    pooling: str = "mean"
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown("kind of graph layer", self.kind, KINDS)
-        if self.pooling not in POOLINGS:
-            raise unknown("pooling", self.pooling, POOLINGS)
-        if self.layers < 1 or self.hidden < 1:
-            raise BadInput(f"encoder.layers and encoder.hidden must be at least 1, got {self.layers} and {self.hidden}")
-
-
 class GraphNetwork(Backbone):
     """Message passing layers with BatchNorm, ReLU and Dropout, then a pooling over each graph's nodes.
 
@@ -51,8 +31,28 @@ class GraphNetwork(Backbone):
     through a perceptron (Xu et al., 2019).
     """
 
-    Settings = GraphSettings
     takes: ClassVar[str] = "graph"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        """Settings of the network; the default sizes are those of the OGB examples (Hu et al., 2020)."""
+
+        kind: str = "gin"
+        virtual: bool = False
+        layers: int = 5
+        hidden: int = 300
+        dropout: float = 0.5
+        pooling: str = "mean"
+
+        def __post_init__(self) -> None:
+            if self.kind not in KINDS:
+                raise unknown("kind of graph layer", self.kind, KINDS)
+            if self.pooling not in POOLINGS:
+                raise unknown("pooling", self.pooling, POOLINGS)
+            if self.layers < 1 or self.hidden < 1:
+                raise BadInput(
+                    f"encoder.layers and encoder.hidden must be at least 1, got {self.layers} and {self.hidden}"
+                )
 
     def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
         super().__init__()

@@ -5,13 +5,12 @@ Shapes: b batch, t words, h hidden units per direction, s width of a text vector
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +18,14 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
-from holdfast.nn.backbones.base import Backbone, fingerprint
+from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
 from holdfast.nn.backbones.words import (
     END,
     PAD,
     UNKNOWN,
+    WordBackbone,
     WordTable,
-    iter_texts,
     split_plain,
     split_words,
     vocabulary,
@@ -43,44 +42,39 @@ from holdfast.nn.recurrent.layer import (
 
 POOLINGS = ("last", "mean")
 MISSING = 0.05  # standard deviation of the vectors of words that a file of vectors lacks
-WORDS = "words.json"
 PAIR_TERMS = 4  # u, v, their product, their difference
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryRNNSettings:
-    """Settings of the network; `slots=0` is the plain network, `length` the number of words per text."""
-
-    cell: str = "lstm"
-    embedding: int = 300
-    hidden: int = 300
-    slots: int = 500
-    slot_width: int = 300
-    first_read: str = "zero"
-    pooling: str = "last"
-    out_tanh: bool = False
-    joint: int = 300
-    dropout: float = 0.1
-    length: int = 50
-    parity: bool = False  # split texts as the released code does
-
-    def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise unknown("pooling", self.pooling, POOLINGS)
-        for name in ("length", "joint", "embedding"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"encoder.{name} must be at least 1, got {getattr(self, name)}")
-
-
-class MemoryRNN(Backbone):
+class MemoryRNN(WordBackbone):
     """Network of progressive memory banks (Asghar et al., 2020): per direction, a recurrent cell and a memory bank.
 
     A text vector is [last forward state; last backward state]. Two text vectors u, v of a pair are joined as
     relu(W [u; v; u v; |u - v|] + b), so that a linear head on top is the published classifier.
     """
 
-    Settings = MemoryRNNSettings
-    takes: ClassVar[str] = "text"
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        """Settings of the network; `slots=0` is the plain network, `length` the number of words per text."""
+
+        cell: str = "lstm"
+        embedding: int = 300
+        hidden: int = 300
+        slots: int = 500
+        slot_width: int = 300
+        first_read: str = "zero"
+        pooling: str = "last"
+        out_tanh: bool = False
+        joint: int = 300
+        dropout: float = 0.1
+        length: int = 50
+        parity: bool = False  # split texts as the released code does
+
+        def __post_init__(self) -> None:
+            if self.pooling not in POOLINGS:
+                raise unknown("pooling", self.pooling, POOLINGS)
+            for name in ("length", "joint", "embedding"):
+                if getattr(self, name) < 1:
+                    raise BadInput(f"encoder.{name} must be at least 1, got {getattr(self, name)}")
 
     def __init__(
         self,
@@ -192,16 +186,7 @@ class MemoryRNN(Backbone):
             self.joint = joint.to(self.rnn.bias).train(self.training)
         return positions
 
-    def words_in(self, examples: Any) -> list[str]:
-        """Return all words of raw examples, known or not, in order of appearance."""
-        return list(dict.fromkeys(word for text in iter_texts(examples) for word in self.split(text)))
-
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
-        """Add vectors for new words, random or from a file; return the new parameters.
-
-        Old words keep their ids, so examples prepared before stay valid and their unknown words stay unknown. Examples
-        prepared from now on use the new words, and `preparation_key` changes.
-        """
         pretrained = {} if vectors is None else read_vectors(vectors, words, self.table.width)
         known = set(self.table.index)
         new = self.table.grow(words)
@@ -209,10 +194,7 @@ class MemoryRNN(Backbone):
         return new
 
     def split(self, text: str) -> list[str]:
-        """Split a text into the words that the encoder reads, known or not."""
-        if self.parity:
-            return [*split_plain(text)[: self.length], END]
-        return split_words(text)[: self.length]
+        return [*split_plain(text)[: self.length], END] if self.parity else super().split(text)
 
     def prepare(self, examples: Any) -> TokenStore:
         return token_store(examples, self._ids, pairs=self.pairs)
@@ -238,17 +220,9 @@ class MemoryRNN(Backbone):
     def blocks(self) -> list[nn.Module]:
         return [self.table, *self.columns, *([] if self.joint is None else [self.joint])]
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Write the words, later ones group by group; return the settings."""
-        (folder / WORDS).write_text(json.dumps(self.table.groups, ensure_ascii=False), encoding="utf-8")
-        return copy.deepcopy(self.settings)
-
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        first, *later = json.loads((folder / WORDS).read_text(encoding="utf-8"))
-        network = cls(words=first, **settings)
-        for words in later:
-            network.table.grow(words)
+        network = super().load(folder, settings)
         for column in network.settings["columns"][-1:]:
             network.table.tables[: column["words"]].requires_grad_(False)
         return network

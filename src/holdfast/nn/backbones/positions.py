@@ -17,6 +17,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
 
+IDS_ONLY: dict[str, Any] = {"padding": False, "return_attention_mask": False}
 FIRST = 0  # position of the first token, which represents the complete text, or no position in it
 
 
@@ -53,10 +54,9 @@ def first_tokens(encoder: TokenEncoder, sentences: Sequence[Sequence[str]]) -> t
         [" ".join(words) for words in sentences],
         truncation=True,
         max_length=encoder.length,
-        padding=False,
-        return_attention_mask=False,
         return_token_type_ids=False,
         return_offsets_mapping=True,
+        **IDS_ONLY,
     )
     starts = [_starts(words, spans) for words, spans in zip(sentences, encoded["offset_mapping"], strict=True)]
     positions = [[FIRST if start is None else start for start in row] for row in starts]
@@ -85,10 +85,9 @@ def windows(encoder: TokenEncoder, texts: Sequence[str]) -> tuple[list[list[int]
         truncation=True,
         max_length=encoder.length,
         stride=0,
-        padding=False,
         return_overflowing_tokens=True,
-        return_attention_mask=False,
         return_token_type_ids=False,
+        **IDS_ONLY,
     )
     return encoded["input_ids"], _counts(encoded["overflow_to_sample_mapping"], len(texts))
 
@@ -124,11 +123,10 @@ def question_windows(
         truncation="only_second",
         max_length=encoder.length,
         stride=min(encoder.length // 3, room - 1) if overlap is None else overlap,
-        padding=False,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
-        return_attention_mask=False,
         return_token_type_ids=encoder.typed,
+        **IDS_ONLY,
     )
     parsed, positions = [], []
     for i, owner in enumerate(encoded["overflow_to_sample_mapping"]):

@@ -86,34 +86,29 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResNetSettings:
-    """Settings of the network.
+class ResNet(ImageBackbone):
+    """ResNet without its classifier; its features are the 512 or 2,048 channels averaged over all pixels.
 
     The small stem keeps the resolution of 32-pixel images. With `statistics=frozen` batch norms keep their means and
     variances and train only scales and shifts, as DomainBed tunes pretrained networks; `auto` is frozen if `weights`
     are loaded, else batch.
     """
 
-    depth: int = 18
-    stem: str = "small"
-    size: int | None = None  # default: 32 for the small stem, 224 for the large one
-    zero_init: bool = False
-    statistics: str = "batch"
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        depth: int = 18
+        stem: str = "small"
+        size: int | None = None  # default: 32 for the small stem, 224 for the large one
+        zero_init: bool = False
+        statistics: str = "batch"
 
-    def __post_init__(self) -> None:
-        if self.depth not in LAYOUTS:
-            raise unknown("depth of a ResNet", str(self.depth), map(str, LAYOUTS))
-        if self.stem not in SIZES:
-            raise unknown("stem", self.stem, SIZES)
-        if self.statistics not in STATISTICS:
-            raise unknown("statistics", self.statistics, STATISTICS)
-
-
-class ResNet(ImageBackbone):
-    """ResNet without its classifier; its features are the 512 or 2,048 channels averaged over all pixels."""
-
-    Settings = ResNetSettings
+        def __post_init__(self) -> None:
+            if self.depth not in LAYOUTS:
+                raise unknown("depth of a ResNet", str(self.depth), map(str, LAYOUTS))
+            if self.stem not in SIZES:
+                raise unknown("stem", self.stem, SIZES)
+            if self.statistics not in STATISTICS:
+                raise unknown("statistics", self.statistics, STATISTICS)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()

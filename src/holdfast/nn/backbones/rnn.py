@@ -22,28 +22,24 @@ from holdfast.nn.backbones.words import PAD, SEPARATOR, SPECIALS, UNKNOWN, split
 POOLINGS = ("max", "mean")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BiLSTMSettings:
-    """Settings of the network."""
-
-    embedding: int = 128
-    hidden: int = 128
-    pooling: str = "max"
-    dropout: float = 0.2
-    length: int = 256
-
-    def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise unknown("pooling", self.pooling, POOLINGS)
-        if self.length < 3:
-            raise BadInput(f"encoder.length must be at least 3 tokens, got {self.length}")
-
-
 class BiLSTM(Backbone):
     """Word vectors, a bidirectional LSTM, and the maximum or mean of the states over the real tokens."""
 
-    Settings = BiLSTMSettings
     takes: ClassVar[str] = "text"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        embedding: int = 128
+        hidden: int = 128
+        pooling: str = "max"
+        dropout: float = 0.2
+        length: int = 256
+
+        def __post_init__(self) -> None:
+            if self.pooling not in POOLINGS:
+                raise unknown("pooling", self.pooling, POOLINGS)
+            if self.length < 3:
+                raise BadInput(f"encoder.length must be at least 3 tokens, got {self.length}")
 
     def __init__(self, *, words: Sequence[str], **settings: Any) -> None:
         super().__init__()

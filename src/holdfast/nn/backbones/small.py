@@ -72,24 +72,20 @@ class Features(VectorBackbone):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MLPSettings:
-    """Settings of the network."""
-
-    hidden: Sequence[int] = (256, 256)
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.hidden or min(self.hidden) < 1:
-            raise BadInput(f"encoder.hidden must be one or more layer sizes of at least 1, got {list(self.hidden)}")
-
-
 class MLP(VectorBackbone):
     """Standardisation by the training examples, then layers of Linear, ReLU and Dropout."""
 
-    Settings = MLPSettings
     mean: Tensor  # (inputs,)
     std: Tensor  # (inputs,)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        hidden: Sequence[int] = (256, 256)
+        dropout: float = 0.0
+
+        def __post_init__(self) -> None:
+            if not self.hidden or min(self.hidden) < 1:
+                raise BadInput(f"encoder.hidden must be one or more layer sizes of at least 1, got {list(self.hidden)}")
 
     def __init__(self, *, inputs: int, **settings: Any) -> None:
         super().__init__()
@@ -177,31 +173,23 @@ class Normalise(nn.Module):
         return (scaled - self.mean) / self.std  # (b, 3, s, s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PixelMLPSettings:
-    """Settings of the network."""
-
-    size: int = 14
-    hidden: int = 256
-
-    def __post_init__(self) -> None:
-        check_side(self.size)
-        if self.hidden < 1:
-            raise BadInput(f"encoder.hidden must be at least 1, got {self.hidden}")
-
-
 class PixelMLP(ImageBackbone):
     """Two layers on the flattened pixels of a small image, as IRM uses for coloured digits.
 
     Weights have the Glorot initialisation, biases start at zero (Arjovsky et al., 2019).
     """
 
-    Settings = PixelMLPSettings
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        size: int = 14
+        hidden: int = 256
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        self.width, self.size, self.settings = options.hidden, options.size, asdict(options)
+        if options.hidden < 1:
+            raise BadInput(f"encoder.hidden must be at least 1, got {options.hidden}")
+        self.width, self.size, self.settings = options.hidden, check_side(options.size), asdict(options)
         shapes = [(3 * options.size**2, options.hidden), (options.hidden, options.hidden)]
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in shapes))
         for part in self.modules():
@@ -217,25 +205,12 @@ class PixelMLP(ImageBackbone):
         return list(self.layers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CNNSettings:
-    """Settings of the network."""
-
-    size: int = 32
-
-    def __post_init__(self) -> None:
-        check_side(self.size)
-
-
 class CNN(ImageBackbone):
     """Four 3x3 convolutions with GroupNorm and ReLU, then the mean over all pixels."""
 
-    Settings = CNNSettings
-
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, size: int = 32) -> None:
         super().__init__()
-        options = self.Settings(**settings)
-        self.width, self.size, self.settings = 128, options.size, asdict(options)
+        self.width, self.size, self.settings = 128, check_side(size), {"size": size}
         self.normalise = Normalise(*HALF)
         shapes = [(3, 64, 1), (64, 128, 2), (128, 128, 1), (128, 128, 1)]
         self.layers = nn.Sequential(
@@ -244,6 +219,10 @@ class CNN(ImageBackbone):
                 for i, o, stride in shapes
             )
         )
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], *, size: int = 32) -> Self:
+        return cls(size=size)
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Tensor)

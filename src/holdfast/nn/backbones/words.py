@@ -5,12 +5,15 @@ Shapes: b batch, t words, n words in the table, d width.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import unicodedata
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,7 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
+from holdfast.nn.backbones.base import Backbone
 
+FILE = "words.json"
 PAD, UNKNOWN, SEPARATOR = range(3)
 SPECIALS = 3
 ELLIPSIS, END = "<elp>", "<eos>"
@@ -152,3 +157,39 @@ def _grow_to_state(table: nn.Module, state: dict[str, Any], prefix: str, *_: Any
             parameter.requires_grad_(table.tables[0].requires_grad)
     if table.groups[1:] != groups:
         raise RuntimeError(f"the weights belong to other words than the {len(table.index)} of this table")
+
+
+class WordBackbone(Backbone):
+    """Base of encoders over words with a growable vocabulary; the words are saved group by group."""
+
+    takes: ClassVar[str] = "text"
+    table: WordTable
+    length: int  # maximum number of words per text
+
+    def split(self, text: str) -> list[str]:
+        """Split a text into the words that the encoder reads, known or not."""
+        return split_words(text)[: self.length]
+
+    def words_in(self, examples: Any) -> list[str]:
+        """Return all words of raw examples, known or not, in order of appearance."""
+        return list(dict.fromkeys(word for text in iter_texts(examples) for word in self.split(text)))
+
+    @abstractmethod
+    def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
+        """Add new words, random or with vectors from a file; return the new parameters.
+
+        Old words keep their ids, so examples prepared before stay valid and their unknown words stay unknown. Examples
+        prepared from now on use the new words, and `preparation_key` changes.
+        """
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        (folder / FILE).write_text(json.dumps(self.table.groups, ensure_ascii=False), encoding="utf-8")
+        return copy.deepcopy(self.settings)
+
+    @classmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
+        first, *later = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        network = cls(words=first, **settings)  # pyright: ignore[reportCallIssue]
+        for words in later:
+            network.grow_words(words)
+        return network

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.data.readers.questions import read_questions
-from tests.annotated import asked
+from tests.annotated import question_rows
 
-ROWS = asked("home", 5)
+ROWS = question_rows("home", 5)
 
 
 def squad(rows):

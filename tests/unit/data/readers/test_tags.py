@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.data.readers.tags import read_tags
-from tests.annotated import DOMAINS, tagged, write_conll, write_names
+from tests.annotated import DOMAINS, tagged_sentences, write_conll, write_names
 
 CLASSES = ("O", "B-THING", "I-THING", "B-WORK", "I-WORK")
 
@@ -23,7 +23,7 @@ def sentences(dataset):
 
 
 def test_every_format_gives_the_same_sentences(tmp_path):
-    message = tagged("home", 6)
+    message = tagged_sentences("home", 6)
     lines = write_conll(tmp_path / "a.conll", message)
     rows = [{"tokens": words, "ner_tags": tags, "domain": "x"} for words, tags in message]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -65,8 +65,8 @@ def test_files_of_a_folder_are_domains_or_splits(tmp_path):
     assert found.domains == tuple(sorted(DOMAINS))
     assert found.split is None
     for name in ("train", "dev", "test"):
-        write_conll(tmp_path / "both" / "home" / f"{name}.conll", tagged("home", 4))
-        write_conll(tmp_path / "both" / "shop" / f"{name}.iob2", tagged("shop", 4))
+        write_conll(tmp_path / "both" / "home" / f"{name}.conll", tagged_sentences("home", 4))
+        write_conll(tmp_path / "both" / "shop" / f"{name}.iob2", tagged_sentences("shop", 4))
     found = read_tags(tmp_path / "both")
     assert found.domains == ("home", "shop")
     assert np.bincount(found.split).tolist() == [8, 8, 8]

@@ -1,4 +1,4 @@
-"""A second network: frozen it is apart from everything, and what is kept of its states is what it says."""
+"""GeneralEncoder: frozen networks outside of the state, layer states and their cache."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def folder(tmp_path_factory):
 
 
 def held(folder: str, **options) -> GeneralEncoder:
-    """One that shares nothing with other tests."""
+    """Build a frozen encoder that shares nothing with other tests."""
     from holdfast.nn.backbones.companion import FrozenModule
     from holdfast.nn.backbones.pretrained import load_module
 
     return GeneralEncoder(FrozenModule(load_module(folder, what="it")), **options)
 
 
-def test_frozen_it_is_in_no_state_and_no_optimizer_and_copies_share_it(folder):
+def test_frozen_encoder_is_outside_state_and_optimizer_and_shared_by_copies(folder):
     second = GeneralEncoder.build(folder, frozen=True).train()
     assert not list(second.parameters())
     assert not list(second.buffers())
@@ -38,16 +38,16 @@ def test_frozen_it_is_in_no_state_and_no_optimizer_and_copies_share_it(folder):
     assert not any(part.training for part in second.module.modules())
     assert not any(p.requires_grad for p in second.module.parameters())
     assert copy.deepcopy(second).module is second.module
-    assert GeneralEncoder.build(folder, frozen=True).module is second.module  # and so do runs
+    assert GeneralEncoder.build(folder, frozen=True).module is second.module  # shared by runs
     assert not any(each.requires_grad for each in second.states(X, [1, 3]))
 
 
-def test_it_moves_with_the_network_it_belongs_to(folder):
+def test_moves_with_its_network(folder):
     second = held(folder).to(torch.float64)
     assert second.states(X, [3])[0].dtype == torch.float64
 
 
-def test_learning_it_is_a_part_like_any_other(folder):
+def test_trained_encoder_is_a_normal_submodule(folder):
     second = GeneralEncoder.build(folder, frozen=False).train()
     assert all(p.requires_grad for p in second.parameters())
     assert len(second.state_dict()) == len(second.module.state_dict())
@@ -57,60 +57,60 @@ def test_learning_it_is_a_part_like_any_other(folder):
     assert copy.deepcopy(second).module is not second.module
 
 
-def test_states_are_those_after_each_layer(folder):
+def test_states_follow_each_layer(folder):
     second = held(folder)
     whole = second.module(input_ids=X.ids, attention_mask=X.mask.long(), output_hidden_states=True)
-    for found, i in zip(second.states(X, [3, 1, 2]), [3, 1, 2], strict=True):
-        assert torch.equal(found, whole.hidden_states[i])
+    for result, i in zip(second.states(X, [3, 1, 2]), [3, 1, 2], strict=True):
+        assert torch.equal(result, whole.hidden_states[i])
     assert torch.equal(second.states(X, [3])[0], whole.last_hidden_state)
     assert (second.depth, second.width) == (3, 32)
 
 
-def test_kept_states_are_computed_once_and_are_the_same(folder):
-    plain, kept = held(folder), held(folder, cache=1)
+def test_cached_states_are_computed_once_and_equal(folder):
+    plain, stats = held(folder), held(folder, cache=1)
     calls = []
-    kept.module.register_forward_hook(lambda *_: calls.append(1))
+    stats.module.register_forward_hook(lambda *_: calls.append(1))
     for layers in ([1, 2, 3], [3]):
-        wanted = plain.states(X, layers)
+        expected = plain.states(X, layers)
         for _ in range(2):
-            for a, b in zip(kept.states(X, layers), wanted, strict=True):
+            for a, b in zip(stats.states(X, layers), expected, strict=True):
                 assert_close(a[X.mask], b[X.mask], rtol=1e-5, atol=1e-6)
     assert len(calls) == 6  # three texts, two sets of layers
 
 
-def test_kept_states_do_not_depend_on_the_batch_that_came_first(folder):
+def test_cached_states_do_not_depend_on_batch_order(folder):
     one, other = held(folder, cache=1), held(folder, cache=1)
     first = one.states(X, [2])[0]
     other.states(Tokens(IDS[1:2, :3], X.mask[1:2, :3]), [2])
     assert torch.equal(other.states(X, [2])[0], first)
 
 
-def test_kept_states_tell_types_apart(folder):
+def test_cache_distinguishes_token_types(folder):
     second = held(folder, cache=1)
     zero, one = (Tokens(IDS[:1], X.mask[:1], torch.full((1, 5), i)) for i in (0, 1))
     assert not torch.equal(second.states(zero, [2])[0], second.states(one, [2])[0])
     assert_close(second.states(one, [2])[0], held(folder).states(one, [2])[0])
 
 
-def test_kept_states_tell_precisions_apart(folder):
+def test_cache_distinguishes_precisions(folder):
     second = held(folder, cache=1)
-    found = {None: second.states(X, [2])[0]}
+    result = {None: second.states(X, [2])[0]}
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast("cpu", dtype=dtype):
-            found[dtype] = second.states(X, [2])[0]
-            assert torch.equal(second.states(X, [2])[0], found[dtype])
-    assert [each.dtype for each in found.values()] == [torch.float32, torch.bfloat16, torch.float16]
+            result[dtype] = second.states(X, [2])[0]
+            assert torch.equal(second.states(X, [2])[0], result[dtype])
+    assert [each.dtype for each in result.values()] == [torch.float32, torch.bfloat16, torch.float16]
     assert len(second.frozen.cached) == 3 * len(IDS)
 
 
-def test_a_layer_that_learns_may_keep_its_states_for_a_gradient(folder):
+def test_states_can_be_saved_for_backward(folder):
     learned = torch.nn.Linear(32, 4)
     for cache in (0, 1):
-        learned(held(folder, cache=cache).states(X, [2])[0]).sum().backward()  # states of inference mode would refuse
+        learned(held(folder, cache=cache).states(X, [2])[0]).sum().backward()  # fails with states of inference mode
     assert learned.weight.grad is not None
 
 
-def test_what_has_no_room_is_computed_each_time(folder):
+def test_states_beyond_the_cache_size_are_recomputed(folder):
     second = held(folder, cache=1)
     second.cache = 5 * 32 * 4  # the first text
     calls = []
@@ -121,7 +121,7 @@ def test_what_has_no_room_is_computed_each_time(folder):
     assert len(second.frozen.cached) == 1
 
 
-def test_a_folder_brings_it_back(folder, tmp_path):
+def test_save_and_load(folder, tmp_path):
     second = held(folder)
     second.save(tmp_path)
     again = GeneralEncoder.load(tmp_path, frozen=True)
@@ -135,13 +135,13 @@ def test_a_folder_brings_it_back(folder, tmp_path):
     assert torch.equal(bare.eval().states(X, [2])[0], learning.eval().states(X, [2])[0])
 
 
-def test_the_digest_is_of_the_weights(folder, tmp_path):
+def test_digest_depends_on_weights(folder, tmp_path):
     assert held(folder).digest == held(folder).digest != ""
     assert held(str(tiny_roberta(tmp_path))).digest != held(folder).digest
     assert GeneralEncoder.build(folder, frozen=False).digest == ""
 
 
 @pytest.mark.parametrize(("frozen", "cache"), [(True, -1), (False, 1)])
-def test_a_cache_that_cannot_be_is_refused(folder, frozen, cache):
+def test_invalid_cache_size_raises(folder, frozen, cache):
     with pytest.raises(BadInput, match=r"encoder\.cache"):
         GeneralEncoder.build(folder, frozen=frozen, cache=cache)

@@ -1,4 +1,4 @@
-"""A decoder as a text encoder: the length that its positions allow, and a tokenizer without a padding token."""
+"""Decoder networks as text encoders: maximum length and tokenizers without a padding token."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TEXTS = ["the food was good", "bad", "a very very good phone"]
 
 
 def write_stock(folder, *, end: str | None = END):
-    """GPT-2 with its tokenizer as it comes: bytes, an end of text, no padding and no mask."""
+    """Write a GPT-2 with its usual tokenizer: bytes, an end of text, no padding and no mask token."""
     letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), END]
-    made = Tokenizer(models.BPE({word: i for i, word in enumerate(letters)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    network = Tokenizer(models.BPE({word: i for i, word in enumerate(letters)}, []))
+    network.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tiny_gpt2(words=len(letters)).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=made, eos_token=end).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=network, eos_token=end).save_pretrained(folder)
     return folder
 
 
@@ -33,7 +33,7 @@ def stock(tmp_path_factory):
     return str(write_stock(tmp_path_factory.mktemp("stock")))
 
 
-def test_a_length_beyond_its_positions_is_one_sentence(stock, tmp_path):
+def test_length_beyond_positions_raises(stock, tmp_path):
     with pytest.raises(BadInput, match=r"length 17 .* 2 to 16"):
         TextEncoder.build(list, name=stock, length=17)
     with pytest.raises(BadInput, match="2 to 16"):
@@ -45,7 +45,7 @@ def test_a_length_beyond_its_positions_is_one_sentence(stock, tmp_path):
         TextEncoder.build(list, name=str(tmp_path), length=24)
 
 
-def test_padding_is_the_end_of_text_and_changes_nothing(stock, tmp_path):
+def test_padding_with_end_of_text_changes_nothing(stock, tmp_path):
     encoder = TextEncoder.build(list, name=stock).eval()
     assert encoder.tokenizer.pad_token == END
     store = encoder.prepare(TEXTS)
@@ -61,6 +61,6 @@ def test_padding_is_the_end_of_text_and_changes_nothing(stock, tmp_path):
         assert_close(again(again.prepare(TEXTS).take(torch.arange(3))), whole)
 
 
-def test_a_tokenizer_with_neither_is_one_sentence(tmp_path):
+def test_tokenizer_without_padding_and_end_raises(tmp_path):
     with pytest.raises(BadInput, match="neither a padding token nor an end of text"):
         TextEncoder.build(list, name=str(write_stock(tmp_path, end=None)))

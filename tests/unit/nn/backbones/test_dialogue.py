@@ -1,4 +1,4 @@
-"""The encoder that answers: its likelihood word by word, its answers, growth, and what a folder brings back."""
+"""Dialogue encoder: likelihood, decoding, growth, saving and loading."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ALL = torch.arange(4)
 def net(*, columns=(), **options) -> Dialogue:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        made = Dialogue.build(lambda: PAIRS, **{**SMALL, **options}).eval()
+        network = Dialogue.build(lambda: PAIRS, **{**SMALL, **options}).eval()
         for units in columns:
-            made.add_column(units)
+            network.add_column(units)
         with torch.no_grad():
-            for parameter in made.parameters():
-                parameter *= 2  # so that words and slots are far from alike
-        return made
+            for parameter in network.parameters():
+                parameter *= 2  # makes words and slots clearly different
+        return network
 
 
 def taken(encoder: Dialogue, examples=PAIRS) -> Tokens:
@@ -54,71 +54,71 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize("options", [*OPTIONS, *COLUMNS], ids=str)
-def test_the_likelihood_is_that_of_the_words_one_step_at_a_time(options):
+def test_likelihood_equals_step_by_step_decoding(options):
     encoder = net(**options)
-    found = encoder(taken(encoder))
+    result = encoder(taken(encoder))
     for i, (message, response) in enumerate(PAIRS):
-        words = [*dialogue.split_words(response), "<eos>"]
-        heard = torch.tensor([encoder.table.ids(dialogue.split_words(message))])
+        words = [*encoder.split(response), "<eos>"]
+        heard = torch.tensor([encoder.table.ids(encoder.split(message))])
         score, state = encoder.net.scorer(heard, torch.tensor([heard.shape[1]]))
         last, lost = torch.tensor([SEPARATOR]), 0.0
         for word in words:
             told, state = score(last, state)
             last = torch.tensor(encoder.table.ids([word]))
             lost = lost - told[0, last]
-        assert_close(found[i], torch.cat([lost.detach(), torch.tensor([float(len(words))])]), atol=1e-4, rtol=1e-5)
+        assert_close(result[i], torch.cat([lost.detach(), torch.tensor([float(len(words))])]), atol=1e-4, rtol=1e-5)
 
 
-def test_attention_is_the_softmax_over_the_words_that_are_there():
+def test_attention_ignores_padding():
     encoder = net()
     states, encoded = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
-    found = encoder.net.attention.attend(states, encoded, torch.tensor([5, 2]))
-    assert torch.equal(found[..., :4], states)
+    result = encoder.net.attention.attend(states, encoded, torch.tensor([5, 2]))
+    assert torch.equal(result[..., :4], states)
     for i, length in enumerate((5, 2)):
         for step in range(3):
             raw = [torch.exp(states[i, step] @ encoded[i, s]) for s in range(length)]
-            assert_close(found[i, step, 4:], sum(a / sum(raw) * encoded[i, s] for s, a in enumerate(raw)))
+            assert_close(result[i, step, 4:], sum(a / sum(raw) * encoded[i, s] for s, a in enumerate(raw)))
 
 
 @pytest.mark.parametrize("options", [*OPTIONS, *COLUMNS], ids=str)
-def test_alone_in_a_batch_and_padded(options):
+def test_features_do_not_depend_on_batch_and_padding(options):
     encoder = net(**options, beam=2)
     store = encoder.prepare(PAIRS)
-    whole, said = encoder(store.take(ALL)), encoder.answer(store.take(ALL))
+    whole, pattern = encoder(store.take(ALL)), encoder.answer(store.take(ALL))
     for i in range(4):
         x = store.take(torch.tensor([i]))
         wide = [torch.nn.functional.pad(part, (0, 9)) for part in (x.ids, x.mask, x.types)]
         junk = [wide[0].masked_fill(~wide[1], 7), wide[1], wide[2].masked_fill(~wide[1], 1)]
-        for given in (x, Tokens(*wide), Tokens(*junk)):
-            assert_close(encoder(given)[0], whole[i], atol=1e-5, rtol=1e-5)
-            assert torch.equal(encoder.answer(given)[0], said[i])
+        for value in (x, Tokens(*wide), Tokens(*junk)):
+            assert_close(encoder(value)[0], whole[i], atol=1e-5, rtol=1e-5)
+            assert torch.equal(encoder.answer(value)[0], pattern[i])
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_scores_in_pieces_are_the_same(beam, monkeypatch):
+def test_scores_computed_in_pieces_are_equal(beam, monkeypatch):
     encoder = net(beam=beam)
     x = taken(encoder)
-    wanted, said = encoder(x), encoder.answer(x)
+    expected, pattern = encoder(x), encoder.answer(x)
     monkeypatch.setattr(seq2seq, "ENTRIES", 2 * len(encoder.table.words()))
     monkeypatch.setattr(dialogue, "ENTRIES", 2 * len(encoder.table.words()))
-    assert_close(encoder(x), wanted)
-    assert torch.equal(encoder.answer(x), said)
+    assert_close(encoder(x), expected)
+    assert torch.equal(encoder.answer(x), pattern)
 
 
-def test_an_answer_depends_on_the_message_alone():
+def test_answer_depends_on_the_message_only():
     encoder = net()
-    said = encoder.answer(taken(encoder))
-    assert said.shape == (4, 6)
-    assert torch.equal(encoder.answer(taken(encoder, [message for message, _ in PAIRS])), said)
+    pattern = encoder.answer(taken(encoder))
+    assert pattern.shape == (4, 6)
+    assert torch.equal(encoder.answer(taken(encoder, [message for message, _ in PAIRS])), pattern)
     other = [(message, "tea tea") for message, _ in PAIRS]
-    assert torch.equal(encoder.answer(taken(encoder, other)), said)
-    assert not set(said.flatten().tolist()) & {UNKNOWN, SEPARATOR, encoder.table.index["<eos>"]}
+    assert torch.equal(encoder.answer(taken(encoder, other)), pattern)
+    assert not set(pattern.flatten().tolist()) & {UNKNOWN, SEPARATOR, encoder.table.index["<eos>"]}
     assert torch.equal(encoder(taken(encoder, [message for message, _ in PAIRS])), torch.zeros(4, 2))
     words = encoder.table.words()
-    assert encoder.texts(said)[0].replace(" ", "") == "".join(words[i] for i in said[0] if i != PAD)
+    assert encoder.texts(pattern)[0].replace(" ", "") == "".join(words[i] for i in pattern[0] if i != PAD)
 
 
-def test_it_learns_to_answer():
+def test_learns_to_answer():
     torch.manual_seed(0)
     encoder = Dialogue.build(lambda: PAIRS, embedding=16, hidden=24, slots=6, dropout=0.0, longest=12)
     x, optimizer = taken(encoder), torch.optim.Adam(encoder.parameters(), lr=0.02)
@@ -133,7 +133,7 @@ def test_it_learns_to_answer():
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_gradient_reaches_all(options):
+def test_every_parameter_receives_a_gradient(options):
     encoder = net(**options)
     encoder(taken(encoder))[:, 0].sum().backward()
     for name, parameter in encoder.named_parameters():
@@ -142,19 +142,19 @@ def test_gradient_reaches_all(options):
     assert {id(p) for b in encoder.blocks() for p in b.parameters()} == {id(p) for p in encoder.parameters()}
 
 
-def test_words_are_cut_and_kept_apart():
+def test_prepare_truncates_and_marks_types():
     encoder = net(length=3)
     index = encoder.table.index
-    found = taken(encoder, [("the zebra", "tea " * 9), ("you", "zebra")])
+    result = taken(encoder, [("the zebra", "tea " * 9), ("you", "zebra")])
     the, tea, you, end = (index[word] for word in ("the", "tea", "you", "<eos>"))
-    assert found.ids.tolist() == [[the, UNKNOWN, tea, tea, tea, end], [you, UNKNOWN, end, PAD, PAD, PAD]]
-    assert found.types.tolist() == [[0, 0, 1, 1, 1, 1], [0, 1, 1, 0, 0, 0]]
-    assert encoder.references(found).tolist() == [[tea, tea, tea, PAD], [-1, PAD, PAD, PAD]]
-    assert encoder.similarity(encoder.answer(found), found) is None
+    assert result.ids.tolist() == [[the, UNKNOWN, tea, tea, tea, end], [you, UNKNOWN, end, PAD, PAD, PAD]]
+    assert result.types.tolist() == [[0, 0, 1, 1, 1, 1], [0, 1, 1, 0, 0, 0]]
+    assert encoder.references(result).tolist() == [[tea, tea, tea, PAD], [-1, PAD, PAD, PAD]]
+    assert encoder.similarity(encoder.answer(result), result) is None
     assert len(encoder.prepare([])) == 0
 
 
-def test_likeness_counts_words_that_the_network_does_not_know(tmp_path):
+def test_similarity_counts_words_outside_the_vocabulary(tmp_path):
     path = tmp_path / "vectors.npz"
     names = ["tea", "zebra", "fine", "you"]
     np.savez(path, words=np.array(names), vectors=np.array([[1.0, 0], [0, 1], [1, 1], [-1, 0]]))
@@ -165,14 +165,14 @@ def test_likeness_counts_words_that_the_network_does_not_know(tmp_path):
     assert_close(encoder(x), plain(taken(plain, examples)))
     tea, fine, here = (encoder.table.index[word] for word in ("tea", "fine", "here"))
     answers = torch.tensor([[tea, here, PAD], [tea, tea, PAD], [here, PAD, PAD]])
-    # the mean of tea and zebra against tea; a response, then an answer, without a word that has a vector
+    # mean of tea and zebra against tea; then a reference and an answer without known vectors
     assert_close(encoder.similarity(answers, x), torch.tensor([0.5**0.5, 0.0, 0.0]))
     assert encoder.similarity(torch.tensor([[fine], [fine], [fine]]), x).tolist() == pytest.approx([1, 0, 1])
     assert copy.deepcopy(encoder).text_similarity is encoder.text_similarity
     assert not any("similarity" in name for name in encoder.state_dict())
 
 
-def test_it_is_what_growth_asks_for():
+def test_implements_the_growth_protocols():
     encoder = net()
     for kind in (Responder, Growable, GrowsWords, GrowsUnits):
         assert isinstance(encoder, kind), kind
@@ -196,38 +196,38 @@ def test_slots_grow_in_both_banks():
     assert torch.equal(fresh(taken(fresh)), encoder(taken(encoder)))
 
 
-def test_a_domain_of_the_published_size_adds_4_194_304_parameters():
-    made = Dialogue(words=["a"], embedding=8, hidden=1024, slots=1)
-    assert sum(p.numel() for p in made.grow(1024, domain=1)) == 2 * 1024 * 2048
+def test_published_growth_adds_4_194_304_parameters():
+    network = Dialogue(words=["a"], embedding=8, hidden=1024, slots=1)
+    assert sum(p.numel() for p in network.grow(1024, domain=1)) == 2 * 1024 * 2048
 
 
-def test_words_grow_to_be_heard_and_said(tmp_path):
+def test_new_words_extend_inputs_and_outputs(tmp_path):
     (tmp_path / "vectors.txt").write_text("zebra 1 2 3 4 5 6\n")
     encoder = net()
     told = [("the zebra", "zebra here")]
     old = taken(encoder, told)
     before = encoder(old)
-    heard, said = encoder.grow_words(["zebra", "tea", "yak"], vectors=str(tmp_path / "vectors.txt"))
+    heard, pattern = encoder.grow_words(["zebra", "tea", "yak"], vectors=str(tmp_path / "vectors.txt"))
     assert heard.shape == (2, 6)
-    assert said.shape == (2, 8)
+    assert pattern.shape == (2, 8)
     assert heard[0].tolist() == [1, 2, 3, 4, 5, 6]
     with torch.no_grad():
-        said[:, -1] = -1e4  # never said: then nothing of the old has changed
+        pattern[:, -1] = -1e4  # never generated, so old outputs are unchanged
         assert_close(encoder(old), before)
-        said[:, -1] = 0.0
+        pattern[:, -1] = 0.0
     fresh = taken(encoder, told)
     assert fresh.ids[0, 1] == encoder.table.index["zebra"] != UNKNOWN
     encoder(fresh)[:, 0].sum().backward()
     assert bool(heard.grad[0].any())
     assert not heard.grad[1].any()
-    assert bool(said.grad.any())
+    assert bool(pattern.grad.any())
     with torch.no_grad():
-        said[0, -1] = 1e4
+        pattern[0, -1] = 1e4
     assert encoder.texts(encoder.answer(fresh)) == [" ".join(["zebra"] * 6)]
 
 
 @pytest.mark.parametrize("options", [{}, {"cell": "lstm"}, {"attention": "general"}, {"slots": 0}], ids=str)
-def test_hidden_units_grow_around_the_old_ones(options):
+def test_widening_preserves_the_old_network(options):
     encoder = net(**options)
     x, counted = taken(encoder), sum(p.numel() for p in encoder.parameters())
     before, old = encoder(x), copy.deepcopy(encoder)
@@ -235,7 +235,7 @@ def test_hidden_units_grow_around_the_old_ones(options):
     assert encoder.widen(3).tolist() == [0, 1]
     assert sum(p.numel() for p in encoder.parameters()) == counted + cost
     assert not torch.allclose(encoder(x), before)
-    with torch.no_grad():  # nothing from what is new to what is old: the old network
+    with torch.no_grad():  # without weights from new to old units it is the old network
         for name in ("encoder", "decoder"):
             part = getattr(encoder.net, name)
             part.by_state[:, 4:] = 0
@@ -244,7 +244,7 @@ def test_hidden_units_grow_around_the_old_ones(options):
         look = encoder.net.attention
         look.joint.weight[:, 4:7] = 0
         look.joint.weight[:, 11:] = 0
-        if look.by_state is None:  # <h, e> over new units must vanish too: their states stay at zero
+        if look.by_state is None:  # <h, e> over new units must be zero too: their states stay at zero
             for name in ("encoder", "decoder"):
                 part, blocks = getattr(encoder.net, name), {"gru": 3, "lstm": 4}[encoder.settings["cell"]]
                 part.by_input.view(1, -1, blocks, 7)[..., 4:] = 0
@@ -259,7 +259,7 @@ def test_hidden_units_grow_around_the_old_ones(options):
     assert_close(old(x), before)
 
 
-def test_units_are_worth_their_parameters():
+def test_units_match_the_parameter_budget():
     encoder = Dialogue(words=["a"], embedding=30, hidden=96, slots=64)
     units = encoder.units_for(60_000)
     before = sum(p.numel() for p in encoder.parameters())
@@ -268,7 +268,7 @@ def test_units_are_worth_their_parameters():
 
 
 @pytest.mark.parametrize("options", COLUMNS, ids=str)
-def test_a_column_learns_while_the_rest_is_still(options):
+def test_new_column_trains_while_the_rest_is_frozen(options):
     columns = options["columns"]
     encoder = net(**{**options, "columns": columns[:-1]})
     old = list(encoder.net.encoders), list(encoder.net.decoders), encoder.net.table
@@ -277,7 +277,7 @@ def test_a_column_learns_while_the_rest_is_still(options):
     counted = sum(p.numel() for p in encoder.parameters())
     assert encoder.add_column(columns[-1]).tolist() == [0, 1]
     assert sum(p.numel() for p in encoder.parameters()) == counted + cost
-    assert not torch.allclose(encoder(taken(encoder)), before)  # what says words is made anew
+    assert not torch.allclose(encoder(taken(encoder)), before)  # the output layer is new
     encoder(taken(encoder))[:, 0].sum().backward()
     resting = [p for part in (*old[0], *old[1], old[2]) for p in part.parameters()]
     assert all(p.grad is None for p in resting)
@@ -286,7 +286,7 @@ def test_a_column_learns_while_the_rest_is_still(options):
     assert {id(p) for p in learning} | {id(p) for p in resting} == {id(p) for p in encoder.parameters()}
 
 
-def test_a_column_is_worth_its_parameters():
+def test_column_units_match_the_parameter_budget():
     encoder = Dialogue(words=["a"], embedding=30, hidden=96, slots=64)
     units = encoder.units_for(60_000, column=True)
     before = sum(p.numel() for p in encoder.parameters())
@@ -295,7 +295,7 @@ def test_a_column_is_worth_its_parameters():
 
 
 @pytest.mark.parametrize("options", [*OPTIONS, *COLUMNS], ids=str)
-def test_a_grown_one_comes_back_from_its_folder(options, tmp_path):
+def test_grown_network_loads_from_its_folder(options, tmp_path):
     encoder = net(**options)
     if encoder.slots and not encoder.settings["columns"]:
         encoder.grow(4, domain=2)
@@ -313,7 +313,7 @@ def test_a_grown_one_comes_back_from_its_folder(options, tmp_path):
 
 
 def test_bad_input():
-    for options, said in [
+    for options, pattern in [
         ({"length": 0}, "at least 1"),
         ({"beam": 0}, "beam.*longest"),
         ({"attention": "dott"}, "did you mean 'dot'"),
@@ -321,7 +321,7 @@ def test_bad_input():
         ({"min_count": 9}, "min_count"),
         ({"vectors": "nowhere.npz"}, "no file of word vectors"),
     ]:
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=pattern):
             net(**options)
     with pytest.raises(BadInput, match="message and response"):
         Dialogue.build(lambda: ["hello"])

@@ -1,4 +1,4 @@
-"""Dropout inside a loaded network: set wherever its family keeps it, with the same weights."""
+"""Dropout rates of pretrained networks of several families."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ IDS = torch.tensor([[0, 5, 6, 7, 2, 3, 8, 9]])
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_every_place_drops_out_this_share_and_the_weights_are_the_same(family):
+def test_rate_is_set_everywhere_and_weights_are_unchanged(family):
     torch.manual_seed(0)
     plain = module_from_config(CONFIGS[family]).eval()
-    wanted = plain(input_ids=IDS).last_hidden_state
+    expected = plain(input_ids=IDS).last_hidden_state
     for share in (0.4, 0.0):
         before = torch.random.get_rng_state()
-        made = with_dropout(copy.deepcopy(plain), share)
+        network = with_dropout(copy.deepcopy(plain), share)
         assert torch.equal(torch.random.get_rng_state(), before)
-        assert {part.p for part in made.modules() if isinstance(part, nn.Dropout)} == {share}
-        attends = [vars(part)["attention_dropout"] for part in made.modules() if "attention_dropout" in vars(part)]
+        assert {part.p for part in network.modules() if isinstance(part, nn.Dropout)} == {share}
+        attends = [vars(part)["attention_dropout"] for part in network.modules() if "attention_dropout" in vars(part)]
         assert set(attends) <= {share}
-        torch.testing.assert_close(made.eval()(input_ids=IDS).last_hidden_state, wanted)
-        moved = float((made.train()(input_ids=IDS).last_hidden_state - wanted).detach().abs().max())
+        torch.testing.assert_close(network.eval()(input_ids=IDS).last_hidden_state, expected)
+        moved = float((network.train()(input_ids=IDS).last_hidden_state - expected).detach().abs().max())
         assert (moved > 0.01) == (share > 0)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1, 1.5, "half", True, [0.1]])
-def test_what_is_no_share_is_refused(share):
+def test_invalid_rate_raises(share):
     with pytest.raises(BadInput, match=r"encoder\.dropout"):
         with_dropout(module_from_config(CONFIGS["bert"]), share)
 
 
-def test_an_encoder_keeps_it(tmp_path):
+def test_encoder_saves_the_rate(tmp_path):
     folder = tiny_bert(tmp_path / "bert")
     usual = TextEncoder.build(list, name=str(folder), length=16)
-    made = TextEncoder.build(list, name=str(folder), length=16, dropout=0.0)
-    assert usual.module.config.hidden_dropout_prob == 0.1  # as its file says
-    x = made.prepare(TEXTS).take(torch.arange(len(TEXTS)))
-    assert torch.equal(made.train()(x), made.eval()(x))
+    network = TextEncoder.build(list, name=str(folder), length=16, dropout=0.0)
+    assert usual.module.config.hidden_dropout_prob == 0.1  # as in its config.json
+    x = network.prepare(TEXTS).take(torch.arange(len(TEXTS)))
+    assert torch.equal(network.train()(x), network.eval()(x))
     assert not torch.equal(usual.train()(x), usual.eval()(x))
-    again = TextEncoder.load(tmp_path / "kept", made.save(tmp_path / "kept"))
-    again.load_state_dict(made.state_dict())
-    assert torch.equal(again.train()(x), made(x))
+    again = TextEncoder.load(tmp_path / "kept", network.save(tmp_path / "kept"))
+    again.load_state_dict(network.state_dict())
+    assert torch.equal(again.train()(x), network(x))

@@ -1,4 +1,4 @@
-"""The null controls of a general memory: its own copy, a random network, another text; and what hidden words show."""
+"""Null controls of a general memory: a copy of the encoder, a random network, another text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batch(encoder: TextEncoder, texts=TEXTS) -> inputs.Tokens:
     return encoder.prepare(texts).take(torch.arange(len(texts)))
 
 
-def test_own_is_the_domains_copy_whatever_the_general_model_is(folders):
+def test_memory_own_is_a_copy_of_the_domain_encoder(folders):
     encoder, asked = build(folders, memory="own"), build(folders, general=None)
     assert encoder.settings["companion"]["digest"] == asked.settings["companion"]["digest"]
     held = encoder.companion.second.module.state_dict()
@@ -48,7 +48,7 @@ def test_own_is_the_domains_copy_whatever_the_general_model_is(folders):
         assert torch.equal(held[name], value)
 
 
-def test_random_is_drawn_by_the_seed_and_frozen(folders):
+def test_memory_random_depends_on_the_seed_and_is_frozen(folders):
     one, again, other = (build(folders, seed, memory="random") for seed in (0, 0, 1))
     digests = [each.settings["companion"]["digest"] for each in (one, again, other, build(folders))]
     assert digests[0] == digests[1]
@@ -63,7 +63,7 @@ def test_random_is_drawn_by_the_seed_and_frozen(folders):
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_another_text_is_read_whatever_the_batch_and_the_padding(attention, folders):
+def test_memory_other_does_not_depend_on_batch_and_padding(attention, folders):
     encoder = build(folders, memory="other", attention=attention).eval()
     plain = build(folders, attention=attention).eval()
     x = batch(encoder)
@@ -76,7 +76,7 @@ def test_another_text_is_read_whatever_the_batch_and_the_padding(attention, fold
         assert_close(encoder(longer), together, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_read_are_the_states_of_a_training_text(folders):
+def test_memory_other_reads_states_of_a_training_text(folders):
     encoder = build(folders, memory="other", strategy="single").eval()
     x = batch(encoder)
     recall = encoder.companion.memory_states(x)
@@ -93,24 +93,24 @@ def test_what_is_read_are_the_states_of_a_training_text(folders):
 
 
 @pytest.mark.parametrize("memory", ["own", "random", "other"])
-def test_a_folder_holds_them(memory, folders, tmp_path):
+def test_controls_load_from_a_folder(memory, folders, tmp_path):
     encoder = build(folders, memory=memory).eval()
-    wanted = encoder(batch(encoder))
+    expected = encoder(batch(encoder))
     settings, state = encoder.save(tmp_path / "saved"), copy.deepcopy(encoder.state_dict())
     again = GMap.load(tmp_path / "saved", settings)
     again.load_state_dict(state)
-    assert torch.equal(again.eval()(batch(again)), wanted)
+    assert torch.equal(again.eval()(batch(again)), expected)
     assert again.settings == encoder.settings
 
 
-def test_what_means_nothing_is_refused(folders):
+def test_invalid_controls_raise(folders):
     with pytest.raises(BadInput, match="unknown memory 'mine'"):
         build(folders, memory="mine")
     with pytest.raises(BadInput, match="strategy=beside"):
         build(folders, memory="other", strategy="beside")
 
 
-def test_hidden_the_memory_plays_no_part(folders):
+def test_hidden_memory_equals_the_plain_encoder(folders):
     plain = TextEncoder.build(list, name=folders["domain"], length=16).eval()
     for memory in ("general", "other"):
         encoder = build(folders, memory=memory).eval()
@@ -120,18 +120,18 @@ def test_hidden_the_memory_plays_no_part(folders):
         assert float((encoder(x) - plain(x)).detach().abs().max()) > 1e-3
 
 
-def test_hidden_words_are_hidden_from_the_general_model_too(folders):
-    """Or its states would tell them, and the loss of hidden words would fall to nothing."""
+def test_masked_words_are_masked_for_the_general_model(folders):
+    """Otherwise its states would reveal the masked words."""
     encoder = build(folders).eval()
-    made = Masked().prepare(encoder, Texts.of(TRAINING), ())
-    x = made.store.take(torch.arange(len(TRAINING)))
+    network = Masked().prepare(encoder, Texts.of(TRAINING), ())
+    x = network.store.take(torch.arange(len(TRAINING)))
     seen = []
     encoder.companion.second.module.register_forward_pre_hook(
         lambda _, __, named: seen.append(named["input_ids"]), with_kwargs=True
     )
     encoder(x)
     assert torch.equal(seen[0], x.ids)
-    y = made.y.take(torch.arange(len(TRAINING)))
+    y = network.y.take(torch.arange(len(TRAINING)))
     there = x.at >= 0
     shown = seen[0].gather(1, x.at.clamp(min=0))[there]
     assert int((shown == encoder.tokenizer.mask_token_id).sum()) > 0.6 * len(shown)

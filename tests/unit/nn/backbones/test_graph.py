@@ -1,4 +1,4 @@
-"""Graph encoders against dense matrices written out graph by graph, and what they refuse."""
+"""Graph encoders compared with dense matrices, and their errors."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ CASES = [
 
 
 def graph(v: int, *, edges: int = 0, seed: int = 0) -> Graphs:
-    """Nodes with five features and about two edges each, one way only, none twice and none to itself."""
-    chance = torch.Generator().manual_seed(seed)
-    linked = torch.rand(v, v, generator=chance) < 2 / v
+    """Build a graph with five features per node and about two directed edges per node, without duplicates and loops."""
+    rng = torch.Generator().manual_seed(seed)
+    linked = torch.rand(v, v, generator=rng) < 2 / v
     linked.fill_diagonal_(False)
     ends = linked.nonzero().T
-    weights = torch.rand(ends.shape[1], edges, generator=chance) if edges else None
-    return Graphs(torch.randn(v, 5, generator=chance), ends, torch.zeros(v, dtype=torch.long), 1, weights)
+    weights = torch.rand(ends.shape[1], edges, generator=rng) if edges else None
+    return Graphs(torch.randn(v, 5, generator=rng), ends, torch.zeros(v, dtype=torch.long), 1, weights)
 
 
-def made(kind: str, virtual: bool, edges: int, pooling: str) -> tuple[GraphNetwork, list[Graphs]]:
+def built(kind: str, virtual: bool, edges: int, pooling: str) -> tuple[GraphNetwork, list[Graphs]]:
     torch.manual_seed(0)
     graphs = [graph(v, edges=edges, seed=v) for v in SIZES]
     network = GraphNetwork.build(
         lambda: graphs, kind=kind, virtual=virtual, layers=3, hidden=4, dropout=0.3, pooling=pooling
     )
-    for part in network.modules():  # statistics and a start that do something
+    for part in network.modules():  # non-trivial statistics and start
         if isinstance(part, torch.nn.BatchNorm1d):
             part.running_mean.normal_(std=0.1)
             part.running_var.uniform_(0.5, 2.0)
@@ -54,7 +54,7 @@ def made(kind: str, virtual: bool, edges: int, pooling: str) -> tuple[GraphNetwo
 
 
 def by_hand(network: GraphNetwork, one: Graphs, pooling: str) -> Tensor:
-    """One graph with its full matrix of edges, (to, from)."""
+    """Compute one graph with its dense adjacency, (to, from)."""
     v = len(one.nodes)
     linked = torch.zeros(v, v)
     linked[one.edges[1], one.edges[0]] = 1.0 if one.weights is None else one.weights[:, 0]
@@ -70,8 +70,8 @@ def by_hand(network: GraphNetwork, one: Graphs, pooling: str) -> Tensor:
             own, degree = layer.conv.lin(h), 1 + torch.bincount(one.edges[1], minlength=v)
             sent = (own + layer.conv.root).relu() / degree[:, None]
             for k, (a, b) in enumerate(one.edges.T):
-                said = (own[a] + layer.conv.bond(one.weights[k])).relu() / (degree[a] * degree[b]).sqrt()
-                sent[b] = sent[b] + said
+                pattern = (own[a] + layer.conv.bond(one.weights[k])).relu() / (degree[a] * degree[b]).sqrt()
+                sent[b] = sent[b] + pattern
         elif network.kind == "gcn":
             looped = linked + torch.eye(v)
             scale = looped.sum(1).rsqrt()
@@ -79,8 +79,8 @@ def by_hand(network: GraphNetwork, one: Graphs, pooling: str) -> Tensor:
         else:
             heard = torch.zeros_like(h)
             for k, (a, b) in enumerate(one.edges.T):
-                said = h[a] if one.weights is None else (h[a] + layer.conv.lin(one.weights[k])).relu()
-                heard[b] = heard[b] + said
+                pattern = h[a] if one.weights is None else (h[a] + layer.conv.lin(one.weights[k])).relu()
+                heard[b] = heard[b] + pattern
             sent = layer.conv.nn((1 + layer.conv.eps) * h + heard)
         h = layer.norm(sent)
         h = h.relu() if i < 2 else h
@@ -88,16 +88,16 @@ def by_hand(network: GraphNetwork, one: Graphs, pooling: str) -> Tensor:
 
 
 @pytest.mark.parametrize(("kind", "virtual", "edges", "pooling"), CASES)
-def test_it_is_the_equation_of_its_paper(kind, virtual, edges, pooling):
-    network, graphs = made(kind, virtual, edges, pooling)
+def test_output_equals_the_published_equation(kind, virtual, edges, pooling):
+    network, graphs = built(kind, virtual, edges, pooling)
     got = network(network.prepare(graphs).take(torch.arange(3)))
-    wanted = torch.stack([by_hand(network, one, pooling) for one in graphs])
-    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    expected = torch.stack([by_hand(network, one, pooling) for one in graphs])
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "virtual", "edges", "pooling"), CASES)
-def test_alone_in_a_batch_and_in_another_order(kind, virtual, edges, pooling):
-    network, graphs = made(kind, virtual, edges, pooling)
+def test_features_do_not_depend_on_batch_and_node_order(kind, virtual, edges, pooling):
+    network, graphs = built(kind, virtual, edges, pooling)
     x = network.prepare(graphs).take(torch.arange(3))
     together = network(x)
     for rows in ([0], [1], [2], [2, 0, 2, 1]):
@@ -105,8 +105,8 @@ def test_alone_in_a_batch_and_in_another_order(kind, virtual, edges, pooling):
 
 
 @pytest.mark.parametrize("virtual", [False, True])
-def test_only_a_virtual_node_joins_what_no_edge_joins(virtual):
-    network, _ = made("gin", virtual, 0, "mean")
+def test_only_a_virtual_node_connects_separate_components(virtual):
+    network, _ = built("gin", virtual, 0, "mean")
     hears = []
     network.pool = lambda h, *_: hears.append(h) or h
     for value in (0.0, 1.0):
@@ -116,15 +116,15 @@ def test_only_a_virtual_node_joins_what_no_edge_joins(virtual):
 
 
 @pytest.mark.parametrize(("kind", "virtual", "edges", "pooling"), CASES)
-def test_a_gradient_reaches_every_parameter(kind, virtual, edges, pooling):
-    network, graphs = made(kind, virtual, edges, pooling)
+def test_every_parameter_receives_a_gradient(kind, virtual, edges, pooling):
+    network, graphs = built(kind, virtual, edges, pooling)
     network.train()
     network(network.prepare(graphs).take(torch.arange(3))).pow(2).sum().backward()
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in network.parameters())
 
 
-def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(tmp_path):
-    network, graphs = made("gin", True, 3, "sum")
+def test_settings_rebuild_the_network_and_key_depends_on_inputs_only(tmp_path):
+    network, graphs = built("gin", True, 3, "sum")
     again = GraphNetwork.load(tmp_path, network.save(tmp_path))
     again.load_state_dict(network.state_dict())
     x = network.prepare(graphs).take(torch.arange(3))
@@ -136,7 +136,7 @@ def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "pattern"),
     [
         ({"kind": "gat"}, "unknown kind of graph layer 'gat'"),
         ({"pooling": "min"}, "unknown pooling 'min'"),
@@ -144,12 +144,12 @@ def test_settings_build_the_same_shape_and_preparation_looks_at_the_input_alone(
         ({"hidden": 0}, "hidden .* 0"),
     ],
 )
-def test_options_that_are_not(options, said):
-    with pytest.raises(BadInput, match=said):
+def test_invalid_settings_raise(options, pattern):
+    with pytest.raises(BadInput, match=pattern):
         GraphNetwork(form=NUMBERS, **options)
 
 
-def test_graphs_that_do_not_fit():
+def test_incompatible_graphs_raise():
     form, good = GraphForm(inputs=5, edges=1), graph(3, edges=1)
     network = GraphNetwork(form=form, kind="gcn", layers=1, hidden=4)
     owner = good.owner
@@ -163,8 +163,8 @@ def test_graphs_that_do_not_fit():
         "edge features of shape none": Graphs(good.nodes, good.edges, owner, 1),
         "weights of 0 or more": Graphs(good.nodes, good.edges, owner, 1, -1 - good.weights),
     }
-    for said, one in wrong.items():
-        with pytest.raises(BadInput, match=said):
+    for pattern, one in wrong.items():
+        with pytest.raises(BadInput, match=pattern):
             network.prepare([good, one])
     with pytest.raises(BadInput, match="needs none"):
         GraphNetwork(form=NUMBERS, layers=1, hidden=4).prepare([good])
@@ -174,15 +174,15 @@ def test_graphs_that_do_not_fit():
 
 
 @pytest.mark.parametrize(("virtual", "rows"), [(True, [0]), (False, [1])])  # one graph; one node
-def test_a_batch_too_small_to_train_on_says_so(virtual, rows):
-    network, graphs = made("gin", virtual, 0, "mean")
+def test_batch_of_one_raises_in_training(virtual, rows):
+    network, graphs = built("gin", virtual, 0, "mean")
     x = network.prepare(graphs).take(torch.tensor(rows))
     assert network(x).shape == (1, 4)
     with pytest.raises(BadInput, match="batch"):
         network.train()(x)
 
 
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
+def test_missing_torch_geometric_raises(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     with pytest.raises(BadInput, match=r"pip install 'holdfast\[graph\]'"):
         GraphNetwork(form=NUMBERS)

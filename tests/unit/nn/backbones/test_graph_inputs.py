@@ -1,4 +1,4 @@
-"""How raw graphs enter a network: numbers, categories, degrees; learnt from training graphs alone."""
+"""Input features of graphs: numbers, categories and degrees, learned from training graphs only."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from holdfast.nn.backbones.graph_inputs import MAX_DEGREES, Categories, GraphFor
 
 
 def star(leaves: int, nodes=None, weights=None) -> Graphs:
-    """A hub with leaves, edges both ways; without features unless given."""
+    """Build a star graph with edges in both directions, by default without features."""
     out = torch.stack([torch.zeros(leaves, dtype=torch.long), torch.arange(1, leaves + 1)])
     edges = torch.cat([out, out.flip(0)], dim=1)
     owner = torch.zeros(leaves + 1, dtype=torch.long)
     return Graphs(torch.zeros(leaves + 1, 0) if nodes is None else nodes, edges, owner, 1, weights)
 
 
-def test_without_features_the_degree_is_the_category_and_a_larger_one_counts_as_the_largest():
+def test_degree_is_the_category_and_is_capped():
     form = GraphForm.from_examples([star(2), star(4)])
     assert (form.nodes, form.categories) == ("degree", (5,))
     assert form.prepare(star(3), signed=True).nodes.tolist() == [[3], [1], [1], [1]]
     assert form.prepare(star(9), signed=True).nodes[0].tolist() == [4]
 
 
-def test_a_very_large_degree_makes_it_one_number_of_mean_zero_and_spread_one():
+def test_large_degrees_are_standardised():
     graphs = [star(MAX_DEGREES), star(3)]
     form = GraphForm.from_examples(graphs)
     assert form.nodes == "scaled-degree"
@@ -37,7 +37,7 @@ def test_a_very_large_degree_makes_it_one_number_of_mean_zero_and_spread_one():
     assert float(seen.std(correction=0)) == pytest.approx(1, abs=1e-3)
 
 
-def test_categories_are_those_of_the_training_graphs_and_others_add_nothing():
+def test_unseen_categories_add_nothing():
     tags = torch.tensor([[0, 3], [2, 1], [1, 0]])
     form = GraphForm.from_examples([star(2, tags)])
     assert (form.nodes, form.categories) == ("categories", (4, 5))
@@ -46,24 +46,24 @@ def test_categories_are_those_of_the_training_graphs_and_others_add_nothing():
     embed = form.embedding(6)
     assert isinstance(embed, Categories)
     table = embed.table.weight
-    found = embed(new)
-    torch.testing.assert_close(found[0], table[4 + 3])  # only what is known counts
-    torch.testing.assert_close(found[1], table[2])
+    result = embed(new)
+    torch.testing.assert_close(result[0], table[4 + 3])  # only the known category counts
+    torch.testing.assert_close(result[1], table[2])
     whole = embed(tags)
     torch.testing.assert_close(whole[0], table[0] + table[4 + 3])
 
 
-def test_edges_of_categories_are_one_hot():
+def test_edge_categories_are_one_hot():
     kinds = torch.tensor([[0, 1], [1, 0], [0, 1], [1, 0]])
     form = GraphForm.from_examples([star(2, weights=kinds)])
     assert form.edge_categories == (3, 3)
     assert form.edge_width == 6
-    found = form.prepare(star(2, weights=kinds + torch.tensor([0, 5])), signed=True).weights
-    assert found is not None
-    assert found.tolist()[:2] == [[1, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 1]]
+    result = form.prepare(star(2, weights=kinds + torch.tensor([0, 5])), signed=True).weights
+    assert result is not None
+    assert result.tolist()[:2] == [[1, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 1]]
 
 
-def test_a_form_comes_back_from_json():
+def test_form_survives_json():
     for graphs in ([star(2)], [star(2, torch.zeros(3, 2).long())], [star(1, torch.zeros(2, 4))], [star(MAX_DEGREES)]):
         form = GraphForm.from_examples(graphs)
         assert GraphForm.parse(form.to_json()) == form
@@ -74,19 +74,19 @@ def test_degrees_count_edges():
 
 
 @pytest.mark.parametrize(
-    ("train", "given", "said"),
+    ("train", "value", "pattern"),
     [
         (star(2), star(2, torch.zeros(3, 1)), r"shape \(3, 1\), .* \(1 or more, 0\)"),
         (star(2, torch.zeros(3, 1).long()), star(2, torch.zeros(3, 1)), "float nodes"),
         (star(1, weights=torch.zeros(2, 1).long()), star(1, weights=torch.zeros(2, 1)), "float edge features"),
     ],
 )
-def test_graphs_of_another_form_are_refused(train, given, said):
-    with pytest.raises(BadInput, match=said):
-        GraphForm.from_examples([train]).prepare(given, signed=True)
+def test_graphs_of_another_form_raise(train, value, pattern):
+    with pytest.raises(BadInput, match=pattern):
+        GraphForm.from_examples([train]).prepare(value, signed=True)
 
 
-def test_what_cannot_be_a_form():
+def test_invalid_forms_raise():
     with pytest.raises(BadInput, match="integers from 0"):
         GraphForm.from_examples([star(1, torch.tensor([[-1], [0]]))])
     with pytest.raises(BadInput, match="unknown form of nodes 'colour'"):
@@ -95,14 +95,14 @@ def test_what_cannot_be_a_form():
 
 @pytest.mark.graph
 @pytest.mark.parametrize("kind", ["gcn", "gin"])
-def test_a_network_takes_every_form_and_loads_again(kind, tmp_path):
+def test_network_supports_every_form_and_loads(kind, tmp_path):
     atoms, bonds = torch.tensor([[5, 0], [3, 1], [0, 0]]), torch.tensor([[0], [1], [1], [0]])
     for graph in (star(2), star(2, atoms), star(2, atoms, bonds), star(2, torch.rand(3, 4))):
         network = GraphNetwork.build(lambda graph=graph: [graph, graph], kind=kind, layers=2, hidden=8).eval()
         x = network.prepare([graph, graph]).take(torch.arange(2))
-        found = network(x)
-        assert found.shape == (2, 8)
+        result = network(x)
+        assert result.shape == (2, 8)
         again = GraphNetwork.load(tmp_path, network.save(tmp_path)).eval()
         again.load_state_dict(network.state_dict())
-        assert torch.equal(again(x), found)
+        assert torch.equal(again(x), result)
         assert again.preparation_key() == network.preparation_key()

@@ -1,4 +1,4 @@
-"""The encoder with a bank: texts and pairs, its words, growth of slots and words, and what a folder brings back."""
+"""MemoryRNN: texts and pairs, words, growth of slots and words, saving and loading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def net(examples=TEXTS, **options) -> MemoryRNN:
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
-def test_alone_in_a_batch_and_padded(pooling, examples):
+def test_features_do_not_depend_on_batch_and_padding(pooling, examples):
     encoder = net(examples, pooling=pooling).eval()
     store = encoder.prepare(examples)
     whole = encoder(store.take(ALL))
@@ -42,11 +42,11 @@ def test_alone_in_a_batch_and_padded(pooling, examples):
             wide[1],
             None if x.types is None else wide[2].masked_fill(~wide[1], 1),
         ]
-        for given in (x, Tokens(*wide), Tokens(*junk)):
-            assert_close(encoder(given)[0], whole[i], atol=1e-5, rtol=1e-5)
+        for value in (x, Tokens(*wide), Tokens(*junk)):
+            assert_close(encoder(value)[0], whole[i], atol=1e-5, rtol=1e-5)
 
 
-def test_a_text_is_its_last_states_and_the_mean_is_over_its_words():
+def test_poolings_of_a_text():
     for out_tanh in (False, True):
         last, mean = (net(pooling=pooling, out_tanh=out_tanh).eval() for pooling in ("last", "mean"))
         x = last.prepare(TEXTS).take(torch.tensor([1]))  # three words
@@ -56,24 +56,24 @@ def test_a_text_is_its_last_states_and_the_mean_is_over_its_words():
         assert_close(mean(x)[0], states.mean(0))
 
 
-def test_a_pair_is_the_published_features_of_its_texts():
+def test_pair_features_equal_the_published_ones():
     pair, single = net(PAIRS).eval(), net([text for both in PAIRS for text in both]).eval()
     single.load_state_dict({k: v for k, v in pair.state_dict().items() if not k.startswith("joint")})
     u, v = (single(single.prepare([both[i] for both in PAIRS]).take(ALL)) for i in (0, 1))
-    wanted = pair.joint[0](torch.cat([u, v, u * v, (u - v).abs()], 1)).relu()
-    assert_close(pair(pair.prepare(PAIRS).take(ALL)), wanted)
-    assert bool((wanted >= 0).all())
+    expected = pair.joint[0](torch.cat([u, v, u * v, (u - v).abs()], 1)).relu()
+    assert_close(pair(pair.prepare(PAIRS).take(ALL)), expected)
+    assert bool((expected >= 0).all())
     swapped = pair(pair.prepare([(b, a) for a, b in PAIRS]).take(ALL))
-    assert not torch.allclose(swapped, wanted)
+    assert not torch.allclose(swapped, expected)
 
 
-def test_words_lengths_and_kinds_of_examples():
+def test_prepare_words_lengths_and_kinds():
     encoder = net(length=3)
     index = encoder.table.index
     assert set(index) >= {"3.5", "don't", ",", "!"}
-    found = encoder.prepare(["the zebra", "good " * 9, ""]).take(torch.arange(3))
+    result = encoder.prepare(["the zebra", "good " * 9, ""]).take(torch.arange(3))
     the, good = index["the"], index["good"]
-    assert found.ids.tolist() == [[the, UNKNOWN, PAD], [good] * 3, [UNKNOWN, PAD, PAD]]
+    assert result.ids.tolist() == [[the, UNKNOWN, PAD], [good] * 3, [UNKNOWN, PAD, PAD]]
     pairs = net(PAIRS, length=3).prepare([("good " * 9, "bad"), ("", "bad bad")]).take(torch.arange(2))
     assert pairs.mask.sum(1).tolist() == [4, 3]
     assert pairs.types.tolist() == [[0, 0, 0, 1], [0, 1, 1, 0]]
@@ -84,13 +84,13 @@ def test_words_lengths_and_kinds_of_examples():
     assert len(encoder.prepare([])) == len(net(PAIRS).prepare([])) == 0
 
 
-def test_parity_normalises_cuts_and_ends_as_the_released_code():
+def test_parity_splits_as_the_released_code():
     encoder = net(parity=True, length=4)
     assert encoder.split("Room 12 was... Fine, really fine!") == ["room", "was", "<elp>", "fine", "<eos>"]
     assert encoder.split("42") == ["<eos>"]
     assert "3.5" not in encoder.table.index
-    found = encoder.prepare(["Bad, zebra"]).take(torch.tensor([0]))
-    assert found.ids.tolist() == [[encoder.table.index["bad"], UNKNOWN, encoder.table.index["<eos>"]]]
+    result = encoder.prepare(["Bad, zebra"]).take(torch.tensor([0]))
+    assert result.ids.tolist() == [[encoder.table.index["bad"], UNKNOWN, encoder.table.index["<eos>"]]]
     assert encoder.preparation_key() != net(length=4).preparation_key()
 
 
@@ -107,7 +107,7 @@ def test_word_vectors(kind, tmp_path):
     assert rows[index["good"]].tolist() == list(range(6))
     assert rows[index["film"]].tolist() == [-i for i in range(6)]
     assert float(rows[[index[f"w{i}"] for i in range(2000)]].std()) == pytest.approx(0.05, rel=0.05)
-    assert "vectors" not in encoder.settings  # the model folder needs the file no more
+    assert "vectors" not in encoder.settings  # the model folder does not need the file
     (new,) = encoder.grow_words(["zebra", "good"], vectors=str(path))
     assert len(new) == 1
     assert float(new.detach().abs().max()) < 0.5
@@ -116,22 +116,22 @@ def test_word_vectors(kind, tmp_path):
         net(vectors=str(path), embedding=5)
 
 
-def test_grown_words_from_a_file(tmp_path):
+def test_new_words_with_vectors_from_a_file(tmp_path):
     (tmp_path / "vectors.txt").write_text("zebra 1 2 3 4 5 6\n")
     encoder = net()
     encoder.grow_words(["yak", "zebra"], vectors=str(tmp_path / "vectors.txt"))
     assert encoder.table(torch.tensor(encoder.table.ids(["zebra"])))[0].tolist() == [1, 2, 3, 4, 5, 6]
 
 
-def test_growth_of_words_leaves_prepared_examples_valid():
+def test_new_words_leave_prepared_examples_valid():
     encoder = net().eval()
-    told = ["good zebra", "bad film"]
-    old = encoder.prepare(told).take(torch.arange(2))
+    columns = ["good zebra", "bad film"]
+    old = encoder.prepare(columns).take(torch.arange(2))
     before, name = encoder(old), encoder.preparation_key()
     (new,) = encoder.grow_words(["zebra", "film", "yak"])
     assert new.shape == (2, 6)
     assert torch.equal(encoder(old), before)
-    fresh = encoder.prepare(told).take(torch.arange(2))
+    fresh = encoder.prepare(columns).take(torch.arange(2))
     assert fresh.ids[1].tolist() == old.ids[1].tolist()
     assert fresh.ids[0, 1] == encoder.table.index["zebra"] != UNKNOWN == old.ids[0, 1]
     assert not torch.equal(encoder(fresh)[0], before[0])
@@ -142,7 +142,7 @@ def test_growth_of_words_leaves_prepared_examples_valid():
 
 
 @pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
-def test_growth_of_slots_keeps_the_old_network_inside(examples):
+def test_new_slots_preserve_the_old_segments(examples):
     encoder = net(examples).eval()
     x = encoder.prepare(examples).take(ALL)
     before = encoder(x)
@@ -156,7 +156,7 @@ def test_growth_of_slots_keeps_the_old_network_inside(examples):
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("examples", [TEXTS, PAIRS], ids=["texts", "pairs"])
-def test_a_grown_one_comes_back_from_its_folder_or_its_state_alone(cell, examples, tmp_path):
+def test_grown_network_loads_from_folder_or_state(cell, examples, tmp_path):
     encoder = net(examples, cell=cell).eval()
     bare = json.loads(json.dumps(encoder.save(tmp_path)))
     first = MemoryRNN.load(tmp_path, bare).eval()
@@ -164,23 +164,23 @@ def test_a_grown_one_comes_back_from_its_folder_or_its_state_alone(cell, example
     encoder.grow_words(["zebra"])
     again = MemoryRNN.load(tmp_path, json.loads(json.dumps(encoder.save(tmp_path)))).eval()
     asked = [*examples[:4], "good zebra" if examples is TEXTS else ("good zebra", "zebra")]
-    wanted = encoder(encoder.prepare(asked).take(ALL))
+    expected = encoder(encoder.prepare(asked).take(ALL))
     for other in (first, again):
         other.load_state_dict(encoder.state_dict())
-        assert torch.equal(other(other.prepare(asked).take(ALL)), wanted)
+        assert torch.equal(other(other.prepare(asked).take(ALL)), expected)
         assert other.preparation_key() == encoder.preparation_key()
         assert other.rnn.bank.owner.tolist() == [0] * 5 + [2] * 4
 
 
 @pytest.mark.parametrize("options", [{}, {"slots": 0}, {"cell": "gru"}, {"pooling": "mean"}])
-def test_gradient_reaches_all(options):
+def test_every_parameter_receives_a_gradient(options):
     encoder = net(PAIRS, **options)
     encoder(encoder.prepare(PAIRS).take(ALL)).square().sum().backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in encoder.parameters())
     assert {id(p) for b in encoder.blocks() for p in b.parameters()} == {id(p) for p in encoder.parameters()}
 
 
-def test_without_slots_it_is_the_plain_network():
+def test_without_slots_equals_the_plain_network():
     names = [name for name, _ in net(slots=0).named_parameters()]
     assert not any("bank" in name or "content" in name for name in names)
     with pytest.raises(BadInput, match="slots"):
@@ -188,11 +188,11 @@ def test_without_slots_it_is_the_plain_network():
 
 
 def test_bad_input():
-    for options, said in [
+    for options, pattern in [
         ({"pooling": "max"}, "pooling"),
         ({"length": 0}, "at least 1"),
         ({"min_count": 9}, "min_count"),
         ({"first_read": "unifrom"}, "did you mean 'uniform'"),
     ]:
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=pattern):
             net(**options)

@@ -1,4 +1,4 @@
-"""The encoder with a bank grows hidden units and columns, in any order with slots and words, and comes back."""
+"""Growth of MemoryRNN: hidden units, columns, slots and words in any order, saving and loading."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def train(encoder: MemoryRNN, x, steps: int = 3) -> None:
 @pytest.mark.parametrize(
     ("cell", "slots", "units"), [("lstm", 500, 45), ("lstm", 300, 46), ("gru", 500, 55), ("gru", 300, 57)]
 )
-def test_the_published_sizes(cell, slots, units):
+def test_published_sizes(cell, slots, units):
     encoder = MemoryRNN(words=["a"], pairs=True, cell=cell, slots=slots)
     assert encoder.units_for(600_000) == units
     before = count(encoder)
@@ -70,7 +70,7 @@ def test_the_published_sizes(cell, slots, units):
 @KINDS
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("column", [False, True])
-def test_units_cost_what_was_asked_for_after_growth_too(examples, cell, column):
+def test_units_match_the_budget_also_after_growth(examples, cell, column):
     encoder = net(examples, cell=cell, hidden=30)
     for grow in GROWTHS.values():
         grow(encoder)
@@ -80,7 +80,7 @@ def test_units_cost_what_was_asked_for_after_growth_too(examples, cell, column):
         assert abs(count(other) - count(encoder) - asked_for) < 0.01 * asked_for
 
 
-def test_wider_texts_keep_their_old_features_where_the_map_says():
+def test_widening_returns_positions_of_old_features():
     encoder = net()
     x = encoder.prepare(TEXTS).take(ALL)
     before = encoder(x)
@@ -93,7 +93,7 @@ def test_wider_texts_keep_their_old_features_where_the_map_says():
     assert bool((after[:, [4, 5, 10, 11]] != 0).all())
 
 
-def test_wider_pairs_keep_their_layer():
+def test_widening_preserves_the_pair_layer():
     encoder = net(PAIRS)
     x = encoder.prepare(PAIRS).take(ALL)
     before, old = encoder(x), encoder.joint[0]
@@ -113,7 +113,7 @@ def test_wider_pairs_keep_their_layer():
 
 
 def cut_off(encoder: MemoryRNN) -> None:
-    """No way leads from the two newest units to the others."""
+    """Remove the weights from the two newest units to the others."""
     rnn = encoder.rnn
     with torch.no_grad():
         for block in rnn.by_state.unflatten(-1, (-1, rnn.hidden)).unbind(-2):
@@ -125,12 +125,12 @@ def cut_off(encoder: MemoryRNN) -> None:
 @KINDS
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("slots", [0, 2])
-def test_old_columns_rest_while_a_new_one_learns(examples, cell, slots):
+def test_old_columns_stay_fixed_while_a_new_one_trains(examples, cell, slots):
     encoder = net(examples, cell=cell)
     for units in (3, 2):
         old = list(encoder.parameters())
         at = encoder.add_column(units, slots=slots)
-        encoder.grow_words([f"word{units}"])  # what comes later learns
+        encoder.grow_words([f"word{units}"])  # new words are trained
         assert at.tolist() == list(range(7 if examples is PAIRS else encoder.width - 2 * units))
         assert not any(p.requires_grad for p in old)
         names = learning(encoder)
@@ -148,7 +148,7 @@ def test_old_columns_rest_while_a_new_one_learns(examples, cell, slots):
 
 
 def old_states(encoder: MemoryRNN, x: Tokens) -> list[torch.Tensor]:
-    """What all columns but the newest say of the first texts."""
+    """Return the states of all columns but the newest for the first texts."""
     words = encoder.table(x.ids)
     lengths = (x.mask & (x.types == 0)).sum(1) if x.types is not None else x.mask.sum(1)
     seen: list[torch.Tensor] = []
@@ -157,7 +157,7 @@ def old_states(encoder: MemoryRNN, x: Tokens) -> list[torch.Tensor]:
     return seen
 
 
-def test_a_column_stands_beside_the_old_features_of_texts():
+def test_column_features_follow_the_old_features():
     encoder = net()
     x = encoder.prepare(TEXTS).take(ALL)
     before = encoder(x)
@@ -165,7 +165,7 @@ def test_a_column_stands_beside_the_old_features_of_texts():
     assert encoder.width == 14
     assert torch.equal(encoder(x)[:, at], before)
     assert not encoder.later[0].training
-    assert encoder.later[0].bank is None  # unless it is asked for
+    assert encoder.later[0].bank is None  # by default
     assert encoder.slots == 5
     with pytest.raises(BadInput, match="newest column has no slots"):
         encoder.grow(3, domain=1)
@@ -173,7 +173,7 @@ def test_a_column_stands_beside_the_old_features_of_texts():
         encoder(x, segments=1)
 
 
-def test_a_pair_has_a_fresh_layer_on_all_columns():
+def test_new_column_replaces_the_pair_layer():
     encoder = net(PAIRS)
     old = encoder.joint[0].weight
     encoder.add_column(3)
@@ -182,7 +182,7 @@ def test_a_pair_has_a_fresh_layer_on_all_columns():
     assert not encoder.joint.training
 
 
-def test_later_words_learn_through_all_columns():
+def test_new_words_train_through_all_columns():
     encoder = net()
     encoder.add_column(3)
     (new,) = encoder.grow_words(["zebra"])
@@ -194,7 +194,7 @@ def test_later_words_learn_through_all_columns():
 
 @KINDS
 @pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_alone_in_a_batch_and_padded(examples, pooling):
+def test_features_do_not_depend_on_batch_and_padding(examples, pooling):
     encoder = net(examples, pooling=pooling)
     encoder.add_column(3)
     encoder.widen(1)
@@ -211,61 +211,61 @@ def test_alone_in_a_batch_and_padded(examples, pooling):
 
 @KINDS
 @pytest.mark.parametrize("order", list(itertools.permutations(GROWTHS)), ids="-".join)
-def test_any_order_comes_back(examples, order, tmp_path):
+def test_growth_in_any_order_loads(examples, order, tmp_path):
     encoder = net(examples)
     for name in (*order, *order):
         GROWTHS[name](encoder)
     settings = json.loads(json.dumps(encoder.save(tmp_path)))
-    wanted = encoder(encoder.prepare(asked(examples)).take(ALL))
+    expected = encoder(encoder.prepare(asked(examples)).take(ALL))
     again = MemoryRNN.load(tmp_path, settings).double().eval()
     replayed = net(examples)
     for name in (*order, *order):
         GROWTHS[name](replayed)
     for other in (again, replayed, copy.deepcopy(encoder)):
         other.load_state_dict(encoder.state_dict())
-        assert torch.equal(other(other.prepare(asked(examples)).take(ALL)), wanted)
+        assert torch.equal(other(other.prepare(asked(examples)).take(ALL)), expected)
         assert other.preparation_key() == encoder.preparation_key()
         assert learning(other) == learning(encoder)
         assert other.save(tmp_path) == settings
-        assert other.width == encoder.width == wanted.shape[1]
+        assert other.width == encoder.width == expected.shape[1]
         for one, mine in zip(other.columns, encoder.columns, strict=True):
             assert one.bank.owner.tolist() == mine.bank.owner.tolist()
     told = again.save(tmp_path)
-    again.widen(1)  # it can go on
+    again.widen(1)  # growth can continue
     again.grow(1, domain=5)
     again.add_column(1)
-    assert told == settings  # what a folder was given stays as it was
+    assert told == settings  # saved settings are not modified
 
 
-def test_an_earlier_network_is_its_segments_with_its_weights():
+def test_first_segments_reproduce_an_earlier_network():
     encoder = net()
     x = encoder.prepare(TEXTS).take(ALL)
-    kept = []
+    stats = []
     for domain in range(3):
         if domain:
             encoder.grow(2, domain=domain)
         train(encoder, x)
-        kept.append((copy.deepcopy(encoder.state_dict()), encoder(x)))
-    for stage, (weights, wanted) in enumerate(kept, start=1):
+        stats.append((copy.deepcopy(encoder.state_dict()), encoder(x)))
+    for stage, (weights, expected) in enumerate(stats, start=1):
         cut = copy.deepcopy(encoder)
         cut.rnn.bank.truncate(stage)
         assert cut.rnn.bank.sizes == [5, 2, 2][:stage]
         assert cut.rnn.bank.slots == sum(cut.rnn.bank.sizes)
-        assert torch.equal(cut(x), encoder(x, segments=stage))  # the first segments as they are now
-        assert torch.equal(cut(x), wanted) == (stage == 3)  # since then all that it shares has learned on
+        assert torch.equal(cut(x), encoder(x, segments=stage))  # the first segments with the current weights
+        assert torch.equal(cut(x), expected) == (stage == 3)  # shared weights have been trained since
         cut.load_state_dict(weights)
-        assert torch.equal(cut(x), wanted)
+        assert torch.equal(cut(x), expected)
     with pytest.raises(BadInput, match=r"segments.*3.*4"):
         encoder.rnn.bank.truncate(4)
 
 
-def test_slots_of_all_columns_and_words_in_the_order_in_which_they_come():
+def test_total_slots_and_words_in_order():
     encoder = net(length=3)
     for name in ("slots", "column"):
         GROWTHS[name](encoder)
     assert encoder.slots == 5 + 3 + 2
     assert net(slots=0).slots == 0
-    assert encoder.words_in(["The zebra bad film", "yak the"]) == ["the", "zebra", "bad", "yak"]  # three of each
+    assert encoder.words_in(["The zebra bad film", "yak the"]) == ["the", "zebra", "bad", "yak"]  # three words per text
     assert net(PAIRS).words_in([("zebra yak", "bad zebra")]) == ["zebra", "yak", "bad"]
 
 

@@ -1,4 +1,4 @@
-"""Pairs are laid end to end, taken apart again, and joined by one layer that can be widened."""
+"""Pairs of texts: concatenation, splitting, and the pair layer."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def ids(text: str) -> list[int]:
     return [ord(letter) for letter in text]
 
 
-def test_laid_and_taken_apart():
+def test_pairs_are_concatenated_and_split():
     pairs = [("ab", "cde"), ("f", "g"), ("hijk", "l")]
     x = token_store(pairs, ids, pairs=True).take(torch.arange(3))
     assert isinstance(x, Tokens)
     words, lengths = split_pairs(x)
     assert lengths.tolist() == [2, 1, 4, 3, 1, 1]
-    found = ["".join(map(chr, row[:length])) for row, length in zip(words.tolist(), lengths.tolist(), strict=True)]
-    assert found == ["ab", "f", "hijk", "cde", "g", "l"]
+    result = ["".join(map(chr, row[:length])) for row, length in zip(words.tolist(), lengths.tolist(), strict=True)]
+    assert result == ["ab", "f", "hijk", "cde", "g", "l"]
     single = token_store(["ab", "c"], ids, pairs=False).take(torch.arange(2))
     assert (single.types, single.mask.tolist()) == (None, [[True, True], [True, False]])
 
 
-def test_one_kind_of_examples():
+def test_mixed_texts_and_pairs_raise():
     with pytest.raises(BadInput, match="built for single texts"):
         token_store(["a", ("a", "b")], ids, pairs=False)
     with pytest.raises(BadInput, match="built for pairs"):
         token_store([("a", "b"), "a"], ids, pairs=True)
 
 
-def test_a_wider_layer_does_what_it_did_where_new_entries_are_zero():
+def test_widened_layer_ignores_zero_entries():
     torch.manual_seed(0)
     layer = PairLayer(3, 5, dropout=0.0)
     u, v = torch.randn(2, 4, 3)

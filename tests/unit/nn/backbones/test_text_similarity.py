@@ -1,4 +1,4 @@
-"""Likeness of texts by fixed word vectors."""
+"""Similarity of texts by word vectors."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from holdfast.nn.backbones import word_vectors
 from holdfast.nn.backbones.word_vectors import load_similarity
 
 
-def test_it_is_the_cosine_of_mean_vectors(tmp_path):
-    chance = np.random.default_rng(0)
-    vectors = {word: chance.normal(size=5) for word in ("a", "b", "c", "d")}
+def test_cosine_of_mean_vectors(tmp_path):
+    rng = np.random.default_rng(0)
+    vectors = {word: rng.normal(size=5) for word in ("a", "b", "c", "d")}
     np.savez(tmp_path / "v.npz", words=np.array([*vectors]), vectors=np.stack([*vectors.values()]))
     (tmp_path / "v.txt").write_text("".join(f"{w} {' '.join(map(str, v))}\n" for w, v in vectors.items()))
     for name in ("v.npz", "v.txt"):
         like = load_similarity(tmp_path / name)
         texts = [(["a", "b", "a"], ["c"]), (["a", "zebra"], ["a"]), (["zebra"], ["a"]), ([], ["a"])]
-        found = like.cosines(*([like.ids(pair[i]) for pair in texts] for i in (0, 1)))
+        result = like.cosines(*([like.ids(pair[i]) for pair in texts] for i in (0, 1)))
         mean = (2 * vectors["a"] + vectors["b"]) / 3
-        wanted = mean @ vectors["c"] / np.linalg.norm(mean) / np.linalg.norm(vectors["c"])
-        np.testing.assert_allclose(found, [wanted, 1.0, 0.0, 0.0], atol=1e-6)
+        expected = mean @ vectors["c"] / np.linalg.norm(mean) / np.linalg.norm(vectors["c"])
+        np.testing.assert_allclose(result, [expected, 1.0, 0.0, 0.0], atol=1e-6)
 
 
-def test_only_the_first_words_of_a_large_file_are_read(tmp_path, monkeypatch):
+def test_large_files_are_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(word_vectors, "MAX_WORDS", 2)
     (tmp_path / "v.txt").write_text("a 1 2\nb 2 1\nc 0 1\n")
     np.savez(tmp_path / "v.npz", words=np.array(["a", "b", "c"]), vectors=np.ones((3, 2)))

@@ -1,4 +1,4 @@
-"""VisionTransformer over tiny ViT, DeiT and DINOv2, and the presets."""
+"""VisionTransformer with tiny ViT, DeiT and DINOv2 networks, and the presets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def images(n: int, size: int) -> torch.Tensor:
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("size", [16, 24])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_alone_and_in_a_batch(folders, family: str, size: int, pooling: str) -> None:
+def test_features_do_not_depend_on_the_batch(folders, family: str, size: int, pooling: str) -> None:
     net = VisionTransformer.build(nothing, name=str(folders[family]), size=size, pooling=pooling).eval()
     store = net.prepare(images(4, size))
     whole = net(store.take(torch.arange(4)))
@@ -83,16 +83,16 @@ def test_colours(folders, tmp_path) -> None:
     folder = tiny.tiny_vit(tmp_path)
     (folder / "preprocessor_config.json").unlink()
     assert colours(folder) == tuple(map(list, HALF))
-    given = VisionTransformer.build(nothing, name=str(folder), mean=[0.48, 0.45, 0.4], std=[0.28, 0.27, 0.28])
-    assert given.normalise.mean.flatten().tolist() == pytest.approx([0.48, 0.45, 0.4])
-    assert (given.settings["mean"], given.settings["std"]) == ([0.48, 0.45, 0.4], [0.28, 0.27, 0.28])
+    value = VisionTransformer.build(nothing, name=str(folder), mean=[0.48, 0.45, 0.4], std=[0.28, 0.27, 0.28])
+    assert value.normalise.mean.flatten().tolist() == pytest.approx([0.48, 0.45, 0.4])
+    assert (value.settings["mean"], value.settings["std"]) == ([0.48, 0.45, 0.4], [0.28, 0.27, 0.28])
     assert VisionTransformer.build(nothing, name=str(folder), std=[0.2, 0.2, 0.2]).settings["mean"] == list(HALF[0])
     (folder / "preprocessor_config.json").write_text("{")
     with pytest.raises(BadInput, match="valid JSON"):
         colours(folder)
 
 
-def test_bytes_and_floats_agree(folders) -> None:
+def test_uint8_and_float_images_agree(folders) -> None:
     net = VisionTransformer.build(nothing, name=str(folders["vit"])).eval()
     assert_close(net(images(2, 16)), net(images(2, 16).float() / 255), atol=1e-5, rtol=1e-5)
 
@@ -117,20 +117,20 @@ def test_preset_defaults_and_patches() -> None:
         VisionTransformer.build(nothing, name="vit-tiny", size=20)
 
 
-def test_presets_normalise_as_published(tmp_path) -> None:
-    """ViT and DeiT have 1e-6 in their layer norms; a folder keeps what it was saved with."""
+def test_presets_use_the_published_layer_norm(tmp_path) -> None:
+    """ViT and DeiT have an epsilon of 1e-6 in their layer norms; a folder keeps its value."""
     net = VisionTransformer.build(nothing, name="vit-tiny", size=32)
     assert {part.eps for part in net.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-6}
     again = VisionTransformer.load(tmp_path, net.save(tmp_path))
     assert {part.eps for part in again.modules() if isinstance(part, torch.nn.LayerNorm)} == {1e-6}
 
 
-def test_a_preset_follows_the_seed() -> None:
-    made = []
+def test_preset_depends_on_the_seed() -> None:
+    network = []
     for _ in range(2):
         torch.manual_seed(5)
-        made.append(VisionTransformer.build(nothing, name="vit-tiny", size=16).eval())
-    assert torch.equal(made[0](images(1, 16)), made[1](images(1, 16)))
+        network.append(VisionTransformer.build(nothing, name="vit-tiny", size=16).eval())
+    assert torch.equal(network[0](images(1, 16)), network[1](images(1, 16)))
 
 
 def test_bad_input(folders, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Word vectors from files: both formats, and what is wrong with a file told in a sentence."""
+"""Word vectors from text and .npz files, and errors of invalid files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def write(path, kind: str):
         np.savez(path.with_suffix(".npz"), words=np.array(list(VECTORS)), vectors=np.array(list(VECTORS.values())))
         return path.with_suffix(".npz")
     lines = [f"{word} {a} {b}" for word, (a, b) in VECTORS.items()]
-    # a word with a space in it, as GloVe has some, and a word that is written twice
+    # a word with a space, as in GloVe, and a duplicate word
     lines += ["at good 7 7", "good 9 9"]
     path.write_text("\n".join((["5 2"] if kind == "word2vec" else []) + lines) + "\n", encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize("kind", ["glove", "word2vec", "npz"])
-def test_the_words_that_are_there(kind, tmp_path):
-    found = read_vectors(write(tmp_path / "vectors.txt", kind), ["good", "东", "unheard", "at"], 2)
-    assert {word: vector.tolist() for word, vector in found.items()} == {"good": [1.0, 2.0], "东": [0.0, 3.0]}
-    assert all(vector.dtype == np.float32 for vector in found.values())
+def test_reads_known_words(kind, tmp_path):
+    result = read_vectors(write(tmp_path / "vectors.txt", kind), ["good", "东", "unheard", "at"], 2)
+    assert {word: vector.tolist() for word, vector in result.items()} == {"good": [1.0, 2.0], "东": [0.0, 3.0]}
+    assert all(vector.dtype == np.float32 for vector in result.values())
 
 
-def test_a_file_that_changed_is_read_again(tmp_path):
+def test_changed_file_is_reloaded(tmp_path):
     path = tmp_path / "vectors.txt"
     path.write_text("good 1 2\n")
     assert read_vectors(path, ["good"], 2)["good"].tolist() == [1, 2]
@@ -38,7 +38,7 @@ def test_a_file_that_changed_is_read_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "pattern"),
     [
         ("good 1 2 3\nbad 1 2 3\n", "3 numbers per word"),
         ("good 1 2\nbad 1\n", "line 2: .* 2 numbers"),
@@ -46,16 +46,16 @@ def test_a_file_that_changed_is_read_again(tmp_path):
         ("good 1 nan\n", "NaN"),
     ],
 )
-def test_broken_lines(text, said, tmp_path):
+def test_invalid_lines_raise(text, pattern, tmp_path):
     (tmp_path / "vectors.txt").write_text(text)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=pattern):
         read_vectors(tmp_path / "vectors.txt", ["good"], 2)
 
 
-def test_broken_arrays(tmp_path):
+def test_invalid_arrays_raise(tmp_path):
     path = tmp_path / "vectors.npz"
     words, vectors = np.array(["good", "bad"]), np.ones((2, 2))
-    for arrays, said in [
+    for arrays, pattern in [
         ({"names": words, "vectors": vectors}, "not an .npz"),
         ({"words": words, "vectors": np.ones((2, 3))}, "must be strings"),
         ({"words": words[:1], "vectors": vectors}, "must be strings"),
@@ -64,7 +64,7 @@ def test_broken_arrays(tmp_path):
         ({"words": words, "vectors": np.array([[np.inf, 0], [0, 0]])}, "NaN"),
     ]:
         np.savez(path, **arrays)
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=pattern):
             read_vectors(path, ["good"], 2)
     path.write_bytes(b"PK no zip")
     with pytest.raises(BadInput, match=r"not an \.npz"):

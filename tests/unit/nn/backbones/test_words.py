@@ -1,4 +1,4 @@
-"""Texts to words in two ways, and vocabularies."""
+"""Splitting of texts into words, and vocabularies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_words() -> None:
     assert split_words("Ünïcode 東京") == ["ünïcode", "東京"]
 
 
-def test_plain_words_lose_numbers_accents_and_most_marks() -> None:
+def test_plain_words_drop_numbers_accents_and_most_marks() -> None:
     assert split_plain("Don't pay 1,299.50, OK?") == ["don't", "pay", ".", "ok", "?"]
     assert split_plain("Well... <b>Über</b> naïve; yes.") == ["well", "<elp>", "<b>uber<", "b>", "naive", "yes", "."]
     assert split_plain("Wait....") == ["wait", "<elp>", "."]

@@ -1,4 +1,4 @@
-"""Every method that says it serves tasks at places keeps its promises on them, and no other part is let in."""
+"""Contract of methods and necks that support tasks at text positions, and errors of the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
 from holdfast.protocols.evaluate import score, validation_outputs
 from holdfast.run.settings import make_spec
-from tests.annotated import DOMAINS, said, write_names, write_questions
+from tests.annotated import DOMAINS, corpus, write_names, write_questions
 from tests.contract.conftest import small
 from tests.tiny import tiny_masked
 
@@ -33,7 +33,7 @@ def serves(section: str, name: str, task: str) -> bool:
     return all(task in layer.tasks for _, layer in catalog.unwrap(section, name))
 
 
-SOME = ("erm", "group-dro", "mldg", "ewc", "replay", "swad(erm)")  # of the others' kinds; all of them run on tags
+SOME = ("erm", "group-dro", "mldg", "ewc", "replay", "swad(erm)")  # one per kind; all of them run on tags
 CASES = [
     (task, name)
     for task in TOKEN_TASKS
@@ -44,30 +44,30 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("places")
-    write_names(made / "names", 12)
-    write_questions(made / "questions.jsonl", 12)
-    (made / "texts").mkdir()
+    built = tmp_path_factory.mktemp("places")
+    write_names(built / "names", 12)
+    write_questions(built / "questions.jsonl", 12)
+    (built / "texts").mkdir()
     for domain in DOMAINS:
-        (made / "texts" / f"{domain}.txt").write_text("\n".join(said(12)))
-    tiny_masked(made / "bert")
-    return made
+        (built / "texts" / f"{domain}.txt").write_text("\n".join(corpus(12)))
+    tiny_masked(built / "bert")
+    return built
 
 
 @pytest.fixture(scope="module")
 def worlds(folder):
-    """For each task its data, prepared, and the task that knows them."""
+    """Return the prepared data and the bound task per task."""
     read = {
         "tag": partial(read_tags, folder / "names"),
         "span": partial(read_questions, folder / "questions.jsonl"),
         "masked": partial(read_corpus, folder / "texts"),
     }
-    found = {}
+    result = {}
     for name in TOKEN_TASKS:
         dataset, task = read[name](), catalog.build("tasks", name, options={})
-        made = task.prepare(encoder(folder), dataset.raw, dataset.classes)
-        found[name] = (dataset, Examples(made.store, made.y, dataset.domains, starts=made.starts), made.task)
-    return found
+        built = task.prepare(encoder(folder), dataset.raw, dataset.classes)
+        result[name] = (dataset, Examples(built.store, built.y, dataset.domains, starts=built.starts), built.task)
+    return result
 
 
 def encoder(folder):
@@ -86,10 +86,10 @@ def case(request, worlds, folder):
             neck = "memory" if name.startswith("progressive") else needed[0]
             neck = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
             head = "vocabulary" if task == "masked" else "linear"
-            made = catalog.build("heads", head, neck.width, dataset.classes, body, options={})
+            built = catalog.build("heads", head, neck.width, dataset.classes, body, options={})
             optimizer = partial(Optimizer, OptimizerSettings(lr=3e-3))
             method = catalog.build(
-                "methods", name, Model(body, neck, made), options={}, task=bound, optimizer=optimizer
+                "methods", name, Model(body, neck, built), options={}, task=bound, optimizer=optimizer
             )
             method.begin_stage(StageInfo(0, dataset.domains))
             method.begin_phase(method.phases[0])
@@ -104,13 +104,13 @@ def batches(dataset, examples, task):
     return Batches(examples, parts, 4, generator=generator(0, "batches"), augment=redraw)
 
 
-def test_which_methods_serve():
+def test_supported_methods():
     served = {name for task, name in CASES if task == "tag"}
     assert {"erm", "vrex", "mldg", "fish", "ewc", "si", "replay", "agem", "moving-average(erm)"} <= served
     assert not {"coral", "irm", "mixup", "cdann", "mil", "hma", "pda", "lwf"} & served
 
 
-def test_learns_predicts_example_by_example_and_goes_on_from_its_state(case):
+def test_trains_predicts_per_example_and_resumes_from_its_state(case):
     make, dataset, examples, task = case
     method, batch = make().train(), next(batches(dataset, examples, task))
     torch.manual_seed(0)
@@ -135,7 +135,7 @@ def test_learns_predicts_example_by_example_and_goes_on_from_its_state(case):
 
 
 @pytest.mark.parametrize("task", TOKEN_TASKS)
-def test_scores_are_all_there_change_nothing_and_do_not_depend_on_batches(worlds, folder, task):
+def test_scores_are_complete_pure_and_independent_of_batches(worlds, folder, task):
     dataset, examples, bound = worlds[task]
     body = encoder(folder)
     neck = catalog.build_neck("none", body.width, 2, options={})
@@ -144,39 +144,39 @@ def test_scores_are_all_there_change_nothing_and_do_not_depend_on_batches(worlds
     method = catalog.build(
         "methods", "erm", Model(body, neck, head), options={}, task=bound, optimizer=optimizer
     ).train()
-    before, chance = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
+    before, rng = copy.deepcopy(method.model.state_dict()), torch.get_rng_state()
     part = Part("all", np.arange(len(dataset)))
-    found = score(method, examples, [part], bound, bound.metrics)["all"]
-    assert list(found) == list(bound.metrics)
-    kept, y = validation_outputs(method, examples, part, bound)
-    assert len(kept) == len(y) == len(examples)
-    assert float(bound.loss_from_stats(kept, y)) == pytest.approx(found["nll"], rel=1e-5)
+    result = score(method, examples, [part], bound, bound.metrics)["all"]
+    assert list(result) == list(bound.metrics)
+    stats, y = validation_outputs(method, examples, part, bound)
+    assert len(stats) == len(y) == len(examples)
+    assert float(bound.loss_from_stats(stats, y)) == pytest.approx(result["nll"], rel=1e-5)
     single = [
         validation_outputs(method, examples, Part("one", np.array([i])), bound)[0] for i in range(0, len(dataset), 7)
     ]
     rows = torch.cat([examples.rows_of(Part("one", np.array([i]))) for i in range(0, len(dataset), 7)])
-    torch.testing.assert_close(torch.cat(single)[:, 0], kept[rows, 0], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(torch.cat(single)[:, 0], stats[rows, 0], rtol=1e-3, atol=1e-3)
     assert method.training
-    assert torch.equal(chance, torch.get_rng_state())
+    assert torch.equal(rng, torch.get_rng_state())
     for name, value in method.model.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
 @pytest.mark.parametrize("neck", [name for name in catalog.NECKS if "tag" in catalog.NECKS[name].tasks])
-def test_necks_that_serve_work_on_every_place(worlds, folder, neck):
+def test_supported_necks_work_at_every_position(worlds, folder, neck):
     dataset, examples, bound = worlds["tag"]
     body = encoder(folder)
-    made = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
-    model = Model(body, made, catalog.build("heads", "linear", made.width, dataset.classes, body, options={})).eval()
+    built = catalog.build_neck(neck, body.width, len(dataset.classes), options=small(neck))
+    model = Model(body, built, catalog.build("heads", "linear", built.width, dataset.classes, body, options={})).eval()
     x, y = examples.inputs_and_targets(torch.arange(6))
     output = model(x)
     assert output.shape == (6, x.at.shape[1], len(dataset.classes))
     bound.loss(output, y).backward()
-    assert all(p.grad is not None for p in made.parameters())
+    assert all(p.grad is not None for p in built.parameters())
 
 
 @pytest.mark.parametrize("task", TOKEN_TASKS)
-def test_other_parts_are_refused_in_one_sentence(worlds, folder, task):
+def test_unsupported_parts_raise(worlds, folder, task):
     dataset = worlds[task][0]
     hf = f"hf:{folder / 'bert'}"
     cases = {
@@ -185,9 +185,9 @@ def test_other_parts_are_refused_in_one_sentence(worlds, folder, task):
         "neck 'heterogeneous' .* task": {"settings": {"neck": "heterogeneous"}},
         "head 'words' .* task": {"settings": {"head": "words"}},
     }
-    for told, given in cases.items():
+    for columns, given in cases.items():
         settings = {"task": task, **given.pop("settings", {})}
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=columns):
             make_spec(dataset, **{"encoder": hf, **given}, settings=settings)
     spec = make_spec(dataset, encoder=hf, settings={"task": task})
     assert spec.tune == "full"

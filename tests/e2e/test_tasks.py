@@ -1,4 +1,4 @@
-"""Taggers, answers and encoders from files to files, as a user calls them."""
+"""Tagging, question answering and pretraining from files to files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.annotated import tagged, write_conll, write_corpus, write_names, write_questions
+from tests.annotated import tagged_sentences, write_conll, write_corpus, write_names, write_questions
 from tests.tiny import WORDS, tiny_bert
 
 FEW = ["--batch", "8", "--lr", "0.003", "--set", "encoder.length=24", "--set", "every=10"]
@@ -19,7 +19,7 @@ def bert(tmp_path):
     return f"hf:{tiny_bert(tmp_path / 'bert')}"
 
 
-def test_tags(holdfast, tmp_path, bert):
+def test_tag_from_files(holdfast, tmp_path, bert):
     write_names(tmp_path / "names")
     ran = holdfast("fit", "names", "--task", "tag", "--encoder", bert, "--steps", 50, "--out", "m", "--json", *FEW)
     assert ran.code == 0, ran.out
@@ -27,11 +27,11 @@ def test_tags(holdfast, tmp_path, bert):
     assert min(ran.json["valid"].values()) > 0.9
     assert "A tagger of words (O, B-THING" in (tmp_path / "m" / "README.md").read_text()
 
-    write_conll(tmp_path / "new.conll", tagged("sea", 5))
+    write_conll(tmp_path / "new.conll", tagged_sentences("sea", 5))
     assert holdfast("predict", "m", "new.conll", "--out", "said.jsonl").code == 0
-    found = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    assert [row["tokens"] for row in found] == [words for words, _ in tagged("sea", 5)]
-    assert found[1]["tags"][-3:] == ["B-THING", "I-THING", "B-WORK"]
+    result = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in result] == [words for words, _ in tagged_sentences("sea", 5)]
+    assert result[1]["tags"][-3:] == ["B-THING", "I-THING", "B-WORK"]
     (tmp_path / "new.csv").write_text("id,text\nq,the bad phone\n")
     assert "sentences: 1" in holdfast("predict", "m", "new.csv", "--out", "said.csv").err
     with (tmp_path / "said.csv").open() as file:
@@ -49,7 +49,7 @@ def test_compare_tags_over_methods_and_domains(holdfast, tmp_path, bert):
     assert len(ran.json["records"]) == 6
 
 
-def test_answers(holdfast, tmp_path, bert):
+def test_span_from_files(holdfast, tmp_path, bert):
     write_questions(tmp_path / "asked.jsonl", 10)
     short = ("--set", "task.stride=4", "--set", "task.answer=2", "--set", "encoder.dropout=0")
     words = ("--task", "span", "--encoder", bert, "--steps", 10, "--out", "m", "--json", *short, *FEW)
@@ -59,13 +59,13 @@ def test_answers(holdfast, tmp_path, bert):
     assert set(ran.json["record"]["stages"][-1]["valid"]["home"]) == {"answer_f1", "exact_match", "nll"}
     assert holdfast("predict", "m", "asked.jsonl", "--out", "said.jsonl").code == 0
     rows = [json.loads(line) for line in (tmp_path / "asked.jsonl").read_text().splitlines()]
-    found = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    for row, said in zip(rows, found, strict=True):
-        assert said["id"] == row["id"]
-        assert said["answer"]
-        assert said["answer"] in row["context"]
-        assert len(said["answer"].split()) <= 2
-        assert 0 <= said["score"] <= 1
+    result = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    for row, pattern in zip(rows, result, strict=True):
+        assert pattern["id"] == row["id"]
+        assert pattern["answer"]
+        assert pattern["answer"] in row["context"]
+        assert len(pattern["answer"].split()) <= 2
+        assert 0 <= pattern["score"] <= 1
 
 
 def test_pretrain_and_use_it(holdfast, tmp_path, reviews):
@@ -77,7 +77,7 @@ def test_pretrain_and_use_it(holdfast, tmp_path, reviews):
     assert ran.json["after"]["texts"] < ran.json["before"]["texts"]
     assert (tmp_path / "mine" / "report.html").exists()
     person = holdfast(*words, "--out", "mine")
-    assert re.search(r"texts: loss of a hidden word \d+\.\d+ before, \d+\.\d+ after", person.err)
+    assert re.search(r"texts: .*loss \d+\.\d+ before, \d+\.\d+ after", person.err)
     ran = holdfast("fit", reviews, "--encoder", "hf:mine", "--steps", 2, "--out", "m")
     assert ran.code == 0, ran.err
     guess = holdfast("fit", "texts.txt", "--task", "masked", "--encoder", "hf:mine", "--steps", 2, "--out", "g", *FEW)
@@ -88,7 +88,7 @@ def test_pretrain_and_use_it(holdfast, tmp_path, reviews):
 
 
 @pytest.mark.parametrize("encoder", ["hf:bert", "gmap"])
-def test_hidden_words_are_found(holdfast, tmp_path, encoder):
+def test_predict_masked_words(holdfast, tmp_path, encoder):
     write_corpus(tmp_path / "texts.txt", 60)
     tiny_bert(tmp_path / "bert")
     models = ["--set", "encoder.domain=./bert", "--set", "encoder.general=./bert"] if encoder == "gmap" else []
@@ -96,32 +96,32 @@ def test_hidden_words_are_found(holdfast, tmp_path, encoder):
     assert holdfast("fit", "texts.txt", *words).code == 0
     (tmp_path / "new.csv").write_text("id,text\na,the [MASK] was very [MASK]\nb,the food was\nc,a [MASK] was not bad\n")
     assert "texts: 3" in holdfast("predict", "m", "new.csv", "--out", "said.jsonl").err
-    found = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in found] == ["a", "b", "c"]
-    assert [len(row["words"]) for row in found] == [len(row["scores"]) for row in found] == [2, 0, 1]
-    assert {word for row in found for word in row["words"]} <= set(WORDS)  # single letters stand in none of the texts
-    assert all(0.05 < score <= 1 for row in found for score in row["scores"])
+    result = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in result] == ["a", "b", "c"]
+    assert [len(row["words"]) for row in result] == [len(row["scores"]) for row in result] == [2, 0, 1]
+    assert {word for row in result for word in row["words"]} <= set(WORDS)  # single letters occur in no text
+    assert all(0.05 < score <= 1 for row in result for score in row["scores"])
     assert holdfast("predict", "m", "new.csv", "--out", "said.csv").code == 0
     with (tmp_path / "said.csv").open() as file:
         flat = list(csv.DictReader(file))
-    assert [row["words"] for row in flat] == [" ".join(row["words"]) for row in found]
-    assert [float(score) for score in flat[0]["scores"].split()] == pytest.approx(found[0]["scores"], abs=1e-6)
+    assert [row["words"] for row in flat] == [" ".join(row["words"]) for row in result]
+    assert [float(score) for score in flat[0]["scores"].split()] == pytest.approx(result[0]["scores"], abs=1e-6)
 
 
 BAD = {
-    "an analysis": (["compare", "names", "--analyse", "projection"], "one feature an example"),
-    "an encoder of features": (["compare", "names", "--encoder", "bilstm"], "'bilstm' is for the task classify"),
+    "an analysis": (["compare", "names", "--analyse", "projection"], "'projection' .*tag"),
+    "an encoder of features": (["compare", "names", "--encoder", "bilstm"], "'bilstm' .*tag"),
     "a metric of labels": (["compare", "names", "--metric", "macro_f1"], "unknown metric 'macro_f1'"),
-    "a column of lines": (["compare", "names", "--column", "tags=x"], "has no columns with names"),
-    "a template": (["compare", "names", "--set", "encoder.template=sentiment-0"], "leave encoder.template out"),
+    "a column of lines": (["compare", "names", "--column", "tags=x"], "--column"),
+    "a template": (["compare", "names", "--set", "encoder.template=sentiment-0"], "encoder.template"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_sentence(holdfast, tmp_path, bert, case):
+def test_bad_input_exits_with_one_sentence(holdfast, tmp_path, bert, case):
     write_names(tmp_path / "names", 4)
-    words, said = BAD[case]
+    words, pattern = BAD[case]
     encoder = [] if "--encoder" in words else ["--encoder", bert]
     ran = holdfast(*words, "--task", "tag", "--methods", "erm", "--seeds", 1, "--steps", 1, "--json", *encoder)
     assert ran.code == 2
-    assert re.search(said, ran.json["error"]), ran.json["error"]
+    assert re.search(pattern, ran.json["error"]), ran.json["error"]
