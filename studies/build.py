@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from studies import audit, benchmarks, gmap, gmoe, hma, index, methods, mil, pmb
+from studies import audit, benchmarks, gmap, gmoe, hma, index, methods, mil, modules, pmb
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
@@ -24,6 +24,7 @@ TABLES: dict[str, Mapping[str, Callable[[], list[str]]]] = {
     "audit": audit.TABLES,
     "benchmarks": benchmarks.TABLES,
     "scaling": benchmarks.SCALING_TABLES,
+    "modules": modules.TABLES,
 }
 FILES = {DOCS / f"{page}.md": tables for page, tables in TABLES.items()} | methods.FILES
 BLOCK = re.compile(r"<!-- table: (?P<name>[\w/-]+) -->\n.*?<!-- end -->", re.DOTALL)

