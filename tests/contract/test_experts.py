@@ -1,4 +1,4 @@
-"""Every rule of the catalog adds the balance loss of experts to what it goes down and tells who got how much."""
+"""Every method of the catalog minimises the balance loss of experts and reports load, importance and dropped pairs."""
 
 from __future__ import annotations
 
@@ -20,55 +20,57 @@ INFO = StageInfo(0, ("d0", "d1", "d2"))
 
 
 @pytest.fixture(params=catalog.buildable_names("methods"))
-def rule(request, benches):
+def build(request, benches):
     bench, name = benches["tiny-vit-experts"], request.param
     if catalog.incompatibility(name, bench.encoder):
         pytest.skip("this method is for another kind of example")
     needed = catalog.unwrap("methods", name)[-1][1].necks
 
-    def made(weight: float, capacity: float = 0.0):
+    def build_method(weight: float, capacity: float = 0.0):
         with seeded(0, "init"):
             bench.options = {"experts": {**bench.options["experts"], "balance": weight, "capacity": capacity}}
-            model, given = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
+            model, options = bench.model(needed[0] if needed else "none"), LIGHT.get(name, {})
             optimizer = partial(Optimizer, OptimizerSettings(optimizer="sgd", lr=0.05))
-            method = catalog.build("methods", name, model, options=given, task=Classify(), optimizer=optimizer)
+            method = catalog.build("methods", name, model, options=options, task=Classify(), optimizer=optimizer)
             method.begin_stage(INFO)
             method.begin_phase(method.phases[0])
         return method.train()
 
-    return made
+    return build_method
 
 
 def routers(model) -> torch.Tensor:
     return torch.cat([layer.router.directions.detach().flatten() for layer in expert_layers(model)])
 
 
-def test_the_balance_loss_moves_the_routers_under_every_rule(rule, benches):
-    batch, found = benches["tiny-vit-experts"].batch(), {}
+def test_balance_loss_changes_the_routers(build, benches):
+    batch, changes = benches["tiny-vit-experts"].batch(), {}
     for weight in (0.0, 5.0):
-        method = rule(weight)
+        method = build(weight)
         before = routers(method.model)
         torch.manual_seed(5)
         method.step(batch)
-        found[weight] = routers(method.model) - before
-    assert bool(found[5.0].any())
-    assert float((found[5.0] - found[0.0]).norm()) > 0.5 * float(found[0.0].norm())
+        changes[weight] = routers(method.model) - before
+    assert bool(changes[5.0].any())
+    assert float((changes[5.0] - changes[0.0]).norm()) > 0.5 * float(changes[0.0].norm())
 
 
 @pytest.mark.parametrize("weight", [0.0, 5.0])
-def test_every_rule_tells_the_load_the_importance_and_what_was_dropped(rule, benches, weight):
-    told = train_step(rule(weight, capacity=1.0), benches["tiny-vit-experts"].batch())
+def test_methods_report_load_importance_and_dropped_pairs(build, benches, weight):
+    metrics = train_step(build(weight, capacity=1.0), benches["tiny-vit-experts"].batch())
     for layer in (0, 1):
-        assert 0 <= float(told[f"experts/dropped/{layer}"]) < 1
-        for what in ("load", "importance"):
-            shares = [float(value) for name, value in told.items() if name.startswith(f"experts/{what}/{layer}/")]
+        assert 0 <= float(metrics[f"experts/dropped/{layer}"]) < 1
+        for quantity in ("load", "importance"):
+            shares = [
+                float(value) for name, value in metrics.items() if name.startswith(f"experts/{quantity}/{layer}/")
+            ]
             assert len(shares) > 1
             assert sum(shares) == pytest.approx(1, abs=1e-5)
-    assert not any(name.startswith("experts/load/2") for name in told)
+    assert not any(name.startswith("experts/load/2") for name in metrics)
 
 
 @pytest.mark.parametrize("name", ["swad(erm)", "moving-average(erm)"])
-def test_averaged_weights_hold_experts_and_routers(name, benches):
+def test_averaged_weights_include_experts_and_routers(name, benches):
     bench = benches["tiny-vit-experts"]
     method = bench.method(name).train()
     method.begin_stage(INFO)

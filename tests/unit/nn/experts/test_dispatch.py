@@ -1,4 +1,4 @@
-"""Dispatch by one sort equals every expert on every token, in values and both derivatives, with and without room."""
+"""Dispatch by one sort equals every expert on every token, in values and both derivatives, also with a capacity."""
 
 from __future__ import annotations
 
@@ -10,181 +10,218 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from holdfast.nn.experts import dispatch
-from holdfast.nn.experts.dispatch import grouped_linear, sort_pairs, expert_capacity, apply_all_experts, apply_experts
+from holdfast.nn.experts.dispatch import (
+    GatherPairs,
+    SumPairs,
+    apply_all_experts,
+    apply_experts,
+    expert_capacity,
+    grouped_linear,
+    sort_pairs,
+)
 
 T, D, H, E = 11, 8, 16, 5
 
 
-def made(k: int = 2, *, dtype=torch.float32, seed: int = 0, experts: int = E):
-    chance = torch.Generator().manual_seed(seed)
-    draw = partial(torch.randn, generator=chance, dtype=dtype)
-    parts = draw(experts, H, D), draw(experts, H), draw(experts, D, H), draw(experts, D)
-    scores = draw(T, experts)
-    scores[:, 1] = -9.0  # an expert that nobody chooses
+def case(t=T, k=2, *, d=D, h=H, experts=E, dtype=torch.float32, same=False):
+    """Tokens, gates, choices and weights; no token chooses the second expert; with `same` all choose the last first."""
+    randn = partial(torch.randn, generator=torch.Generator().manual_seed(t + k), dtype=dtype)
+    weights = randn(experts, h, d) / 6, randn(experts, h), randn(experts, d, h) / 12, randn(experts, d)
+    scores = randn(t, experts)
+    scores[:, 1] = -9.0
+    if same:
+        scores[:, -1] = 9.0
     gates, chosen = scores.softmax(-1).topk(k, -1)
-    return draw(T, D), gates, chosen, parts
+    return randn(t, d), gates, chosen, weights
 
 
-def naive(u, gates, chosen, parts):
-    """Token by token and choice by choice."""
-    up, up_bias, down, down_bias = parts
-    rows = []
-    for i in range(len(u)):
-        total = torch.zeros_like(u[i])
-        for gate, e in zip(gates[i], chosen[i].tolist(), strict=True):
-            hidden = F.gelu(up[e] @ u[i] + up_bias[e])
-            total = total + gate * (down[e] @ hidden + down_bias[e])
-        rows.append(total)
-    return torch.stack(rows)
+def naive(chosen, activation, u, gates, up, up_bias, down, down_bias):
+    """Every expert on every token."""
+    hidden = activation(torch.einsum("td,ehd->teh", u, up) + up_bias)
+    y = torch.einsum("teh,edh->ted", hidden, down) + down_bias
+    dense = torch.zeros(len(u), len(up), dtype=gates.dtype, device=u.device).scatter(1, chosen, gates)
+    return (torch.einsum("te,ted->td", dense, y),)
 
 
-def sorted_way(u, gates, chosen, parts, *, loop=False, **options):
-    return apply_experts(u, gates, sort_pairs(chosen, len(parts[0]), **options), parts, F.gelu, loop=loop)
+def dispatched(chosen, activation, u, gates, *weights, loop=True, **options):
+    return (apply_experts(u, gates, sort_pairs(chosen, len(weights[0]), **options), weights, activation, loop=loop),)
 
 
 @pytest.mark.parametrize("loop", [False, True])
-@pytest.mark.parametrize("k", [1, 2, 4])
-@pytest.mark.parametrize("case", ["as they come", "one token", "all on the same"])
-def test_values_and_gradients_are_the_naive_ones(case, k, loop):
-    u, gates, chosen, parts = made(k)
-    if case == "one token":
-        u, gates, chosen = u[:1], gates[:1], chosen[:1]
-    elif case == "all on the same":
-        chosen = chosen[:1].expand(T, -1)
-    leaves = [t.clone().requires_grad_() for t in (u, gates, *parts)]
-    same = [t.clone().requires_grad_() for t in (u, gates, *parts)]
-    mine = sorted_way(leaves[0], leaves[1], chosen, tuple(leaves[2:]), loop=loop)
-    theirs = naive(same[0], same[1], chosen, tuple(same[2:]))
-    assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
-    weight = torch.randn(len(u), D, generator=torch.Generator().manual_seed(1))
-    for a, b in zip(
-        torch.autograd.grad((mine * weight).sum(), leaves), torch.autograd.grad((theirs * weight).sum(), same),
-        strict=True,
-    ):  # fmt: skip
-        assert_close(a, b, rtol=1e-4, atol=1e-5)
-    assert not bool(torch.autograd.grad(sorted_way(u, gates, chosen, tuple(leaves[2:])).sum(), leaves[2])[0][1].any())
+@pytest.mark.parametrize(
+    ("t", "k", "same", "d", "h"),
+    [
+        (1, 1, False, 8, 16),
+        (11, 4, True, 8, 16),
+        (37, 1, True, 40, 136),
+        (37, 2, False, 40, 136),
+        (70, 3, True, 40, 136),
+    ],
+)
+def test_values_and_both_derivatives(assert_derivatives, t, k, same, d, h, loop):
+    u, gates, chosen, weights = case(t, k, d=d, h=h, same=same)
+    function = partial(dispatched, chosen, F.gelu, loop=loop)
+    if loop:  # the second derivative of the grouped product is torch's
+        assert_derivatives(function, partial(naive, chosen, F.gelu), (u, gates, *weights))
+    leaves, others = ([x.clone().requires_grad_() for x in (u, gates, *weights)] for _ in range(2))
+    actual, expected = function(*leaves)[0], naive(chosen, F.gelu, *others)[0]
+    assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    grads = torch.autograd.grad(actual.square().sum(), leaves)
+    for a, b in zip(grads, torch.autograd.grad(expected.square().sum(), others), strict=True):
+        assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert not bool(grads[2][1].any())  # the expert without tokens
 
 
-@pytest.mark.parametrize("order", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
-def test_both_derivatives_by_differences(order):
-    u, gates, chosen, parts = made(dtype=torch.float64, experts=3)
-    leaves = [t[:4].clone().requires_grad_() for t in (u, gates)] + [p.clone().requires_grad_() for p in parts]
-    # fast: derivatives along a random direction, which any wrong entry would turn
-    assert order(lambda u, g, *p: sorted_way(u, g, chosen[:4], p), leaves, fast_mode=True)
+@pytest.mark.parametrize("check", [torch.autograd.gradcheck, torch.autograd.gradgradcheck])
+def test_finite_differences(check):
+    u, gates, chosen, weights = case(4, dtype=torch.float64, experts=3)
+    leaves = [x.clone().requires_grad_() for x in (u, gates, *weights)]
+    assert check(partial(dispatched, chosen, F.gelu, loop=False), leaves, fast_mode=True)
 
 
-def test_the_grouped_product_of_torch_is_used_where_it_is_and_equals_the_loop(monkeypatch):
-    u, gates, chosen, parts = made()
+def test_another_activation_and_no_biases(assert_derivatives):
+    u, gates, chosen, (up, up_bias, down, down_bias) = case(37)
+    inputs = u, gates, up, up_bias, down, down_bias
+    assert_derivatives(partial(dispatched, chosen, torch.tanh), partial(naive, chosen, torch.tanh), inputs)
+
+    def without(u, gates, up, down):
+        return dispatched(chosen, F.gelu, u, gates, up, None, down, None)
+
+    def naive_without(u, gates, up, down):
+        return naive(chosen, F.gelu, u, gates, up, 0.0, down, 0.0)
+
+    assert_derivatives(without, naive_without, (u, gates, up, down))
+
+
+def test_bf16_rows_with_fp32_biases_only_round():
+    u, gates, chosen, weights = case(70)
+    inputs = u, gates, *weights
+    exact = [x.double().requires_grad_() for x in inputs]
+    narrow = [x.to(torch.bfloat16 if i in (0, 2, 4) else torch.float32).requires_grad_() for i, x in enumerate(inputs)]
+    actual, expected = dispatched(chosen, F.gelu, *narrow)[0], naive(chosen, F.gelu, *exact)[0]
+    grads = zip(torch.autograd.grad(actual.sum(), narrow), torch.autograd.grad(expected.sum(), exact), strict=True)
+    dtypes = [torch.bfloat16, *(x.dtype for x in narrow)]
+    for (a, b), dtype in zip([(actual, expected), *grads], dtypes, strict=True):
+        assert a.dtype == dtype
+        assert bool((a.detach().double() - b.detach()).abs().max() <= 0.03 * b.detach().abs().max())
+
+
+def test_gradients_are_deterministic():
+    u, gates, chosen, weights = case(70)
+    leaves = [x.requires_grad_() for x in (u, gates, *weights)]
+    first, second = (torch.autograd.grad(dispatched(chosen, F.gelu, *leaves)[0].sum(), leaves) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_grouped_product_of_torch_equals_the_loop(monkeypatch):
+    u, gates, chosen, weights = case()
     calls = []
     if dispatch._grouped_mm is not None:
-        real = dispatch._grouped_mm
-        monkeypatch.setattr(dispatch, "_grouped_mm", lambda *a, **named: calls.append(1) or real(*a, **named))
-    first = sorted_way(u, gates, chosen, parts)
+        original = dispatch._grouped_mm
+        monkeypatch.setattr(dispatch, "_grouped_mm", lambda *a, **named: calls.append(1) or original(*a, **named))
+    first = dispatched(chosen, F.gelu, u, gates, *weights, loop=False)[0]
     assert len(calls) == (2 if dispatch._grouped_mm is not None else 0)
     monkeypatch.setattr(dispatch, "_grouped_mm", None)  # an older torch
-    assert_close(first, sorted_way(u, gates, chosen, parts), rtol=1e-5, atol=1e-5)
+    assert_close(first, dispatched(chosen, F.gelu, u, gates, *weights, loop=False)[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("inputs", [7, 8])
-def test_shapes_that_do_not_fit_go_through_the_loop(inputs):
+def test_unaligned_shapes_use_the_loop(inputs):
     x, weight = torch.randn(6, inputs), torch.randn(3, 8, inputs)
-    ends = torch.tensor([2, 2, 6], dtype=torch.int32)
     expected = torch.cat([x[:2] @ weight[0].T, x[2:] @ weight[2].T])
-    assert_close(grouped_linear(x, weight, ends), expected)
+    assert_close(grouped_linear(x, weight, torch.tensor([2, 2, 6], dtype=torch.int32)), expected)
 
 
-@pytest.mark.parametrize("experts", [3, 300])
-def test_more_experts_than_a_byte_counts_are_sorted_too(experts):
-    chosen = torch.randint(0, experts, (40, 2), generator=torch.Generator().manual_seed(0))
-    found = sort_pairs(chosen, experts)
-    assert found.expert.tolist() == sorted(chosen.flatten().tolist())
-    assert torch.equal(chosen.T.reshape(-1)[found.order], found.expert)
-    assert found.ends.tolist() == torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).tolist()
-
-
-@pytest.mark.parametrize(("t", "k", "experts"), [(1, 1, 1), (255, 1, 6), (256, 2, 6), (700, 3, 40), (300, 2, 90)])
-@pytest.mark.parametrize("alone", [False, True])
-def test_pairs_lie_as_a_stable_sort_lays_them(t, k, experts, alone):
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize(
+    ("t", "k", "experts"), [(1, 1, 1), (255, 1, 6), (256, 2, 6), (700, 3, 40), (300, 2, 90), (40, 2, 300)]
+)
+def test_stable_sort_by_expert(t, k, experts, same):
     chosen = torch.rand(t, experts, generator=torch.Generator().manual_seed(t)).topk(k, -1).indices
-    if alone:  # all on the same few
+    if same:
         chosen = chosen[:1].expand(t, k).contiguous()
-    found = sort_pairs(chosen, experts)
+    pairs = sort_pairs(chosen, experts)
     flat = chosen.T.reshape(-1).tolist()
     order = sorted(range(t * k), key=flat.__getitem__)
-    assert found.order.tolist() == order
-    assert found.token.tolist() == [pair % t for pair in order]
-    assert found.expert.tolist() == [flat[pair] for pair in order]
-    assert [order[place] for place in found.position.tolist()] == list(range(t * k))
-    assert found.ends.tolist() == [sum(e <= i for e in flat) for i in range(experts)]
-    assert (found.order.dtype, found.ends.dtype, found.within) == (torch.int64, torch.int32, None)
-    assert_close(found.load(), torch.bincount(chosen.flatten(), minlength=experts) / (t * k))
+    assert pairs.order.tolist() == order
+    assert pairs.token.tolist() == [pair % t for pair in order]
+    assert pairs.expert.tolist() == [flat[pair] for pair in order]
+    assert [order[position] for position in pairs.position.tolist()] == list(range(t * k))
+    assert pairs.ends.tolist() == torch.bincount(chosen.flatten(), minlength=experts).cumsum(0).tolist()
+    assert (pairs.order.dtype, pairs.ends.dtype, pairs.within) == (torch.int64, torch.int32, None)
+    assert_close(pairs.load(), torch.bincount(chosen.flatten(), minlength=experts) / (t * k))
 
 
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, of its compiler
-def test_compiled_it_is_the_same_in_values_and_gradients():
-    u, gates, chosen, parts = made()
-    narrow = [t.to(torch.bfloat16).requires_grad_() for t in (u, gates, *parts)]
-    at = sort_pairs(chosen, E)
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of torch's compiler
+def test_compiled_in_one_graph():
+    u, gates, chosen, weights = case()
+    leaves = [x.to(torch.bfloat16).requires_grad_() for x in (u, gates, *weights)]
+    pairs = sort_pairs(chosen, E)
 
-    def through(u, gates, *parts):
-        return apply_experts(u, gates, at, parts, F.gelu)
+    def function(u, gates, *weights):
+        return apply_experts(u, gates, pairs, weights, F.gelu)
 
-    whole = torch.compile(through, backend="aot_eager", fullgraph=True)(*narrow)  # no break, so no count is waited for
-    eager = through(*narrow)
-    assert_close(whole, eager, rtol=0.05, atol=0.1)
-    for a, b in zip(
-        torch.autograd.grad(whole.sum(), narrow), torch.autograd.grad(eager.sum(), narrow), strict=True
-    ):  # fmt: skip
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)(*leaves)  # no wait for sizes of groups
+    eager = function(*leaves)
+    assert_close(compiled, eager, rtol=0.05, atol=0.1)
+    grads = (torch.autograd.grad(out.sum(), leaves) for out in (compiled, eager))
+    for a, b in zip(*grads, strict=True):
         assert_close(a, b, rtol=0.05, atol=0.5)
 
 
-def test_no_token_at_all():
-    u, gates, chosen, parts = made()
-    assert sorted_way(u[:0], gates[:0], chosen[:0], parts).shape == (0, D)
+def test_no_tokens():
+    u, gates, chosen, weights = case()
+    assert dispatched(chosen[:0], F.gelu, u[:0], gates[:0], *weights)[0].shape == (0, D)
 
 
-def test_pairs_stand_expert_after_expert_first_choices_first():
+def test_pairs_beyond_the_capacity_are_dropped():
     chosen = torch.tensor([[0, 1], [1, 0], [0, 1]])
-    found = sort_pairs(chosen, 3)
-    assert found.token.tolist() == [0, 2, 1, 1, 0, 2]  # expert 0: first choices of 0 and 2, then the second of 1
-    assert found.expert.tolist() == [0, 0, 0, 1, 1, 1]
-    assert found.ends.tolist() == [3, 6, 6]
-    assert found.order[found.position].tolist() == list(range(6))
-    assert found.within is None
-
-
-def test_without_room_the_last_in_line_is_dropped_and_adds_nothing():
-    chosen = torch.tensor([[0, 1], [1, 0], [0, 1]])
-    found = sort_pairs(chosen, 2, first=torch.tensor([2, 1, 0]), capacity=2)
-    assert found.token.tolist() == [2, 0, 1, 1, 2, 0]
-    assert found.within.tolist() == [True, True, False, True, True, False]
-    u, gates, _, parts = made(experts=2)
+    pairs = sort_pairs(chosen, 3)
+    assert pairs.token.tolist() == [0, 2, 1, 1, 0, 2]  # expert 0: first choices of tokens 0 and 2, second of 1
+    pairs = sort_pairs(chosen, 2, first=torch.tensor([2, 1, 0]), capacity=2)
+    assert pairs.token.tolist() == [2, 0, 1, 1, 2, 0]
+    assert pairs.within.tolist() == [True, True, False, True, True, False]
+    u, gates, _, weights = case(experts=2)
     gates = gates[:3].clone().requires_grad_()
-    out = apply_experts(u[:3], gates, found, parts, F.gelu)
-    less = gates.detach().clone()
-    less[1, 1] = less[0, 1] = 0.0  # the pairs without room
-    assert_close(out, naive(u[:3], less, chosen, parts), rtol=1e-5, atol=1e-5)
+    out = apply_experts(u[:3], gates, pairs, weights, F.gelu)
+    reduced = gates.detach().clone()
+    reduced[1, 1] = reduced[0, 1] = 0.0
+    assert_close(out, naive(chosen, F.gelu, u[:3], reduced, *weights)[0], rtol=1e-5, atol=1e-5)
     (grad,) = torch.autograd.grad(out.sum(), gates)
     assert grad[1, 1] == grad[0, 1] == 0
     assert bool(grad[2].all())
 
 
-def test_room_enough_changes_nothing():
-    u, gates, chosen, parts = made()
-    roomy = sorted_way(u, gates, chosen, parts, first=torch.randperm(T), capacity=2 * T)
-    assert_close(roomy, sorted_way(u, gates, chosen, parts), rtol=1e-5, atol=1e-5)
+def test_derivatives_with_a_capacity(assert_derivatives):
+    u, gates, chosen, weights = case(37)
+    options = {"first": torch.arange(37), "capacity": 9}
+    pairs = sort_pairs(chosen, E, **options)
+    within = pairs.within[pairs.position].view(2, 37).T
+    assert not bool(within.all())
+    assert_derivatives(
+        partial(dispatched, chosen, F.gelu, **options),
+        lambda u, gates, *weights: naive(chosen, F.gelu, u, gates * within, *weights),
+        (u, gates, *weights),
+    )
+    ample = dispatched(chosen, F.gelu, u, gates, *weights, first=torch.randperm(37), capacity=74)
+    assert_close(ample, naive(chosen, F.gelu, u, gates, *weights), rtol=1e-4, atol=1e-5)
 
 
-def test_room_as_in_the_published_code():
+def test_capacity_of_the_published_code():
     assert expert_capacity(64 * 197, 6, top=1, factor=1.5) == 3153
     assert expert_capacity(10, 4, top=2, factor=1.0) == 6
 
 
-def test_every_token_through_every_expert_gives_the_same():
-    generator = torch.Generator().manual_seed(0)
-    u, up, down = (torch.randn(*shape, generator=generator) for shape in ((7, 4), (3, 8, 4), (3, 4, 8)))
-    bias_up, bias_down = torch.randn(3, 8, generator=generator), torch.randn(3, 4, generator=generator)
-    gates, chosen = torch.randn(7, 3, generator=generator).softmax(-1).topk(2, dim=-1)
-    parts = (up, bias_up, down, bias_down)
-    sparse = apply_experts(u, gates, sort_pairs(chosen, 3), parts, torch.tanh, loop=True)
-    assert_close(apply_all_experts(u, gates, chosen, parts, torch.tanh), sparse)
+def test_all_experts_on_every_token():
+    u, gates, chosen, weights = case()
+    expected = dispatched(chosen, torch.tanh, u, gates, *weights)[0]
+    assert_close(apply_all_experts(u, gates, chosen, weights, torch.tanh), expected)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_rows_of_pairs_and_their_sums(k):
+    u, _, chosen, _ = case(37, k)
+    pairs = sort_pairs(chosen, E)
+    x = GatherPairs.apply(u, pairs.token, pairs.position)
+    assert torch.equal(x, u[pairs.token])
+    assert_close(SumPairs.apply(x, pairs.token, pairs.position, 37), k * u)

@@ -1,4 +1,4 @@
-"""Experts in transformers of every family: the plain network at the start, a folder of them, and the way back."""
+"""Experts and wider networks in transformers of every family: equal to the plain network at the start, removable."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from holdfast.nn.experts.graft import (
     insert_experts,
     layer_indices,
     remove_experts,
+    widen,
 )
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
 from holdfast.nn.heads import Linear
@@ -38,7 +39,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_at_the_start_it_is_the_plain_network_and_comes_out_again(family, folder):
+def test_new_experts_equal_the_plain_network_and_can_be_removed(family, folder):
     plain, x = transformer(family, folder)
     net, _ = transformer(family, folder, experts=ALL)
     assert len(expert_layers(net)) == 3
@@ -52,7 +53,7 @@ def test_at_the_start_it_is_the_plain_network_and_comes_out_again(family, folder
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_expert_layer_is_used_and_learns(family, folder):
+def test_every_expert_layer_is_trained(family, folder):
     torch.manual_seed(0)
     net, x = transformer(family, folder, experts={**ALL, "top": 4})
     net.train()
@@ -69,7 +70,7 @@ def test_every_expert_layer_is_used_and_learns(family, folder):
         remove_experts(net.stack())
 
 
-def test_places():
+def test_layer_indices():
     assert layer_indices("last-two", 12) == [8, 10]
     assert layer_indices("every-two", 12) == [0, 2, 4, 6, 8, 10]
     assert layer_indices("last-two", 3) == [1]
@@ -81,7 +82,7 @@ def test_places():
         layer_indices("last-too", 12)
 
 
-def test_settings_are_a_number_or_names():
+def test_settings_from_a_number_or_a_mapping():
     assert expert_settings(None) is expert_settings(0) is expert_settings({"count": 0}) is None
     assert expert_settings(4) == expert_settings({"count": 4, "at": "last-two"})
     assert expert_settings(expert_settings({"count": 4, "top": 1})) == expert_settings({"count": 4, "top": 1})
@@ -108,17 +109,17 @@ def test_padding_changes_no_loss(folder):
 
 
 @pytest.mark.parametrize("family", ["vit", "dinov2"])
-def test_they_go_with_prompts_and_with_what_follows_a_layer(family, folder):
+def test_experts_with_prompts(family, folder):
     net, x = transformer(family, folder, experts=ALL, prompt="deep", prompts=2)
     plain, _ = transformer(family, folder, prompt="deep", prompts=2)
     plain.load_state_dict({k: v for k, v in net.state_dict().items() if k in plain.state_dict()}, strict=False)
     assert_close(net(x), plain(x), rtol=1e-4, atol=1e-5)
     late, _ = transformer(family, folder, prompt="deep", prompts=2)
-    made = Model(late, ExpertsNeck(32, count=4, at=[0, 1, 2], inner=8), Linear(32, 2))
-    assert len(expert_layers(made)) == 3
+    model = Model(late, ExpertsNeck(32, count=4, at=[0, 1, 2], inner=8), Linear(32, 2))
+    assert len(expert_layers(model)) == 3
 
 
-def test_tuning_that_freezes_all_of_them_is_refused(folder):
+def test_tuning_that_freezes_all_experts_is_an_error(folder):
     net, _ = transformer("vit", folder, experts={"count": 3, "inner": 4})
     for mode in ("frozen", "head+cls", "last:1"):
         with pytest.raises(BadInput, match=f"--tune {mode.replace('+', '.')} freezes"):
@@ -127,18 +128,18 @@ def test_tuning_that_freezes_all_of_them_is_refused(folder):
     assert all(p.requires_grad for p in expert_layers(net)[0].parameters())
 
 
-def test_those_of_a_neck_learn_whatever_the_tuning_leaves_frozen(folder):
+def test_experts_of_a_neck_are_trained_in_every_tuning_mode(folder):
     for mode in ("head+cls", "last:1"):
         net, _ = transformer("vit", folder)
         tune(net, mode)
-        made = Model(net, ExpertsNeck(32, count=3, inner=4), Linear(32, 2))
-        learning = {id(p) for p in made.trainable_parameters()}
-        assert all(id(p) in learning for layer in expert_layers(net) for p in layer.parameters())
-        tune(net, mode, made.neck)  # as when a trained network goes on learning
-        assert {id(p) for p in made.trainable_parameters()} == learning
+        model = Model(net, ExpertsNeck(32, count=3, inner=4), Linear(32, 2))
+        trainable = {id(p) for p in model.trainable_parameters()}
+        assert all(id(p) in trainable for layer in expert_layers(net) for p in layer.parameters())
+        tune(net, mode, model.neck)  # as when training continues
+        assert {id(p) for p in model.trainable_parameters()} == trainable
 
 
-def test_experts_by_both_doors_get_a_sentence_that_says_so(folder):
+def test_experts_inserted_twice_are_an_error(folder):
     net, _ = transformer("vit", folder, experts={"count": 3, "inner": 4})
     for neck in (ExpertsNeck(32, count=3, inner=4), WideNeck(32)):
         with pytest.raises(BadInput, match="the encoder already has experts"):
@@ -151,47 +152,97 @@ def test_experts_by_both_doors_get_a_sentence_that_says_so(folder):
     {"encoder.experts": 3, "neck": "memory", "neck.slots": 6, "neck.key_width": 4},
 ], ids=["neck", "encoder", "with a memory"])  # fmt: skip
 @pytest.mark.parametrize("family", ["bert", "vit"])
-def test_a_model_folder_gives_the_same_predictions(family, settings, tmp_path):
-    from tests.unit.nn.memory.test_neck import check_folder  # it needs all of the package, plots too
+def test_saved_model_gives_the_same_predictions(family, settings, tmp_path):
+    from tests.unit.nn.memory.test_neck import check_folder  # imports the complete package
 
     check_folder(family, tmp_path, settings)
 
 
-def test_as_a_neck_it_is_put_once_and_a_copy_shares_nothing(folder):
+def test_neck_inserts_once_and_copies_share_nothing(folder):
     net, x = transformer("vit", folder)
-    made = Model(net, ExpertsNeck(32, count=3, inner=4), Linear(32, 2)).eval()
-    assert len(expert_layers(made)) == 1
-    assert made.prediction_batch is None
+    model = Model(net, ExpertsNeck(32, count=3, inner=4), Linear(32, 2)).eval()
+    assert len(expert_layers(model)) == 1
+    assert model.prediction_batch is None
     assert Model(net, ExpertsNeck(32, eval_capacity=1.5, at=[0]), Linear(32, 2)).prediction_batch == (64, 0)
     tight, _ = transformer("vit", folder, experts={"count": 3, "eval_capacity": 1.5})
     assert Model(tight, NoNeck(32), Linear(32, 2)).prediction_batch == (64, 0)
-    again = Model(made.backbone, made.neck, made.head).eval()
-    assert torch.equal(again(x), made(x))
-    other, before = copy.deepcopy(made), made(x)
+    again = Model(model.backbone, model.neck, model.head).eval()
+    assert torch.equal(again(x), model(x))
+    other, before = copy.deepcopy(model), model(x)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    assert torch.equal(made(x), before)
+    assert torch.equal(model(x), before)
 
 
-def test_networks_without_such_layers_say_so(folder):
+def test_networks_without_feed_forward_layers_are_an_error(folder):
     with pytest.raises(BadInput, match="ResNet has no stack of layers"):
         Model(ResNet(size=16), ExpertsNeck(512), Linear(512, 2))
     with pytest.raises(BadInput, match=r"Identity has no feed-forward network .* use a ViT"):
         insert_experts(torch.nn.ModuleList([torch.nn.Identity()]), ExpertSettings())
 
 
-def test_a_layer_with_experts_is_copied_and_sent_as_others_are(folder):
+def test_copies_and_pickles(folder):
     net, x = transformer("vit", folder, experts=ALL)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert len(expert_layers(other)) == len(expert_layers(net)) > 0
         assert torch.equal(other(x), net(x))
 
 
-def test_defaults_are_the_published_ones_wherever_they_are_given():
-    wanted = {"count": 6, "top": 2, "router": "cosine", "inner": 256, "temperature": 0.5, "noise": 1.0, "balance": 0.01}
-    options = asdict(ExpertSettings())
-    assert {name: options[name] for name in wanted} == wanted
+def test_published_defaults():
+    expected = {
+        "count": 6,
+        "top": 2,
+        "router": "cosine",
+        "inner": 256,
+        "temperature": 0.5,
+        "noise": 1.0,
+        "balance": 0.01,
+    }
+    defaults = asdict(ExpertSettings())
+    assert {name: defaults[name] for name in expected} == expected
     assert ExpertsNeck(32).settings == ExpertSettings()
     assert (ExpertsNeck(32).at, expert_settings(6)["at"]) == ("last-two", "last-two")
     assert sum(p.numel() for p in SparseMoE(384, 1536, nn.GELU()).parameters()) == 6 * 1_181_568 + 100_096 + 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_wide_networks_equal_the_plain_network(family, tmp_path):
+    plain, x = transformer(family, tmp_path)
+    net, _ = transformer(family, tmp_path)
+    before = sum(p.numel() for p in net.parameters())
+    model = Model(net, WideNeck(32, times=3, at=[0, 1, 2]), Linear(32, 2)).eval()
+    assert_close(model.features(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert sum(p.numel() for p in net.parameters()) > before
+    again = Model(net, model.neck, model.head).eval()
+    assert torch.equal(again(x), model(x))  # widened once
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_copies_of_a_hidden_unit_get_different_gradients(bias):
+    torch.manual_seed(0)
+    up, down = nn.Linear(4, 6, bias=bias), nn.Linear(6, 4, bias=bias)
+    wide, narrow = widen(up, down, times=2)
+    x = torch.randn(9, 4)
+    assert_close(narrow(wide(x).relu()), down(up(x).relu()))
+    narrow(wide(x).relu()).square().sum().backward()
+    assert wide.weight.grad is not None
+    assert not torch.allclose(*wide.weight.grad.chunk(2))
+
+
+def test_parameters_of_a_wide_network_and_of_experts():
+    experts = SparseMoE(32, 128, nn.GELU(), count=6)
+    expected = sum(p.numel() for name, p in experts.named_parameters() if not name.startswith("router"))
+    layers = widen(nn.Linear(32, 128), nn.Linear(128, 32), times=6)
+    assert sum(p.numel() for layer in layers for p in layer.parameters()) == expected - 5 * 32  # one output bias
+
+
+def test_saved_wide_model_gives_the_same_predictions(tmp_path):
+    from tests.unit.nn.memory.test_neck import check_folder  # imports the complete package
+
+    check_folder("vit", tmp_path, {"neck": "wide", "neck.times": 2})
+
+
+def test_width_of_zero_is_an_error():
+    with pytest.raises(BadInput, match=r"times.*0"):
+        widen(nn.Linear(2, 2), nn.Linear(2, 2), times=0)

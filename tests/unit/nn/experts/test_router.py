@@ -1,4 +1,4 @@
-"""Routers: their equations, their bounds, their noise, and that they stay in fp32."""
+"""Routers: scores, choices, gates and noise equal their equations, in values and both derivatives, and stay in fp32."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.experts.router import CosineRouter, LinearRouter, RandomRouter, make_router, route
+from holdfast.nn.experts.router import (
+    MAX_SCALE,
+    POSITIONS,
+    CosineRouter,
+    LinearRouter,
+    RandomRouter,
+    RouterProducts,
+    choose,
+    cosine_scores,
+    folded_scores,
+    make_router,
+    route,
+)
 
 U = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def cosine(**options) -> CosineRouter:
@@ -19,27 +36,26 @@ def cosine(**options) -> CosineRouter:
     return CosineRouter(6, 4, inner=5, **options)
 
 
-def test_cosine_is_its_equation():
-    made = cosine(temperature=0.25)
-    query = U @ made.project.weight.T + made.project.bias
-    each = torch.nn.functional.cosine_similarity(query[:, None], made.directions[None], dim=-1)
-    assert_close(made(U), 4.0 * each)
+def test_cosine_router():
+    router = cosine(temperature=0.25)
+    query = U @ router.project.weight.T + router.project.bias
+    assert_close(router(U), 4.0 * F.cosine_similarity(query[:, None], router.directions[None], dim=-1))
 
 
-def test_cosine_looks_at_directions_alone_and_is_bounded():
-    made = cosine()
+def test_cosine_scores_depend_on_directions_and_are_bounded():
+    router = cosine()
     with torch.no_grad():
-        made.project.bias.zero_()
-        scores = made(U)
-        assert_close(made(5 * U), scores)
-        made.directions.mul_(7)
-        assert_close(made(U), scores)
+        router.project.bias.zero_()
+        scores = router(U)
+        assert_close(router(5 * U), scores)
+        router.directions.mul_(7)
+        assert_close(router(U), scores)
         assert float(scores.abs().max()) <= 2.0
-        made.log_scale.fill_(math.log(1e6))
-        assert_close(made(U), 50 * scores)  # from 2 to 100 and no further
+        router.log_scale.fill_(math.log(1e6))
+        assert_close(router(U), 50 * scores)  # from 2 to the maximum of 100
 
 
-def test_the_temperature_learns_unless_it_is_said_not_to():
+def test_temperature_is_a_parameter_only_if_learned():
     assert "log_scale" in dict(cosine().named_parameters())
     fixed = cosine(learned=False)
     assert "log_scale" not in dict(fixed.named_parameters())
@@ -47,76 +63,178 @@ def test_the_temperature_learns_unless_it_is_said_not_to():
     assert_close(fixed(U), cosine()(U))
 
 
-def test_linear_is_its_equation():
+def test_linear_router():
     torch.manual_seed(0)
-    made = LinearRouter(6, 4)
-    assert made.project.bias is None
-    assert_close(made(U), U @ made.project.weight.T)
+    router = LinearRouter(6, 4)
+    assert router.project.bias is None
+    assert_close(router(U), U @ router.project.weight.T)
 
 
-def test_random_knows_the_place_alone_and_never_learns():
+def test_random_router_depends_on_the_position_only():
     torch.manual_seed(0)
-    made = RandomRouter(4)
-    assert not list(made.parameters())
+    router = RandomRouter(4)
+    assert not list(router.parameters())
     rows = U[None].repeat(3, 1, 1)
-    scores = made(rows)
+    scores = router(rows)
     assert scores.shape == (3, 7, 4)
-    assert torch.equal(made(torch.randn_like(rows)), scores)  # what a token says changes nothing
-    assert torch.equal(made(rows[:1, :3]), scores[:1, :3])  # nor do the tokens beside it
+    assert torch.equal(router(torch.randn_like(rows)), scores)
+    assert torch.equal(router(rows[:1, :3]), scores[:1, :3])
     assert len({tuple(row) for row in scores[0].tolist()}) == 7
-    chosen = route(made, torch.zeros(1, 1000, 6), top=1, renormalise=True, noise=0.0).chosen
-    assert torch.bincount(chosen[:, 0], minlength=4).min() > 180  # about as many to each
-    assert torch.equal(made(torch.zeros(1021 + 2, 6))[:2], made(torch.zeros(1021 + 2, 6))[1021:])
+    chosen = route(router, torch.zeros(1, 1000, 6), top=1, renormalise=True, noise=0.0).chosen
+    assert torch.bincount(chosen[:, 0], minlength=4).min() > 180
+    long = router(torch.zeros(POSITIONS + 2, 6))
+    assert torch.equal(long[:2], long[POSITIONS:])
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 5, 6])
-def test_the_best_are_those_of_a_sort(k):
-    chance = torch.Generator().manual_seed(1)
-    scores = torch.randn(50, 6, generator=chance)
-    found = route(torch.nn.Identity(), scores, top=k, renormalise=False, noise=0.0)
-    best = scores.softmax(-1).sort(dim=-1, descending=True)
-    assert torch.equal(found.chosen, best.indices[:, :k])
-    assert_close(found.gates, best.values[:, :k])
-
-
-def test_gates_as_they_are_or_renormalised():
-    made = cosine()
-    scores = made(U).softmax(-1)
-    raw, whole = (route(made, U, top=2, renormalise=flag, noise=0.0) for flag in (False, True))
-    best = scores.sort(dim=-1, descending=True)
+def test_gates_with_and_without_renormalisation():
+    router = cosine()
+    raw, renormalised = (route(router, U, top=2, renormalise=flag, noise=0.0) for flag in (False, True))
+    best = router(U).softmax(-1).sort(dim=-1, descending=True)
     assert torch.equal(raw.chosen, best.indices[:, :2])
     assert_close(raw.gates, best.values[:, :2])
-    assert_close(whole.gates.sum(-1), torch.ones(7))
-    assert_close(whole.gates, raw.gates / raw.gates.sum(-1, keepdim=True))
+    assert_close(renormalised.gates, raw.gates / raw.gates.sum(-1, keepdim=True))
     assert raw.noisy is raw.clean
 
 
-def test_noise_is_seeded_and_as_wide_as_it_says():
-    made, u = cosine(), U.repeat(600, 1)
-    torch.manual_seed(3)
-    first = route(made, u, top=1, renormalise=False, noise=0.25)
-    torch.manual_seed(3)
-    again = route(made, u, top=1, renormalise=False, noise=0.25)
-    assert torch.equal(first.noisy, again.noisy)
-    added = (first.noisy - first.clean).detach()
-    assert float(added.std()) == pytest.approx(0.25, rel=0.03)
-    assert float(added.mean()) == pytest.approx(0.0, abs=0.01)
-    assert torch.equal(first.chosen[:, 0], first.noisy.argmax(-1))
+def test_noise_is_seeded_and_has_the_given_deviation():
+    router, u, runs = cosine(), U.repeat(600, 1), []
+    for _ in range(2):
+        torch.manual_seed(3)
+        runs.append(route(router, u, top=1, renormalise=False, noise=0.25))
+    assert torch.equal(runs[0].noisy, runs[1].noisy)
+    noise = (runs[0].noisy - runs[0].clean).detach()
+    assert float(noise.std()) == pytest.approx(0.25, rel=0.03)
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.01)
+    assert torch.equal(runs[0].chosen[:, 0], runs[0].noisy.argmax(-1))
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
-def test_fp32_under_autocast_and_with_narrow_weights(kind):
-    made = make_router(kind, 6, 4, inner=5, temperature=0.5, learned=True)
-    plain = route(made, U, top=2, renormalise=True, noise=0.0)
+def test_fp32_under_autocast_and_with_bf16_weights(kind):
+    router = make_router(kind, 6, 4, inner=5, temperature=0.5, learned=True)
+    plain = route(router, U, top=2, renormalise=True, noise=0.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        under = route(made, U, top=2, renormalise=True, noise=0.0)
+        under = route(router, U, top=2, renormalise=True, noise=0.0)
     assert torch.equal(plain.clean, under.clean)
-    narrow = route(made.to(torch.bfloat16), U.to(torch.bfloat16), top=2, renormalise=True, noise=0.0)
+    narrow = route(router.to(torch.bfloat16), U.to(torch.bfloat16), top=2, renormalise=True, noise=0.0)
     assert narrow.clean.dtype == narrow.gates.dtype == torch.float32
 
 
-def test_wrong_settings_get_one_sentence():
+def test_wrong_settings():
     with pytest.raises(BadInput, match="router 'cosin'"):
         make_router("cosin", 6, 4, inner=5, temperature=0.5, learned=True)
     with pytest.raises(BadInput, match=r"temperature.*0\.01.*0\.001"):
         cosine(temperature=0.001)
+
+
+def naive_cosine(dots, query, directions, log_scale):
+    lengths = query.square().sum(-1, keepdim=True).sqrt() * directions.square().sum(-1).sqrt()
+    return (log_scale.exp() * dots / lengths,)
+
+
+@pytest.mark.parametrize(("t", "e", "q"), [(1, 1, 5), (37, 6, 256), (70, 20, 300)])
+def test_cosine_scores(assert_derivatives, t, e, q):
+    query, directions = randn(t, q), 0.1 * randn(e, q, seed=1)
+    inputs = query @ directions.T, query, directions, torch.tensor(0.7)
+    expected = F.cosine_similarity(query[:, None], directions[None], dim=-1) * math.exp(0.7)
+    assert_close(cosine_scores(*inputs), expected, rtol=1e-4, atol=1e-5)
+    assert_derivatives(lambda *tensors: (cosine_scores(*tensors),), naive_cosine, inputs)
+
+
+def test_scale_at_its_limit_and_zero_norms():
+    query, directions = randn(4, 8), randn(3, 8, seed=2)
+    query[1] = directions[2] = 0
+    inputs = [tensor.requires_grad_() for tensor in (randn(4, 3), query, directions, torch.tensor(9.0))]
+    scores = cosine_scores(*inputs)
+    expected = MAX_SCALE * inputs[0][0, :2] / query[0].norm() / directions[:2].norm(dim=-1)
+    assert_close(scores[0, :2], expected)
+    _, by_query, by_directions, by_scale = torch.autograd.grad(scores[:, :2].sum(), inputs)
+    assert by_scale == 0
+    assert by_query.any(dim=1).tolist()[:2] == [True, False]
+    assert by_directions.any(dim=1).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize(("t", "e", "k"), [(1, 6, 1), (37, 6, 2), (300, 5, 3), (40, 64, 4), (40, 6, 6), (3, 1, 1)])
+def test_choices_equal_a_sort(assert_derivatives, t, e, k, renormalise):
+    clean, noise = randn(t, e), randn(t, e, seed=1)
+    if t > 1 and e > 1 and k <= 4:
+        clean[1] = torch.tensor([3.0] * 2 + [0.0] * (e - 2))
+        noise[1] = 0.0  # among equal scores the first wins
+
+    def naive(clean):
+        noisy = clean + 0.25 * noise
+        chosen = noisy.argsort(dim=-1, descending=True, stable=True)[:, :k]
+        gates = noisy.softmax(dim=-1).gather(1, chosen)
+        return noisy, chosen, gates / gates.sum(-1, keepdim=True) if renormalise else gates
+
+    def chosen(clean):
+        return choose(clean, noise, sigma=0.25, top=k, renormalise=renormalise)
+
+    indices = chosen(clean)[1]
+    assert torch.equal(indices, naive(clean)[1])
+    assert indices.dtype == torch.int64
+    assert_derivatives(chosen, naive, (clean,))
+    assert_derivatives(lambda clean: chosen(clean)[2:], lambda clean: naive(clean)[2:], (clean,))
+    without = choose(clean, None, sigma=0.0, top=k, renormalise=renormalise)
+    assert without[0] is clean
+    assert torch.equal(without[1], clean.argsort(dim=-1, descending=True, stable=True)[:, :k])
+
+
+def test_nan_scores_choose_an_existing_expert():
+    clean = torch.full((3, 5), math.nan)
+    clean[1, :4] = 0.0
+    chosen = choose(clean, None, sigma=0.0, top=2, renormalise=True)[1]
+    assert 0 <= int(chosen.min()) <= int(chosen.max()) < 5
+    assert int(chosen[1, 0]) == 4
+
+
+@pytest.mark.parametrize("experts", [6, 16])
+def test_norms_of_bf16_products_change_no_choice(experts):
+    torch.manual_seed(0)
+    router, u = CosineRouter(32, experts, inner=64), torch.randn(5, 100, 32, requires_grad=True)
+    with torch.no_grad():
+        router.project.bias.normal_()
+    exact = route(router, u, top=2, renormalise=True, noise=0.0)
+    narrow = route(router, u, top=2, renormalise=True, noise=0.0, narrow=u.bfloat16())
+    assert narrow.clean.dtype == torch.float32
+    assert torch.equal(narrow.chosen, exact.chosen)
+    assert_close(narrow.clean, exact.clean, rtol=3e-3, atol=1e-5)
+    leaves = (u, *router.parameters())
+    for a, b in zip(*(torch.autograd.grad(r.gates[:, 0].sum(), leaves) for r in (narrow, exact)), strict=True):
+        assert a.dtype == b.dtype
+        assert float((a - b).abs().max()) <= 0.02 * float(b.abs().max())
+
+
+def test_router_products(assert_derivatives):
+    inputs = [randn(*shape, seed=i) for i, shape in enumerate([(3, 7, 5), (9, 5), (9,), (6, 5), (6,)])]
+
+    def naive(u, weight, bias, folded, folded_bias):
+        return u @ weight.T + bias, u @ folded.T + folded_bias
+
+    assert_derivatives(lambda u, *rest: RouterProducts.apply(u.detach(), u, *rest), naive, inputs)
+
+
+@pytest.mark.parametrize(("t", "e", "q", "d"), [(1, 1, 5, 8), (33, 6, 64, 24), (70, 20, 37, 72), (9, 40, 16, 8)])
+def test_folded_scores(assert_derivatives, t, e, q, d):
+    inputs = [randn(*shape, seed=i) for i, shape in enumerate([(2, t, d), (q, d), (q,), (e, q)])]
+
+    def naive(u, weight, bias, directions, log_scale):
+        query = u @ weight.T + bias
+        return naive_cosine(query @ directions.T, query, directions, log_scale)
+
+    def folded(u, *rest):
+        return (folded_scores(u.detach(), u, *rest),)
+
+    assert_derivatives(folded, naive, [*inputs, torch.tensor(0.7)], tolerance=1e-4)
+
+
+def test_folded_scores_of_bf16_tokens_only_round():
+    inputs = [randn(*shape, seed=i) for i, shape in enumerate([(50, 24), (64, 24), (64,), (6, 64)])]
+    inputs = [tensor.requires_grad_() for tensor in (*inputs, torch.tensor(0.7))]
+    exact = folded_scores(inputs[0].detach(), *inputs)
+    narrow = folded_scores(inputs[0].detach(), inputs[0].bfloat16(), *inputs[1:])
+    weights = randn(50, 6, seed=9)
+    grads = (torch.autograd.grad((scores * weights).sum(), inputs) for scores in (narrow, exact))
+    for a, b in [(narrow, exact), *zip(*grads, strict=True)]:
+        assert a.dtype == torch.float32
+        assert bool((a - b).detach().abs().max() <= 0.03 * b.detach().abs().max())
