@@ -31,19 +31,10 @@ __all__ = [
 ]  # fmt: skip
 
 SECTIONS: dict[str, Mapping[str, Any]] = {
-    "datasets": DATASETS,
-    "augmentations": AUGMENTATIONS,
-    "encoders": ENCODERS,
-    "necks": NECKS,
-    "heads": HEADS,
-    "methods": METHODS,
-    "protocols": PLANS,
-    "selections": SELECTIONS,
-    "tasks": TASKS,
-    "benches": BENCHES,
-    "analyses": ANALYSES,
-    "recipes": RECIPES,
-}
+    "datasets": DATASETS, "augmentations": AUGMENTATIONS, "encoders": ENCODERS, "necks": NECKS, "heads": HEADS,
+    "methods": METHODS, "protocols": PLANS, "selections": SELECTIONS, "tasks": TASKS, "benches": BENCHES,
+    "analyses": ANALYSES, "recipes": RECIPES,
+}  # fmt: skip
 
 
 def lookup(section: str, name: str) -> Any:
@@ -134,13 +125,11 @@ def check_task(section: str, name: str, task: str) -> None:
     """Raise `BadInput` if a part, or a part that it wraps, does not support the task."""
     for part, entry in unwrap(section, name):
         if isinstance(entry, Part) and task not in entry.tasks:
-            others = [
-                other for other, known in SECTIONS[section].items() if isinstance(known, Part) and task in known.tasks
-            ]
-            raise BadInput(
-                f"{_singular(section)} '{part}' does not support the task {task}, only {' and '.join(entry.tasks)}: "
-                f"use one of {', '.join(others)}"
-            )
+            entries = SECTIONS[section].items()
+            others = ", ".join(other for other, known in entries if isinstance(known, Part) and task in known.tasks)
+            supported = " and ".join(entry.tasks)
+            what = f"{_singular(section)} '{part}' does not support the task {task}, only {supported}"
+            raise BadInput(f"{what}: use one of {others}")
 
 
 def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
@@ -153,15 +142,10 @@ def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
         return DEFAULT_ENCODER[kind]
     entry = lookup("encoders", name)
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
-        fitting = [
-            other
-            for other, known in ENCODERS.items()
-            if isinstance(known, EncoderEntry) and known.takes == kind and task in known.tasks
-        ]
-        raise BadInput(
-            f"encoder '{name}' reads {entry.takes} data but the data set contains {kind} data: "
-            f"use one of {', '.join(fitting) or 'none'}"
-        )
+        encoders = {other: known for other, known in ENCODERS.items() if isinstance(known, EncoderEntry)}
+        fitting = [other for other, known in encoders.items() if known.takes == kind and task in known.tasks]
+        what = f"encoder '{name}' reads {entry.takes} data but the data set contains {kind} data"
+        raise BadInput(f"{what}: use one of {', '.join(fitting) or 'none'}")
     return name
 
 
@@ -175,10 +159,8 @@ def resolve_augmentation(kind: str, augment: bool | str) -> str:
     name = DEFAULT_AUGMENTATION[kind] if augment is True else str(augment)
     takes = lookup("augmentations", name).takes
     if takes != kind:
-        raise BadInput(
-            f"augmentation '{name}' is for {takes} data but the data set contains {kind} data: "
-            f"use {' or '.join(fitting)}"
-        )
+        what = f"augmentation '{name}' is for {takes} data but the data set contains {kind} data"
+        raise BadInput(f"{what}: use {' or '.join(fitting)}")
     return name
 
 

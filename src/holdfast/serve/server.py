@@ -143,7 +143,7 @@ class Service:
 
     def model(self) -> dict[str, Any]:
         """Return names, versions and the card; the local path of an encoder is not disclosed."""
-        record, card = self.saved.record, current_folder(self.folder) / "TASK_INPUTSME.md"
+        record, card = self.saved.record, current_folder(self.folder) / "README.md"
         spec = record.spec
         shown = spec["encoder"]
         kind, colon, path = shown.partition(":")
