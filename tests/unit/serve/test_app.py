@@ -1,4 +1,4 @@
-"""A real server on a free port, asked over sockets."""
+"""A server on a free port, queried over HTTP."""
 
 import html
 import json
@@ -34,11 +34,11 @@ def service(folder):
 
 @pytest.fixture(scope="module")
 def address(service):
-    with serving(service) as found:
-        yield found
+    with serving(service) as url:
+        yield url
 
 
-def ask(address, path, body=None, raw=None):
+def request(address, path, body=None, raw=None):
     data = raw if raw is not None else None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(address + path, data=data), timeout=20) as answer:
@@ -49,18 +49,18 @@ def ask(address, path, body=None, raw=None):
 
 
 def predictions(address, body):
-    status, answer = ask(address, "/predict", body)
+    status, answer = request(address, "/predict", body)
     assert status == 200, answer
     return json.loads(answer)["predictions"]
 
 
 def test_served_predictions_equal_offline_predictions(address, folder):
-    found = predictions(address, {"examples": TEXTS[:4]})
+    answers = predictions(address, {"examples": TEXTS[:4]})
     offline = DomainClassifier.from_pretrained(folder)
-    p = np.array([[each["probabilities"][name] for name in offline.classes_] for each in found])
+    p = np.array([[answer["probabilities"][name] for name in offline.classes_] for answer in answers])
     np.testing.assert_allclose(p, offline.predict_proba(TEXTS[:4]), atol=1e-6)
-    assert [each["label"] for each in found] == offline.predict(TEXTS[:4]).tolist()
-    np.testing.assert_allclose([each["foreign"] for each in found], offline.foreignness(TEXTS[:4]), atol=1e-6)
+    assert [answer["label"] for answer in answers] == offline.predict(TEXTS[:4]).tolist()
+    np.testing.assert_allclose([answer["foreign"] for answer in answers], offline.foreignness(TEXTS[:4]), atol=1e-6)
 
 
 def test_one_example_columns_and_ids(address):
@@ -88,7 +88,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("body", "fragment"), WRONG, ids=[fragment for _, fragment in WRONG])
 def test_bad_input_is_one_sentence(address, folder, body, fragment):
-    status, answer = ask(address, "/predict", body)
+    status, answer = request(address, "/predict", body)
     assert status == 422
     assert fragment in answer
     assert "Traceback" not in answer
@@ -99,7 +99,7 @@ def test_bad_input_is_one_sentence(address, folder, body, fragment):
 
 @pytest.mark.parametrize("raw", [b"{", b"\xff", b"[" * 1500, b'{"example": NaN}'])
 def test_invalid_json_is_rejected(address, raw):
-    status, answer = ask(address, "/predict", raw=raw)
+    status, answer = request(address, "/predict", raw=raw)
     assert status == 422
     assert "not JSON" in answer
 
@@ -113,16 +113,16 @@ def test_invalid_json_is_rejected(address, raw):
     ],
 )
 def test_large_requests_are_rejected(address, body, fragment):
-    status, answer = ask(address, "/predict", body)
+    status, answer = request(address, "/predict", body)
     assert status == 413
     assert fragment in answer
 
 
 def test_other_paths(address, folder):
-    assert ask(address, "/health") == (200, '{"status":"ok"}')
-    assert ask(address, "/nowhere")[0] == 404
-    assert ask(address, "/predict")[0] == 405
-    status, answer = ask(address, "/model")
+    assert request(address, "/health") == (200, '{"status":"ok"}')
+    assert request(address, "/nowhere")[0] == 404
+    assert request(address, "/predict")[0] == 405
+    status, answer = request(address, "/model")
     assert status == 200
     model = json.loads(answer)
     assert model["labels"] == ["neg", "pos"]
@@ -130,7 +130,7 @@ def test_other_paths(address, folder):
     assert (model["neck"], model["experts"]) == ("none", None)
     assert model["card"].startswith("# reviews")
     assert str(folder.parent) not in answer
-    paths = json.loads(ask(address, "/openapi.json")[1])["paths"]
+    paths = json.loads(request(address, "/openapi.json")[1])["paths"]
     assert {"/predict", "/health", "/model", "/metrics"} <= set(paths)
     assert "examples" in json.dumps(paths["/predict"]["post"]["requestBody"])
 
@@ -145,11 +145,11 @@ def test_model_description_lists_experts(tmp_path):
 
 
 def test_documentation_lists_every_path_and_loads_nothing_external(address):
-    status, page = ask(address, "/docs")
+    status, page = request(address, "/docs")
     assert status == 200
     assert not re.findall(r"(?:src|href|action|url)\s*[=(]\s*[\"']?(?:https?:)?//", page)
     assert "://" not in page
-    paths = json.loads(ask(address, "/openapi.json")[1])["paths"]
+    paths = json.loads(request(address, "/openapi.json")[1])["paths"]
     listed = set(re.findall(r"<h3>([A-Z]+) (/\w+)</h3>", page))
     assert listed == {(method.upper(), path) for path, methods in paths.items() for method in methods}
     assert listed == {("POST", "/predict"), ("GET", "/health"), ("GET", "/model"), ("GET", "/metrics")}
@@ -160,7 +160,7 @@ def test_documentation_lists_every_path_and_loads_nothing_external(address):
 
 
 def raw_predictions(address, text):
-    status, answer = ask(address, "/predict", raw=text.encode())
+    status, answer = request(address, "/predict", raw=text.encode())
     assert status == 200, answer
     return json.loads(answer)["predictions"]
 
@@ -172,20 +172,20 @@ def test_extreme_numbers_are_rejected_without_affecting_others(tmp_path):
     with serving(Service(tmp_path / "m", limits=Limits(wait=0.2))) as address, ThreadPoolExecutor(4) as pool:
         good = {"example": [0.5, 1.0]}
         bad = {"examples": [[0.0, 0.0], [3e38, -3e38]]}
-        found = list(pool.map(lambda body: ask(address, "/predict", body), [good, bad, good, bad]))
-    assert [status for status, _ in found] == [200, 422, 200, 422]
-    assert "example 2 of 2" in found[1][1]
+        answers = list(pool.map(lambda body: request(address, "/predict", body), [good, bad, good, bad]))
+    assert [status for status, _ in answers] == [200, 422, 200, 422]
+    assert "example 2 of 2" in answers[1][1]
 
 
 def test_concurrent_requests_are_batched_and_answered_individually(service):
     alone = {text: service.saved.probabilities(_texts([text]))[0] for text in TEXTS[:6]}
     with serving(service) as address, ThreadPoolExecutor(16) as pool:
-        asked = [TEXTS[i % 6] for i in range(96)]
-        found = list(pool.map(lambda text: predictions(address, {"example": text})[0], asked))
-        for text, each in zip(asked, found, strict=True):
-            np.testing.assert_allclose(list(each["probabilities"].values()), alone[text], atol=1e-5)
+        texts = [TEXTS[i % 6] for i in range(96)]
+        answers = list(pool.map(lambda text: predictions(address, {"example": text})[0], texts))
+        for text, answer in zip(texts, answers, strict=True):
+            np.testing.assert_allclose(list(answer["probabilities"].values()), alone[text], atol=1e-5)
         counted = dict(
-            line.rsplit(" ", 1) for line in ask(address, "/metrics")[1].splitlines() if not line.startswith("#")
+            line.rsplit(" ", 1) for line in request(address, "/metrics")[1].splitlines() if not line.startswith("#")
         )
     assert counted["holdfast_examples_total"] == "96"
     assert float(counted["holdfast_batch_examples_count"]) < 96
@@ -194,32 +194,32 @@ def test_concurrent_requests_are_batched_and_answered_individually(service):
 
 
 def test_pending_requests_are_answered_at_shutdown(folder):
-    service, begun = Service(folder, limits=Limits()), threading.Event()
+    service, started = Service(folder, limits=Limits()), threading.Event()
     answer = service.answer
 
-    def slowly(lot):
-        begun.set()
+    def slowly(batch):
+        started.set()
         time.sleep(0.3)
-        return answer(lot)
+        return answer(batch)
 
     service.answer = slowly
     with ThreadPoolExecutor(1) as pool:
         with serving(service) as address:
-            waiting = pool.submit(told, address, {"example": "good thing"})
-            assert begun.wait(10)
+            waiting = pool.submit(predictions, address, {"example": "good thing"})
+            assert started.wait(10)
         assert waiting.result(10)[0]["label"] == "pos"
 
 
 def test_timeouts_and_failures_do_not_disclose_internals(folder):
     service = Service(folder, limits=Limits(seconds=0.1))
-    service.answer = lambda lot: time.sleep(0.3) or []
+    service.answer = lambda batch: time.sleep(0.3) or []
     with serving(service) as address:
-        status, answer = ask(address, "/predict", {"example": "good"})
+        status, answer = request(address, "/predict", {"example": "good"})
         assert (status, "within 0.1 seconds" in answer) == (503, True)
     service = Service(folder)
-    service.answer = lambda lot: 1 / 0
+    service.answer = lambda batch: 1 / 0
     with serving(service) as address:
-        status, answer = ask(address, "/predict", {"example": "good"})
+        status, answer = request(address, "/predict", {"example": "good"})
     assert status == 500
     assert "division" not in answer
 

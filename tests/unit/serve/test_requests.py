@@ -1,3 +1,5 @@
+"""Parsing of request bodies."""
+
 import base64
 import io
 import json
@@ -31,10 +33,10 @@ def test_vectors_from_lists_and_columns():
             read("vector", bad)
 
 
-def test_columns_of_vectors_are_found_by_name():
+def test_vector_columns_are_matched_by_name():
     known = read("vector", [{"z": 2.5, "id": 7, "x": 1}, {"x": 0, "z": 1}], features=("x", "z"))
     np.testing.assert_array_equal(known.examples, [[1, 2.5], [0, 1]])
-    with pytest.raises(BadInput, match=r"the request lacks .*: 'z' \(it has 'x', 'w'\)"):
+    with pytest.raises(BadInput, match=r"request .*'z' .*'x', 'w'"):
         read("vector", [{"x": 1, "w": 2}], features=("x", "z"))
 
 
@@ -42,12 +44,12 @@ def test_images_are_files_in_base64():
     file = io.BytesIO()
     Image.fromarray(np.full((5, 7, 3), 200, dtype=np.uint8)).save(file, "png")
     text = base64.b64encode(file.getvalue()).decode()
-    found = read("image", [text, {"image": text}], size=4)
-    assert found.examples.shape == (2, 3, 4, 4)
-    assert (found.examples == 200).all()
-    with pytest.raises(BadInput, match="example 1 .*base64"):
+    request = read("image", [text, {"image": text}], size=4)
+    assert request.examples.shape == (2, 3, 4, 4)
+    assert (request.examples == 200).all()
+    with pytest.raises(BadInput, match=r"example 1 .*base64"):
         read("image", ["%%"])
-    with pytest.raises(BadInput, match="example 1 cannot be read as an image"):
+    with pytest.raises(BadInput, match=r"example 1 .*image"):
         read("image", [base64.b64encode(b"no image").decode()])
-    with pytest.raises(BadInput, match="example 1 is not an image"):
+    with pytest.raises(BadInput, match=r"example 1 .*image"):
         read("image", [3])

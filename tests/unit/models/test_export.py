@@ -1,4 +1,4 @@
-"""Programs are run by onnxruntime and by torch, on other numbers and lengths of examples than they were made with."""
+"""Exported programs, run by onnxruntime and torch on other batch sizes and lengths than the traced ones."""
 
 import json
 from pathlib import Path
@@ -20,17 +20,17 @@ N = 24
 
 
 def examples(kind):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     if kind == "vector":
-        return chance.normal(size=(N, 6)).astype(np.float32)
+        return rng.normal(size=(N, 6)).astype(np.float32)
     if kind == "image":
-        return chance.integers(0, 256, (N, 3, 32, 32), dtype=np.uint8)
+        return rng.integers(0, 256, (N, 3, 32, 32), dtype=np.uint8)
     return [f"{word} film {'was very ' * (i % 4)}" for word in ("good", "bad") for i in range(N // 2)]
 
 
 MODELS = {
     "vector-memory": ("vector", "memory+erm", {"settings": {"encoder.hidden": [8], **MEMORY}}),
-    "vector-usual": ("vector", "mil", {"settings": {"encoder.hidden": [8]}}),  # as many slots as it has unless told
+    "vector-defaults": ("vector", "mil", {"settings": {"encoder.hidden": [8]}}),  # default number of slots
     "vector-products": ("vector", "product-memory+erm", {"settings": {"encoder.hidden": [8], **PRODUCTS}}),
     "vector-hma": ("vector", "hma", {"settings": {"encoder.hidden": [8], **HMA}}),
     "text-memory": ("text", "memory+erm", {"settings": MEMORY}),
@@ -40,12 +40,12 @@ MODELS = {
 }  # fmt: skip
 QUICK = [
     ("vector-memory", "torch"),
-    ("vector-usual", "torch"),
+    ("vector-defaults", "torch"),
     ("vector-hma", "onnx"),
     ("text-memory", "onnx"),
     ("image-memory", "torch"),
 ]
-EACH = [
+CASES = [
     pytest.param(name, form, marks=() if (name, form) in QUICK else pytest.mark.slow)
     for name in MODELS
     for form in ("onnx", "torch")
@@ -54,31 +54,31 @@ EACH = [
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """Makes each model once."""
-    base, made = tmp_path_factory.mktemp("export"), {}
+    """Function that fits a model at its first call."""
+    base, models = tmp_path_factory.mktemp("export"), {}
     bert = tiny_bert(base / "bert")
 
     def make(name):
-        if name not in made:
+        if name not in models:
             kind, method, more = MODELS[name]
             more = {"encoder": f"hf:{bert}", **more} if kind == "text" else more
             model = DomainClassifier(method, steps=6, batch=4, lr=0.01, device="cpu", cache=False, **more)
             model.fit(examples(kind), ["neg", "pos"] * (N // 2), domains=["a", "a", "b", "b"] * (N // 4))
-            made[name] = model.save_pretrained(base / name), model
-        return made[name]
+            models[name] = model.save_pretrained(base / name), model
+        return models[name]
 
     return make
 
 
-def fed(about: dict, folder: Path, raw) -> dict[str, np.ndarray]:
-    """Inputs made by what the page of JSON says, and by nothing else."""
-    said = about["preprocessing"]
-    if said["takes"] != "text":
+def program_inputs(about: dict, folder: Path, raw) -> dict[str, np.ndarray]:
+    """Prepare inputs from the JSON description only."""
+    steps = about["preprocessing"]
+    if steps["takes"] != "text":
         (only,) = about["inputs"]
         return {only["name"]: raw.astype(only["type"])}
-    tokenizer = Tokenizer.from_file(str(folder / said["tokenizer"]))
-    tokenizer.enable_truncation(said["length"])
-    tokenizer.enable_padding(pad_id=said["padding"])
+    tokenizer = Tokenizer.from_file(str(folder / steps["tokenizer"]))
+    tokenizer.enable_truncation(steps["length"])
+    tokenizer.enable_padding(pad_id=steps["padding"])
     rows = tokenizer.encode_batch(list(raw))
     return {"ids": np.array([row.ids for row in rows]), "mask": np.array([row.attention_mask for row in rows])}
 
@@ -89,41 +89,41 @@ def run(path: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         return session.run(["probabilities"], inputs)[0]
-    given = {name: torch.from_numpy(value) for name, value in inputs.items()}
-    return torch.export.load(path).module()(**given).detach().numpy()
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    return torch.export.load(path).module()(**tensors).detach().numpy()
 
 
-@pytest.mark.parametrize(("name", "form"), EACH)
-def test_a_program_says_what_the_model_says(fitted, tmp_path, name, form):
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_program_and_model_agree(fitted, tmp_path, name, form):
     folder, model = fitted(name)
     done = export(folder, tmp_path / f"m{'.onnx' if form == 'onnx' else '.pt2'}", format=form)
     assert done.difference < 1e-5
     about = json.loads(done.about.read_text())
     assert about["labels"] == ["neg", "pos"]
     assert about["neck"] == NECKS.get(name.split("-")[1], "memory")
-    # a program of the same name in the other format has its own
+    # file names include the format, so that both formats can be in one folder
     assert (about["program"], done.about.name) == (done.program.name, f"{done.program.name}.json")
     assert about["preprocessing"].get("tokenizer") in (None, f"{done.program.name}.tokenizer.json")
     raw = examples(MODELS[name][0])
-    for some in (raw, raw[:1], raw[5:12]):
-        found = run(done.program, fed(about, tmp_path, some))
-        np.testing.assert_allclose(found, model.predict_proba(some), atol=1e-5)
+    for batch in (raw, raw[:1], raw[5:12]):
+        outputs = run(done.program, program_inputs(about, tmp_path, batch))
+        np.testing.assert_allclose(outputs, model.predict_proba(batch), atol=1e-5)
 
 
-def test_a_page_tells_of_experts(fitted, tmp_path):
+def test_description_lists_experts(fitted, tmp_path):
     about = json.loads(export(fitted("text-experts")[0], tmp_path / "m.pt2", format="torch").about.read_text())
     assert about["experts"] == {"count": 6, "top": 2, "layers": 1}
 
 
-def test_the_temperature_is_inside(fitted, tmp_path):
+def test_program_includes_the_temperature(fitted, tmp_path):
     folder, model = fitted("vector-memory")
     assert model._saved.calibration is not None
     raw = model._saved.probabilities(_vectors(), calibrated=False)
-    calm = np.abs(model._saved.probabilities(_vectors()) - raw).max()
+    change = np.abs(model._saved.probabilities(_vectors()) - raw).max()
     done = export(folder, tmp_path / "m.pt2", format="torch")
-    found = run(done.program, {"x": examples("vector")})
-    np.testing.assert_allclose(found, model.predict_proba(examples("vector")), atol=1e-5)
-    assert model._saved.calibration.temperature == 1.0 or calm > 1e-6
+    outputs = run(done.program, {"x": examples("vector")})
+    np.testing.assert_allclose(outputs, model.predict_proba(examples("vector")), atol=1e-5)
+    assert model._saved.calibration.temperature == 1.0 or change > 1e-6
 
 
 def _vectors():
@@ -132,24 +132,24 @@ def _vectors():
     return Vectors(examples("vector"))
 
 
-def test_what_cannot_be_exported_says_so(fitted, tmp_path):
+def test_unsupported_exports_raise(fitted, tmp_path):
     texts, y, d = ["good thing", "bad thing"] * 8, ["p", "n"] * 8, ["a", "a", "b", "b"] * 4
     small = {"encoder.hidden": 4, "encoder.embedding": 4}
     for encoder in ("bilstm", "memory-lstm"):
         model = DomainClassifier(encoder=encoder, steps=2, batch=4, settings=small if encoder == "bilstm" else None)
         folder = model.fit(texts, y, domains=d).save_pretrained(tmp_path / encoder)
-        with pytest.raises(BadInput, match=f"cannot be exported: its encoder {encoder}"):
+        with pytest.raises(BadInput, match=f"cannot be exported.*{encoder}"):
             export(folder, tmp_path / "m.pt2", format="torch")
     folder, _ = fitted("vector-memory")
-    with pytest.raises(BadInput, match="unknown format"):
+    with pytest.raises(BadInput, match=r"format.*onx"):
         export(folder, tmp_path / "m.onnx", format="onx")
-    with pytest.raises(BadInput, match=r"ends in \.pt2"):
+    with pytest.raises(BadInput, match=r"\.pt2.*m\.onnx"):
         export(folder, tmp_path / "m.onnx", format="torch")
     vector = {"encoder.hidden": [8], **HMA, "neck.context": "batch"}
     model = DomainClassifier("hma", steps=2, batch=4, settings=vector)
     folder = model.fit(examples("vector"), ["n", "p"] * 12, domains=["a", "a", "b", "b"] * 6).save_pretrained(
         tmp_path / "h"
     )
-    with pytest.raises(BadInput, match=r"others of a batch change a prediction"):
+    with pytest.raises(BadInput, match=r"neck.context=support"):
         export(folder, tmp_path / "m.onnx")
     assert not list(tmp_path.glob("m.*"))
