@@ -85,7 +85,7 @@ class Dialogue(WordBackbone):
         return network
 
     @property
-    def table(self) -> WordTable:
+    def table(self) -> WordTable:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.net.table
 
     @property

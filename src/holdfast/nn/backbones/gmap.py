@@ -78,7 +78,7 @@ class GMap:
         if memory not in MEMORIES:
             raise unknown("memory", memory, MEMORIES)
         if memory == "other" and strategy == "beside":
-            raise BadInput("encoder.memory=other needs layers that read, which encoder.strategy=beside does not have")
+            raise BadInput("encoder.memory=other needs layers that read: use another encoder.strategy than `beside`")
         if not 0 <= mix <= 1:
             raise BadInput(f"encoder.mix must be from 0 to 1, got {mix}")
         common: dict[str, Any] = {"pooling": pooling, "template": template, "dropout": dropout}
