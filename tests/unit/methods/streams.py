@@ -1,4 +1,4 @@
-"""A small stream for the rules of continual learning: a rotating world, and what is left of each domain."""
+"""A small stream for the tests of continual learning methods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLES = Examples(TensorStore(X), torch.from_numpy(DATA.y), DATA.domains)
 
 
 def linear(inputs=8, classes=2):
-    """A logistic regression."""
+    """Return a logistic regression."""
     torch.manual_seed(0)
     return Model(Features(inputs=inputs), NoNeck(inputs), nn.Linear(inputs, classes))
 
@@ -43,22 +43,22 @@ def perceptron(dropout=0.0):
         return Model(body, NoNeck(32), nn.Linear(32, 2))
 
 
-def descent(**recipe):
-    return partial(Optimizer, OptimizerSettings(**{"lr": 1e-2, **recipe}))
+def make_optimizer(**settings):
+    return partial(Optimizer, OptimizerSettings(**{"lr": 1e-2, **settings}))
 
 
-def build(cls: type[Method], model: Model | None = None, recipe: dict | None = None, **settings) -> Method:
-    return cls(model or perceptron(), task=Classify(), optimizer=descent(**(recipe or {})), **settings)
+def build(cls: type[Method], model: Model | None = None, optimizer: dict | None = None, **settings) -> Method:
+    return cls(model or perceptron(), task=Classify(), optimizer=make_optimizer(**(optimizer or {})), **settings)
 
 
 def batch_of(domain: int, rows: slice | list[int] = slice(0, 16)) -> DomainBatch:
-    """Some rows of one domain."""
+    """Return some rows of one domain."""
     at = torch.from_numpy(DATA.rows_of(DATA.domains[domain]))[rows]
     return DomainBatch(EXAMPLES.inputs(at), EXAMPLES.targets(at), (domain,), (len(at),))
 
 
 def stream(make, examples=EXAMPLES, steps=200, stages=4):
-    """The method after the stream, and (stage, domain) test accuracies."""
+    """Return the method after the stream, and (stage, domain) test accuracies."""
     (episode,) = Stream(order=DATA.domains).episodes(rows_by_domain(DATA), 0)
     episode = type(episode)(episode.name, episode.stages[:stages])
     spec = Spec(data="world", fingerprint="", steps=steps, every=steps, batch=16)
@@ -69,12 +69,12 @@ def stream(make, examples=EXAMPLES, steps=200, stages=4):
 
 @cache
 def fine_tuned() -> np.ndarray:
-    """The accuracies of the baseline: the mean risk of whatever domain is there."""
+    """Return the accuracies of fine-tuning, the baseline."""
     return stream(lambda: build(ERM))[1]
 
 
 def forgotten(accuracies: np.ndarray) -> float:
-    """The mean over all domains but the last of what was lost since it was learned."""
+    """Return the mean loss of accuracy since a domain was learned, over all domains except the last."""
     return float(np.mean(np.diag(accuracies)[:-1] - accuracies[-1, :-1]))
 
 
@@ -83,20 +83,20 @@ def tensors(method: Method) -> dict[str, torch.Tensor]:
 
 
 def assert_first_stage_is_erm(cls: type[Method], **settings) -> None:
-    """The null control: with nothing learned before, there is nothing to hold on to."""
+    """Null control: in the first stage the method is equal to ERM."""
     mine, _ = stream(lambda: build(cls, perceptron(0.3), **settings), steps=10, stages=1)
     plain, _ = stream(lambda: build(ERM, perceptron(0.3)), steps=10, stages=1)
     for name, value in tensors(plain).items():
         assert torch.equal(value, tensors(mine)[name]), name
 
 
-def assert_later_domains_are_not_looked_at(cls: type[Method], **settings) -> None:
-    """Spoil the data of the domains to come, and what was learned so far stays the same bit for bit."""
+def assert_later_domains_are_not_used(cls: type[Method], **settings) -> None:
+    """With corrupted data in later domains, the state after earlier stages is bit-identical."""
     later = torch.from_numpy(DATA.domain > 1)
     x, y = X.clone(), EXAMPLES.y.clone()
     x[later], y[later] = 1e6, 1 - y[later]
-    spoilt = Examples(TensorStore(x), y, DATA.domains)
+    corrupted = Examples(TensorStore(x), y, DATA.domains)
     first, _ = stream(lambda: build(cls, **settings), steps=10, stages=2)
-    second, _ = stream(lambda: build(cls, **settings), examples=spoilt, steps=10, stages=2)
+    second, _ = stream(lambda: build(cls, **settings), examples=corrupted, steps=10, stages=2)
     for name, value in tensors(first).items():
         assert torch.equal(value, tensors(second)[name]), name

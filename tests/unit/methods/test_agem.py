@@ -1,4 +1,4 @@
-"""A-GEM: after the projection no gradient goes against the memory's."""
+"""A-GEM: no applied gradient opposes that of the buffer."""
 
 import copy
 
@@ -12,7 +12,7 @@ from holdfast.methods.base import StageInfo
 from holdfast.methods.replay import AGEM, project
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
-    assert_later_domains_are_not_looked_at,
+    assert_later_domains_are_not_used,
     batch_of,
     build,
     fine_tuned,
@@ -30,37 +30,37 @@ def dot(a, b):
 def test_the_projection(seed):
     torch.manual_seed(seed)
     g, r = ([torch.randn(3, 2), torch.randn(5)] for _ in range(2))
-    found, turned = project(g, r)
-    assert float(turned) == (dot(g, r) < 0)
+    projected, is_projected = project(g, r)
+    assert float(is_projected) == (dot(g, r) < 0)
     if dot(g, r) >= 0:
-        assert all(torch.equal(a, b) for a, b in zip(found, g, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(projected, g, strict=True))
         return
-    assert dot(found, r) == pytest.approx(0.0, abs=1e-5)
-    wanted = [a - dot(g, r) / dot(r, r) * b for a, b in zip(g, r, strict=True)]
-    for a, b in zip(found, wanted, strict=True):
+    assert dot(projected, r) == pytest.approx(0.0, abs=1e-5)
+    expected = [a - dot(g, r) / dot(r, r) * b for a, b in zip(g, r, strict=True)]
+    for a, b in zip(projected, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_parameters_without_a_gradient():
     g, r = [torch.tensor([1.0]), None, torch.tensor([2.0])], [torch.tensor([-1.0]), torch.tensor([1.0]), None]
-    found, turned = project(g, r)
-    assert float(turned) == 1.0
-    assert [f.item() for f in found] == [0.5, 0.5, 2.0]
+    projected, is_projected = project(g, r)
+    assert float(is_projected) == 1.0
+    assert [f.item() for f in projected] == [0.5, 0.5, 2.0]
     assert project([None, torch.ones(1)], [None, torch.ones(1)])[0][0] is None
 
 
 def test_a_reference_of_zero_changes_nothing():
     g = [torch.tensor([1.0, -2.0])]
-    found, turned = project(g, [torch.zeros(2)])
-    assert torch.equal(found[0], g[0])
-    assert float(turned) == 0.0
+    projected, is_projected = project(g, [torch.zeros(2)])
+    assert torch.equal(projected[0], g[0])
+    assert float(is_projected) == 0.0
 
 
 def begin(method, index):
     method.begin_stage(StageInfo(index, (f"domain-{index}",)))
 
 
-def test_every_applied_gradient_agrees_with_the_memory():
+def test_applied_gradients_do_not_oppose_the_buffer():
     method = build(AGEM, capacity=16)
     begin(method, 0)
     for _ in range(30):
@@ -71,7 +71,7 @@ def test_every_applied_gradient_agrees_with_the_memory():
     method.optimizer.apply_gradients = lambda grads: applied.append(grads) or inner(grads)
     turned = []
     for _ in range(20):
-        # the whole memory is drawn, so the reference can be computed here
+        # the complete buffer is drawn, so the reference is known
         _, reference = method._gradient(method.memory.draw(16, "cpu"))
         metrics = method.step(batch_of(3))
         turned.append(float(metrics["projected"]))
@@ -80,7 +80,7 @@ def test_every_applied_gradient_agrees_with_the_memory():
     assert sum(turned) > 0
 
 
-def test_a_later_stage_can_be_taken_up_again():
+def test_resume_in_a_later_stage():
     method = build(AGEM)
     begin(method, 0)
     method.end_stage([batch_of(0)])
@@ -90,23 +90,23 @@ def test_a_later_stage_can_be_taken_up_again():
     begin(other, 0)
     begin(other, 1)
     other.load_state_dict(copy.deepcopy(method.state_dict()))
-    for each in (method, other):
+    for resumed in (method, other):
         torch.manual_seed(0)
-        each.step(batch_of(3))
+        resumed.step(batch_of(3))
     assert torch.equal(method.model.head.weight, other.model.head.weight)
 
 
 def test_only_the_current_domain_is_used():
     assert_first_stage_is_erm(AGEM)
-    assert_later_domains_are_not_looked_at(AGEM)
+    assert_later_domains_are_not_used(AGEM)
 
 
-def test_it_forgets_less_than_fine_tuning():
+def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
-    _, held = stream(lambda: build(AGEM))
-    assert forgotten(held) < forgotten(plain) - 0.05
+    _, accuracies = stream(lambda: build(AGEM))
+    assert forgotten(accuracies) < forgotten(plain) - 0.05
 
 
-def test_bad_settings_are_refused():
+def test_bad_settings_are_errors():
     with pytest.raises(BadInput, match="batch, the examples"):
         build(AGEM, batch=0)

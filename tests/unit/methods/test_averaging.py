@@ -1,4 +1,4 @@
-"""Averages of weights: SWAD's window on hand-made validation curves, and the mean it leaves."""
+"""Weight averaging: the window of SWAD on given validation curves, and moving averages."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from holdfast.nn.necks import NoNeck
 
 
 class Counting(Method):
-    """Its one weight is the number of steps taken."""
+    """A method whose only weight is the number of steps."""
 
     saved_attributes = ()
 
@@ -40,25 +40,25 @@ def swad(losses, *, steps=2, **settings):
         for _ in range(steps):
             method.step(None)
         method.on_valid((i + 1) * steps, {"a": 0.0}, {"a": loss})
-    assert weight(method) == steps * len(losses)  # until the end the network in training predicts
+    assert weight(method) == steps * len(losses)  # until the end of the stage the trained network is deployed
     method.end_stage([])
     return weight(method)
 
 
 def segment(*indices):
-    """The mean of the weights of these segments of two steps each."""
+    """Return the mean weight of the given segments of two steps."""
     values = [w for i in indices for w in (2 * i + 1, 2 * i + 2)]
     return sum(values) / len(values)
 
 
-def test_valley_starts_where_three_losses_begin_with_their_lowest():
+def test_start_of_the_valley():
     assert valley_start([3, 2, 1], 3, 1.3) == (-1, 0.0)
     start, threshold = valley_start([3, 1, 2, 2], 3, 1.3)
     assert start == 1
     assert threshold == pytest.approx(1.3 * 5 / 3)
 
 
-def test_the_window_runs_from_the_start_to_the_end_of_the_valley():
+def test_the_average_covers_the_valley():
     # start at index 2 (1.0, 1.1, 1.2; threshold 1.3 * 1.1 = 1.43); from index 6 on, six in a row lie above it
     losses = [3.0, 2.0, 1.0, 1.1, 1.2, 1.3, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
     assert swad(losses) == pytest.approx(segment(2, 3, 4, 5))
@@ -66,18 +66,18 @@ def test_the_window_runs_from_the_start_to_the_end_of_the_valley():
 
 def test_a_short_bump_does_not_end_the_valley():
     losses = [2.0, 1.0, 1.1, 1.2, 2.0, 2.0, 1.1, 1.1]
-    assert swad(losses) == pytest.approx(segment(1, 2, 3))  # the end is reached: what follows a bump is not certain
+    assert swad(losses) == pytest.approx(segment(1, 2, 3))  # segments after the bump are not confirmed at the end
 
 
-def test_everything_is_averaged_while_the_loss_stays_low():
+def test_all_segments_are_averaged_while_the_loss_is_low():
     assert swad([2.0, 1.0, 1.1, 1.1, 1.1, 1.2]) == pytest.approx(segment(1, 2, 3, 4, 5))
 
 
-def test_without_a_valley_the_newest_segment_is_taken():
+def test_without_a_valley_the_newest_segment_is_used():
     assert swad([5.0, 4.0, 3.0, 2.0]) == pytest.approx(segment(3))
 
 
-def test_moving_average_from_its_start_on():
+def test_moving_average_from_its_start():
     method = MovingAverage(Counting(), start=3)
     for _ in range(3):
         method.step(None)
@@ -88,8 +88,8 @@ def test_moving_average_from_its_start_on():
     assert float(method.model.head.weight.detach()) == 7
 
 
-class Twice(Counting):
-    """The same in two phases; the second begins at 100."""
+class TwoPhases(Counting):
+    """A method of two phases; the second starts at weight 100."""
 
     phases = ("first", "second")
 
@@ -98,9 +98,9 @@ class Twice(Counting):
             self.model.head.weight.fill_(0.0 if name == "first" else 100.0)
 
 
-@pytest.mark.parametrize("around", [partial(SWAD, converge=3), partial(MovingAverage, start=0)])
-def test_what_an_earlier_phase_trained_is_not_averaged(around):
-    method = around(Twice())
+@pytest.mark.parametrize("wrapper", [partial(SWAD, converge=3), partial(MovingAverage, start=0)])
+def test_phases_are_averaged_separately(wrapper):
+    method = wrapper(TwoPhases())
     method.begin_stage(StageInfo(0, ("a",)))
     for phase in method.phases:
         method.begin_phase(phase)

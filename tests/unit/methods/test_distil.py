@@ -1,4 +1,4 @@
-"""Distillation against numpy; the teacher is frozen, still and part of the state."""
+"""Distillation compared with numpy; the teacher is frozen and part of the state."""
 
 import copy
 
@@ -15,7 +15,7 @@ from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
-    assert_later_domains_are_not_looked_at,
+    assert_later_domains_are_not_used,
     batch_of,
     build,
     fine_tuned,
@@ -44,7 +44,7 @@ def softmax(z):
     return exp / exp.sum(1, keepdims=True)
 
 
-def test_the_divergence_against_numpy():
+def test_divergence_equals_numpy():
     random = np.random.default_rng(0)
     teacher, student = random.standard_normal((2, 7, 4))
     p, q = softmax(teacher / 2), softmax(student / 2)
@@ -53,13 +53,13 @@ def test_the_divergence_against_numpy():
     assert float(found) == pytest.approx(wanted)
 
 
-def test_it_is_zero_where_the_student_equals_the_teacher():
+def test_divergence_is_zero_for_equal_outputs():
     method = second_stage()
     assert float(method.step(batch_of(1))["distillation"]) == 0.0
     assert float(method.step(batch_of(1))["distillation"]) > 0.0
 
 
-def test_the_loss_is_the_risk_and_the_weighted_divergence():
+def test_the_loss_is_risk_plus_weighted_divergence():
     method = second_stage(weight=3.0, temperature=2.0)
     method.step(batch_of(1))
     batch = batch_of(1)
@@ -73,7 +73,7 @@ def test_the_loss_is_the_risk_and_the_weighted_divergence():
         torch.testing.assert_close(a, b)
 
 
-def test_the_teacher_is_frozen_and_still():
+def test_the_teacher_is_frozen_and_in_evaluation_mode():
     method = second_stage(dropout=0.5)
     assert not any(part.training for part in method.teacher.modules())
     assert not any(p.requires_grad for p in method.teacher.parameters())
@@ -87,7 +87,7 @@ def test_the_teacher_is_frozen_and_still():
     assert method.model.training
 
 
-def test_the_teacher_is_what_the_stage_before_left():
+def test_the_teacher_is_the_model_of_the_previous_stage():
     method = second_stage()
     for _ in range(3):
         method.step(batch_of(1))
@@ -97,7 +97,7 @@ def test_the_teacher_is_what_the_stage_before_left():
         assert torch.equal(value, before[name]), name
 
 
-def test_the_teacher_travels_with_the_state():
+def test_the_teacher_is_part_of_the_state():
     method = second_stage()
     method.step(batch_of(1))
     other = build(Distillation)
@@ -110,7 +110,7 @@ def test_the_teacher_travels_with_the_state():
     assert torch.equal(method.model.head.weight, other.model.head.weight)
 
 
-def test_what_the_teacher_leaves_on_the_tape_is_not_trained():
+def test_auxiliary_losses_of_the_teacher_are_ignored():
     class Noisy(NoNeck):
         def forward(self, z):
             record("loss/constant", torch.ones(()))
@@ -128,16 +128,16 @@ def test_what_the_teacher_leaves_on_the_tape_is_not_trained():
 
 def test_only_the_current_domain_is_used():
     assert_first_stage_is_erm(Distillation)
-    assert_later_domains_are_not_looked_at(Distillation)
+    assert_later_domains_are_not_used(Distillation)
 
 
-def test_it_forgets_less_than_fine_tuning():
+def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
     _, held = stream(lambda: build(Distillation))
     assert forgotten(held) < forgotten(plain) - 0.15
 
 
 @pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"temperature": 0.0}])
-def test_bad_settings_are_refused(wrong):
+def test_bad_settings_are_errors(wrong):
     with pytest.raises(BadInput, match="temperature above 0"):
         build(Distillation, **wrong)

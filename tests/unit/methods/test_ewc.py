@@ -1,4 +1,4 @@
-"""Elastic weight consolidation against closed forms, and against plain fine-tuning on a stream."""
+"""Elastic weight consolidation compared with closed forms and with fine-tuning on a stream."""
 
 import copy
 
@@ -12,7 +12,7 @@ from holdfast.methods.base import StageInfo
 from holdfast.methods.ewc import EWC
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
-    assert_later_domains_are_not_looked_at,
+    assert_later_domains_are_not_used,
     batch_of,
     build,
     fine_tuned,
@@ -28,7 +28,7 @@ def begin(method, index):
 
 
 def learned(stages=1, **settings):
-    """A logistic regression that has passed some stages, without training in between."""
+    """Return a logistic regression after some stages without training."""
     method = build(EWC, linear(), **settings)
     for index in range(stages):
         begin(method, index)
@@ -47,12 +47,12 @@ def probabilities(method, x):
 
 
 def squared(error, x):
-    """(p,) the mean over examples of the squared gradients, which are error x^T for the weights, error for the bias."""
+    """Return (p,) the mean squared gradients: error x^T for the weights, error for the bias."""
     weight = np.einsum("nc,nd->cd", error**2, x**2) / len(x)
     return np.concatenate([weight.ravel(), (error**2).mean(0)])
 
 
-def test_the_penalty_is_zero_at_its_anchor():
+def test_the_penalty_is_zero_at_the_anchor():
     method = build(EWC, linear())
     begin(method, 0)
     assert method.penalty() is None
@@ -84,10 +84,10 @@ def test_the_empirical_fisher_of_a_logistic_regression():
 
 
 def test_the_fisher_of_a_logistic_regression():
-    """Labels drawn from the model: the expectation is p (1 - p) x^2."""
+    """With sampled labels the expectation is p (1 - p) x^2."""
     model = linear()
     with torch.no_grad():
-        model.head.weight *= 0.1  # unsure, so that a draw says much
+        model.head.weight *= 0.1  # uncertain predictions make sampled labels informative
     method, batch = build(EWC, model, samples=10_000), batch_of(0, slice(0, 60))
     begin(method, 0)
     torch.manual_seed(0)
@@ -98,7 +98,7 @@ def test_the_fisher_of_a_logistic_regression():
 
 
 @pytest.mark.parametrize("empirical", [True, False])
-def test_the_fisher_does_not_depend_on_how_batches_are_cut(empirical):
+def test_the_fisher_does_not_depend_on_the_batch_size(empirical):
     found = []
     for cuts in ([range(60)], [range(7), range(7, 31), range(31, 60)], [[i] for i in range(60)]):
         method = build(EWC, linear(), empirical=empirical, samples=25)
@@ -120,7 +120,7 @@ def test_the_fisher_does_not_depend_on_the_order():
     torch.testing.assert_close(*found)
 
 
-def test_the_fisher_is_taken_without_dropout_and_leaves_the_mode():
+def test_the_fisher_is_computed_without_dropout():
     found = []
     for dropout in (0.0, 0.5):
         method = build(EWC, perceptron(dropout), empirical=True).train()
@@ -131,7 +131,7 @@ def test_the_fisher_is_taken_without_dropout_and_leaves_the_mode():
     assert torch.equal(*found)
 
 
-def test_online_is_the_sum_on_one_domain_and_decays_after():
+def test_online_ewc_sums_and_decays_the_fisher():
     torch.manual_seed(0)
     apart = learned(stages=2, empirical=True)
     one = learned(stages=1, empirical=True)
@@ -144,7 +144,7 @@ def test_online_is_the_sum_on_one_domain_and_decays_after():
 
 
 @pytest.mark.parametrize("online", [False, True])
-def test_grown_parameters_cost_nothing(online):
+def test_added_parameters_are_not_penalised(online):
     method = learned(online=online)
     before = method.penalty().item()
     new = nn.Parameter(torch.ones(3))
@@ -160,7 +160,7 @@ def test_grown_parameters_cost_nothing(online):
 
 
 @pytest.mark.parametrize("online", [False, True])
-def test_a_later_stage_can_be_taken_up_again(online):
+def test_resume_in_a_later_stage(online):
     method = learned(stages=2, online=online)
     method.step(batch_of(2))
     other = build(EWC, linear(), online=online)
@@ -174,10 +174,10 @@ def test_a_later_stage_can_be_taken_up_again(online):
 
 def test_only_the_current_domain_is_used():
     assert_first_stage_is_erm(EWC)
-    assert_later_domains_are_not_looked_at(EWC)
+    assert_later_domains_are_not_used(EWC)
 
 
-def test_it_forgets_less_than_fine_tuning():
+def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
     _, held = stream(lambda: build(EWC, weight=30_000.0))
     assert forgotten(plain) > 0.25
@@ -185,6 +185,6 @@ def test_it_forgets_less_than_fine_tuning():
 
 
 @pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"samples": 0}, {"decay": 1.5}])
-def test_bad_settings_are_refused(wrong):
+def test_bad_settings_are_errors(wrong):
     with pytest.raises(BadInput, match=r"weight .*, samples .* and decay "):
         build(EWC, **wrong)

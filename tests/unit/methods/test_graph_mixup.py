@@ -1,4 +1,4 @@
-"""G-Mixup: graphons are the means of aligned graphs, drawn graphs follow them, and a step trains on both."""
+"""G-Mixup: estimated graphons, sampled graphs and the training step."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ STAR = graph(4, [(2, 0), (2, 1), (2, 3)])
 CLIQUE = graph(3, [(0, 1), (1, 2), (0, 2)])
 
 
-def test_nodes_are_in_the_order_of_their_degree():
+def test_nodes_are_ranked_by_degree():
     assert degree_rank(inputs.cat([PATH, STAR])).tolist() == [1, 0, 2, 1, 2, 0, 3]
 
 
-def test_a_graphon_is_the_mean_of_aligned_graphs_cut_or_filled_to_the_median_size():
+def test_a_graphon_is_the_mean_of_aligned_graphs_of_the_median_size():
     graphons = Graphons(2)
     graphons.update(inputs.cat([PATH, STAR, CLIQUE]), torch.tensor([0, 0, 1]))
     assert graphons.size == 3
-    path = torch.tensor([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]])  # the star without its last leaf looks the same
+    path = torch.tensor([[0.0, 1, 1], [1, 0, 0], [1, 0, 0]])  # equal to the star without its last leaf
     graphons.estimate(0.0)
     torch.testing.assert_close(graphons.edges, torch.stack([path, 1 - torch.eye(3)]), atol=1e-5, rtol=0)
     graphons.update(CLIQUE, torch.tensor([0]))  # two in three are paths, one a clique
@@ -48,10 +48,10 @@ def test_a_graphon_is_the_mean_of_aligned_graphs_cut_or_filled_to_the_median_siz
     wanted = torch.tensor([[0.0, 1, 1], [1, 0, 1 / 3], [1, 1 / 3, 0]])
     torch.testing.assert_close(graphons.edges[0], wanted, atol=1e-5, rtol=0)
     graphons.estimate(10.0)
-    assert not graphons.edges.any()  # a threshold above every singular value leaves nothing
+    assert not graphons.edges.any()  # the threshold is above every singular value
 
 
-def test_only_classes_seen_are_known_and_the_state_comes_back():
+def test_known_classes_and_state_round_trip():
     graphons = Graphons(3)
     nodes = torch.tensor([[1.0], [5.0], [3.0]])
     graphons.update(graph(3, [(0, 1), (1, 2)], nodes), torch.tensor([2]))
@@ -64,7 +64,7 @@ def test_only_classes_seen_are_known_and_the_state_comes_back():
     assert torch.equal(other.nodes, graphons.nodes)
 
 
-def test_drawn_graphs_follow_the_chances():
+def test_sampled_graphs_follow_the_edge_probabilities():
     torch.manual_seed(0)
     chances = torch.tensor([[0.9, 0.8, 0.3], [0.8, 0.9, 0.0], [0.3, 0.0, 0.9]])
     seen = torch.zeros(3, 3)
@@ -87,7 +87,7 @@ def method(graphs, **settings) -> tuple[GMixup, DomainBatch]:
 
 @pytest.mark.graph
 @pytest.mark.parametrize("numbers", [False, True])
-def test_a_step_trains_on_drawn_graphs_too(numbers, monkeypatch):
+def test_a_step_trains_on_sampled_graphs(numbers, monkeypatch):
     def featured(one):
         return Graphs(torch.rand(len(one.nodes), 3), one.edges, one.owner, 1) if numbers else one
 
@@ -101,7 +101,7 @@ def test_a_step_trains_on_drawn_graphs_too(numbers, monkeypatch):
 
 
 @pytest.mark.graph
-def test_the_target_lies_between_the_two_classes(monkeypatch):
+def test_the_target_is_between_the_two_classes(monkeypatch):
     rule, batch = method([PATH, CLIQUE] * 8, share=0.5, mix=(0.25, 0.25))
     logits = torch.zeros(24, 2, requires_grad=True)
     monkeypatch.setattr(rule.model, "forward", lambda x: logits)
@@ -109,14 +109,14 @@ def test_the_target_lies_between_the_two_classes(monkeypatch):
     monkeypatch.setattr(rule.optimizer, "minimize", losses.append)
     rule.step(batch)
     (grad,) = torch.autograd.grad(losses[0], logits)
-    drawn_part = grad[16:] * 24  # softmax less target, for each drawn graph
-    target = 0.5 - drawn_part[0]
+    of_sampled = grad[16:] * 24  # softmax - target, per sampled graph
+    target = 0.5 - of_sampled[0]
     assert sorted(target.tolist()) == pytest.approx([0.25, 0.75])
-    torch.testing.assert_close(drawn_part, drawn_part[:1].expand(8, 2))
+    torch.testing.assert_close(of_sampled, of_sampled[:1].expand(8, 2))
 
 
 @pytest.mark.graph
-def test_what_it_does_not_take():
+def test_unsupported_graphs_and_encoders_are_errors():
     tagged = graph(3, [(0, 1), (1, 2)], torch.tensor([[0], [1], [2]]))
     with pytest.raises(BadInput, match=r"g-mixup.*edge features"):
         method([tagged, tagged])

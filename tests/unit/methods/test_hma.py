@@ -1,4 +1,4 @@
-"""HMA: in which order things move, what the momentum encoder is, what is written, and what travels with the model."""
+"""HMA: order of a step, the momentum encoder, the queue, the support set and saved models."""
 
 from __future__ import annotations
 
@@ -38,13 +38,16 @@ def batch(x=X, y=Y) -> DomainBatch:
     return DomainBatch(x, y, (0, 1), (half, len(y) - half))
 
 
-def hma(backbone=None, *, neck=None, recipe=None, **options) -> HMA:
+def hma(backbone=None, *, neck=None, optimizer_settings=None, **options) -> HMA:
     torch.manual_seed(0)
     body = backbone or MLP(inputs=5, hidden=(8,), dropout=0.3)
     made = HeterogeneousMemory(body.width, CLASSES, **{**SMALL, **(neck or {})})
     model = Model(body, made, nn.Linear(made.width, CLASSES))
     return HMA(
-        model, task=Classify(), optimizer=partial(Optimizer, recipe or OptimizerSettings(lr=0.01)), **options
+        model,
+        task=Classify(),
+        optimizer=partial(Optimizer, optimizer_settings or OptimizerSettings(lr=0.01)),
+        **options,
     ).train()
 
 
@@ -53,7 +56,7 @@ def parameters(module):
 
 
 def logits_of_a_step(method, this):
-    """What the head gave in one step."""
+    """Return the logits of one step."""
     given = []
     hook = method.model.head.register_forward_hook(lambda *args: given.append(args[2].detach()))
     torch.manual_seed(4)
@@ -63,7 +66,7 @@ def logits_of_a_step(method, this):
     return logits
 
 
-def test_labels_of_the_batch_do_not_reach_its_own_outputs():
+def test_labels_of_a_batch_do_not_affect_its_outputs():
     first, second = hma(), hma()
     for method in (first, second):
         torch.manual_seed(1)
@@ -71,17 +74,19 @@ def test_labels_of_the_batch_do_not_reach_its_own_outputs():
     a = logits_of_a_step(first, batch())
     b = logits_of_a_step(second, batch(y=Y[torch.randperm(8, generator=torch.Generator().manual_seed(5))]))
     assert torch.equal(a, b)
-    assert not torch.equal(logits_of_a_step(first, batch()), logits_of_a_step(second, batch()))  # but the next ones
+    assert not torch.equal(logits_of_a_step(first, batch()), logits_of_a_step(second, batch()))
 
 
-def test_a_step_reads_then_steps_then_moves_the_momentum_encoder_then_writes():
-    method = hma(momentum=0.5, recipe=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
+def test_order_of_a_step():
+    method = hma(
+        momentum=0.5, optimizer_settings=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
+    )
     before = copy.deepcopy(method)
     torch.manual_seed(1)
     risk = method.step(batch())["risk"]
 
     torch.manual_seed(1)
-    plain = before.task.loss(before.model(X), Y)  # read with the queue as it was: empty
+    plain = before.task.loss(before.model(X), Y)  # the queue is empty
     assert_close(risk, plain.detach())
     plain.backward()
     for (name, p), old in zip(method.model.named_parameters(), before.model.parameters(), strict=True):
@@ -92,12 +97,12 @@ def test_a_step_reads_then_steps_then_moves_the_momentum_encoder_then_writes():
     ):
         assert_close(mine, 0.5 * old + 0.5 * new.detach())
     queue = method.model.neck.queue
-    assert torch.equal(queue.features[:8], method.follower(X))  # by the encoder as it is now, without dropout
+    assert torch.equal(queue.features[:8], method.follower(X))  # by the updated momentum encoder, without dropout
     assert torch.equal(queue.labels[:8], Y)
     assert queue.seen.tolist() == [True] * 8 + [False] * 2
 
 
-def test_the_momentum_is_exact_over_steps():
+def test_the_momentum_encoder_over_several_steps():
     method = hma(momentum=0.9)
     expected = parameters(method.follower)
     for _ in range(4):
@@ -108,18 +113,18 @@ def test_the_momentum_is_exact_over_steps():
             assert_close(p, expected[name], msg=name)
 
 
-def test_the_momentum_encoder_moves_when_the_encoder_does():
-    method = hma(recipe=OptimizerSettings(lr=0.01, accumulate=2), momentum=0.5)
+def test_the_momentum_encoder_moves_only_after_updates():
+    method = hma(optimizer_settings=OptimizerSettings(lr=0.01, accumulate=2), momentum=0.5)
     before = parameters(method.follower)
     method.step(batch())
     assert all(torch.equal(p, before[name]) for name, p in method.follower.named_parameters())
     method.step(batch())
     assert not any(torch.equal(p, before[name]) for name, p in method.follower.named_parameters())
-    assert int(method.model.neck.queue.at) == 16 % 10  # but every batch is written
+    assert int(method.model.neck.queue.at) == 16 % 10  # every batch is written
 
 
 @pytest.mark.parametrize("statistics", ["copied", "averaged", "own"])
-def test_batch_statistics_are_as_chosen(statistics):
+def test_batch_statistics_of_the_momentum_encoder(statistics):
     torch.manual_seed(0)
     method = hma(ResNet(size=16), momentum=0.75, statistics=statistics)
     begun = {name: b.clone() for name, b in method.follower.named_buffers()}
@@ -143,7 +148,7 @@ def test_batch_statistics_are_as_chosen(statistics):
     assert not method.follower.training
 
 
-def test_the_momentum_encoder_is_in_no_optimizer_and_not_deployed():
+def test_the_momentum_encoder_is_not_trained_or_deployed():
     method = hma()
     inside = {id(p) for p in method.follower.parameters()}
     assert inside
@@ -161,7 +166,7 @@ def frozen_mlp():
 
 
 @pytest.mark.parametrize("body", [frozen_mlp, lambda: Features(inputs=5)], ids=["frozen", "features"])
-def test_a_frozen_encoder_has_no_momentum_copy_and_its_features_are_written(body):
+def test_a_frozen_encoder_has_no_momentum_encoder(body):
     method = hma(body(), neck={"heads": 1})
     assert method.follower is None
     method.model.train()
@@ -171,7 +176,7 @@ def test_a_frozen_encoder_has_no_momentum_copy_and_its_features_are_written(body
 
 
 @pytest.mark.parametrize("prompt", ["none", "deep"])
-def test_where_only_tokens_learn_there_is_no_momentum_copy(prompt):
+def test_no_momentum_encoder_if_only_tokens_are_trained(prompt):
     options = {"name": "vit-tiny", "size": 16, "prompt": prompt}
     for mode, copied in (("head+cls", False), ("full", True)):
         body = VisionTransformer.build(list, **options)
@@ -184,7 +189,7 @@ def test_where_only_tokens_learn_there_is_no_momentum_copy(prompt):
 @pytest.mark.parametrize(
     "neck", [{"real": 0}, {"written": False}, {"real": 0, "slots": 0}], ids=["no queue", "noise", "batch alone"]
 )
-def test_without_a_queue_to_write_nothing_is_written_or_followed(neck):
+def test_without_a_writable_queue_there_is_no_momentum_encoder(neck):
     method = hma(neck=neck)
     assert method.follower is None
     before = copy.deepcopy(dict(method.model.neck.named_buffers()))
@@ -194,12 +199,12 @@ def test_without_a_queue_to_write_nothing_is_written_or_followed(neck):
     assert set(metrics) == {"risk"}
 
 
-def test_metrics_say_how_full_the_queue_is():
+def test_metrics_have_the_filled_share_of_the_queue():
     method = hma()
     assert [round(float(method.step(batch())["held"]), 2) for _ in range(3)] == [0.8, 1.0, 1.0]
 
 
-def test_predicting_writes_nothing():
+def test_predict_does_not_write():
     method = hma()
     method.step(batch())
     method.eval()
@@ -208,11 +213,11 @@ def test_predicting_writes_nothing():
     assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items() if isinstance(v, torch.Tensor))
 
 
-def test_the_support_set_is_balanced_and_as_the_network_recalls():
-    method = hma(recipe=OptimizerSettings(lr=1e-9))
+def test_the_support_set_is_class_balanced():
+    method = hma(optimizer_settings=OptimizerSettings(lr=1e-9))
     method.step(batch())
     support = method.model.neck.support
-    assert int(support.seen.sum()) == 4  # every second row of the batch, until the stage has ended
+    assert int(support.seen.sum()) == 4  # every second row of the batch until the stage ends
     method.end_stage([batch(), batch(X + 1)])
     assert bool(support.seen.all())
     method.eval()
@@ -224,7 +229,7 @@ def test_the_support_set_is_balanced_and_as_the_network_recalls():
     assert method.train().training
 
 
-def test_the_parameters_alone_are_trained_as_by_the_risk():
+def test_the_parameter_control_is_trained_like_erm():
     torch.manual_seed(0)
     model = Model(MLP(inputs=5, hidden=(8,)), ParameterControl(8, heads=2), nn.Linear(8, CLASSES))
     method = HMA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings())).train()
@@ -233,7 +238,7 @@ def test_the_parameters_alone_are_trained_as_by_the_risk():
     method.end_stage([batch()])
 
 
-def test_state_goes_on_where_it_was():
+def test_state_round_trip():
     method, other = hma(), hma()
     for _ in range(3):
         method.step(batch())
@@ -253,7 +258,7 @@ def test_state_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize("wrapper", [MovingAverage, SWAD])
-def test_an_average_predicts_with_the_queue_and_the_support_set(wrapper):
+def test_weight_averages_have_queue_and_support_set(wrapper):
     method = wrapper(hma())
     for step in range(3):
         method.step(batch())
@@ -265,7 +270,7 @@ def test_an_average_predicts_with_the_queue_and_the_support_set(wrapper):
 
 
 @pytest.mark.parametrize("context", ["support", "batch"])
-def test_a_model_folder_holds_queue_and_support_set(context, tmp_path):
+def test_model_folders_have_queue_and_support_set(context, tmp_path):
     data = world("vector", "none", domains=2, size=30, classes=3, seed=0)
     x = data.raw.take(np.arange(len(data))).numpy()
     settings = {"encoder.hidden": [8], "neck.context": context, **{f"neck.{k}": v for k, v in SMALL.items()}}
@@ -281,19 +286,19 @@ def test_a_model_folder_holds_queue_and_support_set(context, tmp_path):
     if context == "support":
         np.testing.assert_allclose(shuffled, made.predict_proba(x)[order], atol=1e-6)
     else:
-        assert np.abs(shuffled - made.predict_proba(x)[order]).max() > 1e-6  # other batch-mates
+        assert np.abs(shuffled - made.predict_proba(x)[order]).max() > 1e-6  # other examples in the batch
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [({"momentum": 1.0}, "momentum.*1.0"), ({"statistics": "none"}, "statistics of the momentum encoder 'none'")],
 )
-def test_wrong_options_get_one_sentence(options, told):
-    with pytest.raises(BadInput, match=told):
+def test_wrong_settings_are_errors(options, message):
+    with pytest.raises(BadInput, match=message):
         hma(**options)
 
 
-def test_another_neck_gets_one_sentence():
+def test_another_neck_is_an_error():
     model = Model(MLP(inputs=5), NoNeck(256), nn.Linear(256, CLASSES))
     with pytest.raises(BadInput, match="neck=heterogeneous"):
         HMA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))

@@ -1,4 +1,4 @@
-"""CIGA and DIR: their terms by hand, and what each moves."""
+"""CIGA and DIR: their terms computed by hand, and which parameters they train."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from holdfast.tasks.classify import Classify
 Y = torch.tensor([0, 1, 1])
 
 
-def test_the_rest_counts_where_it_knows_less():
+def test_the_hinge_counts_graphs_where_the_rest_is_worse():
     rest = torch.tensor([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])
-    kept = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # better, better, worse
+    causal = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # better, better, worse
     wanted = F.cross_entropy(rest[:2], Y[:2])
-    torch.testing.assert_close(hinged(rest, kept, Y), wanted)
-    assert hinged(kept, kept, Y) == 0
+    torch.testing.assert_close(hinged(rest, causal, Y), wanted)
+    assert hinged(causal, causal, Y) == 0
 
 
-def test_every_graph_is_seen_with_every_rest():
+def test_interventions_combine_every_graph_with_every_rest():
     torch.manual_seed(0)
     output, rest = torch.randn(3, 2), torch.randn(3, 2)
     wanted = [F.cross_entropy(torch.sigmoid(one) * output, Y) for one in rest]
@@ -55,39 +55,39 @@ def rule(make, **settings):
 
 
 @pytest.mark.graph
-def test_without_contrast_and_hinge_ciga_is_the_risk_of_the_deciding_part():
+def test_without_contrast_and_hinge_ciga_is_the_risk_of_the_causal_subgraph():
     made, batch = rule(CIGA, contrast=0.0, hinge=0.0)
     assert made.rest is None
     seen = []
     made.optimizer.minimize = seen.append
-    told = made.step(batch)
-    torch.testing.assert_close(seen[0].detach(), told["risk"])
-    assert "rest" not in told
+    metrics = made.step(batch)
+    torch.testing.assert_close(seen[0].detach(), metrics["risk"])
+    assert "rest" not in metrics
 
 
 @pytest.mark.graph
-def test_the_hinge_moves_the_network_too():
-    """Not only the head of the rest: what the rest knows depends on which edges are left to it."""
+def test_the_hinge_trains_the_network():
+    """The hinge also trains the network, because the rest depends on the chosen edges."""
     made, batch = rule(CIGA, contrast=0.0, hinge=1.0)
-    kept, rest = made.model.backbone.both(batch.x)
-    loss = hinged(made.rest(rest), made.model.head(kept).detach() * 100, batch.y)
+    causal, rest = made.model.backbone.both(batch.x)
+    loss = hinged(made.rest(rest), made.model.head(causal).detach() * 100, batch.y)
     (grad,) = torch.autograd.grad(loss, made.model.backbone.score[0].weight)
     assert bool(grad.abs().sum() > 0)
 
 
 @pytest.mark.graph
-def test_dirs_weight_grows_and_its_rest_teaches_the_network_nothing():
+def test_the_weight_of_dir_grows_and_the_rest_does_not_train_the_network():
     made, batch = rule(DIR, weight=1.0)
     made.model.train()
     seen = []
     made.optimizer.minimize = seen.append
-    told = made.step(batch)
+    metrics = made.step(batch)
     score = made.model.backbone.score[0].weight
     alone = torch.autograd.grad(F.cross_entropy(made.model(batch.x), batch.y), score)
     found = torch.autograd.grad(seen[0], [score, made.rest[0].weight])
     torch.testing.assert_close(found[0], alone[0])
     assert bool(found[1].abs().sum() > 0)
-    first = float(seen[0].detach()) - float(told["risk"])  # at step 0 only the rest's own risk is added
+    first = float(seen[0].detach()) - float(metrics["risk"])  # at step 0 only the risk of the rest is added
     _, rest = made.model.backbone.both(batch.x)
     torch.testing.assert_close(first, float(F.cross_entropy(made.rest(rest), batch.y).detach()), rtol=1e-4, atol=1e-4)
     made.steps = 10
@@ -96,7 +96,7 @@ def test_dirs_weight_grows_and_its_rest_teaches_the_network_nothing():
 
 
 @pytest.mark.parametrize("make", [CIGA, DIR])
-def test_another_encoder_is_refused(make):
+def test_another_encoder_is_an_error(make):
     model = Model(Features(inputs=3), NoNeck(3), Linear(3, 2))
     with pytest.raises(BadInput, match="--encoder gin-subgraph"):
         make(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)))

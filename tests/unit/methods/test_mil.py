@@ -1,4 +1,4 @@
-"""MIL step by step: who moves whom, in which order, and what is left when the memory freezes."""
+"""MIL: what each step updates, the derivatives of all orders, and both phases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SIZES = (4, 3, 5)
 
 
 def batch(seed: int = 1) -> DomainBatch:
-    """Three domains that lie apart, in float64."""
+    """Return a batch of three separated domains, in float64."""
     chance = torch.Generator().manual_seed(seed)
     x = torch.randn(12, 4, generator=chance).double()
     x[:, 0] += torch.arange(3).repeat_interleave(torch.tensor(SIZES)) * 1.5
@@ -45,9 +45,11 @@ def network(backbone: nn.Module | None = None, **neck) -> Model:
     return Model(backbone or MLP(inputs=4, hidden=(5,)), made, Linear(5, 2)).double()
 
 
-def mil(model: Model | None = None, recipe: dict | None = None, task: Classify | None = None, **settings) -> MIL:
+def mil(
+    model: Model | None = None, optimizer_settings: dict | None = None, task: Classify | None = None, **settings
+) -> MIL:
     settings = {"memory_optimizer": "sgd", "memory_lr": 0.1, "memory_clip": 0.0, **settings}
-    make = partial(Optimizer, OptimizerSettings(**{**PLAIN, **(recipe or {})}))
+    make = partial(Optimizer, OptimizerSettings(**{**PLAIN, **(optimizer_settings or {})}))
     method = MIL(model or network(), task=task or Classify(), optimizer=make, **settings)
     torch.manual_seed(1)
     method.begin_stage(INFO)
@@ -57,7 +59,7 @@ def mil(model: Model | None = None, recipe: dict | None = None, task: Classify |
 
 
 def step(method: MIL, held: int = 1, data: DomainBatch | None = None):
-    """A meta step with this domain held out."""
+    """Take a meta step with the given domain held out."""
     method.held_out, method.remaining = held, 1
     return method.step(data or batch())
 
@@ -78,9 +80,9 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def domain_loss(model: Model, judge: nn.Module, data: DomainBatch, held: int) -> torch.Tensor:
-    """L_d written anew: half the mean over the held-out domain, half over the rest."""
-    parts = data.split(judge(model.features(data.x))[:, 0])
+def domain_loss(model: Model, critic: nn.Module, data: DomainBatch, held: int) -> torch.Tensor:
+    """L_d as a reference: half the mean over the held-out domain, half over the rest."""
+    parts = data.split(critic(model.features(data.x))[:, 0])
     rest = torch.cat([part for i, part in enumerate(parts) if i != held])
     return (
         F.binary_cross_entropy_with_logits(parts[held], torch.ones_like(parts[held]))
@@ -89,14 +91,14 @@ def domain_loss(model: Model, judge: nn.Module, data: DomainBatch, held: int) ->
 
 
 class Nothing(Classify):
-    """A task whose risk is zero."""
+    """A task with zero loss."""
 
     def loss(self, output, y):
         return 0.0 * super().loss(output, y)
 
 
 class Watching(Classify):
-    """Remembers how many examples each risk was taken on."""
+    """Record the number of examples of every loss."""
 
     def __init__(self):
         super().__init__()
@@ -107,7 +109,7 @@ class Watching(Classify):
         return super().loss(output, y)
 
 
-def test_without_a_risk_the_network_stays():
+def test_without_task_loss_the_network_is_unchanged():
     method = mil(task=Nothing())
     network_before, memory_before, critics_before = own(method), remembered(method), judged(method)
     step(method)
@@ -116,7 +118,7 @@ def test_without_a_risk_the_network_stays():
     assert not same(judged(method), critics_before)
 
 
-def test_without_a_domain_loss_memory_and_critics_stay(monkeypatch):
+def test_without_domain_loss_memory_and_critics_are_unchanged(monkeypatch):
     method = mil()
     network_before, memory_before, critics_before = own(method), remembered(method), judged(method)
     real = method.domain_loss
@@ -127,20 +129,22 @@ def test_without_a_domain_loss_memory_and_critics_stay(monkeypatch):
     assert same(judged(method), critics_before)
 
 
-@pytest.mark.parametrize("recipe", [{}, {"optimizer": "adamw", "weight_decay": 0.1}])
-def test_the_network_steps_as_erm_does_on_the_seen_domains_with_a_fixed_memory(recipe):
-    method, model = mil(recipe=recipe), network()
+@pytest.mark.parametrize("optimizer_settings", [{}, {"optimizer": "adamw", "weight_decay": 0.1}])
+def test_the_network_takes_an_erm_step_on_the_other_domains(optimizer_settings):
+    method, model = mil(optimizer_settings=optimizer_settings), network()
     model.neck.requires_grad_(False)
-    erm = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**{**PLAIN, **recipe})))
+    erm = ERM(
+        model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**{**PLAIN, **optimizer_settings}))
+    )
     for turn in (1, 0):
         step(method, held=turn)
         erm.step(batch().hold_out(turn)[0])
         assert same(own(method), [p.detach() for p in model.trainable_parameters()])
-        model.neck.load_state_dict(method.model.neck.state_dict())  # the memory that MIL has in its next step
+        model.neck.load_state_dict(method.model.neck.state_dict())  # the memory of MIL's next step
 
 
 @pytest.mark.parametrize("held", [0, 1, 2])
-def test_the_memory_climbs_and_one_critic_descends_the_domain_loss_after_the_inner_step(held):
+def test_the_memory_maximises_and_one_critic_minimises_the_domain_loss(held):
     method = mil(critic_lr=0.3)
     model, judges = copy.deepcopy(method.model), copy.deepcopy(method.critics)
     model.neck.requires_grad_(False)
@@ -162,29 +166,31 @@ def test_the_memory_climbs_and_one_critic_descends_the_domain_loss_after_the_inn
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_small_step_of_the_memory_raises_the_domain_loss_and_one_of_the_critic_lowers_it(optimizer):
+def test_memory_steps_raise_and_critic_steps_lower_the_domain_loss(optimizer):
     method = mil(memory_lr=1e-4, memory_optimizer=optimizer, critic_lr=1e-3)
-    before, old_judge = copy.deepcopy(method.model), copy.deepcopy(method.critics[1])
+    before, old_critic = copy.deepcopy(method.model), copy.deepcopy(method.critics[1])
     step(method)
     moved = copy.deepcopy(method.model)  # the network after the inner step with the new memory
     fixed = copy.deepcopy(moved)
     fixed.neck.load_state_dict(before.neck.state_dict())
     with torch.no_grad():
-        start = float(domain_loss(fixed, old_judge, batch(), 1))
-        assert float(domain_loss(moved, old_judge, batch(), 1)) > start
+        start = float(domain_loss(fixed, old_critic, batch(), 1))
+        assert float(domain_loss(moved, old_critic, batch(), 1)) > start
         assert float(domain_loss(fixed, method.critics[1], batch(), 1)) < start
 
 
 def ascent_of(monkeypatch, held: int = 1, model: Model | None = None, **settings) -> torch.Tensor:
-    """The gradient that the memory climbs in one step, as one vector."""
+    """Return the gradient of the memory in one step, as one vector."""
     method, found = mil(model, **settings), []
     monkeypatch.setattr(method.memory_optimizer, "apply_gradients", found.extend)
     step(method, held)
     return -torch.cat([g.flatten() for g in found])
 
 
-def whole(model: Model, judge: nn.Module, data: DomainBatch, lr: float, direction, amount: float, held: int) -> float:
-    """L_d as a function of the memory alone: move it, take the inner step, look at the held-out domain."""
+def bilevel_loss(
+    model: Model, critic: nn.Module, data: DomainBatch, lr: float, direction, amount: float, held: int
+) -> float:
+    """Return L_d as a function of the memory: move it, take the inner step, evaluate the held-out domain."""
     model = copy.deepcopy(model)
     with torch.no_grad():
         for p, d in zip(model.neck.parameters(), direction, strict=True):
@@ -200,20 +206,20 @@ def whole(model: Model, judge: nn.Module, data: DomainBatch, lr: float, directio
             wrapped.model, wrapped.forward = model, model.features
             return functional_call(wrapped, {f"model.{k}": v for k, v in ahead.items()}, (x,))
 
-    return float(domain_loss(Ahead(), judge, data, held).detach())
+    return float(domain_loss(Ahead(), critic, data, held).detach())
 
 
 @pytest.mark.parametrize("inner", ["persistent", "virtual", "undone"])
-def test_exact_order_is_the_derivative_of_the_whole_function_of_the_memory(monkeypatch, inner):
+def test_exact_order_is_the_derivative_of_the_bilevel_function(monkeypatch, inner):
     lr, eps = 0.5, 1e-6
     found = ascent_of(monkeypatch, order="exact", inner=inner, inner_lr=lr)
     first = ascent_of(monkeypatch, order="first", inner="virtual", inner_lr=lr)
-    assert float((found - first).norm()) > 1e-3 * float(found.norm())  # the second term is there to be missed
+    assert float((found - first).norm()) > 1e-3 * float(found.norm())  # the second term matters
     method = mil()
     chance = torch.Generator().manual_seed(3)
     for _ in range(6):
         direction = [torch.randn(p.shape, generator=chance).double() for p in method.memory_parameters]
-        sides = [whole(method.model, method.critics[1], batch(), lr, direction, s * eps, 1) for s in (1, -1)]
+        sides = [bilevel_loss(method.model, method.critics[1], batch(), lr, direction, s * eps, 1) for s in (1, -1)]
         along = float(found @ torch.cat([d.flatten() for d in direction]))
         assert along == pytest.approx((sides[0] - sides[1]) / (2 * eps), rel=1e-5, abs=1e-8)
 
@@ -225,7 +231,7 @@ def test_finite_differences_match_exact_order(monkeypatch):
     assert float((finite - exact).norm()) < 0.02 * float((first - exact).norm())
 
 
-def test_first_and_exact_order_agree_as_the_inner_rate_vanishes(monkeypatch):
+def test_first_and_exact_order_agree_for_small_inner_rates(monkeypatch):
     gaps = [
         float(
             (
@@ -240,7 +246,7 @@ def test_first_and_exact_order_agree_as_the_inner_rate_vanishes(monkeypatch):
 
 
 @pytest.mark.parametrize("order", ["first", "exact", "finite"])
-def test_on_features_that_do_not_move_every_order_is_the_first(monkeypatch, order):
+def test_with_frozen_features_all_orders_are_equal(monkeypatch, order):
     def frozen() -> Model:
         return network(nn.Sequential(nn.Linear(4, 5), nn.Tanh()).requires_grad_(False))
 
@@ -249,24 +255,24 @@ def test_on_features_that_do_not_move_every_order_is_the_first(monkeypatch, orde
 
 
 def test_inner_persistent_virtual_and_undone():
-    """What each leaves of the network, and where the domain loss is taken: at the optimizer's step, or at SGD's."""
-    recipe = {"optimizer": "adamw", "lr": 0.01}
-    start = own(mil(recipe=recipe))
+    """The three kinds of inner step differ in the final parameters and in where the domain loss is evaluated."""
+    optimizer_settings = {"optimizer": "adamw", "lr": 0.01}
+    start = own(mil(optimizer_settings=optimizer_settings))
     seen = batch().hold_out(1)[0]
-    reference = mil(recipe=recipe)
+    reference = mil(optimizer_settings=optimizer_settings)
     reference.optimizer.minimize(reference._risk(reference.trained, seen))
     stepped = own(reference)
-    ahead = mil(recipe={"lr": 0.5})
+    ahead = mil(optimizer_settings={"lr": 0.5})
     ahead.optimizer.minimize(ahead._risk(ahead.trained, seen))
     losses = {}
     for inner, left in (("persistent", stepped), ("virtual", stepped), ("undone", start)):
-        method = mil(recipe=recipe, inner=inner, inner_lr=0.5)
+        method = mil(optimizer_settings=optimizer_settings, inner=inner, inner_lr=0.5)
         losses[inner] = float(step(method)["domain"])
         assert same(own(method), left), inner
-    judge = mil().critics[1]
+    critic = mil().critics[1]
     with torch.no_grad():
-        assert losses["persistent"] == pytest.approx(float(domain_loss(reference.model, judge, batch(), 1)))
-        assert losses["virtual"] == pytest.approx(float(domain_loss(ahead.model, judge, batch(), 1)))
+        assert losses["persistent"] == pytest.approx(float(domain_loss(reference.model, critic, batch(), 1)))
+        assert losses["virtual"] == pytest.approx(float(domain_loss(ahead.model, critic, batch(), 1)))
     assert losses["undone"] == losses["virtual"] != losses["persistent"]
 
 
@@ -284,7 +290,7 @@ def test_several_inner_steps(settings):
 
 
 @pytest.mark.parametrize("settings", [{}, {"inner": "virtual", "order": "exact"}, {"order": "finite"}])
-def test_examples_of_the_held_out_domain_never_enter_the_inner_risk(settings):
+def test_the_inner_loss_excludes_the_held_out_domain(settings):
     data, spoilt = batch(), batch()
     at = slice(SIZES[0], SIZES[0] + SIZES[1])
     spoilt.x[at] = 50.0
@@ -296,7 +302,7 @@ def test_examples_of_the_held_out_domain_never_enter_the_inner_risk(settings):
     assert not same(remembered(one), remembered(other))
 
 
-def test_a_domain_is_held_out_for_its_iterations_and_each_in_its_turn(monkeypatch):
+def test_a_domain_is_held_out_for_all_iterations(monkeypatch):
     method, held = mil(iterations=4), []
     real = method.domain_loss
     monkeypatch.setattr(method, "domain_loss", lambda *given: held.append(given[2]) or real(*given))
@@ -308,7 +314,7 @@ def test_a_domain_is_held_out_for_its_iterations_and_each_in_its_turn(monkeypatc
     assert set(held) == {0, 1, 2}
 
 
-def test_final_begins_from_the_first_weights_with_the_memory_as_learned_and_leaves_it():
+def test_phase_final_resets_the_network_and_freezes_the_memory():
     model = network(query_norm=True)
     first = {name: value.clone() for name, value in model.state_dict().items()}
     method = mil(model)
@@ -333,8 +339,8 @@ def test_final_begins_from_the_first_weights_with_the_memory_as_learned_and_leav
         assert torch.equal(value, learned[name]), name
 
 
-def test_final_is_erm_on_all_domains():
-    method = mil(recipe={"optimizer": "adamw"})
+def test_phase_final_is_erm_on_all_domains():
+    method = mil(optimizer_settings={"optimizer": "adamw"})
     step(method)
     method.begin_phase("final")
     model = copy.deepcopy(method.model)
@@ -349,7 +355,7 @@ def test_final_is_erm_on_all_domains():
 def test_blocks_train_on_one_domain_at_a_time():
     task = Watching()
     method = mil(task=task, blocks=True, iterations=3)
-    method.held_out, method.remaining = 1, 2  # a phase that ended in the middle of a turn
+    method.held_out, method.remaining = 1, 2  # the phase ended before the domain was exchanged
     method.begin_phase("final")
     torch.manual_seed(0)
     for _ in range(30):
@@ -358,7 +364,7 @@ def test_blocks_train_on_one_domain_at_a_time():
     assert set(task.sizes) == set(SIZES)
 
 
-def test_a_memory_rate_of_zero_skips_the_first_phase():
+def test_a_memory_lr_of_zero_skips_phase_meta():
     model = network()
     before = [p.detach().clone() for p in model.neck.parameters()]
     method = mil(model, memory_lr=0.0)
@@ -368,7 +374,7 @@ def test_a_memory_rate_of_zero_skips_the_first_phase():
     assert mil(network(frozen=True), memory_lr=0.0).phases == ("final",)
 
 
-def test_values_alone_can_learn():
+def test_training_only_the_values():
     method = mil(learns="values")
     before = {name: p.detach().clone() for name, p in method.model.neck.named_parameters()}
     step(method)
@@ -377,19 +383,19 @@ def test_values_alone_can_learn():
     assert not any(p is value for p in method.trained for value in method.memory_parameters)
 
 
-def test_critic_steps_come_before_the_memory_climbs():
+def test_critic_steps_precede_the_memory_step():
     one, four = mil(critic_lr=0.1), mil(critic_lr=0.1, critic_steps=4)
     a, b = step(one), step(four)
-    assert float(b["domain"]) < float(a["domain"])  # the memory meets a better critic
-    judge, walked = mil().critics[1], mil()
+    assert float(b["domain"]) < float(a["domain"])  # the critic improved first
+    critic, walked = mil().critics[1], mil()
     walked.optimizer.minimize(walked._risk(walked.trained, batch().hold_out(1)[0]))
     for _ in range(4):
-        loss = domain_loss(walked.model, judge, batch(), 1)
-        grads = torch.autograd.grad(loss, list(judge.parameters()))
+        loss = domain_loss(walked.model, critic, batch(), 1)
+        grads = torch.autograd.grad(loss, list(critic.parameters()))
         with torch.no_grad():
-            for p, g in zip(judge.parameters(), grads, strict=True):
+            for p, g in zip(critic.parameters(), grads, strict=True):
                 p -= 0.1 * g
-    for p, q in zip(four.critics[1].parameters(), judge.parameters(), strict=True):
+    for p, q in zip(four.critics[1].parameters(), critic.parameters(), strict=True):
         assert_close(p, q)
 
 
@@ -405,7 +411,7 @@ def test_the_memory_gradient_is_clipped():
     assert lengths[1] == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_what_a_step_tells():
+def test_metrics_of_a_step():
     metrics = step(mil())
     assert set(metrics) == {"risk", "domain", "critic", "slots"}
     assert all(value.ndim == 0 and not value.requires_grad for value in metrics.values())
@@ -414,7 +420,7 @@ def test_what_a_step_tells():
     assert set(step(mil(network(top=2)))) == {"risk", "domain", "critic"}
 
 
-def test_sides_count_alike_unless_they_are_not_balanced():
+def test_balanced_and_unbalanced_domain_loss():
     data, logits = batch(), torch.linspace(-2, 2, 12).double()
     for balanced in (True, False):
         method = mil(balanced=balanced)
@@ -433,7 +439,7 @@ def test_sides_count_alike_unless_they_are_not_balanced():
 
 @pytest.mark.parametrize("order", ["first", "exact", "finite"])
 @pytest.mark.parametrize("place", ["feature", "tokens", "layers"])
-def test_inside_a_transformer_too(place, order, tmp_path):
+def test_memory_inside_a_transformer(place, order, tmp_path):
     net, x = transformer("bert", tmp_path)
     torch.manual_seed(0)
     model = Model(net, key_value(32, slots=6, heads=2, key_width=3, place=place), Linear(32, 2))
@@ -473,7 +479,7 @@ def test_bad_settings(settings, message):
         mil(**settings)
 
 
-def test_networks_without_a_memory_to_learn():
+def test_networks_without_a_trainable_memory_are_errors():
     plain = Model(Features(inputs=4), NoNeck(4), Linear(4, 2))
     with pytest.raises(BadInput, match=r"mil.*neck=memory"):
         MIL(plain, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))

@@ -1,9 +1,9 @@
-"""The published claim on a toy: a memory learned by MIL brings two domains closer, and an untrained one does not.
+"""The published claim on toy data: a memory trained by MIL reduces the domain distance, an untrained one does not.
 
-Two Gaussian domains differ along one direction that says nothing of the class, and the encoder comes pretrained, as in
-the publication. Two things make it work here: critics that keep up with the memory (one step at the network's rate
-hardly moves the distance), and an encoder that moves little (one that begins at random in the last phase ends elsewhere
-than where the memory was learned, and half of the effect is gone).
+Two Gaussian domains differ along one direction that is independent of the class, and the encoder is pretrained, as in
+the publication. Two conditions matter: critics that are updated often enough (one step at the learning rate of the
+network hardly changes the distance), and an encoder that changes little (with a randomly initialised one half of the
+effect is lost, because phase final ends at other features).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GAME = {"memory_lr": 3e-3, "critic_lr": 1e-2, "critic_steps": 5, "iterations": 8
 
 
 def draw(size: int, *names: str | int) -> DomainBatch:
-    """The class moves the first coordinate, the domain the second."""
+    """The class shifts the first coordinate, the domain the second."""
     chance = generator(0, "toy", *names)
     y = torch.randint(0, 2, (2 * size,), generator=chance)
     x = torch.randn(2 * size, 6, generator=chance)
@@ -44,7 +44,7 @@ def draw(size: int, *names: str | int) -> DomainBatch:
 
 
 def train(method: Method, seed: int, **steps: int) -> Method:
-    """So many steps in each phase of that name."""
+    """Train the given number of steps per phase."""
     method.begin_stage(StageInfo(0, ("a", "b")))
     for phase in method.phases:
         method.begin_phase(phase)
@@ -62,7 +62,7 @@ def pretrained(seed: int) -> MLP:
 
 
 def tuned(name: str, seed: int) -> Method:
-    """The pretrained encoder, tuned by ERM, or with a memory that is as drawn, or that MIL learned."""
+    """Fine-tune the pretrained encoder by ERM, with a random memory, or with a memory trained by MIL."""
     with seeded(seed, "toy"):
         body = pretrained(seed)
         make = partial(Optimizer, OptimizerSettings(lr=1e-3, weight_decay=0.0))
@@ -71,11 +71,11 @@ def tuned(name: str, seed: int) -> Method:
             return train(method, seed, train=300)
         model = Model(body, key_value(WIDTH, slots=32, heads=2, key_width=8), Linear(WIDTH, 2))
         method = MIL(model, task=TASK, optimizer=make, **(GAME if name == "mil" else {"memory_lr": 0.0}))
-        return train(method, seed, meta=600 if name == "mil" else 1, final=300)  # what is not learned needs no game
+        return train(method, seed, meta=600 if name == "mil" else 1, final=300)
 
 
 def measured(method: Method, seed: int) -> tuple[float, float]:
-    """(A-distance of the two domains' features, accuracy) on fresh examples."""
+    """Return (A-distance of the two domains' features, accuracy) on new examples."""
     test = draw(400, seed, "test")
     with torch.no_grad():
         features = [part.numpy() for part in test.split(method.model.features(test.x))]
@@ -88,7 +88,7 @@ def test_the_memory_hides_the_domain_and_keeps_the_class():
     names = ("erm", "untrained", "mil")
     found = {name: np.array([measured(tuned(name, seed), seed) for seed in SEEDS]) for name in names}
     apart = {name: rows[:, 0] for name, rows in found.items()}
-    assert apart["erm"].mean() > 0.8  # there is something to hide
+    assert apart["erm"].mean() > 0.8  # the domains differ
     for other in ("erm", "untrained"):
         gaps = apart[other] - apart["mil"]
         assert gaps.mean() > 2 * gaps.std(ddof=1) / np.sqrt(len(SEEDS)), (other, gaps.round(2))

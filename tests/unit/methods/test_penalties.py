@@ -1,4 +1,4 @@
-"""Each penalty against its closed form in numpy, and its gradient against finite differences."""
+"""Penalties compared with closed forms in numpy, and their gradients with finite differences."""
 
 from itertools import combinations
 
@@ -74,13 +74,13 @@ def bottleneck(z, output, y):
 
 
 def coral_by_pairs(z, batch):
-    """Every pair of covariance matrices written out: what the fast way must equal."""
+    """Compute all pairs of covariance matrices explicitly."""
     moments = [(part.mean(0), part.T.cov()) for part in batch.split(z)]
     gaps = [(a - b).pow(2).mean() + (c - e).pow(2).mean() for (a, c), (b, e) in combinations(moments, 2)]
     return torch.stack(gaps).mean()
 
 
-@pytest.mark.parametrize("width", [2, 17, 18, 19, 64])  # 18 examples: both ways of taking the products
+@pytest.mark.parametrize("width", [2, 17, 18, 19, 64])  # 18 examples: both code paths
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_coral_equals_all_pairs_in_value_and_gradient(width, dtype):
     torch.manual_seed(width)

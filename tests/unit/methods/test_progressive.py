@@ -1,4 +1,4 @@
-"""Growth by domain: what grows, what learns, what is looked at, and that a run goes on exactly where it was stopped."""
+"""Progressive growth: what grows, what is trained, which data is read, and exact resume."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ from holdfast.run.assemble import assemble
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
-from tests.unit.methods.streams import batch_of, build, descent, linear, perceptron, stream
+from tests.unit.methods.streams import batch_of, build, linear, make_optimizer, perceptron, stream
 
 DOMAINS = ("films", "shops", "news")
 
@@ -62,13 +62,13 @@ def tensors(method):
     return {name: t for name, t in method.state_dict().items() if isinstance(t, torch.Tensor)}
 
 
-def test_every_domain_but_the_first_brings_its_slots_and_its_words():
+def test_every_domain_except_the_first_adds_slots_and_words():
     record, built = trained(texts(), **{"method.expand": "MV"})
     body = built.method.model.backbone
     assert body.rnn.bank.owner.tolist() == [0] * 4 + [1] * 3 + [2] * 3
     assert body.table.groups[1:] == [["shop", "shoplike"], ["paper", "paperlike"]]
     assert len(record.stages) == 3
-    assert built.encoder is body  # what is saved knows the words that came later
+    assert built.encoder is body  # the saved encoder has the later words
     store = built.examples.store
     assert int(store.ids.max()) == body.table.index["paperlike"]
 
@@ -76,7 +76,7 @@ def test_every_domain_but_the_first_brings_its_slots_and_its_words():
 @pytest.mark.parametrize(
     ("expand", "grown"), [("F", "none"), ("M", "slots"), ("V", "words"), ("H", "units"), ("C", "column")]
 )
-def test_only_what_is_named_grows(expand, grown):
+def test_only_the_named_parts_grow(expand, grown):
     _, built = trained(texts(DOMAINS[:2]), **{"method.expand": expand})
     body = built.method.model.backbone
     found = {
@@ -89,7 +89,7 @@ def test_only_what_is_named_grows(expand, grown):
 
 
 def grown_neck(method, **settings):
-    """A perceptron with a memory as its neck, after one stage and at the beginning of the next."""
+    """Return a network with a memory neck after one stage, at the start of the next."""
     model = perceptron()
     torch.manual_seed(0)
     model = Model(model.backbone, key_value(32, slots=6, heads=2, key_width=8), Linear(32, 2))
@@ -102,7 +102,7 @@ def grown_neck(method, **settings):
 
 
 @pytest.mark.parametrize("method", [ERM, EWC, Replay])
-def test_a_neck_on_any_encoder_grows_and_old_and_new_slots_learn(method):
+def test_a_memory_neck_grows_and_all_slots_are_trained(method):
     wrapped = grown_neck(method, expand="M")
     memory = wrapped.model.neck.fused.memory
     assert memory.owner.tolist() == [0] * 6 + [1] * 4
@@ -113,7 +113,7 @@ def test_a_neck_on_any_encoder_grows_and_old_and_new_slots_learn(method):
     assert wrapped.predict(batch_of(1).x).shape == (16, 2)
 
 
-def test_freezing_blocks_exactly_the_old_or_exactly_the_new():
+def test_freeze_old_or_new_parameters():
     for freeze, moved in (("old", {1}), ("new", {0})):
         wrapped = grown_neck(ERM, expand="M", freeze=freeze)
         memory = wrapped.model.neck.fused.memory
@@ -131,7 +131,7 @@ def test_freezing_blocks_exactly_the_old_or_exactly_the_new():
         assert memory.slots == 10
 
 
-def test_the_optimizer_begins_anew_or_keeps_what_it_knows_of_the_old():
+def test_optimizer_state_is_reset_or_carried():
     def counts(**settings):
         optimizer = grown_neck(ERM, expand="M", **settings).method.optimizer
         return [len(optimizer.optimizer.state[p]) for p in optimizer.parameters]
@@ -144,7 +144,7 @@ def test_the_optimizer_begins_anew_or_keeps_what_it_knows_of_the_old():
     assert len(counts(freeze="old")) == 2
 
 
-def test_without_growth_it_is_fine_tuning_with_a_fresh_optimizer():
+def test_without_growth_it_is_fine_tuning_with_a_new_optimizer():
     assert np.array_equal(
         stream(lambda: Progressive(build(ERM), expand="F"), steps=10, stages=1)[1],
         stream(lambda: build(ERM), steps=10, stages=1)[1],
@@ -159,7 +159,7 @@ def test_without_growth_it_is_fine_tuning_with_a_fresh_optimizer():
 
 
 class Guarded(Raw):
-    """Texts of which only those of the domains that are let in can be read."""
+    """Texts that raise when rows of other than the allowed domains are read."""
 
     kind = "text"
 
@@ -180,8 +180,8 @@ class Guarded(Raw):
 
 
 @pytest.mark.parametrize("expand", ["M", "MV", "HV", "CV"])
-def test_growing_and_training_need_the_current_domain_alone(expand):
-    """Every other domain raises: when words are asked for, when examples are prepared, when batches are drawn."""
+def test_a_stage_reads_only_its_domain(expand):
+    """Words, examples and batches of other domains are never read."""
     from holdfast.data.batches import Examples
     from holdfast.protocols.plan import Episode, Stage
     from holdfast.protocols.select import last
@@ -194,7 +194,7 @@ def test_growing_and_training_need_the_current_domain_alone(expand):
     guard = Guarded(dataset)
 
     class OneByOne:
-        """Prepares the rows of a batch when they are asked for, as the network then takes them."""
+        """Prepare the rows of a batch on demand."""
 
         def __init__(self, backbone):
             self.backbone = backbone
@@ -235,7 +235,7 @@ def test_growing_and_training_need_the_current_domain_alone(expand):
 
 @pytest.mark.parametrize("expand", ["M", "MV", "H", "CV"])
 @pytest.mark.parametrize("kill", [3, 6, 11])
-def test_a_run_that_was_stopped_in_any_stage_ends_the_same(tmp_path, expand, kill):
+def test_resume_in_any_stage_is_exact(tmp_path, expand, kill):
     dataset = texts()
     spec, path = spec_for(dataset, **{"method.expand": expand}), tmp_path / "run.safetensors"
     whole, built = trained(dataset, **{"method.expand": expand})
@@ -263,7 +263,7 @@ def test_a_run_that_was_stopped_in_any_stage_ends_the_same(tmp_path, expand, kil
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "says"),
+    ("method", "settings", "message"),
     [
         (ERM, {"expand": "MX"}, "letters F, M, V, H and C"),
         (ERM, {"freeze": "all"}, "freeze.*all"),
@@ -274,17 +274,17 @@ def test_a_run_that_was_stopped_in_any_stage_ends_the_same(tmp_path, expand, kil
         (Distillation, {"expand": "M"}, "Distillation.*use erm"),
     ],
 )
-def test_what_does_not_go_together_says_so(method, settings, says):
-    with pytest.raises(BadInput, match=says):
+def test_incompatible_settings_are_errors(method, settings, message):
+    with pytest.raises(BadInput, match=message):
         Progressive(build(method, linear()), **settings)
 
 
-def test_averages_of_weights_do_not_follow():
+def test_weight_averages_do_not_support_growth():
     with pytest.raises(BadInput, match="cannot grow"):
-        Progressive(MovingAverage(ERM(linear(), task=None, optimizer=descent())), expand="M")
+        Progressive(MovingAverage(ERM(linear(), task=None, optimizer=make_optimizer())), expand="M")
 
 
-def test_an_encoder_without_slots_gets_a_neck_and_one_with_slots_does_not():
+def test_the_default_neck_depends_on_the_encoder():
     dataset = texts()
     assert make_spec(dataset, encoder="bilstm", settings={"method": "progressive(erm)"}).neck == "memory"
     assert (

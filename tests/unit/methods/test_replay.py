@@ -1,4 +1,4 @@
-"""The reservoir is uniform, bounded and holds any kind of input; replay forgets little."""
+"""The reservoir: uniform, bounded, for all kinds of input; and experience replay."""
 
 import copy
 from collections import Counter
@@ -19,7 +19,7 @@ from holdfast.methods.base import StageInfo
 from holdfast.methods.replay import Replay, Reservoir
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
-    assert_later_domains_are_not_looked_at,
+    assert_later_domains_are_not_used,
     batch_of,
     build,
     fine_tuned,
@@ -29,13 +29,13 @@ from tests.unit.methods.streams import (
 
 
 def numbered(start, size, domain=0):
-    """Examples whose input is their own number."""
+    """Return examples whose input is their index."""
     rows = torch.arange(start, start + size)
     return DomainBatch(rows[:, None].float(), rows, (domain,), (size,))
 
 
 def texts(lengths, domain=0, pad=7):
-    """Each text is its own length, said that often; what is padded is marked."""
+    """Return texts that repeat their length, padded with a marker."""
     size = torch.tensor(lengths)
     mask = torch.arange(max(lengths)) < size[:, None]
     ids = torch.where(mask, size[:, None], pad)
@@ -43,7 +43,7 @@ def texts(lengths, domain=0, pad=7):
 
 
 def graphs(sizes, domain=0):
-    """Rings whose node features are their own size."""
+    """Return rings whose node features are their size."""
     found = []
     for v in sizes:
         ring = torch.stack([torch.arange(v), (torch.arange(v) + 1) % v])
@@ -52,13 +52,13 @@ def graphs(sizes, domain=0):
 
 
 def contents(x):
-    """The tensors that make up the inputs."""
+    """Return the tensors of the inputs."""
     if isinstance(x, torch.Tensor):
         return [x]
     return [x.ids, x.mask, x.types] if isinstance(x, Tokens) else [x.nodes, x.edges, x.owner, x.weights]
 
 
-def test_every_example_is_held_equally_often():
+def test_every_example_is_stored_with_equal_probability():
     counts = np.zeros(40)
     for seed in range(800):
         torch.manual_seed(seed)
@@ -69,7 +69,7 @@ def test_every_example_is_held_equally_often():
     assert chisquare(counts).pvalue > 1e-3
 
 
-def test_every_held_example_is_drawn_equally_often():
+def test_every_stored_example_is_drawn_with_equal_probability():
     memory = Reservoir(10)
     memory.fill([numbered(0, 10)])
     torch.manual_seed(0)
@@ -84,7 +84,7 @@ def test_every_held_example_is_drawn_equally_often():
     seed=st.integers(0, 999),
 )
 @settings(max_examples=80, deadline=None)
-def test_never_more_than_its_capacity_never_a_foreign_row_never_one_twice(capacity, sizes, k, seed):
+def test_capacity_and_distinct_rows(capacity, sizes, k, seed):
     torch.manual_seed(seed)
     memory, owner, start = Reservoir(capacity), {}, 0
     for at, size in enumerate(sizes):
@@ -103,7 +103,7 @@ def test_never_more_than_its_capacity_never_a_foreign_row_never_one_twice(capaci
         assert torch.equal(part.x[:, 0].long(), part.y)
 
 
-def test_it_does_not_depend_on_how_batches_are_cut():
+def test_the_sample_does_not_depend_on_the_batch_size():
     found = []
     for cuts in ([50], [1] * 50, [20, 30]):
         torch.manual_seed(1)
@@ -115,7 +115,7 @@ def test_it_does_not_depend_on_how_batches_are_cut():
     assert found[0] == found[1] == found[2]
 
 
-def test_texts_of_different_lengths_are_held_without_padding():
+def test_texts_are_stored_without_padding():
     memory = Reservoir(6)
     memory.fill([texts([3, 1, 5]), texts([2]), texts([9, 4], domain=1)])
     assert [x.ids.shape[1] for x in memory.x] == [3, 1, 5, 2, 9, 4]
@@ -127,7 +127,7 @@ def test_texts_of_different_lengths_are_held_without_padding():
     assert torch.equal(drawn.x.types, drawn.x.mask.long())
 
 
-def test_graphs_are_held():
+def test_graphs_are_stored():
     memory = Reservoir(3)
     memory.fill([graphs([3, 5, 4]), graphs([6, 7], domain=1)])
     drawn = memory.draw(3, "cpu")
@@ -137,7 +137,7 @@ def test_graphs_are_held():
 
 
 @pytest.mark.parametrize("batch", [numbered(0, 30), texts([3, 1, 5, 2, 9, 4]), graphs([3, 5, 4, 8])])
-def test_its_state_travels_through_a_file(tmp_path, batch):
+def test_state_round_trip_through_a_file(tmp_path, batch):
     memory, other = Reservoir(5), Reservoir(5)
     memory.fill([batch])
     save_tree(tmp_path / "state", memory.state_dict())
@@ -156,7 +156,7 @@ def test_its_state_travels_through_a_file(tmp_path, batch):
         assert torch.equal(left, right)
 
 
-def test_an_empty_one_travels_too():
+def test_state_round_trip_of_an_empty_reservoir():
     other = Reservoir(5)
     other.fill([numbered(0, 3)])
     other.load_state_dict(Reservoir(5).state_dict())
@@ -168,14 +168,14 @@ def begin(method, index):
 
 
 def spied(method):
-    """The size of every batch that the model is trained on."""
+    """Return the sizes of all batches that the model is trained on."""
     seen = []
     inner = method.task.loss
     method.task.loss = lambda output, y: seen.append(len(y)) or inner(output, y)
     return seen
 
 
-def test_as_many_old_ones_as_new_ones_unless_said():
+def test_number_of_replayed_examples():
     for batch, wanted in ((None, [16, 32]), (4, [16, 20]), (500, [16, 16 + 40])):
         method = build(Replay, capacity=40, batch=batch)
         seen = spied(method)
@@ -187,7 +187,7 @@ def test_as_many_old_ones_as_new_ones_unless_said():
         assert seen == wanted
 
 
-def test_the_buffer_holds_earlier_domains_only():
+def test_the_buffer_has_only_earlier_domains():
     method, _ = stream(lambda: build(Replay, capacity=60), steps=4)
     share = Counter(method.memory.domain)
     assert set(share) == {0, 1, 2, 3}
@@ -198,7 +198,7 @@ def test_the_buffer_holds_earlier_domains_only():
     assert len(fresh.memory) == 0
 
 
-def test_a_later_stage_can_be_taken_up_again():
+def test_resume_in_a_later_stage():
     method = build(Replay, capacity=30)
     begin(method, 0)
     method.end_stage([batch_of(0)])
@@ -219,17 +219,17 @@ def test_a_later_stage_can_be_taken_up_again():
 
 def test_only_the_current_domain_is_used():
     assert_first_stage_is_erm(Replay)
-    assert_later_domains_are_not_looked_at(Replay)
+    assert_later_domains_are_not_used(Replay)
 
 
-def test_it_forgets_less_than_fine_tuning():
+def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
     _, held = stream(lambda: build(Replay))
     assert forgotten(held) < forgotten(plain) - 0.2
     assert held[-1].mean() > plain[-1].mean() + 0.1
 
 
-@pytest.mark.parametrize(("wrong", "said"), [({"capacity": 0}, "capacity"), ({"batch": 0}, "batch, the examples")])
-def test_bad_settings_are_refused(wrong, said):
-    with pytest.raises(BadInput, match=said):
+@pytest.mark.parametrize(("wrong", "message"), [({"capacity": 0}, "capacity"), ({"batch": 0}, "batch, the examples")])
+def test_bad_settings_are_errors(wrong, message):
+    with pytest.raises(BadInput, match=message):
         build(Replay, **wrong)

@@ -1,4 +1,4 @@
-"""Synaptic intelligence against a path worked out by hand, and against plain fine-tuning on a stream."""
+"""Synaptic intelligence compared with a path computed by hand and with fine-tuning on a stream."""
 
 import copy
 
@@ -15,12 +15,12 @@ from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
-    assert_later_domains_are_not_looked_at,
+    assert_later_domains_are_not_used,
     batch_of,
     build,
-    descent,
     fine_tuned,
     forgotten,
+    make_optimizer,
     stream,
 )
 
@@ -39,8 +39,8 @@ def at(target):
 def quadratic(accumulate=1, **settings):
     model = Model(Features(inputs=1), NoNeck(1), nn.Linear(1, 1, bias=False))
     nn.init.zeros_(model.head.weight)
-    recipe = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "accumulate": accumulate}
-    method = SynapticIntelligence(model, task=Quadratic(), optimizer=descent(**recipe), **settings)
+    optimizer_settings = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "accumulate": accumulate}
+    method = SynapticIntelligence(model, task=Quadratic(), optimizer=make_optimizer(**optimizer_settings), **settings)
     begin(method, 0)
     return method
 
@@ -62,7 +62,7 @@ def test_omega_of_a_quadratic_by_hand():
     begin(method, 1)
     assert float(method.start) == pytest.approx(0.36)
     assert float(method.path) == 0.0
-    # theta 0.36, target 0: the first step feels no penalty, the second its gradient 2 * 0.5 * omega * away
+    # theta 0.36, target 0: the first step has no penalty, the second its gradient 2 * 0.5 * omega * change
     assert float(method.step(at(0.0))["penalty"]) == 0.0
     theta = 0.36 - 0.1 * 0.72
     assert float(method.model.head.weight.detach()) == pytest.approx(theta)
@@ -70,12 +70,12 @@ def test_omega_of_a_quadratic_by_hand():
     assert float(method.step(at(0.0))["penalty"]) == pytest.approx(0.5 * omega * away**2)
     change = -0.1 * (2 * theta + omega * away)
     assert float(method.model.head.weight.detach()) == pytest.approx(theta + change)
-    assert float(method.path) == pytest.approx(0.72 * 0.072 - 2 * theta * change)  # the risk's gradient alone
+    assert float(method.path) == pytest.approx(0.72 * 0.072 - 2 * theta * change)  # only the gradient of the risk
     method.end_stage([])
     assert float(method.omega) > omega
 
 
-def test_halves_that_make_one_update_make_one_piece_of_the_path():
+def test_accumulated_gradients_count_once():
     whole, halves = quadratic(), quadratic(accumulate=2)
     for _ in range(2):
         whole.step(at(1.0))
@@ -92,7 +92,7 @@ def test_importance_never_falls_below_zero():
     assert float(method.omega) == 0.0
 
 
-def test_grown_parameters_have_no_importance_yet():
+def test_added_parameters_have_no_importance():
     method = quadratic()
     method.step(at(1.0))
     method.end_stage([])
@@ -103,7 +103,7 @@ def test_grown_parameters_have_no_importance_yet():
     method.step(at(0.0))
 
 
-def test_a_later_stage_can_be_taken_up_again():
+def test_resume_in_a_later_stage():
     method = quadratic()
     method.step(at(1.0))
     method.end_stage([])
@@ -121,21 +121,21 @@ def test_a_later_stage_can_be_taken_up_again():
 
 def test_only_the_current_domain_is_used():
     assert_first_stage_is_erm(SynapticIntelligence)
-    assert_later_domains_are_not_looked_at(SynapticIntelligence)
+    assert_later_domains_are_not_used(SynapticIntelligence)
 
 
-def test_it_forgets_less_than_fine_tuning():
+def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
     _, held = stream(lambda: build(SynapticIntelligence, strength=1.0))
     assert forgotten(held) < forgotten(plain) - 0.15
 
 
-def test_steps_report_the_risk():
+def test_metrics_of_a_step():
     method = build(SynapticIntelligence)
     assert float(method.step(batch_of(0))["risk"]) > 0
 
 
 @pytest.mark.parametrize("wrong", [{"strength": -1.0}, {"xi": 0.0}])
-def test_bad_settings_are_refused(wrong):
+def test_bad_settings_are_errors(wrong):
     with pytest.raises(BadInput, match="xi above 0"):
         build(SynapticIntelligence, **wrong)

@@ -1,4 +1,4 @@
-"""Rules whose answer is known: on quadratic worlds, by closed forms, and where a spurious cue flips."""
+"""Methods with known answers: quadratic losses, closed forms, and a spurious feature that flips."""
 
 from functools import partial
 
@@ -29,14 +29,14 @@ INFO = StageInfo(0, ("a", "b", "c"))
 
 
 class Quadratic(Classify):
-    """Risk (w - target)^2 / 2 of a single weight, averaged: every gradient can be done by hand."""
+    """Loss (w - target)^2 / 2 of a single weight, with gradients that are easy to compute by hand."""
 
     def loss(self, output, y):
         return ((output[:, 0] - y) ** 2).mean() / 2
 
 
 class Weight(nn.Module):
-    """Outputs the one weight for every example."""
+    """Return the single weight for every example."""
 
     width = 1
 
@@ -59,7 +59,7 @@ def targets(*values):
 
 
 def test_mldg_first_order_by_hand():
-    # domains want 1 and 3; held out is drawn by chance: seen s, held h; dF = w - s, w' = w - a dF, dG = w' - h
+    # targets 1 and 3; the held-out domain is random: others s, held out h; dF = w - s, w' = w - a dF, dG = w' - h
     for seed in range(4):
         torch.manual_seed(seed)
         held = int(torch.randint(2, ()))
@@ -84,7 +84,7 @@ def test_mldg_second_order_multiplies_by_the_inner_derivative():
     assert model.backbone.w.item() == pytest.approx(-0.1 * gradient)
 
 
-def test_fish_walks_and_goes_half_way():
+def test_fish_takes_half_of_the_walk():
     model = quadratic()
     torch.manual_seed(0)
     order = torch.randperm(3).tolist()
@@ -118,7 +118,7 @@ def domains(n=3, size=5, width=4, classes=3):
     )
 
 
-def test_fishr_variance_of_a_linear_head_is_its_closed_form():
+def test_fishr_variance_of_a_linear_head():
     model, batch = linear(), domains()
     method = Fishr(model, task=Classify(), optimizer=SGD, weight=2.0, anneal=0, ema=0.5)
     method.begin_stage(INFO)
@@ -132,14 +132,14 @@ def test_fishr_variance_of_a_linear_head_is_its_closed_form():
     np.testing.assert_allclose(method.average.numpy(), 0.5 * variance, atol=1e-6)
 
 
-def test_a_penalty_begins_at_a_share_of_the_run_or_at_a_step():
-    recipe = OptimizerSettings(steps=40)
-    assert (recipe.step_at(0.25), recipe.step_at(7), recipe.step_at(0.0)) == (10, 7, 0)
-    method = Fishr(linear(), task=Classify(), optimizer=partial(Optimizer, recipe), anneal=0.25)
+def test_anneal_is_a_fraction_of_the_run_or_a_step():
+    settings = OptimizerSettings(steps=40)
+    assert (settings.step_at(0.25), settings.step_at(7), settings.step_at(0.0)) == (10, 7, 0)
+    method = Fishr(linear(), task=Classify(), optimizer=partial(Optimizer, settings), anneal=0.25)
     assert method.anneal == 10
 
 
-def test_supervised_contrast_against_a_loop():
+def test_supervised_contrast_equals_a_loop():
     torch.manual_seed(2)
     z, keys = F.normalize(torch.randn(5, 4), dim=1), F.normalize(torch.randn(6, 4), dim=1)
     y, labels = torch.tensor([0, 1, 0, 2, 1]), torch.tensor([0, 1, 2, 2, -1, -1])
@@ -156,7 +156,7 @@ def test_supervised_contrast_against_a_loop():
     assert float(got) == pytest.approx(total / counted, rel=1e-5)
 
 
-def test_the_contrastive_queue_holds_the_newest():
+def test_the_contrastive_queue_has_the_newest_features():
     method = MemoryContrastive(linear(), task=Classify(), optimizer=SGD, slots=8)
     batch = domains()
     method.step(batch)
@@ -172,7 +172,7 @@ def test_dann_discriminator_learns_while_features_confuse_it():
     method.begin_stage(INFO)
     n = 40
     x = torch.randn(3 * n, 4)
-    x[:, 3] = torch.arange(3).repeat_interleave(n).float() * 3  # a feature that gives the domain away
+    x[:, 3] = torch.arange(3).repeat_interleave(n).float() * 3  # a feature that reveals the domain
     y = (x[:, 0] > 0).long()
     batch = DomainBatch(x, y, (0, 1, 2), (n,) * 3)
     seen = [method.step(batch) for _ in range(200)]
@@ -186,7 +186,7 @@ def test_dann_discriminator_learns_while_features_confuse_it():
     assert np.mean([float(m["confusion"]) for m in seen[-50:]]) > 2 * float(unconfused[-1]["confusion"])
 
 
-def test_mixup_blends_inputs_and_targets():
+def test_mixup_of_inputs():
     torch.manual_seed(3)
     seen = []
 
@@ -198,21 +198,21 @@ def test_mixup_blends_inputs_and_targets():
     model = Model(Spy(), NoNeck(4), nn.Linear(4, 3))
     batch = domains()
     Mixup(model, task=Classify(), optimizer=SGD, alpha=0.2).step(batch)
-    parts = batch.split(batch.x)
+    groups = batch.split(batch.x)
     for i, mixed in enumerate(seen[0].split(5)):
         shares = []
         for j in range(3):
-            if j != i:  # mixed = l a + (1 - l) b with one l for the piece
-                gap = parts[i] - parts[j]
-                shares.append(((mixed - parts[j]) / gap).std().item())
+            if j != i:  # mixed = l a + (1 - l) b with one l per domain
+                gap = groups[i] - groups[j]
+                shares.append(((mixed - groups[j]) / gap).std().item())
         assert min(shares) < 1e-3
 
 
-def test_irm_and_vrex_beat_erm_where_a_cue_flips(tmp_path):
-    """That the rules can help, not that they do untuned: noise and weights were chosen by looking at this target.
+def test_irm_and_vrex_beat_erm_on_a_spurious_feature(tmp_path):
+    """The methods can help if tuned: noise and weights were chosen on this target.
 
-    At the world's own noise of 1 V-REx helped and IRM did not, at any weight tried (3 to 1000): where the sources can
-    nearly be separated its scale has no optimum to agree on.
+    With the default noise of 1 V-REx helps and IRM does not, at any weight from 3 to 1000: where the sources are nearly
+    separable, the scale of IRM has no common optimum.
     """
     data = world("vector", "spurious", domains=4, size=600, classes=2, seed=0, noise=2.0)
     target = data.domains[-1]
