@@ -6,7 +6,7 @@ Shapes: b examples per batch, n examples in total, k statistics per example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -71,6 +71,14 @@ class Task(ABC):
     def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         """Sample targets from the predicted distribution; return `y` if the outputs do not define one."""
         return y
+
+
+def select(values: Mapping[str, float], names: Sequence[str]) -> Scores:
+    """Return the named metrics; raise for an unknown name."""
+    for name in names:
+        if name not in values:
+            raise unknown("metric", name, values)
+    return {name: values[name] for name in names}
 
 
 class Rows(Protocol):

@@ -15,16 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs, Question, Sentence, Tokens
 from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import TokenStore, join
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import token_encoder, windows
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks
+from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
 
-LOSS, WORDS, CORRECT = range(3)  # columns of `Masked.stats`
+LOSS, WORDS = 0, 1  # columns of `Masked.stats`
 SHARE = 0.15  # share of words to predict
 MASKED, REPLACED = 0.8, 0.9  # of these, 80% become the mask token, 10% another word, 10% stay as they are
 CHUNK = 512
@@ -160,8 +160,10 @@ class Masked(Task):
         return stats[:, LOSS].sum() / stats[:, WORDS].sum().clamp(min=1)
 
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
-        total = stats.double().sum(0).tolist()
-        return {name: _score(name, total) for name in names}
+        loss, words, correct = stats.double().sum(0).tolist()
+        nll = loss / max(1.0, words)
+        perplexity = math.exp(min(nll, 700.0))  # avoids an overflow
+        return select({"nll": nll, "perplexity": perplexity, "accuracy": correct / max(1.0, words)}, names)
 
 
 def _bound(tokenizer: Any) -> Masked:
@@ -186,15 +188,3 @@ def _text(example: Any) -> str:
         case Question():
             return example.context
     raise BadInput("the task masked needs plain texts: a .txt file, or a table with a text column")
-
-
-def _score(name: str, total: Sequence[float]) -> float:
-    words = max(1.0, total[WORDS])
-    match name:
-        case "nll":
-            return total[LOSS] / words
-        case "perplexity":
-            return math.exp(min(total[LOSS] / words, 700.0))  # avoids an overflow
-        case "accuracy":
-            return total[CORRECT] / words
-    raise unknown("metric", name, Masked.metrics)

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Sentence
 from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import join
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import first_tokens, token_encoder
 from holdfast.record import Scores
-from holdfast.tasks.base import Prepared, Rows, Task, chunks
+from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
 
 # columns of `Tag.stats`
 LOSS, VISIBLE, WORDS, CORRECT_TAGS, CORRECT_ENTITIES, PREDICTED_ENTITIES, TRUE_ENTITIES = range(7)
@@ -99,8 +99,15 @@ class Tag(Task):
         return stats[:, LOSS].sum() / stats[:, VISIBLE].sum().clamp(min=1)
 
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
-        total = stats.double().sum(0).tolist()
-        return {name: _score(name, total) for name in names}
+        loss, visible, words, tags, correct, predicted, true = stats.double().sum(0).tolist()
+        values = {
+            "entity_f1": 2 * correct / max(1.0, predicted + true),
+            "entity_precision": correct / max(1.0, predicted),
+            "entity_recall": correct / max(1.0, true),
+            "accuracy": tags / max(1.0, words),
+            "nll": loss / max(1.0, visible),
+        }
+        return select(values, names)
 
     def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, w) one sampled tag per visible word."""
@@ -119,19 +126,3 @@ class Tag(Task):
                 words.append(sentence.words)
                 tags.append([self.classes[b] if v else OUTSIDE for b, v in zip(best, visible, strict=True)])
         return {"tokens": words, "tags": tags}
-
-
-def _score(name: str, total: Sequence[float]) -> float:
-    match name:
-        case "entity_f1":
-            entities = total[PREDICTED_ENTITIES] + total[TRUE_ENTITIES]
-            return 2 * total[CORRECT_ENTITIES] / max(1.0, entities)
-        case "entity_precision":
-            return total[CORRECT_ENTITIES] / max(1.0, total[PREDICTED_ENTITIES])
-        case "entity_recall":
-            return total[CORRECT_ENTITIES] / max(1.0, total[TRUE_ENTITIES])
-        case "accuracy":
-            return total[CORRECT_TAGS] / max(1.0, total[WORDS])
-        case "nll":
-            return total[LOSS] / max(1.0, total[VISIBLE])
-    raise unknown("metric", name, Tag.metrics)

@@ -60,19 +60,13 @@ class GraphNetwork(Backbone):
         self.width, self.kind, self.form = options.hidden, options.kind, GraphForm.parse(form)
         self.settings = {"form": self.form.to_json(), **asdict(options)}
         pyg = geometric()
-        self.pool = {"mean": pyg.global_mean_pool, "sum": pyg.global_add_pool, "max": pyg.global_max_pool}[
-            options.pooling
-        ]
-        self.embed = self.form.embedding(options.hidden)
-        self.hub = VirtualNode(options.hidden, options.layers - 1, options.dropout) if options.virtual else None
+        pools = {"mean": pyg.global_mean_pool, "sum": pyg.global_add_pool, "max": pyg.global_max_pool}
+        self.pool = pools[options.pooling]
+        width, rate, last = options.hidden, options.dropout, options.layers - 1
+        self.embed = self.form.embedding(width)
+        self.hub = VirtualNode(width, last, rate) if options.virtual else None
         self.layers = nn.ModuleList(
-            Messages(
-                options.kind,
-                options.hidden,
-                edges=self.form.edge_width,
-                dropout=options.dropout,
-                last=i == options.layers - 1,
-            )
+            Messages(options.kind, width, edges=self.form.edge_width, dropout=rate, last=i == last)
             for i in range(options.layers)
         )
 

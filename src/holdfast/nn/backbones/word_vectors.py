@@ -6,7 +6,7 @@ Shapes: b batch, n words, d width.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -34,16 +34,21 @@ def read_vectors(path: str | Path, words: Iterable[str] | None, width: int | Non
 def _read(
     path: Path, modified: int, size: int, words: frozenset[str] | None, width: int | None
 ) -> dict[str, np.ndarray]:
-    read = _from_npz if path.suffix.lower() == ".npz" else _from_lines
-    vectors = read(path, words, width)
-    for word, vector in vectors.items():
-        if not np.isfinite(vector).all():
-            raise BadInput(f"{path}: the vector of '{word}' contains NaN or inf")
+    vectors: dict[str, np.ndarray] = {}
+    for word, row, location in (_npz_rows if path.suffix.lower() == ".npz" else _text_rows)(path, width):
+        if (words is None or word in words) and word not in vectors:
+            try:
+                vectors[word] = np.array(row, dtype=np.float32)
+            except ValueError as error:
+                raise BadInput(f"{location}: the vector of '{word}' contains text") from error
+            if not np.isfinite(vectors[word]).all():
+                raise BadInput(f"{location}: the vector of '{word}' contains NaN or inf")
+            if words is None and len(vectors) == MAX_WORDS:
+                break
     return vectors
 
 
-def _from_lines(path: Path, words: frozenset[str] | None, width: int | None) -> dict[str, np.ndarray]:
-    vectors: dict[str, np.ndarray] = {}
+def _text_rows(path: Path, width: int | None) -> Iterator[tuple[str, Any, str]]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             fields = line.split()
@@ -57,22 +62,13 @@ def _from_lines(path: Path, words: frozenset[str] | None, width: int | None) -> 
                     f"{path}, line {number}: expected a word and {width} numbers, got {len(fields) - 1}; "
                     "set encoder.embedding to the width of the vectors"
                 )
-            if len(fields) > width + 1:
-                if number == 1:
-                    raise BadInput(f"{path} has {len(fields) - 1} numbers per word: set encoder.embedding to that")
-                continue  # a word with a space in it, which no text has
-            word = fields[0].decode("utf-8", errors="replace")
-            if (words is None or word in words) and word not in vectors:
-                try:
-                    vectors[word] = np.array(fields[1:], dtype=np.float32)
-                except ValueError as error:
-                    raise BadInput(f"{path}, line {number}: the vector of '{word}' contains text") from error
-                if words is None and len(vectors) == MAX_WORDS:
-                    break
-    return vectors
+            if len(fields) == width + 1:
+                yield fields[0].decode("utf-8", errors="replace"), fields[1:], f"{path}, line {number}"
+            elif number == 1:  # later, it is a word with a space in it, which no text has
+                raise BadInput(f"{path} has {len(fields) - 1} numbers per word: set encoder.embedding to that")
 
 
-def _from_npz(path: Path, words: frozenset[str] | None, width: int | None) -> dict[str, np.ndarray]:
+def _npz_rows(path: Path, width: int | None) -> Iterator[tuple[str, Any, str]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             names, rows = file["words"], file["vectors"]
@@ -84,11 +80,7 @@ def _from_npz(path: Path, words: frozenset[str] | None, width: int | None) -> di
         raise BadInput(f"{path}: 'words' must be strings (n,) and 'vectors' numbers (n, {width or 'd'}), got {shapes}")
     if rows.dtype.kind not in "fiu":
         raise BadInput(f"{path}: 'vectors' must be numbers, got {rows.dtype}")
-    vectors: dict[str, np.ndarray] = {}
-    for row, word in enumerate(names.tolist() if words is not None else names[:MAX_WORDS].tolist()):
-        if (words is None or word in words) and word not in vectors:
-            vectors[word] = rows[row].astype(np.float32)
-    return vectors
+    yield from ((name, row, str(path)) for name, row in zip(names.tolist(), rows, strict=True))
 
 
 class TextSimilarity:
