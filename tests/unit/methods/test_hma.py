@@ -38,7 +38,7 @@ def batch(x=X, y=Y) -> DomainBatch:
     return DomainBatch(x, y, (0, 1), (half, len(y) - half))
 
 
-def hma(backbone=None, *, neck=None, optimizer_settings=None, **options) -> HMA:
+def hma(backbone=None, *, neck=None, optim=None, **options) -> HMA:
     torch.manual_seed(0)
     body = backbone or MLP(inputs=5, hidden=(8,), dropout=0.3)
     made = HeterogeneousMemory(body.width, CLASSES, **{**SMALL, **(neck or {})})
@@ -46,7 +46,7 @@ def hma(backbone=None, *, neck=None, optimizer_settings=None, **options) -> HMA:
     return HMA(
         model,
         task=Classify(),
-        optimizer=partial(Optimizer, optimizer_settings or OptimizerSettings(lr=0.01)),
+        optimizer=partial(Optimizer, optim or OptimizerSettings(lr=0.01)),
         **options,
     ).train()
 
@@ -78,9 +78,7 @@ def test_labels_of_a_batch_do_not_affect_its_outputs():
 
 
 def test_order_of_a_step():
-    method = hma(
-        momentum=0.5, optimizer_settings=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0)
-    )
+    method = hma(momentum=0.5, optim=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
     before = copy.deepcopy(method)
     torch.manual_seed(1)
     risk = method.step(batch())["risk"]
@@ -114,7 +112,7 @@ def test_the_momentum_encoder_over_several_steps():
 
 
 def test_the_momentum_encoder_moves_only_after_updates():
-    method = hma(optimizer_settings=OptimizerSettings(lr=0.01, accumulate=2), momentum=0.5)
+    method = hma(optim=OptimizerSettings(lr=0.01, accumulate=2), momentum=0.5)
     before = parameters(method.follower)
     method.step(batch())
     assert all(torch.equal(p, before[name]) for name, p in method.follower.named_parameters())
@@ -214,7 +212,7 @@ def test_predict_does_not_write():
 
 
 def test_the_support_set_is_class_balanced():
-    method = hma(optimizer_settings=OptimizerSettings(lr=1e-9))
+    method = hma(optim=OptimizerSettings(lr=1e-9))
     method.step(batch())
     support = method.model.neck.support
     assert int(support.seen.sum()) == 4  # every second row of the batch until the stage ends

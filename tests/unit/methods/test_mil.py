@@ -45,11 +45,9 @@ def network(backbone: nn.Module | None = None, **neck) -> Model:
     return Model(backbone or MLP(inputs=4, hidden=(5,)), made, Linear(5, 2)).double()
 
 
-def mil(
-    model: Model | None = None, optimizer_settings: dict | None = None, task: Classify | None = None, **settings
-) -> MIL:
+def mil(model: Model | None = None, optim: dict | None = None, task: Classify | None = None, **settings) -> MIL:
     settings = {"memory_optimizer": "sgd", "memory_lr": 0.1, "memory_clip": 0.0, **settings}
-    make = partial(Optimizer, OptimizerSettings(**{**PLAIN, **(optimizer_settings or {})}))
+    make = partial(Optimizer, OptimizerSettings(**{**PLAIN, **(optim or {})}))
     method = MIL(model or network(), task=task or Classify(), optimizer=make, **settings)
     torch.manual_seed(1)
     method.begin_stage(INFO)
@@ -129,13 +127,11 @@ def test_without_domain_loss_memory_and_critics_are_unchanged(monkeypatch):
     assert same(judged(method), critics_before)
 
 
-@pytest.mark.parametrize("optimizer_settings", [{}, {"optimizer": "adamw", "weight_decay": 0.1}])
-def test_the_network_takes_an_erm_step_on_the_other_domains(optimizer_settings):
-    method, model = mil(optimizer_settings=optimizer_settings), network()
+@pytest.mark.parametrize("optim", [{}, {"optimizer": "adamw", "weight_decay": 0.1}])
+def test_the_network_takes_an_erm_step_on_the_other_domains(optim):
+    method, model = mil(optim=optim), network()
     model.neck.requires_grad_(False)
-    erm = ERM(
-        model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**{**PLAIN, **optimizer_settings}))
-    )
+    erm = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(**{**PLAIN, **optim})))
     for turn in (1, 0):
         step(method, held=turn)
         erm.step(batch().hold_out(turn)[0])
@@ -256,17 +252,17 @@ def test_with_frozen_features_all_orders_are_equal(monkeypatch, order):
 
 def test_inner_persistent_virtual_and_undone():
     """The three kinds of inner step differ in the final parameters and in where the domain loss is evaluated."""
-    optimizer_settings = {"optimizer": "adamw", "lr": 0.01}
-    start = own(mil(optimizer_settings=optimizer_settings))
+    optim = {"optimizer": "adamw", "lr": 0.01}
+    start = own(mil(optim=optim))
     seen = batch().hold_out(1)[0]
-    reference = mil(optimizer_settings=optimizer_settings)
+    reference = mil(optim=optim)
     reference.optimizer.minimize(reference._risk(reference.trained, seen))
     stepped = own(reference)
-    ahead = mil(optimizer_settings={"lr": 0.5})
+    ahead = mil(optim={"lr": 0.5})
     ahead.optimizer.minimize(ahead._risk(ahead.trained, seen))
     losses = {}
     for inner, left in (("persistent", stepped), ("virtual", stepped), ("undone", start)):
-        method = mil(optimizer_settings=optimizer_settings, inner=inner, inner_lr=0.5)
+        method = mil(optim=optim, inner=inner, inner_lr=0.5)
         losses[inner] = float(step(method)["domain"])
         assert same(own(method), left), inner
     critic = mil().critics[1]
@@ -340,7 +336,7 @@ def test_phase_final_resets_the_network_and_freezes_the_memory():
 
 
 def test_phase_final_is_erm_on_all_domains():
-    method = mil(optimizer_settings={"optimizer": "adamw"})
+    method = mil(optim={"optimizer": "adamw"})
     step(method)
     method.begin_phase("final")
     model = copy.deepcopy(method.model)
