@@ -32,7 +32,7 @@ def test_fit_and_predict(holdfast, tmp_path):
     assert set(valid) == {"nll", "perplexity", "bleu2", "w2v_similarity", "distinct2"}
     assert valid["bleu2"] > 0.8  # a constant answer would score about 0.6
     assert valid["w2v_similarity"] > 0.5
-    assert "A model that answers messages" in (tmp_path / "model" / "README.md").read_text()
+    assert "dialogue-gru" in (tmp_path / "model" / "README.md").read_text()
 
     vectors.unlink()  # needed for scoring only
     asked = sorted({message for message, _ in pairs("home")})
@@ -132,7 +132,7 @@ def test_wrong_kind_of_model_raises(holdfast, tmp_path, reviews, quick):
     assert holdfast("fit", reviews, "--steps", 2, "--out", "plain", *quick).code == 0
     classifier = load_model(tmp_path / "plain")
     assert not classifier.is_responder
-    with pytest.raises(ValueError, match="this model classifies"):
+    with pytest.raises(ValueError, match="responses"):
         classifier.responses(None)
     assert holdfast("fit", "talks.csv", "--task", "respond", "--steps", 1, "--out", "talker", *SMALL).code == 0
     with pytest.raises(ValueError, match="answers messages"):

@@ -25,7 +25,7 @@ def test_tag_from_files(holdfast, tmp_path, bert):
     assert ran.code == 0, ran.out
     assert ran.json["metric"] == "entity_f1"
     assert min(ran.json["valid"].values()) > 0.9
-    assert "A tagger of words (O, B-THING" in (tmp_path / "m" / "README.md").read_text()
+    assert "(O, B-THING" in (tmp_path / "m" / "README.md").read_text()
 
     write_conll(tmp_path / "new.conll", tagged_sentences("sea", 5))
     assert holdfast("predict", "m", "new.conll", "--out", "said.jsonl").code == 0
