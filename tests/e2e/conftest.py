@@ -1,4 +1,4 @@
-"""The command line, called as a user calls it, on small files the tests make."""
+"""Fixtures that call the command line on small files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.cli import main
 
 GOOD = ("lovely", "great", "superb", "fine", "brilliant")
 BAD = ("awful", "poor", "dreadful", "broken", "dull")
-PLACES = ("books", "films", "shoes", "phones")
+DOMAINS = ("books", "films", "shoes", "phones")
 
 
 @dataclass
-class Ran:
+class Result:
     code: int
     out: str
     err: str
@@ -32,24 +32,24 @@ class Ran:
 def holdfast(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def call(*words) -> Ran:
+    def call(*words) -> Result:
         monkeypatch.setattr(sys, "argv", ["holdfast", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit:
             main()
-        said = capsys.readouterr()
-        return Ran(ended.value.code, said.out, said.err)
+        printed = capsys.readouterr()
+        return Result(exit.value.code, printed.out, printed.err)
 
     return call
 
 
 def write_reviews(path: Path, *, size: int = 40, header: str = "text,label,domain") -> Path:
-    chance = random.Random(0)
+    rng = random.Random(0)
     lines = [header]
-    for place in PLACES:
+    for domain in DOMAINS:
         for i in range(size):
             good = i % 2 == 0
-            words = [f"{place}{chance.randrange(9)}", chance.choice(GOOD if good else BAD), "thing", "indeed"]
-            lines.append(f'"{" ".join(words)}",{"pos" if good else "neg"},{place}')
+            words = [f"{domain}{rng.randrange(9)}", rng.choice(GOOD if good else BAD), "thing", "indeed"]
+            lines.append(f'"{" ".join(words)}",{"pos" if good else "neg"},{domain}')
     path.write_text("\n".join(lines) + "\n")
     return path
 
@@ -61,7 +61,7 @@ def reviews(tmp_path) -> Path:
 
 @pytest.fixture
 def quick(tmp_path) -> list[str]:
-    """Options that make a comparison take a second."""
+    """Options of a small and fast model."""
     return [
         "--encoder",
         "bilstm",

@@ -1,4 +1,4 @@
-"""A model folder that learns one more domain, and the way back."""
+"""Adaptation of a model folder to another domain, and rollback."""
 
 import csv
 import shutil
@@ -10,19 +10,19 @@ from holdfast.models.versions import current_folder
 from tests.e2e.conftest import write_reviews
 from tests.e2e.test_stopping import SMALL, finish, start, wait_for
 
-OTHER = "hats"
+NEW_DOMAIN = "hats"
 
 
-def write_new(path, *, turned=False, label="pos"):
+def write_new(path, *, flipped=False, label="pos"):
     lines = ["text,label"]
     for i in range(40):
-        good = (i % 2 == 0) != turned
+        good = (i % 2 == 0) != flipped
         lines.append(f"{'superb fine' if i % 2 == 0 else 'awful poor'} hat{i},{label if good else 'neg'}")
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def test_adapt_measures_refuses_keeps_and_rolls_back(holdfast, reviews, quick, tmp_path):
+def test_adapt_limits_forgetting_and_rolls_back(holdfast, reviews, quick, tmp_path):
     assert holdfast("fit", reviews, "--steps", 60, "--out", "model", *quick).code == 0
     write_new(tmp_path / "hats.csv")
     words = ["adapt", "model", "hats.csv", "--steps", 10, "--method", "replay"]
@@ -31,55 +31,43 @@ def test_adapt_measures_refuses_keeps_and_rolls_back(holdfast, reviews, quick, t
     assert "--earlier FILE" in without.err
     done = holdfast(*words, "--earlier", reviews, "--json")
     assert done.code == 0, done.err
-    assert (done.json["version"], done.json["domain"]) == (2, OTHER)
+    assert (done.json["version"], done.json["domain"]) == (2, NEW_DOMAIN)
     assert set(done.json["forgetting"]) == {"books", "films", "phones", "shoes"}
-    turned = write_new(tmp_path / "turned.csv", turned=True)
-    hard = [
-        "adapt",
-        "model",
-        turned,
-        "--earlier",
-        reviews,
-        "--earlier",
-        "hats.csv",
-        "--method",
-        "erm",
-        "--steps",
-        60,
-        "--lr",
-        0.05,
-    ]
-    refused = holdfast(*hard)
-    assert refused.code == 3
-    assert "not kept, and nothing was changed" in refused.err
-    assert "forgot" in refused.out
+    flipped = write_new(tmp_path / "flipped.csv", flipped=True)
+    hard = ["adapt", "model", flipped, "--earlier", reviews, "--earlier", "hats.csv"]
+    hard += ["--method", "erm", "--steps", 60, "--lr", 0.05]
+    rejected = holdfast(*hard)
+    assert rejected.code == 3
+    assert "--max-forgetting 5" in rejected.err
+    assert "forgot" in rejected.out
     assert holdfast(*hard, "--force", "--json").json["version"] == 3
     listed = holdfast("rollback", "model")
     assert [line[:1] for line in listed.out.splitlines()] == ["1", "2", "3"]
-    assert "3 (in use)" in listed.out
+    assert "3 (" in listed.out
     assert "forced" in listed.out
     assert holdfast("rollback", "model", 1).code == 0
     assert holdfast("rollback", "model", "--json").json["current"] == 1
     assert holdfast("rollback", "model", 8).code == 2
-    assert "nowhere is no model folder" in holdfast("rollback", "nowhere").err
+    assert "nowhere is not a model folder" in holdfast("rollback", "nowhere").err
 
 
-def test_a_new_label_and_a_folder_with_versions_are_refused(holdfast, reviews, quick, tmp_path):
+def test_new_labels_and_folders_with_versions_are_rejected(holdfast, reviews, quick, tmp_path):
     assert holdfast("fit", reviews, "--steps", 20, "--out", "model", "--keep-sample", 5, *quick).code == 0
     write_new(tmp_path / "hats.csv", label="great")
     ran = holdfast("adapt", "model", "hats.csv", "--steps", 2)
     assert ran.code == 2
-    assert "has the label 'great', which this model does not know (neg, pos)" in ran.err
+    assert "'great'" in ran.err
+    assert "(neg, pos)" in ran.err
     write_new(tmp_path / "hats.csv")
     ran = holdfast("adapt", "model", "hats.csv", "--steps", 2, "--max-forgetting", 100)
     assert ran.code == 0, ran.err
-    assert "version 2 of model is in use" in ran.err
+    assert "version 2" in ran.err
     again = holdfast("fit", reviews, "--steps", 2, "--out", "model", *quick)
     assert again.code == 2
     assert "several versions" in again.err
 
 
-def test_predict_abstains_and_tells_so(holdfast, quick, tmp_path):
+def test_predict_abstains_and_counts(holdfast, quick, tmp_path):
     path = write_reviews(tmp_path / "r.csv")
     assert holdfast("fit", path, "--steps", 30, "--out", "model", *quick).code == 0
     (tmp_path / "new.csv").write_text("text\nbooks1 superb thing indeed\n" + "zz " * 30 + "\n")
@@ -87,13 +75,13 @@ def test_predict_abstains_and_tells_so(holdfast, quick, tmp_path):
     assert ran.code == 0, ran.err
     rows = list(csv.DictReader((tmp_path / "predictions.csv").read_text().splitlines()))
     count = sum(row["label"] == "" for row in rows)
-    assert f"without a label, since they are too foreign: {count}" in ran.err
+    assert f"above 99: {count}" in ran.err
     assert float(rows[1]["foreign"]) > float(rows[0]["foreign"])
     assert holdfast("predict", "model", "new.csv", "--uncalibrated").code == 0
 
 
 @pytest.mark.slow
-def test_sigkill_during_adapt_leaves_the_old_version_and_the_same_command_goes_on(tmp_path):
+def test_adapt_resumes_after_sigkill_and_keeps_the_old_version(tmp_path):
     write_reviews(tmp_path / "r.csv")
     write_new(tmp_path / "hats.csv")
     code, _, err = finish(tmp_path, "fit", "r.csv", "--steps=30", "--keep-sample=8", "--out=a", *SMALL)
@@ -109,6 +97,6 @@ def test_sigkill_during_adapt_leaves_the_old_version_and_the_same_command_goes_o
     assert current_folder(tmp_path / "b") == tmp_path / "b"
     code, _, err = finish(tmp_path, "adapt", "b", *words)
     assert code == 0, err
-    whole, pieces = (load_file(tmp_path / name / "versions" / "2" / "model.safetensors") for name in "ab")
-    assert list(whole) == list(pieces)
-    assert all(value.equal(pieces[name]) for name, value in whole.items())
+    uninterrupted, resumed = (load_file(tmp_path / name / "versions" / "2" / "model.safetensors") for name in "ab")
+    assert list(uninterrupted) == list(resumed)
+    assert all(value.equal(resumed[name]) for name, value in uninterrupted.items())

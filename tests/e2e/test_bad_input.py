@@ -1,4 +1,4 @@
-"""Bad input gets one clear sentence that names what is wrong and how to mend it, exit code 2, and nothing is lost."""
+"""Bad input: a one-sentence error that names the problem, exit code 2, and no file is lost."""
 
 import errno
 import os
@@ -28,32 +28,32 @@ CASES = {
     "single domain": (
         rows(*(f"t {i},{'xy'[i % 2]},only" for i in range(20))),
         [],
-        r"at least 2 domains.*\(only\): name another column",
+        r"at least 2 domains.*\(only\)",
     ),
     "tiny domain": (rows(*FILLER, "alone,pos,d"), [], r"domain 'd' has 1 example"),
     "label unseen in training": (rows(*FILLER, "odd,strange,a"), [], r"label 'strange'.*domain 'a'"),
     "unknown method": (rows(*FILLER), ["--methods", "ermm"], r"unknown method 'ermm'.*did you mean 'erm'"),
     "unknown encoder": (rows(*FILLER), ["--encoder", "minilmm"], r"did you mean 'minilm'"),
-    "encoder of another kind": (rows(*FILLER), ["--encoder", "mlp"], r"takes vectors but the data holds texts"),
+    "encoder of another kind": (rows(*FILLER), ["--encoder", "mlp"], r"'mlp'.*vector.*text"),
     "unknown metric": (rows(*FILLER), ["--metric", "acuracy"], r"did you mean 'accuracy'"),
     "unknown plan": (rows(*FILLER), ["--plan", "leave-one-in"], r"did you mean 'leave-one-out'"),
     "unknown setting": (rows(*FILLER), ["--set", "encoder.hiden=3", "--encoder", "bilstm"], r"did you mean 'hidden'"),
     "no setting": (rows(*FILLER), ["--set", "lr"], r"KEY=VALUE"),
-    "wrong kind of setting": (rows(*FILLER), ["--set", "steps=many", "--encoder", "bilstm"], r"steps"),
+    "wrong type of setting": (rows(*FILLER), ["--set", "steps=many", "--encoder", "bilstm"], r"steps"),
     "unknown tuning": (rows(*FILLER), ["--tune", "las:1", "--encoder", "bilstm"], r"unknown tuning 'las:1'"),
-    "bad device": (rows(*FILLER), ["--device", "tpu"], r"use auto, cpu or cuda"),
+    "bad device": (rows(*FILLER), ["--device", "tpu"], r"auto, cpu.*cuda"),
     "negative decay": (rows(*FILLER), ["--set", "weight_decay=-1", "--encoder", "bilstm"], r"weight_decay"),
-    "share that is none": (rows(*FILLER), ["--set", "plan.valid=1.5"], r"fraction between 0 and 1"),
-    "hidden of a wrong kind": (
+    "invalid fraction": (rows(*FILLER), ["--set", "plan.valid=1.5"], r"between 0 and 1.*1\.5"),
+    "hidden of a wrong type": (
         rows(*FILLER),
         ["--set", "encoder.hidden=x", "--encoder", "bilstm"],
-        r"is a whole number, not",
+        r"hidden.*integer.*'x'",
     ),
     "out below a file": (rows(*FILLER), ["--out", "data.csv/x", "--encoder", "bilstm"], r"cannot write"),
-    "negative examples": (rows(*FILLER), ["--examples", "-3"], r"at least 1, got -3"),
-    "diverging": (rows(*FILLER), ["--lr", "1e30", "--steps", "2", "--encoder", "bilstm"], r"training diverged"),
-    "no steps": (rows(*FILLER), ["--steps", "0"], r"steps must be at least 1"),
-    "no seeds": (rows(*FILLER), ["--seeds", "none"], r"--seeds takes a number"),
+    "negative examples": (rows(*FILLER), ["--examples", "-3"], r"-3"),
+    "diverging": (rows(*FILLER), ["--lr", "1e30", "--steps", "2", "--encoder", "bilstm"], r"diverged"),
+    "no steps": (rows(*FILLER), ["--steps", "0"], r"steps.*at least 1"),
+    "no seeds": (rows(*FILLER), ["--seeds", "none"], r"--seeds.*none"),
     "unknown target": (
         rows(*FILLER),
         ["--set", "plan.targets=zzz", "--encoder", "bilstm"],
@@ -66,19 +66,19 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("json", [False, True], ids=["person", "machine"])
+@pytest.mark.parametrize("json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("name", CASES)
 def test_tables(holdfast, tmp_path, name, json):
-    content, words, said = CASES[name]
+    content, words, message = CASES[name]
     path = tmp_path / "data.csv"
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         words = [path, *words]
-    check(holdfast("compare", *words, *(["--json"] if json else [])), said, json=json)
+    check(holdfast("compare", *words, *(["--json"] if json else [])), message, json=json)
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("*.json"))
 
 
-def check(ran, said, *, json=False):
+def check(ran, message, *, json=False):
     assert ran.code == 2, (ran.out, ran.err)
     sentence = ran.json["error"] if json else ran.err
     assert "Traceback" not in ran.out + ran.err
@@ -89,15 +89,15 @@ def check(ran, said, *, json=False):
         sentence = sentence.strip().splitlines()[-1]
         assert sentence.startswith("error: ")
         assert ran.err.count("error: ") == 1
-    assert re.search(said, sentence), sentence
+    assert re.search(message, sentence), sentence
 
 
 def test_truncated_parquet(holdfast, tmp_path):
     import pandas as pd
 
     pd.read_csv(write_reviews(tmp_path / "r.csv")).to_parquet(tmp_path / "r.parquet")
-    whole = (tmp_path / "r.parquet").read_bytes()
-    (tmp_path / "r.parquet").write_bytes(whole[: len(whole) // 2])
+    content = (tmp_path / "r.parquet").read_bytes()
+    (tmp_path / "r.parquet").write_bytes(content[: len(content) // 2])
     check(holdfast("compare", "r.parquet"), r"r\.parquet")
 
 
@@ -108,19 +108,19 @@ def test_nan_features(holdfast, tmp_path):
     check(holdfast("compare", "x.npz"), r"row 13.*(column|feature) 4")
 
 
-def pictures(folder):
-    chance = np.random.default_rng(0)
+def write_images(folder):
+    rng = np.random.default_rng(0)
     for domain in ("photo", "sketch", "art"):
         for kind in ("cat", "dog"):
             (folder / domain / kind).mkdir(parents=True)
             for i in range(4):
-                data = chance.integers(0, 255, (20, 20, 3), dtype=np.uint8)
+                data = rng.integers(0, 255, (20, 20, 3), dtype=np.uint8)
                 Image.fromarray(data).save(folder / domain / kind / f"{i}.png")
     return folder
 
 
-def test_image_folders_work_and_a_corrupt_image_is_named(holdfast, tmp_path):
-    folder = pictures(tmp_path / "pics")
+def test_corrupt_image_is_named(holdfast, tmp_path):
+    folder = write_images(tmp_path / "pics")
     words = ["compare", folder, "--encoder", "cnn", "--seeds", 1, "--steps", 3, "--batch", 2, "--set", "augment=true"]
     words += ["--methods=erm", "--no-model"]
     good = holdfast(*words, "--json")
@@ -131,59 +131,58 @@ def test_image_folders_work_and_a_corrupt_image_is_named(holdfast, tmp_path):
     check(holdfast(*words), r"art/dog/2\.png")
 
 
-def test_an_empty_domain_folder_is_named(holdfast, tmp_path):
-    folder = pictures(tmp_path / "pics")
+def test_empty_domain_folder_is_named(holdfast, tmp_path):
+    folder = write_images(tmp_path / "pics")
     (folder / "clipart").mkdir()
     check(holdfast("compare", folder), r"clipart")
 
 
-def test_predict_refuses_what_is_no_model_and_other_kinds(holdfast, reviews, quick, tmp_path):
-    check(holdfast("predict", "nowhere", reviews), r"nowhere is no model folder")
+def test_predict_rejects_invalid_models_and_other_kinds_of_data(holdfast, reviews, quick, tmp_path):
+    check(holdfast("predict", "nowhere", reviews), r"nowhere is not a model folder")
     assert holdfast("fit", reviews, "--steps", 5, "--out", "model", *quick).code == 0
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 4), dtype=np.float32))
-    check(holdfast("predict", "model", "x.npz"), r"takes texts but the data holds vectors")
+    check(holdfast("predict", "model", "x.npz"), r"texts.*vectors")
     check(holdfast("predict", "model", reviews, "--out", "p.xlsx"), r"\.csv, \.jsonl, \.parquet")
     weights = tmp_path / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    check(holdfast("predict", "model", reviews), r"model is not a whole model folder")
+    check(holdfast("predict", "model", reviews), r"model is not a valid model folder")
 
 
-def test_vectors_of_another_width_are_refused(holdfast, tmp_path):
-    chance = np.random.default_rng(0)
-    np.savez(tmp_path / "x.npz", x=chance.normal(size=(40, 4)), y=np.arange(40) % 2, domain=np.arange(40) // 20)
+def test_vectors_of_another_width_are_rejected(holdfast, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "x.npz", x=rng.normal(size=(40, 4)), y=np.arange(40) % 2, domain=np.arange(40) // 20)
     assert holdfast("fit", "x.npz", "--steps", 5, "--out", "model").code == 0
     np.savez(tmp_path / "new.npz", x=np.zeros((3, 7)))
     check(holdfast("predict", "model", "new.npz"), r"\b4\b.*\b7\b|\b7\b.*\b4\b")
 
 
-def test_fit_does_not_write_over_other_files(holdfast, reviews, quick, tmp_path):
+def test_fit_does_not_overwrite_other_files(holdfast, reviews, quick, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    check(holdfast("fit", reviews, "--steps", 5, "--out", "mine", *quick), r"mine holds other files")
+    check(holdfast("fit", reviews, "--steps", 5, "--out", "mine", *quick), r"mine .*thesis\.txt")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
 def test_report_without_records(holdfast, tmp_path):
     (tmp_path / "empty").mkdir()
     check(holdfast("report", "empty"), r"no records")
-    check(holdfast("report", "absent"), r"no folder absent")
+    check(holdfast("report", "absent"), r"absent")
     (tmp_path / "empty" / "x.json").write_text("{")
     check(holdfast("report", "empty"), r"x\.json is not a run record")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["--methods", "erm", "--methods=coral"], "--methods was given twice, and only one would count: separate its"),
-        (["--seeds=1", "--seeds", "2"], "--seeds was given twice, and only one would count: give it once"),
+        (["--methods", "erm", "--methods=coral"], "--methods .*twice.*commas"),
+        (["--seeds=1", "--seeds", "2"], "--seeds .*twice.*once"),
     ],
 )
-def test_no_value_of_an_option_is_lost(holdfast, reviews, words, said):
-    ran = holdfast("compare", reviews, *words)
-    assert (ran.code, said in ran.err) == (2, True), ran.err
+def test_repeated_options_are_rejected(holdfast, reviews, words, message):
+    check(holdfast("compare", reviews, *words), message)
 
 
-def test_unknown_verbs_and_options(holdfast):
+def test_unknown_commands_and_options(holdfast):
     check(holdfast("compair", "x"), r"compair")
     check(holdfast("list", "metods"), r"did you mean 'methods'")
     check(holdfast("list", "methods", "--jsn"), r"--jsn")
@@ -208,13 +207,13 @@ LONG = "a" * 300
     ],
     ids=lambda words: f"{words[0]} {words[-2] if '--' in str(words[-2]) else ''}",
 )
-def test_a_path_that_the_system_refuses_is_one_sentence(holdfast, tmp_path, words):
+def test_path_that_is_too_long_is_rejected(holdfast, tmp_path, words):
     write_reviews(tmp_path / "r.csv")
-    check(holdfast(*words), r"a{100}.*longer than a name may be: name a shorter path")
+    check(holdfast(*words), r"a{100}.*shorter path")
 
 
-def test_a_path_in_a_locked_folder_is_one_sentence(holdfast, tmp_path, monkeypatch):
-    def stat(path, *args, real=os.stat, **more):  # permissions do not hold for a superuser, who may run this
+def test_path_without_permission_is_rejected(holdfast, tmp_path, monkeypatch):
+    def stat(path, *args, real=os.stat, **more):  # root, who may run this test, ignores permissions
         if "locked" in str(path):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return real(path, *args, **more)
@@ -222,10 +221,10 @@ def test_a_path_in_a_locked_folder_is_one_sentence(holdfast, tmp_path, monkeypat
     write_reviews(tmp_path / "r.csv")
     monkeypatch.setattr(os, "stat", stat)
     for words in (["compare", "locked/r.csv"], ["fit", "r.csv", "--out", "locked/m"], ["predict", "locked/m", "r.csv"]):
-        check(holdfast(*words), r"locked/\S+ may not be used \(Permission denied\): change its permissions")
+        check(holdfast(*words), r"locked/\S+ \(Permission denied\).*permissions")
 
 
-def test_an_error_that_is_not_of_the_system_is_not_hidden(holdfast, monkeypatch):
+def test_unexpected_errors_are_not_hidden(holdfast, monkeypatch):
     def fails(*args, **more):
         raise OSError("a library is broken")
 
@@ -234,24 +233,24 @@ def test_an_error_that_is_not_of_the_system_is_not_hidden(holdfast, monkeypatch)
         holdfast("predict", "model", "r.csv")
 
 
-NONSENSE = {
-    "jobs": (["--jobs", "0"], "--jobs takes a number of runs at once, 1 or more, or auto, not '0'"),
-    "patience": (["--set", "patience=-1"], "patience must be at least 0"),
-    "weight": (["--methods", "coral", "--set", "method.weight=-1"], "'coral': weight must be at least 0, not -1"),
-    "order": (["--plan", "stream", "--set", "plan.order=books,books"], "'books' is named twice in a setting"),
-    "oracle": (["--plan", "stream", "--select", "oracle"], "use another --select, such as train-validation, or"),
-    "rate": (["--lr", "-1"], "lr must be above 0, not -1: give another --lr"),
+INVALID = {
+    "jobs": (["--jobs", "0"], "--jobs.*auto.*'0'"),
+    "patience": (["--set", "patience=-1"], "patience.*at least 0"),
+    "weight": (["--methods", "coral", "--set", "method.weight=-1"], "'coral': weight.*at least 0.*-1"),
+    "order": (["--plan", "stream", "--set", "plan.order=books,books"], "'books' twice"),
+    "oracle": (["--plan", "stream", "--select", "oracle"], "--select.*train-validation"),
+    "rate": (["--lr", "-1"], "lr.*above 0.*-1.*--lr"),
 }
 
 
-@pytest.mark.parametrize("name", NONSENSE)
-def test_settings_that_mean_nothing_say_how_to_mend_them(holdfast, reviews, quick, name):
-    words, said = NONSENSE[name]
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_settings_are_named(holdfast, reviews, quick, name):
+    words, message = INVALID[name]
     methods = [] if "--methods" in words else ["--methods", "erm"]
-    some = quick[:-2]  # without its --lr
-    check(holdfast("compare", reviews, *some, "--seeds", 1, "--steps", 2, "--no-model", *methods, *words), said)
+    options = quick[:-2]  # without --lr
+    check(holdfast("compare", reviews, *options, "--seeds", 1, "--steps", 2, "--no-model", *methods, *words), message)
 
 
-def test_names_that_name_nothing(holdfast, reviews):
-    check(holdfast("fit", ""), "the data has an empty name: name a file, a folder or a known data set")
-    check(holdfast("bench", "foo"), "unknown bench 'foo': .* `holdfast list benches` shows all")
+def test_empty_and_unknown_names_are_rejected(holdfast, reviews):
+    check(holdfast("fit", ""), "empty name")
+    check(holdfast("bench", "foo"), "'foo'.*`holdfast list benches`")

@@ -1,4 +1,4 @@
-"""Every verb does its job, for people and for machines."""
+"""Every command, with text and JSON output."""
 
 import csv
 import json
@@ -19,9 +19,9 @@ def test_list(holdfast, what):
     assert ran.code == 0
     assert len(ran.json) == len(catalog.SECTIONS[what])
     assert all(entry["name"] and entry["about"] for entry in ran.json)
-    person = holdfast("list", what)
-    assert person.code == 0
-    assert all(entry["name"] in person.out for entry in ran.json)
+    text = holdfast("list", what)
+    assert text.code == 0
+    assert all(entry["name"] in text.out for entry in ran.json)
 
 
 def test_compare_prints_one_json_document(holdfast, reviews, quick, tmp_path):
@@ -45,7 +45,7 @@ def test_compare_prints_one_json_document(holdfast, reviews, quick, tmp_path):
     assert record["machine"]["device"] == "cpu"
 
 
-def test_compare_again_trains_nothing(holdfast, reviews, quick, tmp_path):
+def test_finished_runs_are_not_repeated(holdfast, reviews, quick, tmp_path):
     words = ["compare", reviews, "--methods", "erm", "--seeds", 1, "--steps", 10, "--out", "runs", *quick]
     first = holdfast(*words)
     assert first.code == 0
@@ -53,32 +53,32 @@ def test_compare_again_trains_nothing(holdfast, reviews, quick, tmp_path):
     assert "average" in first.out
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()}
     again = holdfast(*words)
-    assert "4 of 4 runs are done already" in again.err
+    assert "4 of 4 runs" in again.err
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()} == before
     more = holdfast(*(w if w != 1 else 2 for w in words))
-    assert "4 of 8 runs are done already" in more.err
+    assert "4 of 8 runs" in more.err
 
 
-def test_compare_chooses_and_leaves_a_model_that_predicts(holdfast, reviews, quick, tmp_path):
+def test_compare_recommends_and_trains_a_model(holdfast, reviews, quick, tmp_path):
     words = ["compare", reviews, "--methods", "erm,coral", "--seeds", 1, "--steps", 10, "--out", "runs", *quick]
     ran = holdfast(*words)
     assert ran.code == 0, ran.err
-    assert "choice: erm, because " in ran.err + ran.out
+    assert "choice: erm" in ran.err + ran.out
     model = tmp_path / "runs" / "model"
     weights = (model / "model.safetensors").stat().st_mtime_ns
     spec = json.loads((model / "record.json").read_text())["spec"]
     assert (spec["plan"], spec["method"], spec["steps"]) == ("all", "erm", 10)
     assert "Recommended: erm" in (tmp_path / "runs" / "report.html").read_text()
-    told = holdfast("predict", model, reviews, "--out", "found.csv")
-    assert told.code == 0, told.err
-    assert len((tmp_path / "found.csv").read_text(encoding="utf-8").splitlines()) == 161
+    predicted = holdfast("predict", model, reviews, "--out", "labels.csv")
+    assert predicted.code == 0, predicted.err
+    assert len((tmp_path / "labels.csv").read_text(encoding="utf-8").splitlines()) == 161
     again = holdfast(*words, "--json")
     assert again.json["choice"]["label"] == "erm"
     assert again.json["model"] == "runs/model"
-    assert (model / "model.safetensors").stat().st_mtime_ns == weights  # it is that model already
+    assert (model / "model.safetensors").stat().st_mtime_ns == weights  # the model is not trained again
 
 
-def test_without_a_model_none_is_trained(holdfast, reviews, quick, tmp_path):
+def test_no_model_option(holdfast, reviews, quick, tmp_path):
     words = ["compare", reviews, "--methods", "erm", "--seeds", 1, "--steps", 4, "--out", "runs", "--json", *quick]
     ran = holdfast(*words, "--no-model")
     assert ran.json["choice"]["label"] == "erm"
@@ -110,12 +110,12 @@ def test_every_plan_and_selection(holdfast, reviews, quick, extra):
         assert all(len(stage["test"]) == 4 for stage in record["stages"])
 
 
-@pytest.mark.parametrize("verb", ["compare", "sweep"])
-def test_a_plan_that_scores_nothing_compares_nothing(holdfast, reviews, quick, verb):
-    ran = holdfast(verb, reviews, "--methods", "erm", "--seeds", 1, "--steps", 2, "--plan", "all", *quick)
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_plan_without_test_rows_is_rejected(holdfast, reviews, quick, command):
+    ran = holdfast(command, reviews, "--methods", "erm", "--seeds", 1, "--steps", 2, "--plan", "all", *quick)
     assert ran.code == 2
-    assert "the plan all scores nothing" in ran.err
-    assert "use another, such as --plan leave-one-out" in ran.err.replace("\n", " ")
+    assert "plan all" in ran.err
+    assert "--plan leave-one-out" in ran.err
 
 
 def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tmp_path):
@@ -137,32 +137,32 @@ def test_fit_then_predict_without_labels_or_domains(holdfast, reviews, quick, tm
     assert pq.read_table(tmp_path / "out.parquet").column_names == ["id", "label", "p_neg", "p_pos", "foreign"]
 
 
-def test_predictions_never_replace_what_they_are_of(holdfast, reviews, quick, tmp_path):
+def test_predict_does_not_overwrite_its_input(holdfast, reviews, quick, tmp_path):
     assert holdfast("fit", reviews, "--out=model", "--steps=2", *quick).code == 0
     before = reviews.read_bytes()
     ran = holdfast("predict", "model", reviews, "--out", reviews)
     assert ran.code == 2
-    assert "would write over the data: name another file" in ran.err
+    assert "--out" in ran.err
+    assert "reviews.csv" in ran.err
     assert reviews.read_bytes() == before
 
 
-def test_a_report_of_a_model_says_what_it_is_and_what_to_use(holdfast, reviews, quick):
+def test_report_of_a_model_folder_points_to_predict(holdfast, reviews, quick):
     assert holdfast("fit", reviews, "--out=model", "--steps=2", *quick).code == 0
     ran = holdfast("report", "model")
     assert ran.code == 2
-    assert "model holds a model and not the records of a comparison" in ran.err
     assert "`holdfast predict model FILE`" in ran.err
     assert "delete" not in ran.err
 
 
-def test_predict_scores_where_labels_are_known(holdfast, reviews, quick, tmp_path):
+def test_predict_scores_known_labels(holdfast, reviews, quick, tmp_path):
     assert holdfast("fit", reviews, "--steps", 60, "--out", "model", *quick).code == 0
     (tmp_path / "new.csv").write_text("text,label\ngreat,pos\nawful,neg\nhm,never-seen\nopen,\n")
     ran = holdfast("predict", "model", "new.csv", "--json")
     assert (ran.json["scored"], ran.json["accuracy"]) == (2, 1.0)
 
 
-def test_report_builds_the_page_from_records_alone(holdfast, reviews, quick, tmp_path):
+def test_report_is_built_from_records_alone(holdfast, reviews, quick, tmp_path):
     words = "--methods", "erm", "--seeds", 1, "--steps", 8, "--analyse", "routing", "--out", "runs", *quick
     holdfast("compare", reviews, *words)
     reviews.unlink()
@@ -170,25 +170,25 @@ def test_report_builds_the_page_from_records_alone(holdfast, reviews, quick, tmp
     ran = holdfast("report", "runs", "--metric", "macro_f1", "--json")
     assert ran.code == 0
     assert {cell["metric"] for cell in ran.json["table"]} == {"macro_f1"}
-    nothing = "routing: nothing to show, because no run has experts"
-    assert nothing in (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
-    assert nothing in holdfast("report", "runs").err.replace("\n", " ")
+    assert "routing: nothing to show" in (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
+    assert "routing: nothing to show" in holdfast("report", "runs").err.replace("\n", " ")
 
 
-def test_report_says_which_methods_differ_by_more_than_chance(holdfast, tmp_path):
+def test_report_lists_significant_differences(holdfast, tmp_path):
     gains = {"erm": (0.0, 0.0, 0.0), "coral": (0.10, 0.11, 0.09)}
-    for method, more in gains.items():
-        for seed, gain in enumerate(more):
+    for method, values in gains.items():
+        for seed, gain in enumerate(values):
             for target, score in (("films", 0.5), ("books", 0.6)):
                 record(method, seed, {target: score + 0.01 * seed + gain}).save(tmp_path / "runs" / "records")
     ran = holdfast("report", "runs")
     assert ran.code == 0, ran.err
     assert "coral" in ran.out
-    assert "significantly different from erm (paired t test over 6 seed-target pairs" in ran.err
+    assert "significantly different from erm" in ran.err
+    assert "6 seed-target pairs" in ran.err
     assert "coral +10.0" in ran.err
 
 
-def test_analyses_are_in_the_records_and_on_the_page(holdfast, reviews, quick, tmp_path):
+def test_analyses_are_in_records_and_report(holdfast, reviews, quick, tmp_path):
     words = ["compare", reviews, "--methods=erm", "--seeds=1", "--steps=8", "--out=runs", "--json", *quick]
     ran = holdfast(*words, "--analyse=a-distance,projection", "--set=plan.targets=films")
     assert ran.code == 0, ran.out
@@ -197,27 +197,28 @@ def test_analyses_are_in_the_records_and_on_the_page(holdfast, reviews, quick, t
     assert set(record["analysis"]) == {"a-distance", "projection"}
     assert "Distance between target and sources" in (tmp_path / "runs" / "report.html").read_text()
     more = holdfast(*words, "--analyse=all", "--set=plan.targets=films")
-    assert any(note.startswith("memory-use: 1 of 1 runs were done before") for note in more.json["notes"])
+    assert any(note.startswith("memory-use: 1 of 1 runs") for note in more.json["notes"])
     wrong = holdfast(*words, "--analyse=a-distanc")
     assert wrong.code == 2
-    assert "unknown analysis 'a-distanc': did you mean 'a-distance'?" in wrong.json["error"]
+    assert "'a-distanc'" in wrong.json["error"]
+    assert "'a-distance'" in wrong.json["error"]
 
 
-def test_columns_can_be_named_and_pairs_are_read(holdfast, quick, tmp_path):
+def test_named_columns_and_text_pairs(holdfast, quick, tmp_path):
     path = write_reviews(tmp_path / "odd.csv", header="saying,verdict,shop")
     named = ["--column", "text=saying", "--column", "label=verdict", "--column", "domain=shop"]
-    few = ["--methods=erm", "--seeds", 1, "--steps", 5, "--json", "--no-model", *quick]
-    ran = holdfast("compare", path, *named, *few)
+    small = ["--methods=erm", "--seeds", 1, "--steps", 5, "--json", "--no-model", *quick]
+    ran = holdfast("compare", path, *named, *small)
     assert ran.code == 0, ran.out
     lines = ["premise,hypothesis,label,genre"]
     lines += [f"a {w} man,he is {v},{w == v},{g}" for g in "xyz" for w in ("old", "new") for v in ("old", "new") * 3]
     (tmp_path / "nli.csv").write_text("\n".join(lines))
-    ran = holdfast("compare", "nli.csv", *few)
+    ran = holdfast("compare", "nli.csv", *small)
     assert ran.code == 0, ran.out
     assert {c["target"] for c in ran.json["table"]} == {"x", "y", "z", "average", "worst"}
 
 
-def test_a_split_column_is_honoured(holdfast, quick, tmp_path):
+def test_split_column_is_used(holdfast, quick, tmp_path):
     path = write_reviews(tmp_path / "r.csv")
     rows = path.read_text().splitlines()
     kinds = ["train", "train", "dev", "dev", "test", "test"]
@@ -225,34 +226,33 @@ def test_a_split_column_is_honoured(holdfast, quick, tmp_path):
     path.write_text("\n".join(marked))
     ran = holdfast("compare", path, "--methods=erm", "--seeds", 1, "--steps", 5, "--json", "--no-model", *quick)
     sizes = ran.json["records"][0]["stages"][0]["sizes"]
-    whole = sum(sum(part.values()) for part in sizes.values())
-    assert whole < 160  # the sources' test rows and the target's other rows are not used
+    used = sum(sum(counts.values()) for counts in sizes.values())
+    assert used < 160  # the sources' test rows and the target's other rows are not used
     assert set(sizes["test"].values()) <= {12, 14}
 
 
-def test_all_leaves_out_with_a_reason_what_the_data_cannot_serve(holdfast, reviews, quick):
+def test_all_methods_skips_unsuitable_ones_with_a_reason(holdfast, reviews, quick):
     ran = holdfast("compare", reviews, "--plan=stream", "--seeds=1", "--steps=2", "--json", *quick)
     assert ran.code == 0, ran.out
     methods = {cell["method"] for cell in ran.json["table"]}
     assert "erm" in methods
     assert "dann" not in methods
-    assert any("dann left out: it needs 2 training domains, here are 1" in note for note in ran.json["notes"])
+    assert any("dann" in note and "2 training domains" in note for note in ran.json["notes"])
     named = holdfast("compare", reviews, "--plan=stream", "--methods=erm,dann", "--steps=2", "--json", *quick)
     assert named.code == 2
-    assert "dann needs 2 training domains" in named.json["error"]
+    assert "dann" in named.json["error"]
+    assert "2 training domains" in named.json["error"]
 
 
 @pytest.mark.slow
-def test_all_leaves_out_what_would_train_as_erm_on_a_frozen_encoder(holdfast, reviews, tmp_path):
+def test_all_methods_skips_those_that_equal_erm_on_a_frozen_encoder(holdfast, reviews, tmp_path):
     from tests.tiny import tiny_bert
 
     words = ["compare", reviews, f"--encoder=hf:{tiny_bert(tmp_path / 'bert')}", "--seeds=1", "--steps=2", "--json"]
     words += ["--no-model", "--examples=12"]
     plain = holdfast(*words, "--out=a").json
-    told = " ".join(plain["notes"])
-    assert "coral left out: it moves features, and a frozen encoder's do not move" in told
-    assert "miro left out: it moves backbone" in told
-    assert "ewc left out: it differs from erm over a stream only" in told
+    for method in ("coral", "miro", "ewc"):
+        assert any(note.startswith(f"{method} ") for note in plain["notes"]), method
     assert not {"coral", "miro", "ewc"} & {cell["method"] for cell in plain["table"]}
     projected = holdfast(*words, "--out=b", "--set=neck=projection").json
     assert "coral" in {cell["method"] for cell in projected["table"]}
@@ -267,12 +267,12 @@ def test_domains_that_look_like_numbers_can_be_targets(holdfast, quick, tmp_path
     assert {c["target"] for c in ran.json["table"]} == {"2019", "average", "worst"}
 
 
-def test_another_spec_in_the_same_folder_does_not_go_on_from_a_foreign_checkpoint(holdfast, reviews, quick, tmp_path):
+def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp_path):
     from holdfast.protocols import resume
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_SAVE_SECONDS", "0")
-        patch.setattr(resume.Saver, "finish", lambda self: None)  # as if killed before the end
+        patch.setattr(resume.Saver, "finish", lambda self: None)  # simulates a kill before the end
         assert holdfast("fit", reviews, "--steps=6", "--out=a", *quick).code == 0
     (tmp_path / "a" / "config.json").unlink()
     assert holdfast("fit", reviews, "--steps=9", "--out=a", *quick).code == 0
@@ -291,9 +291,11 @@ def test_minilm_frozen_is_the_default_for_text(holdfast, reviews):
     assert average["mean"] > 0.9
 
 
-@pytest.mark.parametrize("verb", ["demo", "compare", "fit", "adapt", "rollback", "predict", "list", "report", "bench"])
-def test_help_teaches_by_example(holdfast, verb):
-    ran = holdfast(verb, "--help")
+@pytest.mark.parametrize(
+    "command", ["demo", "compare", "fit", "adapt", "rollback", "predict", "list", "report", "bench"]
+)
+def test_help_contains_an_example(holdfast, command):
+    ran = holdfast(command, "--help")
     assert ran.code == 0
-    assert f"holdfast {verb}" in ran.out
+    assert f"holdfast {command}" in ran.out
     assert "--json" in ran.out
