@@ -24,79 +24,39 @@ if TYPE_CHECKING:
     from holdfast.search.sweep import Sweep, sweep
     from holdfast.spec import Spec
 
-_HOME = {
-    "Adaptation": "models.adapt",
-    "Audit": "auditing.audit",
-    "BadInput": "core.errors",
-    "Comparison": "api",
-    "Dataset": "data.dataset",
-    "DomainClassifier": "estimator",
-    "Graphs": "core.inputs",
-    "Pretraining": "models.pretrain",
-    "Reproduction": "recipes.reproduce",
-    "RunRecord": "record",
-    "Spec": "spec",
-    "Sweep": "search.sweep",
-    "Terms": "models.adapt",
-    "adapt": "models.adapt",
-    "audit": "auditing.audit",
-    "auxiliary_loss": "core.tape",
-    "compare": "api",
-    "graft": "nn.graft.api",
-    "grafted_parameters": "nn.graft.api",
-    "launch": "run.execute",
-    "load_data": "data.load",
-    "load_graft": "nn.graft.api",
-    "plain_state": "nn.graft.api",
-    "pretrain": "models.pretrain",
-    "refit": "api",
-    "reproduce": "recipes.reproduce",
-    "save_graft": "nn.graft.api",
-    "sweep": "search.sweep",
-    "tape": "core.tape",
-    "ungraft": "nn.graft.api",
-    "world": "data.synthetic",
+_HOME = {  # module -> public names
+    "api": ("Comparison", "compare", "refit"),
+    "auditing.audit": ("Audit", "audit"),
+    "core.errors": ("BadInput",),
+    "core.inputs": ("Graphs",),
+    "core.tape": ("auxiliary_loss", "tape"),
+    "data.dataset": ("Dataset",),
+    "data.load": ("load_data",),
+    "data.synthetic": ("world",),
+    "estimator": ("DomainClassifier",),
+    "models.adapt": ("Adaptation", "Terms", "adapt"),
+    "models.pretrain": ("Pretraining", "pretrain"),
+    "nn.graft.api": ("graft", "grafted_parameters", "load_graft", "plain_state", "save_graft", "ungraft"),
+    "recipes.reproduce": ("Reproduction", "reproduce"),
+    "record": ("RunRecord",),
+    "run.execute": ("launch",),
+    "search.sweep": ("Sweep", "sweep"),
+    "spec": ("Spec",),
 }
 
 __all__ = [
-    "Adaptation",
-    "Audit",
-    "BadInput",
-    "Comparison",
-    "Dataset",
-    "DomainClassifier",
-    "Graphs",
-    "Pretraining",
-    "Reproduction",
-    "RunRecord",
-    "Spec",
-    "Sweep",
-    "Terms",
-    "adapt",
-    "audit",
-    "auxiliary_loss",
-    "compare",
-    "graft",
-    "grafted_parameters",
-    "launch",
-    "load_data",
-    "load_graft",
-    "plain_state",
-    "pretrain",
-    "refit",
-    "reproduce",
-    "save_graft",
-    "sweep",
-    "tape",
-    "ungraft",
-    "world",
-]
+    "Adaptation", "Audit", "BadInput", "Comparison", "Dataset", "DomainClassifier", "Graphs", "Pretraining",
+    "Reproduction", "RunRecord", "Spec", "Sweep", "Terms", "adapt", "audit", "auxiliary_loss", "compare", "graft",
+    "grafted_parameters", "launch", "load_data", "load_graft", "plain_state", "pretrain", "refit", "reproduce",
+    "save_graft", "sweep", "tape", "ungraft", "world",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"holdfast.{_HOME[name]}"), name)
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(importlib.import_module(f"holdfast.{module}"), name)
+    raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

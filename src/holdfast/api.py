@@ -24,7 +24,6 @@ from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
-from holdfast.run.settings import spec_settings
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 
@@ -141,11 +140,7 @@ def refit(
     if parallel.from_first(partial(_is_model_of, folder, {**spec, "fingerprint": dataset.fingerprint})):
         return folder
     check_folder(folder)
-    classifier = DomainClassifier(
-        spec["method"], encoder=spec["encoder"], tune=spec["tune"], steps=spec["steps"], batch=spec["batch"],
-        lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, cache=cache,
-        settings={key: value for key, value in spec_settings(spec).items() if key not in MODEL_SETTINGS},
-    )  # fmt: skip
+    classifier = DomainClassifier.from_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
     classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT)
     return folder
 

@@ -236,14 +236,18 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         return self._model().save(Path(folder))
 
     @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], *, without: Collection[str] = (), **options: Any) -> Self:
+        """Create an unfitted classifier from the spec of a record, without some of its settings."""
+        names = ("method", "encoder", "tune", "steps", "batch", "lr", "metric", "seed")
+        settings = {key: value for key, value in spec_settings(spec).items() if key not in without}
+        return cls(**{name: spec[name] for name in names}, settings=settings, **options)
+
+    @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """Load a fitted classifier from a model folder."""
         saved = load_model(Path(folder))
         spec, inputs = saved.record.spec, saved.encoder.settings.get("inputs")
-        classifier = cls(
-            spec["method"], encoder=spec["encoder"], tune=spec["tune"], steps=spec["steps"], batch=spec["batch"],
-            lr=spec["lr"], metric=spec["metric"], seed=spec["seed"], device=device, settings=spec_settings(spec),
-        )  # fmt: skip
+        classifier = cls.from_spec(spec, device=device)
         classifier.classes_, classifier._saved, classifier.record_ = np.asarray(saved.classes), saved, saved.record
         if saved.encoder.takes == "vector" and inputs is not None:
             classifier.n_features_in_ = int(inputs)

@@ -142,8 +142,8 @@ def _send(connection: Connection, message: Any) -> None:
 def _environment(workspace: Workspace, index: int) -> dict[str, str]:
     """Return the environment of a worker: its share of the threads, and one of the visible GPUs."""
     assert workspace.worker is not None
-    threads = str(workspace.worker.threads)
-    variables = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    variables: dict[str, str] = {name: str(workspace.worker.threads) for name in threads}
     if workspace.device.type == "cuda":
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
         variables["CUDA_VISIBLE_DEVICES"] = gpus.split(",")[index % len(gpus.split(","))]

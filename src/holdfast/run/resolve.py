@@ -23,6 +23,7 @@ from holdfast.spec import Spec
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
 EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting
+STEPS = ("steps", "batch", "lr", "every")
 SHARED = ("method", "neck")  # groups whose settings go to those methods and necks that have them
 
 
@@ -106,11 +107,8 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
         raise BadInput("nothing to run: give at least one seed and one method")
     shared = {group: _settings_of(group, request.settings) for group in SHARED}
     others = {key: value for key, value in request.settings.items() if not key.startswith(("method.", "neck."))}
-    base = make_spec(
-        workspace.dataset, encoder=request.encoder, tune=request.tune, settings=others, device=workspace.device,
-        plan=request.plan, select=request.select, metric=request.metric, steps=request.steps, batch=request.batch,
-        lr=request.lr, every=request.every,
-    )  # fmt: skip
+    values = {name: getattr(request, name) for name in ("encoder", "tune", "plan", "select", "metric", *STEPS)}
+    base = make_spec(workspace.dataset, settings=others, device=workspace.device, **values)
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     return [replace(spec, seed=seed) for spec in specs for seed in request.seeds]
