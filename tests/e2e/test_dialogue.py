@@ -135,5 +135,5 @@ def test_wrong_kind_of_model_raises(holdfast, tmp_path, reviews, quick):
     with pytest.raises(ValueError, match="responses"):
         classifier.responses(None)
     assert holdfast("fit", "talks.csv", "--task", "respond", "--steps", 1, "--out", "talker", *SMALL).code == 0
-    with pytest.raises(ValueError, match="answers messages"):
+    with pytest.raises(ValueError, match="task respond"):
         load_model(tmp_path / "talker").probabilities(None)
