@@ -1,7 +1,4 @@
-"""Audit of a data set: duplicates, leaks, shift between domains, and advice.
-
-n examples, k domains
-"""
+"""Audit of a data set: duplicates, leaks, shift between domains, and advice (n examples, k domains)."""
 
 from __future__ import annotations
 

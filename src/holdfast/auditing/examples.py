@@ -1,7 +1,4 @@
-"""Examples of any kind as the audit sees them: hashes, texts, cheap features and targets.
-
-n examples, d width
-"""
+"""Examples of any kind as the audit sees them: hashes, texts, cheap features and targets (n examples, d width)."""
 
 from __future__ import annotations
 

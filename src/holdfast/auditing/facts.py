@@ -1,7 +1,4 @@
-"""Counts of an audit: duplicates per domain, and rows that leak between splits.
-
-n rows, k domains
-"""
+"""Counts of an audit: duplicates per domain, and rows that leak between splits (n rows, k domains)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""64-bit hashes of examples, and candidate pairs of similar examples by locality-sensitive hashing.
-
-n examples, d width
-"""
+"""64-bit hashes of examples, and candidate pairs of similar examples by locality-sensitive hashing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Near duplicates: images by perceptual hash and correlation, texts by MinHash over character shingles.
-
-n examples, p pairs
-"""
+"""Near duplicates: images by perceptual hash and correlation, texts by MinHash over character shingles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Shift between domains: distances of inputs, label shift, shared vocabulary, and the cost for a linear classifier.
-
-n examples, k domains
-"""
+"""Shift between domains: distances of inputs, label shift, shared vocabulary, and the cost for a linear classifier."""
 
 from __future__ import annotations
 

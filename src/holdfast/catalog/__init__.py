@@ -127,9 +127,7 @@ def check_task(section: str, name: str, task: str) -> None:
         if isinstance(entry, Part) and task not in entry.tasks:
             entries = SECTIONS[section].items()
             others = ", ".join(other for other, known in entries if isinstance(known, Part) and task in known.tasks)
-            supported = " and ".join(entry.tasks)
-            what = f"{_singular(section)} '{part}' does not support the task {task}, only {supported}"
-            raise BadInput(f"{what}: use one of {others}")
+            raise BadInput(f"{_singular(section)} '{part}' does not support the task {task}: use one of {others}")
 
 
 def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
@@ -144,8 +142,8 @@ def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
         encoders = {other: known for other, known in ENCODERS.items() if isinstance(known, EncoderEntry)}
         fitting = [other for other, known in encoders.items() if known.takes == kind and task in known.tasks]
-        what = f"encoder '{name}' reads {entry.takes} data but the data set contains {kind} data"
-        raise BadInput(f"{what}: use one of {', '.join(fitting) or 'none'}")
+        fix = f"use one of {', '.join(fitting) or 'none'}"
+        raise BadInput(f"encoder '{name}' reads {entry.takes} data but the data set contains {kind} data: {fix}")
     return name
 
 
@@ -159,8 +157,8 @@ def resolve_augmentation(kind: str, augment: bool | str) -> str:
     name = DEFAULT_AUGMENTATION[kind] if augment is True else str(augment)
     takes = lookup("augmentations", name).takes
     if takes != kind:
-        what = f"augmentation '{name}' is for {takes} data but the data set contains {kind} data"
-        raise BadInput(f"{what}: use {' or '.join(fitting)}")
+        fix = f"use {' or '.join(fitting)}"
+        raise BadInput(f"augmentation '{name}' is for {takes} data but the data set contains {kind} data: {fix}")
     return name
 
 

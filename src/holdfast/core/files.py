@@ -23,7 +23,7 @@ _locked: set[Path] = set()  # locks of this process
 _guard = threading.Lock()
 
 
-def write_atomic(path: Path, write: Callable[[Path], None]) -> Path:
+def write_atomic(path: Path, write: Callable[[Path], object]) -> Path:
     """Let `write` fill a temporary file in the folder of `path`, then rename it to `path`."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
@@ -42,11 +42,7 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> Path:
 
 def write_text(path: Path, text: str) -> Path:
     """Write a text file atomically."""
-
-    def write(draft: Path) -> None:
-        draft.write_text(text, encoding="utf-8")
-
-    return write_atomic(path, write)
+    return write_atomic(path, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def write_error(path: Path, error: OSError) -> BadInput:

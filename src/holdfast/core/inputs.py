@@ -42,6 +42,11 @@ class Graphs:
     count: int
     weights: Tensor | None = None  # (e, d) edge features
 
+    @staticmethod
+    def single(nodes: Tensor, edges: Tensor, weights: Tensor | None = None) -> Graphs:
+        """Build the batch of one graph."""
+        return Graphs(nodes, edges, torch.zeros(len(nodes), dtype=torch.long), 1, weights)
+
 
 Inputs = Tensor | Tokens | Graphs
 

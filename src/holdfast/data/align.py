@@ -1,7 +1,4 @@
-"""Align new data with a trained model: its feature columns, its classes and the domains it already knows.
-
-n examples
-"""
+"""Align new data with a trained model: its feature columns, its classes and the domains it already knows."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
 from holdfast.data.readers.columns import listed
-from holdfast.data.splits import DomainRows, HeldOut, Part, row_hashes
+from holdfast.data.splits import DomainRows, HeldOut, row_hashes
 
 
 def align_features(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
@@ -26,10 +23,7 @@ def align_features(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
     missing = [name for name in learned if name not in position]
     if missing:
         present = f" (it has {listed(columns)})" if columns else ""
-        raise BadInput(
-            f"{dataset.name} lacks numeric columns that the model was trained on: {listed(missing)}{present}; "
-            "rename or add columns"
-        )
+        raise BadInput(f"{dataset.name} lacks columns of the model, {listed(missing)}{present}: rename or add columns")
     rows = dataset.raw.take(np.arange(len(dataset))).numpy()  # (n, d)
     return replace(dataset, raw=Vectors(rows[:, [position[name] for name in learned]]), columns=tuple(learned))
 
@@ -43,14 +37,11 @@ def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     y = table[dataset.y]
     if (y == -2).any():
         row = int((y == -2).argmax())
-        shown = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
-        raise BadInput(
-            f"{dataset.name}: row {row + 1} has the label '{dataset.classes[dataset.y[row]]}', which is not a class of "
-            f"this model ({shown}): use its classes, or fit a new model with other classes"
-        )
+        label, shown = dataset.classes[dataset.y[row]], ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
+        fix = f"use its classes ({shown}), or fit a new model"
+        raise BadInput(f"{dataset.name}: row {row + 1} has the label '{label}', which the model does not have: {fix}")
     if (y < 0).any():
-        row = int((y < 0).argmax()) + 1
-        raise BadInput(f"{dataset.name}: row {row} has no label: fill it in or remove the row")
+        raise BadInput(f"{dataset.name}: row {(y < 0).argmax() + 1} has no label: fill it in or remove the row")
     return replace(dataset, y=y, classes=classes)
 
 
@@ -91,8 +82,3 @@ def without_held_out(dataset: Dataset, held: HeldOut | None) -> tuple[Dataset, i
 def new_domain_rows(dataset: Dataset, start: int) -> DomainRows:
     """Return the only domain of a data set whose first row has the index `start` among other rows."""
     return DomainRows.of(dataset, dataset.domains[0], np.arange(len(dataset)), start=start)
-
-
-def offset_parts(domain_parts: Sequence[Part], by: int) -> list[Part]:
-    """Add `by` to all row indices."""
-    return [Part(part.domain, part.rows + by) for part in domain_parts]

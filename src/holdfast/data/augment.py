@@ -1,7 +1,4 @@
-"""Random augmentations of batches of training images and graphs.
-
-b images, h height, w width, v nodes; the functions of images take (b, 3, h, w) in [0, 1] and one number per image
-"""
+"""Random augmentations of training images (b, 3, h, w) in [0, 1], with one number per image, and of graphs."""
 
 from __future__ import annotations
 
@@ -33,14 +30,9 @@ def augment(images: Tensor, generator: torch.Generator) -> Tensor:
 
     x = resized_crop(x, inputs.to(crop_boxes(b, x.shape[-2] / x.shape[-1], generator), device))
     x = flip(x, draw(0, 1) < 0.5)
-    x = jitter(
-        x,
-        torch.randperm(4, generator=generator).tolist(),
-        brightness=draw(0.7, 1.3),
-        contrast=draw(0.7, 1.3),
-        saturation=draw(0.7, 1.3),
-        hue=draw(-0.3, 0.3),
-    )
+    order = torch.randperm(4, generator=generator).tolist()
+    factors = {name: draw(0.7, 1.3) for name in ("brightness", "contrast", "saturation")}
+    x = jitter(x, order, **factors, hue=draw(-0.3, 0.3))
     return grayscale(x, draw(0, 1) < 0.1)
 
 
@@ -74,19 +66,14 @@ def _flip_half(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def crop_boxes(
-    count: int,
-    tall: float,
-    generator: torch.Generator,
-    *,
-    scale: tuple[float, float] = (0.7, 1.0),
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    count: int, tall: float, generator: torch.Generator, *, scale: tuple[float, float] = (0.7, 1.0)
 ) -> Tensor:
     """Draw boxes (b, 4): top, left, height, width as fractions of an image with `tall` = height / width.
 
     The first of ten draws that fits is used, or the complete image if none fits.
     """
     area = torch.empty(count, _TRIES).uniform_(*scale, generator=generator)
-    aspect = torch.empty(count, _TRIES).uniform_(*map(math.log, ratio), generator=generator).exp()
+    aspect = torch.empty(count, _TRIES).uniform_(*map(math.log, (3 / 4, 4 / 3)), generator=generator).exp()
     wide, high = (area * aspect * tall).sqrt(), (area / aspect / tall).sqrt()  # (b, tries)
     fits = (wide <= 1) & (high <= 1)
     first = fits.int().argmax(1, keepdim=True)
@@ -110,24 +97,18 @@ def resized_crop(x: Tensor, boxes: Tensor) -> Tensor:
 
 def flip(x: Tensor, which: Tensor) -> Tensor:
     """Mirror left and right where `which` (b,) is true."""
-    return torch.where(_per_image(which), x.flip(-1), x)
+    return torch.where(which[:, None, None, None], x.flip(-1), x)
 
 
 def grayscale(x: Tensor, which: Tensor) -> Tensor:
     """Convert to grey where `which` (b,) is true."""
-    return torch.where(_per_image(which), _luma(x).expand_as(x), x)
+    return torch.where(which[:, None, None, None], _luma(x).expand_as(x), x)
 
 
 def jitter(
-    x: Tensor,
-    order: Sequence[int] = range(4),
-    /,
-    *,
-    brightness: Tensor,
-    contrast: Tensor,
-    saturation: Tensor,
-    hue: Tensor,
-) -> Tensor:
+    x: Tensor, order: Sequence[int] = range(4), /, *,
+    brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor,
+) -> Tensor:  # fmt: skip
     """Apply the four colour changes in this order; factors of 1 and a hue shift of 0 change nothing."""
     changes = (
         lambda x: blend(x, torch.zeros_like(x), brightness),
@@ -142,7 +123,7 @@ def jitter(
 
 def blend(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
     """Return share * x + (1 - share) * other, clamped to [0, 1]."""
-    share = _per_image(share)
+    share = share[:, None, None, None]
     return (share * x + (1 - share) * other).clamp(0, 1)
 
 
@@ -166,8 +147,7 @@ def to_hsv(x: Tensor) -> Tensor:
 def to_rgb(x: Tensor) -> Tensor:
     """Convert hue, saturation and value to RGB: v - v s max(0, min(k, 4 - k, 1)), k = (n + 6 h) mod 6."""
     hue, saturation, value = x.unbind(1)
-    turn = _channels((5.0, 3.0, 1.0), x)
-    k = (turn + hue[:, None] * 6) % 6  # (b, 3, h, w)
+    k = (_channels((5.0, 3.0, 1.0), x) + hue[:, None] * 6) % 6  # (b, 3, h, w)
     dip = torch.minimum(torch.minimum(k, 4 - k), torch.ones_like(k)).clamp(min=0)
     return value[:, None] - (value * saturation)[:, None] * dip
 
@@ -179,10 +159,6 @@ def _luma(x: Tensor) -> Tensor:
 def _channels(values: tuple[float, float, float], like: Tensor) -> Tensor:
     """Return one number per channel, (3, 1, 1), copied to the device without synchronisation."""
     return inputs.to(torch.tensor(values, dtype=like.dtype), like.device)[:, None, None]
-
-
-def _per_image(values: Tensor) -> Tensor:
-    return values[:, None, None, None]
 
 
 SHARE = 0.2  # fraction of edges or nodes that are dropped

@@ -1,10 +1,4 @@
-"""Batches for training and evaluation.
-
-`Batches` draws an equal number of examples per training domain, without replacement within a pass over the domain.
-With several processes, each one takes its share of the same draw.
-
-n rows, b examples per domain
-"""
+"""Batches for training and evaluation."""
 
 from __future__ import annotations
 
@@ -45,21 +39,16 @@ class ForbiddenRow(RuntimeError):
 class Batches:
     """Endless iterator over `DomainBatch`es from `domain_parts`, `size` examples per part, with a resumable position.
 
-    `transform` changes inputs and `augment` inputs and targets; both draw from `transform_generator`, which defaults
-    to `generator`.
+    Rows are drawn without replacement within a pass over a domain; with several processes, each one takes its share of
+    the same draw. `transform` changes inputs and `augment` inputs and targets; both draw from `transform_generator`,
+    which defaults to `generator`.
     """
 
     def __init__(
-        self,
-        examples: Examples,
-        domain_parts: Sequence[Part],
-        size: int,
-        *,
-        generator: torch.Generator,
-        transform: Transform | None = None,
-        augment: Augment | None = None,
+        self, examples: Examples, domain_parts: Sequence[Part], size: int, *, generator: torch.Generator,
+        transform: Transform | None = None, augment: Augment | None = None,
         transform_generator: torch.Generator | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.examples, self.size, self.generator = examples, size, generator
         self.transform_generator = transform_generator or generator
         self.transform, self.augment = transform, augment
@@ -131,14 +120,9 @@ class Examples:
     """
 
     def __init__(
-        self,
-        store: Store,
-        y: Tensor | Ragged,
-        domains: Sequence[str],
-        *,
-        device: torch.device | str = "cpu",
-        starts: Tensor | None = None,
-    ) -> None:
+        self, store: Store, y: Tensor | Ragged, domains: Sequence[str], *,
+        device: torch.device | str = "cpu", starts: Tensor | None = None,
+    ) -> None:  # fmt: skip
         assert len(store) == len(y)
         self.store, self.device, self.starts = store.to(device), torch.device(device), starts
         self.y = y if isinstance(y, Ragged) else y.to(device)
@@ -200,15 +184,9 @@ class Examples:
 
     @torch.no_grad()
     def map(
-        self,
-        function: Callable[..., Tensor],
-        rows: np.ndarray,
-        tick: Callable[[int], None] | None = None,
-        *,
-        prediction_batch: tuple[int, int] | None = None,
-        targets: bool = False,
-        shared: bool = False,
-    ) -> Tensor:
+        self, function: Callable[..., Tensor], rows: np.ndarray, tick: Callable[[int], None] | None = None, *,
+        prediction_batch: tuple[int, int] | None = None, targets: bool = False, shared: bool = False,
+    ) -> Tensor:  # fmt: skip
         """Apply a function of inputs (and targets) to many rows; (n, ...) on the CPU, in the order of `rows`.
 
         With `shared`, all processes of a run must call it; each computes some of the rows and all get the result.
@@ -250,13 +228,9 @@ def shuffled_chunks(count: int, size: int, seed: int) -> Iterator[Tensor]:
 
 
 def prepare(
-    raw: Raw,
-    make: Callable[..., Store],
-    *,
-    size: int | None = None,
-    tick: Callable[[int], None] | None = None,
-    cache: Path | None = None,
-) -> Store:
+    raw: Raw, make: Callable[..., Store], *,
+    size: int | None = None, tick: Callable[[int], None] | None = None, cache: Path | None = None,
+) -> Store:  # fmt: skip
     """Run a backbone's `prepare` over all raw examples in chunks; image files are decoded through the cache folder."""
     images = decoded_images(raw, size, cache, tick=tick) if cache is not None and size is not None else None
     if images is not None:

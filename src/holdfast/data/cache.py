@@ -1,7 +1,4 @@
-"""Cache features of a frozen encoder and decoded images in files that are keyed by content and shared by all runs.
-
-n rows, d width
-"""
+"""Cache features of a frozen encoder and decoded images in files that are keyed by content and shared by all runs."""
 
 from __future__ import annotations
 
@@ -56,11 +53,8 @@ def _write_features(path: Path, features: Tensor) -> None:
     try:
         save_tree(path, {"features": features})
     except BadInput:  # the run can continue without a cache
-        warnings.warn(
-            f"the cache {path.parent} cannot be written, so features will be recomputed by the next run: set "
-            "HOLDFAST_CACHE to another folder",
-            stacklevel=2,
-        )
+        consequence = "so the next run computes the features again: set HOLDFAST_CACHE to another folder"
+        warnings.warn(f"the cache {path.parent} cannot be written, {consequence}", stacklevel=2)
 
 
 def _read_features(path: Path, size: int) -> Tensor | None:

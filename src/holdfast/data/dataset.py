@@ -1,7 +1,4 @@
-"""A data set: raw examples in file order with labels, domains and optional splits.
-
-n examples
-"""
+"""A data set: raw examples in file order with labels, domains and optional splits."""
 
 from __future__ import annotations
 
@@ -92,15 +89,14 @@ class Dataset:
 
     def subset(self, rows: np.ndarray) -> Dataset:
         """Return a data set with only these rows; classes and domains are unchanged."""
-        return replace(
-            self,
-            raw=Subset(self.raw, rows),
-            y=self.y[rows],
-            domain=self.domain[rows],
-            split=None if self.split is None else self.split[rows],
-            ids=None if self.ids is None else [self.ids[i] for i in rows],
-            time=None if self.time is None else self.time[rows],
-        )
+        split, time = (None if values is None else values[rows] for values in (self.split, self.time))
+        ids = None if self.ids is None else [self.ids[i] for i in rows]
+        codes = {"y": self.y[rows], "domain": self.domain[rows], "split": split, "time": time}
+        return replace(self, raw=Subset(self.raw, rows), ids=ids, **codes)
+
+    def with_notes(self, *notes: str) -> Dataset:
+        """Return the data set with further messages for the user."""
+        return replace(self, notes=(*self.notes, *notes))
 
     def as_one_domain(self, name: str) -> Dataset:
         """Return the same examples as a single domain of this name."""
@@ -128,15 +124,11 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
 
     Each domain keeps its splits; rows of data sets without splits get split -1.
     """
-    assert datasets, "nothing to join"
     first, name = datasets[0], "+".join(dataset.name for dataset in datasets)
-    form = _form(first.raw)
     for other in datasets:
-        if _form(other.raw) != form:
-            raise BadInput(
-                f"{first.name} and {other.name} cannot be joined: an example is a {form} in the first and "
-                f"a {_form(other.raw)} in the second"
-            )
+        if (form := _form(first.raw)) != _form(other.raw):
+            examples = f"an example is a {form} in the first and a {_form(other.raw)} in the second"
+            raise BadInput(f"{first.name} and {other.name} cannot be joined: {examples}")
     domains = [domain for dataset in datasets for domain in dataset.domains]
     duplicates = sorted({domain for domain in domains if domains.count(domain) > 1})
     if duplicates:
@@ -144,22 +136,17 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
     classes = tuple(dict.fromkeys(label for dataset in datasets for label in dataset.classes))
     offsets = np.cumsum([0, *(len(dataset.domains) for dataset in datasets)])
     splits = [np.full(len(dataset), -1) if dataset.split is None else dataset.split for dataset in datasets]
+    y = [np.asarray([*map(classes.index, dataset.classes), -1], dtype=np.int64)[dataset.y] for dataset in datasets]
     return Dataset(
         name=name,
         raw=Concat([dataset.raw for dataset in datasets]),
-        y=np.concatenate([_codes(dataset, classes) for dataset in datasets]),
+        y=np.concatenate(y),
         classes=classes,
         domain=np.concatenate([dataset.domain + start for dataset, start in zip(datasets, offsets[:-1], strict=True)]),
         domains=tuple(domains),
-        split=None if all(each.split is None for each in datasets) else np.concatenate(splits).astype(np.int64),
+        split=None if all(dataset.split is None for dataset in datasets) else np.concatenate(splits).astype(np.int64),
         notes=tuple(note for dataset in datasets for note in dataset.notes),
     )
-
-
-def _codes(dataset: Dataset, classes: Sequence[str]) -> np.ndarray:
-    """Return (n,) labels as indices into the merged classes; -1 stays -1."""
-    table = np.asarray([*(classes.index(label) for label in dataset.classes), -1], dtype=np.int64)
-    return table[dataset.y]
 
 
 def _form(raw: Raw) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers import formats
 from holdfast.data.readers.arrays import read_arrays
@@ -35,14 +35,9 @@ FORMS: dict[str, Reader] = {"tags": read_tags, "questions": read_questions, "cor
 
 
 def load_data(
-    data: Source,
-    *,
-    columns: Mapping[str, str] | None = None,
-    need: Collection[str] = ("label", "domain"),
-    data_dir: Path | None = None,
-    form: str = "table",
-    known: Mapping[str, Reader] = READERS,
-) -> Dataset:
+    data: Source, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
+    data_dir: Path | None = None, form: str = "table", known: Mapping[str, Reader] = READERS,
+) -> Dataset:  # fmt: skip
     """Load a data set.
 
     Args:
@@ -59,19 +54,16 @@ def load_data(
     if isinstance(data, pd.DataFrame) and form == "table":
         return read_frame(data, columns=columns, need=need)
     if not isinstance(data, str | Path):
-        raise BadInput(
-            f"data must be a path, the name of a data set, a Dataset or a DataFrame with a label and a domain column, "
-            f"got a {type(data).__name__}{'' if form == 'table' else ' for this task'}: write it to a file"
-        )
+        kinds = "a path, the name of a data set or a Dataset" + (" or a DataFrame" if form == "table" else "")
+        raise BadInput(f"data must be {kinds}, got a {type(data).__name__}: write it to a file")
     source, text = _split_settings(data, known)
     settings = _parse_settings(text)
     if "shift" in settings:  # the shift defines the domains
         need = [role for role in need if role != "domain"]
-    reader = _reader(source, columns=columns, need=need, data_dir=data_dir, known=known, form=form)
+    reader = _reader(source, known, data_dir, form, columns, need)
     accepted = _free_keywords(reader)
     for key in settings:
-        if key not in (*accepted, *SHIFT_SETTINGS):
-            raise unknown(f"setting of {source}", key, [*accepted, *SHIFT_SETTINGS])
+        check_known(f"setting of {source}", key, [*accepted, *SHIFT_SETTINGS])
     if "shift" not in settings and set(settings) & set(SHIFT_SETTINGS):
         raise BadInput(f"'{source}@{text}' configures a shift but names none: add shift=size, degree or scaffold")
     dataset = reader(**{key: value for key, value in settings.items() if key in accepted})
@@ -82,34 +74,24 @@ def load_data(
 
 
 def load_chunks(
-    data: str | Path | Dataset,
-    *,
-    rows: int,
-    columns: Mapping[str, str] | None = None,
-    form: str = "table",
-    known: Mapping[str, Reader] = READERS,
+    data: str | Path | Dataset, *, rows: int, columns: Mapping[str, str] | None = None, form: str = "table"
 ) -> Iterator[Dataset]:
     """Load examples without labels or domains, `rows` at a time; a table is streamed from disk."""
     if not isinstance(data, Dataset):
-        source, text = _split_settings(data, known)
-        reader = _reader(source, columns=columns, need=(), data_dir=None, known=known, form=form)
+        source, text = _split_settings(data, READERS)
+        reader = _reader(source, READERS, None, form, columns, ())
         if isinstance(reader, partial) and reader.func is read_table and not text:
             yield from table_chunks(*reader.args, **reader.keywords, rows=rows)
             return
-    dataset = load_data(data, columns=columns, need=(), known=known, form=form)
+    dataset = load_data(data, columns=columns, need=(), form=form)
     for start in range(0, len(dataset), rows):
         yield dataset.subset(np.arange(start, min(start + rows, len(dataset))))
 
 
 def _reader(
-    data: str | Path,
-    *,
-    columns: Mapping[str, str] | None,
-    need: Collection[str],
-    data_dir: Path | None,
-    known: Mapping[str, Reader],
-    form: str,
-) -> Reader:
+    data: str | Path, known: Mapping[str, Reader], data_dir: Path | None, form: str,
+    columns: Mapping[str, str] | None, need: Collection[str],
+) -> Reader:  # fmt: skip
     """Return the reader for a name or path, with everything but its settings bound."""
     if isinstance(data, str) and data in known:
         return partial(known[data], data_dir=data_dir)
@@ -120,14 +102,11 @@ def _reader(
         raise _not_found(str(data), known)
     if form in FORMS:
         return partial(FORMS[form], path, columns=columns, need=need)
-    if (path.is_dir() or path.suffix.lower() in GRAPH_SUFFIXES) and holds_graphs(path):
-        if columns:
-            raise BadInput(f"{path} holds graphs, which have no columns: remove --column")
-        return partial(read_graphs, path)
-    if path.is_dir():
-        if columns:
-            raise BadInput(f"{path} is a folder of images, which has no columns: remove --column")
-        return partial(read_images, path, need=need)
+    graphs = (path.is_dir() or path.suffix.lower() in GRAPH_SUFFIXES) and holds_graphs(path)
+    if (graphs or path.is_dir()) and columns:
+        raise BadInput(f"{path} holds {'graphs' if graphs else 'images'}, which have no columns: remove --column")
+    if graphs or path.is_dir():
+        return partial(read_graphs, path) if graphs else partial(read_images, path, need=need)
     if path.suffix.lower() == ".npz":
         return partial(read_arrays, path, columns=columns, need=need)
     smiles = smiles_column(path, columns)
@@ -135,10 +114,8 @@ def _reader(
         return partial(read_molecules, path, smiles, columns=columns, need=need)
     if path.suffix.lower() in formats.SUFFIXES:
         return partial(read_table, path, columns=columns, need=need)
-    raise BadInput(
-        f"{path} has the unknown suffix '{path.suffix}': use one of "
-        f"{', '.join((*formats.SUFFIXES, '.npz', *GRAPH_SUFFIXES))}, or a folder of images or graphs"
-    )
+    fix = f"use one of {', '.join((*formats.SUFFIXES, '.npz', *GRAPH_SUFFIXES))}, or a folder of images or graphs"
+    raise BadInput(f"{path} has the unknown suffix '{path.suffix}': {fix}")
 
 
 def _split_settings(data: str | Path, known: Collection[str]) -> tuple[str | Path, str]:
@@ -173,6 +150,4 @@ def _free_keywords(reader: Callable[..., Dataset]) -> list[str]:
 def _not_found(data: str, known: Collection[str]) -> BadInput:
     near = difflib.get_close_matches(data, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
-    return BadInput(
-        f"'{data}' is not a file, a folder or a known data set: {hint} `holdfast list datasets` lists the known ones"
-    )
+    return BadInput(f"'{data}' is not a file, a folder or a data set: {hint} `holdfast list datasets` lists all names")

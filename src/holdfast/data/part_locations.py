@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +12,6 @@ from PIL import Image
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
-from holdfast.data.readers.formats import iter_rows
 
 FILE = "parts.csv"
 COLUMNS = ("image", "part", "x", "y")
@@ -38,21 +39,21 @@ def read_part_locations(raw: Raw, ids: Sequence[str] | None) -> PartLocations:
         folder = folder.parent
     path = folder / FILE
     if not path.is_file():
-        cub = _find_cub(folder)
+        candidates = (folder, folder.parent / CUB_FOLDER)  # next to the domain folders, or next to the data set
+        cub = next((candidate for candidate in candidates if (candidate / CUB_LOCATIONS).is_file()), None)
         return {} if cub is None else _read_cub(cub, _files_by_name(files, ids))
-    columns = formats.read_schema(path, formats.BLOCK).names
+    columns = formats.read_schema(path).names
     if missing := [name for name in COLUMNS if name not in columns]:
         raise BadInput(f"{path} has no column {' and '.join(missing)}: it needs {', '.join(COLUMNS)}")
     locations: PartLocations = {}
-    for number, row in enumerate(iter_rows(path, COLUMNS), start=1):
+    for number, row in enumerate(formats.iter_rows(path, COLUMNS), start=1):
         try:
             point = float(row["x"]), float(row["y"])
-        except (TypeError, ValueError) as error:
-            raise BadInput(
-                f"{path}: row {number}: x and y are not numbers: write them as fractions of the image's sides"
-            ) from error
+        except (TypeError, ValueError):
+            point = (math.nan, math.nan)
         if not all(0 <= value <= 1 for value in point):
-            raise BadInput(f"{path}: row {number}: x and y must lie between 0 and 1: write fractions of the sides")
+            point = f"x {row['x']}, y {row['y']}"
+            raise BadInput(f"{path}: row {number}: {point} is not between 0 and 1: write fractions of the sides")
         locations.setdefault(str(row["image"]), []).append((str(row["part"]), *point))
     return locations
 
@@ -62,10 +63,8 @@ def unmatched_note(raw: Raw, ids: Sequence[str] | None) -> str:
     locations, names = read_part_locations(raw, ids), {shared_name(name) for name in ids or ()}
     if not locations or names & locations.keys():
         return ""
-    return (
-        f"{FILE} names none of these images (its first is '{next(iter(locations))}'): its column image must hold "
-        f"CLASS/NAME without a suffix, such as '{min(names)}'"
-    )
+    fix = f"its column image must hold CLASS/NAME without a suffix, such as '{min(names)}'"
+    return f"{FILE} names none of these images (its first is '{next(iter(locations))}'): {fix}"
 
 
 def is_annotation_folder(folder: Path) -> bool:
@@ -75,16 +74,10 @@ def is_annotation_folder(folder: Path) -> bool:
 
 def _files_by_name(files: Sequence[Path], ids: Sequence[str]) -> dict[str, list[Path]]:
     """Map CLASS/NAME to the files of all domains."""
-    groups: dict[str, list[Path]] = {}
+    groups: dict[str, list[Path]] = defaultdict(list)
     for path, name in zip(files, ids, strict=True):
-        groups.setdefault(shared_name(name), []).append(path)
+        groups[shared_name(name)].append(path)
     return groups
-
-
-def _find_cub(folder: Path) -> Path | None:
-    """Find the annotation files: next to the domain folders, or in CUB_200_2011 next to the data set."""
-    candidates = (folder, folder.parent / CUB_FOLDER)
-    return next((path for path in candidates if (path / CUB_LOCATIONS).is_file()), None)
 
 
 def _read_cub(root: Path, files: Mapping[str, Sequence[Path]]) -> PartLocations:
@@ -128,12 +121,9 @@ def _fractions(x: str, y: str, size: tuple[int, int], *, where: str, name: str) 
     except ValueError as error:
         raise BadInput(f"{where}: x and y are not numbers") from error
     if not all(-ROUNDING <= value <= side + ROUNDING for value, side in zip(point, size, strict=True)):
-        raise BadInput(
-            f"{where}: {x}, {y} lies outside {name}, which has {size[0]} x {size[1]} pixels: if images were resized, "
-            f"put CUB's original images next to the data set as {CUB_FOLDER}/images"
-        )
-    across, down = (min(max(value / side, 0.0), 1.0) for value, side in zip(point, size, strict=True))
-    return across, down
+        fix = f"if images were resized, put CUB's original images next to the data set as {CUB_FOLDER}/images"
+        raise BadInput(f"{where}: {x}, {y} lies outside {name}, which has {size[0]} x {size[1]} pixels: {fix}")
+    return min(max(point[0] / size[0], 0.0), 1.0), min(max(point[1] / size[1], 0.0), 1.0)
 
 
 def _largest_size(paths: Sequence[Path]) -> tuple[int, int]:

@@ -1,7 +1,4 @@
-"""Columns of raw examples, which stay in Arrow buffers, arrays or files until rows are requested.
-
-n examples
-"""
+"""Columns of raw examples, which stay in Arrow buffers, arrays or files until rows are requested."""
 
 from __future__ import annotations
 
@@ -52,10 +49,9 @@ class Texts(Raw):
     @staticmethod
     def of(examples: Sequence[str] | Sequence[tuple[str, str]]) -> Texts:
         """Build the column from a list of strings or of pairs of strings."""
-        if len(examples) and not isinstance(examples[0], str):
-            first, second = ([pair[i] for pair in examples] for i in (0, 1))
-            return Texts(_string_column(first), _string_column(second))
-        return Texts(_string_column(examples))
+        pairs = len(examples) and not isinstance(examples[0], str)
+        columns = ([pair[i] for pair in examples] for i in (0, 1)) if pairs else (examples,)
+        return Texts(*(pa.chunked_array([pa.array(texts, type=pa.large_string())]) for texts in columns))
 
     def __len__(self) -> int:
         return len(self.first)
@@ -69,19 +65,13 @@ class Texts(Raw):
 
     def digest(self, rows: np.ndarray) -> str:
         sha = hashlib.sha256()
-        for column in (self.first, self.second):
-            if column is None:
-                continue
+        for column in [self.first] if self.second is None else [self.first, self.second]:
             for start in range(0, len(rows), 65536):
                 for text in column.take(pa.array(rows[start : start + 65536])).to_pylist():
                     data = text.encode()
                     sha.update(len(data).to_bytes(8, "little") + data)
             sha.update(b"|")
         return sha.hexdigest()
-
-
-def _string_column(texts: Sequence[Any]) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.array(texts, type=pa.large_string())])
 
 
 class Records(Raw):
@@ -213,8 +203,7 @@ class Concat(Raw):
         return int(self.starts[-1])
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> Any:
-        owner = self._owner(rows)
-        examples: list[Any] = [None] * len(rows)
+        owner, examples = self._owner(rows), [None] * len(rows)
         for i, column in enumerate(self.columns):
             positions = np.flatnonzero(owner == i)
             if len(positions):

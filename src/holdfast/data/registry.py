@@ -1,8 +1,4 @@
-"""Data sets that can be loaded by name: the table of published sets, registered functions and installed plug-ins.
-
-The table is `known/sets.toml`. This module imports no reader and no heavy library; a reader is imported when its data
-set is loaded.
-"""
+"""Data sets by name: the table `known/sets.toml`, registered functions and installed plug-ins, imported when loaded."""
 
 from __future__ import annotations
 
@@ -49,7 +45,13 @@ class Readers(Mapping[str, Reader]):
         if name in _registered:
             return _registered[name]
         if name not in table():
-            return _load_plugin(_plugins()[name])
+            point = _plugins()[name]
+            try:
+                return point.load()
+            except Exception as error:  # any exception of the plug-in's code
+                origin = f"the plug-in for the data set '{name}' ({point.value})"
+                reason = f"{type(error).__name__}: {error}"
+                raise BadInput(f"{origin} cannot be loaded ({reason}): fix or uninstall it") from error
         return importlib.import_module("holdfast.data.known.base").KnownSet.of(name).load_reader()
 
     def __iter__(self) -> Iterator[str]:
@@ -63,13 +65,3 @@ class Readers(Mapping[str, Reader]):
 
 
 READERS = Readers()
-
-
-def _load_plugin(point: EntryPoint) -> Reader:
-    try:
-        return point.load()
-    except Exception as error:  # any exception of the plug-in's code
-        raise BadInput(
-            f"the plug-in for the data set '{point.name}' ({point.value}) cannot be loaded "
-            f"({type(error).__name__}: {error}): fix or uninstall it"
-        ) from error

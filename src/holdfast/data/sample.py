@@ -1,7 +1,4 @@
-"""A small sample of a data set, saved in one file inside a model folder.
-
-n examples
-"""
+"""A small sample of a data set, saved in one file inside a model folder."""
 
 from __future__ import annotations
 
@@ -38,10 +35,9 @@ def check_sample(dataset: Dataset, limit: int) -> None:
     """Raise before training if no sample of this data set can be saved."""
     if limit < 0:
         raise BadInput(f"--keep-sample must be a number of examples of at least 0, got {limit}")
-    if limit and isinstance(_first_text(dataset.raw), Sentence | Question):
-        raise BadInput(
-            "--keep-sample supports texts, vectors, images and graphs, not tags or answers: remove --keep-sample"
-        )
+    first = dataset.raw.take(np.arange(1))[0] if limit and len(dataset) and dataset.raw.kind == "text" else None
+    if isinstance(first, Sentence | Question):
+        raise BadInput("--keep-sample does not support tags or answers: remove --keep-sample")
 
 
 def draw_sample(dataset: Dataset, train: Sequence[Part], held: Sequence[Part], *, limit: int, seed: int) -> Sample:
@@ -49,8 +45,7 @@ def draw_sample(dataset: Dataset, train: Sequence[Part], held: Sequence[Part], *
     rows, split = [], []
     for mark, marked in ((TRAIN, train), (TEST, held)):
         for part in marked:
-            rng = np.random.default_rng(derive(seed, "kept", part.domain, mark))
-            chosen = part.rows
+            rng, chosen = np.random.default_rng(derive(seed, "kept", part.domain, mark)), part.rows
             if len(chosen) > limit:
                 chosen = np.sort(rng.choice(chosen, limit, replace=False))
             rows.append(chosen)
@@ -65,14 +60,11 @@ def save_sample(path: Path, sample: Sample, *, size: int | None) -> Path:
     assert dataset.split is not None
     codes = {"y": dataset.y, "domain": dataset.domain, "split": dataset.split}
     tree = {
-        "most": sample.limit,
-        "name": dataset.name,
-        "kind": dataset.raw.kind,
-        "classes": list(dataset.classes),
-        "domains": list(dataset.domains),
+        "most": sample.limit, "name": dataset.name, "kind": dataset.raw.kind,
+        "classes": list(dataset.classes), "domains": list(dataset.domains),
         **{name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in codes.items()},
         "examples": _to_tree(dataset.raw.take(np.arange(len(dataset)), size=size)),
-    }
+    }  # fmt: skip
     return save_tree(path, tree)
 
 
@@ -85,10 +77,6 @@ def load_sample(path: Path) -> Sample:
     return Sample(dataset, tree["most"])
 
 
-def _first_text(raw: Raw) -> Any:
-    return raw.take(np.zeros(1, dtype=np.int64))[0] if len(raw) and raw.kind == "text" else None
-
-
 def _to_tree(examples: Any) -> Any:
     """Convert examples to tensors, texts, lists and dicts, which a checkpoint file can hold."""
     if isinstance(examples, torch.Tensor):
@@ -99,16 +87,6 @@ def _to_tree(examples: Any) -> Any:
 
 
 def _from_tree(kind: str, examples: Any) -> Raw:
-    match kind:
-        case "text":
-            return Texts.of(examples)
-        case "vector":
-            return Vectors(examples.numpy())
-        case "image":
-            return Pixels(examples.numpy())
-        case _:
-            return GraphList([_graph(**fields) for fields in examples])
-
-
-def _graph(nodes: torch.Tensor, edges: torch.Tensor, weights: torch.Tensor | None) -> Graphs:
-    return Graphs(nodes, edges, torch.zeros(len(nodes), dtype=torch.long), 1, weights)
+    if kind in ("vector", "image"):
+        return Vectors(examples.numpy()) if kind == "vector" else Pixels(examples.numpy())
+    return Texts.of(examples) if kind == "text" else GraphList([Graphs.single(**fields) for fields in examples])

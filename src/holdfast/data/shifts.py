@@ -1,7 +1,4 @@
-"""Split a set of graphs into domains by a distribution shift: by size, mean degree or molecular scaffold.
-
-n graphs
-"""
+"""Split a set of graphs into domains by a distribution shift: by size, mean degree or molecular scaffold."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Graphs
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import SPLITS, Dataset
@@ -58,10 +55,8 @@ def apply_shift(dataset: Dataset, shift: str, *, environments: int = 2, group: s
     The training graphs are divided into `environments` domains of equal size: by quantiles of the shifted property
     (for scaffolds, their frequency) or, with group `chance`, randomly. Existing domains and labels are ignored.
     """
-    if shift not in NAMES:
-        raise unknown("shift", shift, NAMES)
-    if group not in GROUPS:
-        raise unknown("group", group, GROUPS)
+    check_known("shift", shift, NAMES)
+    check_known("group", group, GROUPS)
     if type(environments) is not int or environments < 1:
         raise BadInput(f"environments must be an integer of at least 1, got {environments!r}")
     if dataset.raw.kind != "graph":
@@ -115,12 +110,7 @@ def _as_domains(dataset: Dataset, groups: Sequence[tuple[str, np.ndarray, int]])
             raise BadInput(f"{dataset.name} has no graphs for the domain '{name}': their values are too similar")
         domain[rows], split[rows] = index, kind
     selected = np.flatnonzero(domain >= 0)
-    subset = replace(
-        dataset.subset(selected),
-        domain=domain[selected],
-        domains=tuple(name for name, _, _ in groups),
-        split=split[selected],
-    )
+    names, subset = tuple(name for name, _, _ in groups), dataset.subset(selected)
+    subset = replace(subset, domain=domain[selected], domains=names, split=split[selected])
     dropped = len(dataset) - len(selected)
-    notes = [f"{dropped:,} graphs outside the ranges of the shift were dropped"] if dropped else []
-    return replace(subset, notes=(*subset.notes, *notes))
+    return subset.with_notes(*[f"{dropped:,} graphs outside the ranges of the shift were dropped"] if dropped else [])

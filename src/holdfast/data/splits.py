@@ -1,7 +1,4 @@
-"""Split the rows of each domain into training, validation and test parts, and recognise held-out rows later.
-
-The split column of the data is used if there is one; otherwise rows are drawn with the seed.
-"""
+"""Split the rows of each domain by its split column or else randomly, and recognise held-out rows later."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.raw import Concat
@@ -52,8 +49,7 @@ class DomainRows:
 
     def test_part(self, split: str = "test") -> Part:
         """Return the rows to score a model that was not trained on this domain: that split if present, else all."""
-        if split not in SPLITS:
-            raise unknown("split", split, SPLITS)
+        check_known("split", split, SPLITS)
         marked = self.splits.get(split, self.rows[:0])
         return Part(self.domain, marked if len(marked) else self.rows)
 
@@ -63,11 +59,9 @@ class DomainRows:
 
     def train_valid(self, valid: float, seed: int) -> tuple[Part, Part]:
         """Return (train, valid); rows of the test split are in neither."""
-        if not self.splits:
-            return self._cut(self.rows, valid, seed, "valid")
-        if len(self.splits["valid"]) and len(self.splits["train"]):
+        if self.splits and len(self.splits["valid"]) and len(self.splits["train"]):
             return Part(self.domain, self.splits["train"]), Part(self.domain, self.splits["valid"])
-        return self._cut(self.splits["train"], valid, seed, "valid")
+        return self._cut(self.splits["train"] if self.splits else self.rows, valid, seed, "valid")
 
     def train_valid_test(self, valid: float, test: float, seed: int) -> tuple[Part, Part, Part]:
         """Return (train, valid, test) of this domain."""
@@ -85,10 +79,8 @@ class DomainRows:
             raise BadInput(f"{name} must be a fraction between 0 and 1, got {fraction!r}")
         held = max(1, int(len(rows) * fraction))
         if len(rows) - held < 1:
-            raise BadInput(
-                f"domain '{self.domain}' has {len(rows)} example(s) for training and validation, at least 2 are "
-                "needed: add examples or remove the domain"
-            )
+            fix = "add examples, at least 2, or remove the domain"
+            raise BadInput(f"domain '{self.domain}' has {len(rows)} example(s) for training and validation: {fix}")
         order = torch.randperm(len(rows), generator=generator(seed, "split", name, self.domain)).numpy()
         return (Part(self.domain, np.sort(rows[order[held:]])), Part(self.domain, np.sort(rows[order[:held]])))
 
@@ -124,11 +116,8 @@ class HeldOut:
     @staticmethod
     def of(dataset: Dataset, domain_parts: Sequence[Part]) -> HeldOut:
         """Record the rows in these parts of a data set."""
-        ids = dataset.ids
-        named = {
-            part.domain: [str(row + 1 if ids is None else ids[row]) for row in part.rows.tolist()]
-            for part in domain_parts
-        }
+        ids: Sequence[object] = range(1, len(dataset) + 1) if dataset.ids is None else dataset.ids
+        named = {part.domain: [str(ids[row]) for row in part.rows.tolist()] for part in domain_parts}
         return HeldOut(named, {part.domain: row_hashes(dataset, part.rows) for part in domain_parts})
 
     def merge(self, other: HeldOut) -> HeldOut:
@@ -205,8 +194,6 @@ def row_hashes(dataset: Dataset, rows: np.ndarray) -> list[str]:
 def split_parts(dataset: Dataset, split: int) -> tuple[Part, ...]:
     """Return the rows of one split per domain, without empty domains."""
     assert dataset.split is not None
-    parts_by_domain = (
-        Part(name, np.flatnonzero((dataset.domain == i) & (dataset.split == split)))
-        for i, name in enumerate(dataset.domains)
-    )
-    return tuple(part for part in parts_by_domain if len(part))
+    marked = dataset.split == split
+    rows = {name: np.flatnonzero(marked & (dataset.domain == i)) for i, name in enumerate(dataset.domains)}
+    return tuple(Part(name, selected) for name, selected in rows.items() if len(selected))

@@ -1,7 +1,4 @@
-"""Synthetic data sets with a known shift between domains, for tests, the demo and null controls.
-
-n examples per domain, c classes, d features
-"""
+"""Synthetic data sets with a known shift between domains, for tests, the demo and null controls."""
 
 from __future__ import annotations
 
@@ -53,15 +50,9 @@ class _Domain:
 
 
 def world(
-    kind: str = "vector",
-    shift: str = "rotation",
-    *,
-    domains: int = 4,
-    size: int = 200,
-    classes: int = 2,
-    seed: int = 0,
-    noise: float = 1.0,
-) -> Dataset:
+    kind: str = "vector", shift: str = "rotation", *,
+    domains: int = 4, size: int = 200, classes: int = 2, seed: int = 0, noise: float = 1.0,
+) -> Dataset:  # fmt: skip
     """Generate `size` examples per domain of one kind, with one shift between the domains.
 
     Shifts: `rotation` rotates the features by 40 degrees per domain; `spurious` adds a cue that agrees with the label
@@ -72,10 +63,8 @@ def world(
         known = "; ".join(f"{k}: {', '.join(s for q, s in WORLDS if q == k)}" for k in KINDS)
         raise BadInput(f"there is no {kind} world with the shift '{shift}'; choose one of {known}")
     if domains < 1 or size < classes or not 2 <= classes <= 8 or noise < 0:
-        raise BadInput(
-            "a world needs at least 1 domain, 2 to 8 classes, at least one example per class and noise of at least 0, "
-            f"got domains={domains}, classes={classes}, size={size}, noise={noise}"
-        )
+        values = f"domains={domains}, classes={classes}, size={size}, noise={noise}"
+        raise BadInput(f"a world needs domains >= 1, 2 <= classes <= 8, size >= classes and noise >= 0, got {values}")
     rng = np.random.default_rng(derive(seed, "world", kind, shift))
     drawn = [_draw_domain(i, shift, domains, size, classes, noise, rng) for i in range(domains)]
     y = np.concatenate([d.y for d in drawn])
@@ -152,8 +141,7 @@ def _graphs(vectors: np.ndarray, rng: np.random.Generator, noise: float) -> list
         start = np.concatenate([np.arange(v), rng.integers(0, v, 3)])
         end = np.concatenate([(np.arange(v) + 1) % v, rng.integers(0, v, 3)])
         both = np.stack([np.concatenate([start, end]), np.concatenate([end, start])])
-        owner = torch.zeros(v, dtype=torch.int64)
-        graphs.append(Graphs(torch.from_numpy(nodes.astype(np.float32)), torch.from_numpy(both), owner, 1))
+        graphs.append(Graphs.single(torch.from_numpy(nodes.astype(np.float32)), torch.from_numpy(both)))
     return graphs
 
 
@@ -162,8 +150,7 @@ def _texts(drawn: list[_Domain], rng: np.random.Generator, *, renew: bool) -> li
     classes = drawn[0].classes
     words = iter(_words(60 + 8 * classes * (2 + len(drawn)), rng))
     filler = np.array([next(words) for _ in range(60)])
-    class_words = np.array([[next(words) for _ in range(8)] for _ in range(classes)])  # (c, 8)
-    cues = np.array([[next(words) for _ in range(8)] for _ in range(classes)])
+    class_words, cues = (np.array([[next(words) for _ in range(8)] for _ in range(classes)]) for _ in range(2))
     sentences = []
     for d in drawn:
         vocabulary = class_words.copy()
@@ -202,5 +189,4 @@ def motif_graph(label: int, domain: int, rng: np.random.Generator, *, noise: flo
     ends = torch.tensor(sorted(edges)).T  # (2, e)
     both = torch.cat([ends, ends.flip(0)], dim=1)
     degree = torch.bincount(both[0], minlength=v).clamp(max=DEGREES) - 1
-    nodes = torch.nn.functional.one_hot(degree, DEGREES).float()
-    return Graphs(nodes, both, torch.zeros(v, dtype=torch.int64), 1)
+    return Graphs.single(torch.nn.functional.one_hot(degree, DEGREES).float(), both)

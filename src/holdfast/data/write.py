@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,24 +37,17 @@ def write_tables(out: Path, tables: Iterator[pa.Table], *, escape_formulas: bool
     check_suffix(out)
     if escape_formulas and out.suffix == ".csv":
         tables = map(_escape_table, map(_flatten, tables))
-    writers = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
-    return write_atomic(out, lambda draft: writers[out.suffix](draft, tables))
+    if out.suffix == ".jsonl":
+        return write_atomic(out, lambda draft: _write_jsonl(draft, tables))
+    return write_atomic(out, lambda draft: _write_schema(draft, out.suffix, tables))
 
 
-def _write_csv(draft: Path, tables: Iterator[pa.Table]) -> None:
-    flat = map(_flatten, tables)
-    first = next(flat)
-    with pyarrow.csv.CSVWriter(draft, first.schema) as writer:
-        writer.write_table(first)
-        for table in flat:
-            writer.write_table(table)
-
-
-def _write_parquet(draft: Path, tables: Iterator[pa.Table]) -> None:
+def _write_schema(draft: Path, suffix: str, tables: Iterator[pa.Table]) -> None:
+    tables = map(_flatten, tables) if suffix == ".csv" else tables
     first = next(tables)
-    with pyarrow.parquet.ParquetWriter(draft, first.schema) as writer:
-        writer.write_table(first)
-        for table in tables:
+    open_writer = pyarrow.csv.CSVWriter if suffix == ".csv" else pyarrow.parquet.ParquetWriter
+    with open_writer(draft, first.schema) as writer:
+        for table in chain([first], tables):
             writer.write_table(table)
 
 
@@ -86,8 +80,9 @@ def _escape(text: str | None) -> str | None:
 
 def _flatten(table: pa.Table) -> pa.Table:
     """Convert lists to texts separated by spaces, since csv files have no lists."""
-    columns = {name: table.column(name) for name in table.column_names}
-    for name, column in columns.items():
-        if pa.types.is_list(column.type):
-            columns[name] = pa.chunked_array([[" ".join(map(str, values)) for values in column.to_pylist()]])
-    return pa.table(columns)
+    columns = [
+        pa.chunked_array([[" ".join(map(str, values)) for values in column.to_pylist()]])
+        if pa.types.is_list(column.type) else column
+        for column in table.columns
+    ]  # fmt: skip
+    return pa.table(columns, names=table.column_names)

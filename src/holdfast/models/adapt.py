@@ -13,19 +13,12 @@ from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
-from holdfast.data.align import (
-    align_features,
-    new_domain_rows,
-    offset_parts,
-    one_domain,
-    with_classes,
-    without_held_out,
-)
+from holdfast.data.align import align_features, new_domain_rows, one_domain, with_classes, without_held_out
 from holdfast.data.dataset import Dataset, join
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
-from holdfast.data.splits import TEST, TRAIN, HeldOut, merge_marked, split_parts
+from holdfast.data.splits import TEST, TRAIN, HeldOut, Part, merge_marked, split_parts
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.saved import SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
@@ -206,7 +199,9 @@ def _adapted_model(
             assembly.method.deployed, assembly.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
             classes=len(saved.classes), seed=spec.seed,
         )  # fmt: skip
-    train_rows, valid_rows = (offset_parts(rows, -past.count) for rows in (stage.train, stage.valid))
+    train_rows, valid_rows = (
+        [Part(part.domain, part.rows - past.count) for part in parts] for parts in (stage.train, stage.valid)
+    )
     if sample is not None:
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])

@@ -1,7 +1,4 @@
-"""Export a model folder to ONNX or torch.export, with a JSON description of its inputs.
-
-b batch, c classes
-"""
+"""Export a model folder to ONNX or torch.export, with a JSON description of its inputs (b batch, c classes)."""
 
 from __future__ import annotations
 

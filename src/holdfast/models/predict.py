@@ -1,7 +1,4 @@
-"""Write predictions of a model folder for a file of examples; no domain column is needed.
-
-n examples, c classes
-"""
+"""Write predictions of a model folder for a file of examples; no domain column is needed (n examples, c classes)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Model folders: weights, configuration, preprocessing and a model card.
-
-n examples, c classes
-"""
+"""Model folders: weights, configuration, preprocessing and a model card (n examples, c classes)."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_table_is_not_counted_as_ignored(folder):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"), [("cat/a,tail,far,0.5", "not numbers"), ("cat/a,tail,0.5,12", "between 0 and 1")]
+    ("row", "message"), [("cat/a,tail,far,0.5", "x far"), ("cat/a,tail,0.5,12", "between 0 and 1")]
 )
 def test_invalid_locations_are_rejected(row, message, folder):
     found = read_images(folder)

@@ -39,7 +39,7 @@ class KnownSet:
     def of(name: str) -> KnownSet:
         """Return the data set of this name."""
         row = dict(table()[name])
-        known = {key: row.pop(key) for key in {each.name for each in fields(KnownSet)} & row.keys()}
+        known = {key: row.pop(key) for key in {field.name for field in fields(KnownSet)} & row.keys()}
         return KnownSet(**{"files": (name,), "domains": {name: ()}, **known}, name=name, options=row)
 
     def read(self, **settings: Any) -> Dataset:
@@ -51,22 +51,23 @@ class KnownSet:
         module, _, function = self.reader.partition(":")
         return partial(getattr(importlib.import_module(f"holdfast.data.known.{module}"), function), self)
 
-    def find(self, data_dir: Path | None, suffixes: Sequence[str] = formats.SUFFIXES) -> Path | None:
-        """Return the first file of this data set in `data_dir`; with the suffix "" it may be a folder."""
+    def find(self, data_dir: Path | None, expected: str, suffixes: Sequence[str] = formats.SUFFIXES) -> Path:
+        """Return the first file of this data set in `data_dir`; with the suffix "" it may be a folder.
+
+        `expected` is what to put where if it is missing, for example `x.csv into FOLDER`.
+        """
         for stem in self.files if data_dir is not None else ():
             for suffix in suffixes:
                 path = Path(data_dir or "").expanduser() / f"{stem}{suffix}"
                 if path.is_file() or (not suffix and path.is_dir()):
                     return path
-        return None
+        raise self.absent(data_dir, expected)
 
-    def absent(self, data_dir: Path | None, expected: str, *, reason: str = "", home: str = "") -> Absent:
-        """Return the error for missing files; `expected` is what to put where, for example `x.csv into FOLDER`."""
+    def absent(self, data_dir: Path | None, expected: str, *, reason: str = "") -> Absent:
+        """Return the error for missing files."""
         folder = "a folder that you pass with --data-dir" if data_dir is None else str(data_dir)
-        return Absent(
-            f"the data set {self.name} is not downloaded automatically: {reason}get it from {home or self.home} and "
-            f"put {expected.replace('FOLDER', folder)}"
-        )
+        where = f"get it from {self.home} and put {expected.replace('FOLDER', folder)}"
+        return Absent(f"the data set {self.name} is not downloaded automatically: {reason}{where}")
 
     def finish(self, dataset: Dataset, unit: str = "examples", *, notes: Sequence[str] = ()) -> Dataset:
         """Name the data set and add notes, among them where its sizes differ from the published ones."""
@@ -84,9 +85,8 @@ class KnownSet:
         if self.classes and len(dataset.classes) != self.classes:
             differences.append(f"{len(dataset.classes):,} classes instead of {self.classes:,}")
         if differences:
-            listing = ", ".join(differences)
-            notes = (*notes, f"{self.name} does not have the published number of {unit}: {listing}")
-        return replace(dataset, name=self.name, notes=(*dataset.notes, *notes))
+            notes = (*notes, f"{self.name} does not have the published number of {unit}: {', '.join(differences)}")
+        return replace(dataset.with_notes(*notes), name=self.name)
 
 
 def rename_codes(

@@ -1,7 +1,4 @@
-"""The dialogue data of progressive memory banks: pairs of film lines, then a small sample of Ubuntu chat pairs.
-
-n pairs
-"""
+"""The dialogue data of progressive memory banks: pairs of film lines, then a small sample of Ubuntu chat pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from holdfast.core.errors import BadInput
@@ -50,11 +46,9 @@ def read_dialogue(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
 
 
 def _read(known: KnownSet, name: str, data_dir: Path | None) -> Dataset:
-    path = replace(known, files=STEMS[name]).find(data_dir)
-    if path is None:
-        columns = "with the columns message and response, and split (train, dev, test) if there is one"
-        expected = f"{TABLE_FILE.format(STEMS[name][0])} with pairs of successive lines into FOLDER, {columns}"
-        raise known.absent(data_dir, expected, home=f"{HOMES[name]} ({name})")
+    columns = "with the columns message and response, and split (train, dev, test) if there is one"
+    expected = f"{TABLE_FILE.format(STEMS[name][0])} with pairs of successive lines into FOLDER, {columns}"
+    path = replace(known, files=STEMS[name], home=f"{HOMES[name]} ({name})").find(data_dir, expected)
     dataset = read_table(path, columns={"split": ""}, need=())
     if not isinstance(dataset.raw, Texts) or dataset.raw.second is None:
         raise BadInput(f"{path} does not have the columns of dialogue: it needs message, response and split")
@@ -72,12 +66,8 @@ def _splits(path: Path, rows: int) -> np.ndarray:
     column = find(formats.read_schema(path).names, SYNONYMS["split"])
     if column is None:
         return np.full(rows, -1)
-    names: list[str | None] = [
-        value
-        for batch in formats.iter_batches(path, {column: pa.large_string()})
-        for value in batch.column(column).to_pylist()
-    ]
-    return np.asarray([SPLIT_NAMES.get(str(value).strip().lower(), -1) for value in names], dtype=np.int64)
+    names = (row[column] for row in formats.iter_rows(path, [column]))
+    return np.asarray([SPLIT_NAMES.get(str(name).strip().lower(), -1) for name in names], dtype=np.int64)
 
 
 def _draw(ubuntu: Dataset) -> np.ndarray:

@@ -13,18 +13,14 @@ from holdfast.data.readers.graphs import read_graphs
 from holdfast.data.readers.molecules import as_molecules, smiles_column
 from holdfast.data.readers.table import read_table
 
-CONVERTED = (
-    ", with TU's files A, graph_indicator, graph_labels and node_attributes: the published pickles are not opened"
-)
+CONVERTED = ", with TU's files A, graph_indicator, graph_labels and node_attributes: published pickles are not opened"
 MOLECULE_COLUMNS = "the columns smiles, label (0, 1) and split (train, valid, test: the scaffold split)"
 
 
 def read_graph_set(known: KnownSet, *, data_dir: Path | None = None, fold: int | None = None) -> Dataset:
     """Read a zip, a folder or a text file; `fold` marks the test rows of one fold of a zip with folds."""
-    path = known.find(data_dir, (".zip", "", ".txt"))
-    if path is None:
-        converted = CONVERTED if known.options.get("converted") else ""
-        raise known.absent(data_dir, f"{known.files[0]}.zip into FOLDER{converted}")
+    expected = f"{known.files[0]}.zip into FOLDER{CONVERTED if known.options.get('converted') else ''}"
+    path = known.find(data_dir, expected, (".zip", "", ".txt"))
     dataset = read_graphs(path, fold=fold)
     if len(dataset.domains) > 1:
         raise BadInput(f"{path} holds {len(dataset.domains)} sets of graphs, {known.name} is one: remove the others")
@@ -33,9 +29,7 @@ def read_graph_set(known: KnownSet, *, data_dir: Path | None = None, fold: int |
 
 def read_molecule_set(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
     """Read a table with SMILES, or the rows of the set in a table `molecules` of several sets."""
-    path = known.find(data_dir)
-    if path is None:
-        raise known.absent(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {MOLECULE_COLUMNS}")
+    path = known.find(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {MOLECULE_COLUMNS}")
     shared = path.stem == "molecules"
     column = smiles_column(path, None)
     if column is None:

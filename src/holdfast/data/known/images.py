@@ -1,7 +1,4 @@
-"""Published image sets: folders by domain or by split, and the binary files of CIFAR.
-
-n images
-"""
+"""Published image sets: folders by domain or by split, and the binary files of CIFAR."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Published classification sets of texts and pairs of texts, read from tables.
-
-n examples
-"""
+"""Published classification sets of texts and pairs of texts, read from tables."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.seeds import generator
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.known.base import TABLE_FILE, KnownSet, rename_codes
@@ -32,19 +29,17 @@ def read_texts(
     of a data set that was published without one.
     """
     pairs, draw = known.options.get("pairs", False), known.options.get("draw_split", False)
-    if leaks not in LEAKS:
-        raise unknown("setting leaks", leaks, LEAKS)
+    check_known("setting leaks", leaks, LEAKS)
     if seed is not None and not draw:
         raise BadInput(f"{known.name} was published with a split, so `seed` has no effect: remove seed={seed}")
-    path = known.find(data_dir)
-    if path is None:
-        raise known.absent(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {_columns(known)}")
+    path = known.find(data_dir, f"{TABLE_FILE.format(known.name)} into FOLDER, with {_columns(known)}")
     several = len(known.domains) > 1
     need = ("label", "domain") if several else ("label",)
     dataset = read_table(path, columns={"split": ""} if draw else None, need=need)
     if not isinstance(dataset.raw, Texts) or (dataset.raw.second is not None) != pairs:
         raise BadInput(f"{path} does not have the columns of {known.name}: it needs {_columns(known)}")
-    dataset = _drop_unlabelled(dataset)
+    unlabelled = np.isin(dataset.y, [dataset.classes.index(label) for label in NO_LABEL if label in dataset.classes])
+    dataset = _drop(dataset, unlabelled, f"{int(unlabelled.sum()):,} examples without a label were dropped")
     y, classes = rename_codes(dataset.y, dataset.classes, known.labels, f"{path}: label")
     domain, domains = np.zeros(len(dataset), dtype=np.int64), tuple(known.domains)
     if several:
@@ -52,12 +47,13 @@ def read_texts(
     dataset = replace(dataset, name=known.name, y=y, classes=classes, domain=domain, domains=domains).checked()
     if draw:
         dataset = replace(dataset, split=draw_split(dataset, known.sizes, seed or 0))
+    leaked = _is_leaked(dataset)
+    counts = f"{_count(dataset, leaked)} texts are also in train"
     if leaks == "drop":
-        return _drop_leaks(dataset)
-    report = known.options.get("report_leaks") and _is_leaked(dataset).any()
-    note = f"{known.name}: {_count_leaks(dataset)} texts are also in train; {known.name}@leaks=drop drops them"
+        return _drop(dataset, leaked, f"{counts} and were dropped")
+    report = known.options.get("report_leaks") and leaked.any()
     dataset = known.finish(dataset)
-    return replace(dataset, notes=(*dataset.notes, note)) if report else dataset
+    return dataset.with_notes(f"{known.name}: {counts}; {known.name}@leaks=drop drops them") if report else dataset
 
 
 def _columns(known: KnownSet) -> str:
@@ -67,13 +63,9 @@ def _columns(known: KnownSet) -> str:
     return f"the columns {inputs}, label ({', '.join(known.labels)}){domain}{split}"
 
 
-def _drop_unlabelled(dataset: Dataset) -> Dataset:
-    unlabelled = np.isin(dataset.y, [dataset.classes.index(label) for label in NO_LABEL if label in dataset.classes])
-    if not unlabelled.any():
-        return dataset
-    subset = dataset.subset(np.flatnonzero(~unlabelled))
-    note = f"{dataset.name}: {int(unlabelled.sum()):,} examples without a label were dropped"
-    return replace(subset, notes=(*subset.notes, note))
+def _drop(dataset: Dataset, rows: np.ndarray, note: str) -> Dataset:
+    """Drop the rows where the mask (n,) is true, with a note."""
+    return dataset.subset(np.flatnonzero(~rows)).with_notes(f"{dataset.name}: {note}") if rows.any() else dataset
 
 
 def draw_split(dataset: Dataset, sizes: Mapping[str, int], seed: int) -> np.ndarray:
@@ -95,21 +87,8 @@ def _is_leaked(dataset: Dataset) -> np.ndarray:
     return np.asarray([split > 0 and text in seen for text, split in zip(texts, dataset.split, strict=True)])
 
 
-def _count_leaks(dataset: Dataset) -> str:
+def _count(dataset: Dataset, leaked: np.ndarray) -> str:
     """Return for example `52 of 139 test and 43 of 114 valid`."""
-    if dataset.split is None:
-        return ""
-    leaked, counts = _is_leaked(dataset), []
-    for kind in ("test", "valid"):
-        rows = dataset.split == SPLITS.index(kind)
-        counts.append(f"{int((leaked & rows).sum()):,} of {int(rows.sum()):,} {kind}")
-    return " and ".join(counts)
-
-
-def _drop_leaks(dataset: Dataset) -> Dataset:
-    leaked = _is_leaked(dataset)
-    if not leaked.any():
-        return dataset
-    subset = dataset.subset(np.flatnonzero(~leaked))
-    note = f"{dataset.name}: {_count_leaks(dataset)} texts are also in train and were dropped"
-    return replace(subset, notes=(*subset.notes, note))
+    split = np.full(len(dataset), -1) if dataset.split is None else dataset.split
+    rows = {kind: split == SPLITS.index(kind) for kind in ("test", "valid")}
+    return " and ".join(f"{int((leaked & at).sum()):,} of {int(at.sum()):,} {kind}" for kind, at in rows.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -41,10 +42,8 @@ def read_vader(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
         labels += [int(rating > 0) for _, rating, _ in clear]
         texts += [text.strip() for _, _, text in clear]
         sizes.append(len(clear))
-        notes.append(
-            f"{domain}: {len(clear)} used, {len(rated) - len(clear)} dropped "
-            f"whose mean rating is within {_MIN_RATING} of neutral"
-        )
+        dropped = f"{len(rated) - len(clear)} dropped whose mean rating is within {_MIN_RATING} of neutral"
+        notes.append(f"{domain}: {len(clear)} used, {dropped}")
     y, domain = np.asarray(labels, dtype=np.int64), np.repeat(np.arange(len(sizes)), sizes)
     classes, domains = ("negative", "positive"), tuple(_FILES)
     return Dataset(known.name, Texts.of(texts), y, classes, domain, domains, ids=ids, notes=tuple(notes))
@@ -73,25 +72,17 @@ def _fetch() -> Path:
             reason = f"no answer within {_TIMEOUT} seconds"
         downloaded = Path(folder) / ARCHIVE
         if not downloaded.is_file():
-            raise BadInput(
-                f"{ARCHIVE} could not be downloaded ({reason}): download it on a machine with network access from the "
-                "files of vaderSentiment 3.3.2 on pypi.org, and pass its folder with --data-dir"
-            )
-        content = _verified(downloaded).read_bytes()
-        return write_atomic(path, lambda draft: _write(draft, content))
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+            fix = "get it from the files of vaderSentiment 3.3.2 on pypi.org, and pass its folder with --data-dir"
+            raise BadInput(f"{ARCHIVE} could not be downloaded ({reason}): {fix}")
+        _verified(downloaded)
+        return write_atomic(path, lambda draft: shutil.copyfile(downloaded, draft))
 
 
 def _verified(path: Path) -> Path:
     digest = file_digest(path)
     if digest != SHA256:
-        raise BadInput(
-            f"{path} is not the expected archive (its sha256 is {digest[:12]}..., expected {SHA256[:12]}...): "
-            "delete it and download it again"
-        )
+        hashes = f"its sha256 is {digest[:12]}..., expected {SHA256[:12]}..."
+        raise BadInput(f"{path} is not the expected archive ({hashes}): delete it and download it again")
     return path
 
 

@@ -1,7 +1,4 @@
-"""Read arrays in a .npz file: vectors (n, d), or images (n, 3, h, w), (n, h, w, 3) or (n, h, w).
-
-n examples, d features, h height, w width
-"""
+"""Read arrays in a .npz file: vectors (n, d), or images (n, 3, h, w), (n, h, w, 3) or (n, h, w)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Encode columns of names as integer codes: labels, domains and splits; Python sees only distinct values.
-
-n examples
-"""
+"""Encode columns of names as integer codes: labels, domains and splits; Python sees only distinct values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes.
-
-n examples, d features
-"""
+"""Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes."""
 
 from __future__ import annotations
 

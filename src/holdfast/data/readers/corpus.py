@@ -1,7 +1,4 @@
-"""Read plain texts without labels: text files with one document per line, or a table with a text column.
-
-n documents
-"""
+"""Read plain texts without labels: text files with one document per line, or a table with a text column."""
 
 from __future__ import annotations
 

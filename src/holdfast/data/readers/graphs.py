@@ -1,7 +1,4 @@
-"""Read graphs: a file or zip of TU's data sets, a folder with one domain per set, or torch-geometric objects.
-
-n graphs
-"""
+"""Read graphs: a file or zip of TU's data sets, a folder with one domain per set, or torch-geometric objects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Convert in-memory examples (lists, arrays, DataFrames, graphs) to raw examples and data sets.
-
-n examples, d features
-"""
+"""Convert in-memory examples (lists, arrays, DataFrames, graphs) to raw examples and data sets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read questions whose answers are spans of a text: SQuAD files, or tables with one question per row.
-
-n questions
-"""
+"""Read questions whose answers are spans of a text: SQuAD files, or tables with one question per row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read a table file (csv, tsv, jsonl, parquet) as a data set: one example per row, columns assigned by name.
-
-n examples
-"""
+"""Read a table file (csv, tsv, jsonl, parquet) as a data set: one example per row, columns assigned by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read sentences with one tag per word: CoNLL files, or tables with lists of words and tags.
-
-n sentences
-"""
+"""Read sentences with one tag per word: CoNLL files, or tables with lists of words and tags."""
 
 from __future__ import annotations
 

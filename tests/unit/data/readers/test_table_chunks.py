@@ -54,7 +54,7 @@ def test_invalid_row_is_reported_with_its_number_in_the_file(tmp_path):
 def test_other_data_is_chunked(tmp_path):
     data = world("vector", "none", domains=2, size=10, classes=2)
     np.savez(tmp_path / "v.npz", X=data.raw.take(np.arange(20)).numpy())
-    found = list(load_chunks(tmp_path / "v.npz", rows=8, known={}))
+    found = list(load_chunks(tmp_path / "v.npz", rows=8))
     assert [len(each) for each in found] == [8, 8, 4]
     np.testing.assert_array_equal(
         np.concatenate([each.raw.take(np.arange(len(each))) for each in found]), data.raw.take(np.arange(20))
