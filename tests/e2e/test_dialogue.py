@@ -35,19 +35,21 @@ def test_fit_and_predict(holdfast, tmp_path):
     assert "dialogue-gru" in (tmp_path / "model" / "README.md").read_text()
 
     vectors.unlink()  # needed for scoring only
-    asked = sorted({message for message, _ in pairs("home")})
-    (tmp_path / "asked.csv").write_text("id,message\n" + "".join(f'q{i},"{text}"\n' for i, text in enumerate(asked)))
-    ran = holdfast("predict", "model", "asked.csv", "--out", "said.csv", "--json")
+    messages = sorted({message for message, _ in pairs("home")})
+    (tmp_path / "messages.csv").write_text(
+        "id,message\n" + "".join(f'q{i},"{text}"\n' for i, text in enumerate(messages))
+    )
+    ran = holdfast("predict", "model", "messages.csv", "--out", "responses.csv", "--json")
     assert ran.code == 0, ran.out
-    assert ran.json["predictions"] == len(asked)
-    with (tmp_path / "said.csv").open() as file:
+    assert ran.json["predictions"] == len(messages)
+    with (tmp_path / "responses.csv").open() as file:
         pattern = list(csv.DictReader(file))
-    assert [row["id"] for row in pattern] == [f"q{i}" for i in range(len(asked))]
+    assert [row["id"] for row in pattern] == [f"q{i}" for i in range(len(messages))]
     right = dict(pairs("home"))
-    assert sum(row["response"] == right[text] for row, text in zip(pattern, asked, strict=True)) >= len(asked) - 1
-    person = holdfast("predict", "model", "talks.csv", "--out", "said.jsonl")
-    assert "responses: 72" in person.err
-    first = json.loads((tmp_path / "said.jsonl").read_text().splitlines()[0])
+    assert sum(row["response"] == right[text] for row, text in zip(pattern, messages, strict=True)) >= len(messages) - 1
+    text = holdfast("predict", "model", "talks.csv", "--out", "responses.jsonl")
+    assert "responses: 72" in text.err
+    first = json.loads((tmp_path / "responses.jsonl").read_text().splitlines()[0])
     assert first["response"]
     saved = load_model(tmp_path / "model")
     assert saved.is_responder

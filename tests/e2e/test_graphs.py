@@ -34,9 +34,9 @@ def test_files_are_domains_and_the_model_accepts_larger_graphs(holdfast, tmp_pat
     assert targets(ran) == {"near", "far"}
     assert holdfast("fit", folder, "--steps", 6, *SMALL, "--out", "model").code == 0
     write_zip(tmp_path / "new.zip", rings_and_stars(10, first=40))  # degrees that no training graph had
-    done = holdfast("predict", "model", "new.zip", "--out", "found.csv")
+    done = holdfast("predict", "model", "new.zip", "--out", "labels.csv")
     assert done.code == 0, done.err
-    assert len(list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))) == 10
+    assert len(list(csv.DictReader((tmp_path / "labels.csv").read_text().splitlines()))) == 10
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_pretrain_and_use_it(holdfast, tmp_path, reviews):
     assert ran.code == 0, ran.out
     assert ran.json["after"]["texts"] < ran.json["before"]["texts"]
     assert (tmp_path / "mine" / "report.html").exists()
-    person = holdfast(*words, "--out", "mine")
-    assert re.search(r"texts: .*loss \d+\.\d+ before, \d+\.\d+ after", person.err)
+    text = holdfast(*words, "--out", "mine")
+    assert re.search(r"texts: .*loss \d+\.\d+ before, \d+\.\d+ after", text.err)
     ran = holdfast("fit", reviews, "--encoder", "hf:mine", "--steps", 2, "--out", "m")
     assert ran.code == 0, ran.err
     guess = holdfast("fit", "texts.txt", "--task", "masked", "--encoder", "hf:mine", "--steps", 2, "--out", "g", *FEW)

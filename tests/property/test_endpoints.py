@@ -1,4 +1,4 @@
-"""Whatever is sent to a server, it answers, or refuses in one sentence that tells nothing of its machine."""
+"""A server answers any request or rejects it with one sentence that discloses nothing about its machine."""
 
 import base64
 import http.client
@@ -39,56 +39,56 @@ NAMED = st.dictionaries(
 )
 
 
-def _picture(form, cut, place, byte, column):
-    """An image file in base64, whole or not."""
+def _image(form, cut, position, byte, column):
+    """Return an image file in base64, truncated or with changed bytes."""
     file = io.BytesIO()
     Image.new("RGB", (3, 2), "red").save(file, form)
     content = file.getvalue()
-    at = place % len(content)
+    at = position % len(content)
     content = content[:at] if cut else content[:at] + byte + content[at + len(byte) :]
     text = base64.b64encode(content).decode()
     return {"image": text} if column else text
 
 
-PICTURE = st.builds(
-    _picture,
+IMAGE = st.builds(
+    _image,
     st.sampled_from(["png", "jpeg", "bmp", "gif"]),
     st.booleans(),
     st.integers(0, 5000),
     st.one_of(st.just(b""), st.binary(max_size=3)),
     st.booleans(),
 )
-ROWS = st.lists(st.lists(st.integers(-2, 9), min_size=1, max_size=1), max_size=4)  # a category for each node
+ROWS = st.lists(st.lists(st.integers(-2, 9), min_size=1, max_size=1), max_size=4)  # one category per node
 ENDS = st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), max_size=3)
 GRAPH = st.one_of(
     st.fixed_dictionaries({"nodes": ROWS, "edges": st.one_of(st.just([]), st.just([[0, 0]]), ENDS)}),
     st.fixed_dictionaries({"nodes": st.one_of(LISTS, ROWS, NUMBER)}, optional={"edges": ENDS, "weights": LISTS}),
 )
 PAIR = st.lists(NUMBER, min_size=2, max_size=2)
-FITTING = {"text": TEXT, "vector": PAIR, "image": PICTURE, "words": st.lists(TEXT, max_size=4), "graph": GRAPH}
+NEARLY_VALID = {"text": TEXT, "vector": PAIR, "image": IMAGE, "words": st.lists(TEXT, max_size=4), "graph": GRAPH}
 
-SURE = {
+VALID = {
     "text": "a good thing",
     "vector": [0.5, -1.0],
-    "image": _picture("png", False, 0, b"", True),
+    "image": _image("png", False, 0, b"", True),
     "words": ["a", "good", "phone"],
     "graph": {"nodes": [[0], [1]], "edges": [[0, 1], [1, 0]]},
 }
 
 
-def _forms(kind):
-    """Bodies that hold, among others, what a model takes, or nearly."""
-    example = st.one_of(st.just(SURE[kind]), FITTING[kind], *FITTING.values(), LISTS, NAMED, JSON)
+def _documents(kind):
+    """Draw JSON documents with valid, nearly valid and other examples."""
+    example = st.one_of(st.just(VALID[kind]), NEARLY_VALID[kind], *NEARLY_VALID.values(), LISTS, NAMED, JSON)
     return st.one_of(
         st.fixed_dictionaries({"example": example}),
         st.fixed_dictionaries({"examples": st.lists(example, max_size=6)}),
-        st.builds(lambda one, n: {"examples": [one] * n}, example, st.integers(0, 5)),
+        st.builds(lambda repeated, n: {"examples": [repeated] * n}, example, st.integers(0, 5)),
         st.fixed_dictionaries({"example": example, "examples": JSON}),
         JSON,
     )
 
 
-WRITTEN = (  # what no library writes
+RAW_BODIES = (  # bodies that JSON libraries do not write
     b"", b"null", b"{", b'{"example": NaN}', b'{"example": [Infinity, -Infinity]}', b'{"example": 1e999}', b"\xff\xfe",
     b'{"example": "a", "example": "b"}', b'{"example": [1, 2], "example": {"text": "a"}}', b'{"example": "\\ud83d"}',
     b'{"example": "' + b"a" * 400 + b'"}', b'{"example": "' + b"a" * 30_000 + b'"}', b"[" * 9000, b'{"a":' * 3000,
@@ -107,52 +107,54 @@ TYPES = st.sampled_from(
 )
 
 
-def _coded(document, code, escaped):
+def _encode(document, code, escaped):
     return json.dumps(document, ensure_ascii=escaped).encode(code, errors="surrogatepass")
 
 
 def _bodies(kind):
     codes = st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-16", "utf-32"])
-    made = st.builds(_coded, _forms(kind), codes, st.booleans())
-    return st.one_of(made, made, st.sampled_from(WRITTEN), st.binary(max_size=60))
+    encoded = st.builds(_encode, _documents(kind), codes, st.booleans())
+    return st.one_of(encoded, encoded, st.sampled_from(RAW_BODIES), st.binary(max_size=60))
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("endpoints")
 
 
-def _model(kind, place):
-    """A small model that takes this kind of example."""
-    few = {"steps": 2, "batch": 4, "device": "cpu"}
-    out = place / kind
+def _model(kind, folder):
+    """Return the folder of a small model for this kind of examples."""
+    options = {"steps": 2, "batch": 4, "device": "cpu"}
+    out = folder / kind
     if out.exists():
         return out
     if kind == "text":
         texts, small = ["good thing", "bad thing"] * 8, {"encoder.hidden": 4, "encoder.embedding": 4}
-        made = DomainClassifier(encoder="bilstm", settings=small, **few)
-        return made.fit(texts, ["pos", "neg"] * 8, domains=["a", "a", "b", "b"] * 4).save_pretrained(out)
+        classifier = DomainClassifier(encoder="bilstm", settings=small, **options)
+        return classifier.fit(texts, ["pos", "neg"] * 8, domains=["a", "a", "b", "b"] * 4).save_pretrained(out)
     if kind == "vector":
-        made = DomainClassifier(encoder="mlp", settings={"encoder.hidden": [4]}, **few)
+        classifier = DomainClassifier(encoder="mlp", settings={"encoder.hidden": [4]}, **options)
         x = np.random.default_rng(0).normal(size=(16, 2))
-        return made.fit(x, ["pos", "neg"] * 8, domains=["a", "a", "b", "b"] * 4).save_pretrained(out)
+        return classifier.fit(x, ["pos", "neg"] * 8, domains=["a", "a", "b", "b"] * 4).save_pretrained(out)
     if kind == "image":
-        made = DomainClassifier(encoder="cnn", **few)
-        return made.fit_dataset(world("image", "rotation", domains=2, size=8, classes=2, seed=0)).save_pretrained(out)
+        classifier = DomainClassifier(encoder="cnn", **options)
+        return classifier.fit_dataset(world("image", "rotation", domains=2, size=8, classes=2, seed=0)).save_pretrained(
+            out
+        )
     if kind == "words":
-        bert = f"hf:{tiny_bert(place / 'bert')}"
-        made = DomainClassifier(encoder=bert, settings={"task": "tag", "encoder.length": 24}, **few)
-        made.fit_dataset(training_data(str(write_names(place / "names", 6)), task="tag"), folder=out)
+        bert = f"hf:{tiny_bert(folder / 'bert')}"
+        classifier = DomainClassifier(encoder=bert, settings={"task": "tag", "encoder.length": 24}, **options)
+        classifier.fit_dataset(training_data(str(write_names(folder / "names", 6)), task="tag"), folder=out)
         return out
-    (place / "shapes").mkdir()
+    (folder / "shapes").mkdir()
     for name in ("near", "far"):
-        write_zip(place / "shapes" / f"{name}.zip", rings_and_stars(12), tags=lambda g, node: node % 3)
-    made = DomainClassifier(encoder="gin", settings={"encoder.hidden": 4, "encoder.layers": 2}, **few)
-    made.fit_dataset(training_data(str(place / "shapes")), folder=out)
+        write_zip(folder / "shapes" / f"{name}.zip", rings_and_stars(12), tags=lambda g, node: node % 3)
+    classifier = DomainClassifier(encoder="gin", settings={"encoder.hidden": 4, "encoder.layers": 2}, **options)
+    classifier.fit_dataset(training_data(str(folder / "shapes")), folder=out)
     return out
 
 
-def _said(address, path, method, body, kind):
+def _request(address, path, method, body, kind):
     with closing(http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)) as connection:
         connection.request(method, path, body=body, headers={"Content-Type": kind})
         answer = connection.getresponse()
@@ -160,54 +162,55 @@ def _said(address, path, method, body, kind):
 
 
 def _no_constant(name):
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
-def _judge(place, path, method, body, status, text):
-    told = f"{method} {path} {body[:200]!r} -> {status} {text[:300]}"
-    assert status == 200 or 400 <= status < 500, told
+def _check(folder, path, method, body, status, text):
+    summary = f"{method} {path} {body[:200]!r} -> {status} {text[:300]}"
+    assert status == 200 or 400 <= status < 500, summary
     if method == "HEAD":
         return
-    for secret in (str(place), "Traceback", "site-packages", "/src/holdfast", 'File "'):
-        assert secret not in text, told
+    for secret in (str(folder), "Traceback", "site-packages", "/src/holdfast", 'File "'):
+        assert secret not in text, summary
     if status != 200:
         document = json.loads(text)
-        assert list(document) == ["error"], told
-        assert document["error"].strip(), told
-        assert len(document["error"].splitlines()) == 1, told
+        assert list(document) == ["error"], summary
+        assert document["error"].strip(), summary
+        assert len(document["error"].splitlines()) == 1, summary
     elif path == "/predict":
-        found = json.loads(text, parse_constant=_no_constant)["predictions"]
-        assert found, told
-        assert all({"label", "tags"} & set(each) for each in found), told
+        predictions = json.loads(text, parse_constant=_no_constant)["predictions"]
+        assert predictions, summary
+        assert all({"label", "tags"} & set(prediction) for prediction in predictions), summary
     elif path != "/metrics":
-        assert isinstance(json.loads(text), dict), told
+        assert isinstance(json.loads(text), dict), summary
 
 
-def _tried(kind, place, count):
-    good = []
+def _run_examples(kind, folder, count):
+    """Return whether each request for a prediction succeeded."""
+    succeeded = []
 
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(
         st.sampled_from(["/predict"] * 6 + [*PATHS]), st.sampled_from(["POST"] * 12 + [*METHODS]), _bodies(kind), TYPES
     )
     def inner(path, method, body, content):
-        status, text = _said(address, path, method, body, content)
-        _judge(place, path, method, body, status, text)
+        status, text = _request(address, path, method, body, content)
+        _check(folder, path, method, body, status, text)
         if path == "/predict":
-            good.append(status == 200)
+            succeeded.append(status == 200)
 
-    with serving(Service(_model(kind, place), limits=LIMITS, device="cpu")) as address:
+    with serving(Service(_model(kind, folder), limits=LIMITS, device="cpu")) as address:
         inner()
-    return good
+    return succeeded
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_body_is_answered_or_refused_in_one_sentence(kind, place):
-    assert len(_tried(kind, place, QUICK)) > QUICK // 4
+def test_request_is_answered_or_rejected_with_one_sentence(kind, folder):
+    assert len(_run_examples(kind, folder, QUICK)) > QUICK // 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_four_hundred_bodies(kind, place):
-    good = _tried(kind, place, LONG)
-    assert 0 < sum(good) < len(good)  # both happen
+def test_four_hundred_requests(kind, folder):
+    succeeded = _run_examples(kind, folder, LONG)
+    assert 0 < sum(succeeded) < len(succeeded)  # both outcomes occur

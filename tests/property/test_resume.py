@@ -54,9 +54,7 @@ def spec_for(method, plan):
         settings |= {"encoder": "gin-subgraph", "encoder.hidden": 8, "encoder.layers": 2}
     else:
         settings["encoder.hidden"] = [8]
-    settings |= {
-        f"neck.{key}": value for key, value in SMALL.items() if key in _neck_settings(method)
-    }
+    settings |= {f"neck.{key}": value for key, value in SMALL.items() if key in _neck_settings(method)}
     settings |= {"method.slots": 4} if method.startswith("progressive") else {}
     return make_spec(data_for(method), method=method, plan=plan, steps=STEPS, every=3, batch=4, settings=settings)
 
