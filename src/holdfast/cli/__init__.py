@@ -28,19 +28,11 @@ app = typer.Typer(
     "Start with `holdfast demo`, then `holdfast compare YOUR.csv` on a table with columns text, label and domain.",
 )
 command = partial(app.command, cls=SingleUseCommand)
-command("demo")(compare.demo)
-command("audit")(audit.audit)
-command("compare")(compare.compare)
-command("sweep")(sweep.sweep)
-command("fit")(fit.fit)
-command("adapt")(adapt.adapt)
-command("rollback")(adapt.rollback)
-command("predict")(predict.predict)
-command("serve")(predict.serve)
-command("export")(predict.export)
-command("pretrain")(fit.pretrain)
-command("reproduce")(reproduce.reproduce)
-command("report")(report.report)
+for run in (
+    compare.demo, audit.audit, compare.compare, sweep.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
+    predict.serve, predict.export, fit.pretrain, reproduce.reproduce, report.report,
+):  # fmt: skip
+    command(run.__name__)(run)
 command("list")(report.list_section)
 command("bench")(bench.bench)
 

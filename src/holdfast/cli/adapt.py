@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -18,17 +19,15 @@ def adapt(
     data: options.Data,
     domain: Annotated[
         str | None,
-        typer.Option(
-            help="The new domain: which domain of the file to use, or its name if the file has no domain column.",
-            show_default=False,
+        options.option(
+            "The new domain: which domain of the file to use, or its name if the file has no domain column."
         ),
     ] = None,
     earlier: Annotated[
         list[str] | None,
-        typer.Option(
-            help="The data the model was trained on: its held-out examples are recognised by their hashes, the others "
-            "serve methods with rehearsal. Repeatable.",
-            show_default=False,
+        options.option(
+            "The data the model was trained on: its held-out examples are recognised by their hashes, the others "
+            "serve methods with rehearsal. Repeatable."
         ),
     ] = None,
     method: Annotated[
@@ -68,11 +67,10 @@ def adapt(
     """
     from holdfast.models.adapt import Terms
     from holdfast.models.adapt import adapt as run
-    from holdfast.run.settings import parse_settings
 
     terms = Terms(
         method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,
-        seed=seed, device=device, settings=parse_settings(set_ or []),
+        seed=seed, device=device, settings=options.parsed_settings(set_),
     )  # fmt: skip
     columns = options.pairs(column)
     with progress(json) as listener:
@@ -82,8 +80,7 @@ def adapt(
         document = {name: getattr(result, name) for name in fields}
         print_json({**document, "notes": list(result.notes), "model": str(model)})
     else:
-        for note in result.notes:
-            say(note)
+        say(*result.notes)
         for name, after in result.after.items():
             lost = f", forgot {result.forgetting[name]:.1f} points" if name in result.forgetting else " (new)"
             before, count = _number(result.before[name]), result.examples[name]
@@ -101,7 +98,7 @@ def _number(value: float | None) -> str:
 
 
 def rollback(
-    model: Annotated[Path, typer.Argument(help="A model folder.", show_default=False)],
+    model: Annotated[Path, options.argument("A model folder.")],
     number: Annotated[
         int | None,
         typer.Argument(metavar="N", help="Version to use; without it, list all versions.", show_default=False),
@@ -118,16 +115,13 @@ def rollback(
 
     - `holdfast rollback models/reviews 1`
     """
-    from dataclasses import asdict
-
     from holdfast.models.adapt import ledger_of
     from holdfast.models.versions import use_version
 
     ledger = ledger_of(model)
     current = ledger.current if number is None else use_version(model, ledger, number).number
     if json:
-        versions = [asdict(version) for version in ledger.versions]
-        print_json({"model": str(model), "current": current, "versions": versions})
+        print_json({"model": str(model), "current": current, "versions": list(map(asdict, ledger.versions))})
         return
     if number is not None:
         say(f"version {number} of {model} is in use")

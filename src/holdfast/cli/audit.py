@@ -21,10 +21,7 @@ def audit(
     ] = 0.8,
     clean: Annotated[
         Path | None,
-        typer.Option(
-            help="Write a table without duplicates; .csv, .jsonl or .parquet. The original data is not changed.",
-            show_default=False,
-        ),
+        options.option("Write a table without duplicates; .csv, .jsonl or .parquet. The original data is not changed."),
     ] = None,
     out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("audit.html"),
     column: options.Column = None,
@@ -49,20 +46,13 @@ def audit(
     from holdfast.report.terminal import rich_grid
 
     result = run(
-        data,
-        task=task or "classify",
-        near=near,
-        out=out,
-        clean=clean,
-        columns=options.pairs(column),
-        data_dir=data_dir,
-        tell=None if json else say,
-    )
+        data, task=task or "classify", near=near, out=out, clean=clean, columns=options.pairs(column),
+        data_dir=data_dir, tell=None if json else say,
+    )  # fmt: skip
     if json:
         print_json(result.json())
         return
-    for note in result.notes:
-        say(note)
+    say(*result.notes)
     for grid in result.grids:
         show(rich_grid(grid))
         show(Text(f"{grid.about}\n"))

@@ -12,7 +12,7 @@ from holdfast.cli.console import print_json, say, show
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="Benchmark; see `holdfast list benches`.", show_default=False)],
+    name: Annotated[str, options.argument("Benchmark; see `holdfast list benches`.")],
     device: options.Device = "auto",
     json: options.Json = False,
 ) -> None:

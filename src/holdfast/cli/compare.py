@@ -84,36 +84,13 @@ def compare(
     from holdfast.core.parallel import process_group
     from holdfast.run.progress import with_logging
 
-    settings = options.with_task(options.merged_settings(context, config, set_), task)
-    run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
+    settings = options.merged_settings(context, config, set_, task)
+    keywords = options.run_keywords({**locals(), "methods": settings.pop("method", methods)})
+    keywords |= {name: settings.pop(name) for name in ("encoder", "tune", "plan") if name in settings}
+    folder = None if no_model else out / "model"
     with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
-        result = run(
-            data,
-            methods=options.words(settings.pop("method", methods)),
-            seeds=options.seed_numbers(seeds),
-            out=out,
-            encoder=settings.pop("encoder", encoder),
-            tune=settings.pop("tune", tune),
-            plan=settings.pop("plan", plan),
-            select=select,
-            metric=metric,
-            steps=steps,
-            batch=batch,
-            lr=lr,
-            device=device,
-            cache=not no_cache,
-            columns=options.pairs(column),
-            examples=examples,
-            data_dir=data_dir,
-            settings=settings,
-            analyse=options.words(analyse),
-            watch=listener,
-            engine=run_engine,
-            model=None if no_model else out / "model",
-        )
-        model = None
-        if not no_model:
-            model = _train_chosen(result, out / "model", device=device, cache=not no_cache, listener=listener)
+        result = run(data, settings=settings, watch=listener, model=folder, **keywords)
+        model = _train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
     _print(result, model, json=json)
 
 
@@ -146,31 +123,24 @@ def demo(
         say("Four domains of rated sentences; each is held out once and never seen in training.")
     with progress(json) as listener:
         result = run(
-            "vader",
-            methods=options.words(methods),
-            seeds=options.seed_numbers(seeds),
-            out=out,
-            encoder=encoder,
-            metric="macro_f1",
-            steps=200,
+            "vader", methods=options.words(methods), seeds=options.seed_numbers(seeds), out=out, encoder=encoder,
+            metric="macro_f1", steps=200, device=device, examples=examples or None, data_dir=data_dir, watch=listener,
             settings={"neck": "projection"},  # gives methods that act on features parameters to train
-            device=device,
-            examples=examples or None,
-            data_dir=data_dir,
-            watch=listener,
             model=out / "model",
-        )
+        )  # fmt: skip
         model = _train_chosen(result, out / "model", device=device, cache=True, listener=listener)
     _print(result, model, json=json)
 
 
 def _train_chosen(
-    result: Comparison, folder: Path, *, device: str, cache: bool, listener: ProgressListener
+    result: Comparison, folder: Path | None, *, device: str, cache: bool, listener: ProgressListener
 ) -> Path | None:
     """Train the chosen configuration on all domains and return its folder, or None if there is none."""
     from holdfast.api import refit
 
-    return None if result.why_no_model else refit(result, folder, device=device, cache=cache, watch=listener)
+    if folder is None or result.why_no_model:
+        return None
+    return refit(result, folder, device=device, cache=cache, watch=listener)
 
 
 def _print(result: Comparison, model: Path | None, *, json: bool) -> None:
@@ -183,8 +153,7 @@ def _print(result: Comparison, model: Path | None, *, json: bool) -> None:
         extra = {"choice": choice, "model": None if model is None else str(model)}
         print_json(options.comparison_json(result) | extra)
         return
-    for note in result.notes:
-        say(note)
+    say(*result.notes)
     show_records(result.records, result.metric)
     if decision is not None:
         say(f"choice: {decision.label}, because {decision.why}")

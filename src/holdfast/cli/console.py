@@ -10,16 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Task as BarTask
 from rich.segment import Segment, Segments
 from rich.text import Text
 
@@ -34,12 +26,12 @@ MAX_BARS = 16  # progress bars of concurrent runs
 INTERVAL = 30.0  # seconds between progress lines without a terminal
 
 
-def say(sentence: str, *, all_processes: bool = False) -> None:
-    """Print a message to stderr; with several processes only the first prints, unless `all_processes`."""
-    if not all_processes and not processes.is_first():
-        return
-    text = escape_control(" ".join(sentence.split()))
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
+def say(*sentences: str, all_processes: bool = False) -> None:
+    """Print messages to stderr, one per line; with several processes only the first prints, unless `all_processes`."""
+    if all_processes or processes.is_first():
+        for sentence in sentences:
+            text = escape_control(" ".join(sentence.split()))
+            Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False, emoji=False)
 
 
 def show(result: Any) -> None:
@@ -113,7 +105,7 @@ def _progress_lines() -> ProgressListener:
 
 
 class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
+    def render(self, task: BarTask) -> Text:
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
 
 
@@ -126,19 +118,14 @@ def progress(quiet: bool) -> Iterator[ProgressListener]:
     if silent or not sys.stderr.isatty():
         yield ProgressListener() if silent else _progress_lines()
         return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-    )
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
 
         class Bars(ProgressListener):
             def __init__(self) -> None:
                 self.runs = self.run = self.encode = None
-                self.workers: dict[str, TaskID] = {}
+                self.workers: dict[str, Any] = {}
 
             def encoding(self, done: int, total: int) -> None:
                 if self.encode is None:

@@ -27,10 +27,9 @@ def fit(
     out: Annotated[Path, typer.Option(help="Model folder to write.")] = Path("runs/model"),
     keep_sample: Annotated[
         int,
-        typer.Option(
-            help="Store this number of training and of held-out examples per domain in the model folder, so that "
-            "`holdfast adapt` needs no other data. [default: 0]",
-            show_default=False,
+        options.option(
+            "Store this number of training and of held-out examples per domain in the model folder, so that "
+            "`holdfast adapt` needs no other data. [default: 0]"
         ),
     ] = 0,
     device: options.Device = "auto",
@@ -69,7 +68,7 @@ def fit(
     from holdfast.run.progress import with_logging
     from holdfast.run.workspace import training_data
 
-    settings = options.with_task(options.merged_settings(context, config, set_), task)
+    settings = options.merged_settings(context, config, set_, task)
     metric = settings.pop("metric", metric)
     with process_group(device):
         check_folder(out)
@@ -89,8 +88,7 @@ def fit(
     if json:
         print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})
         return
-    for note in dataset.notes:
-        say(note)
+    say(*dataset.notes)
     scores = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
     say(f"{metric} on held-out rows: {scores}")
     say(f"model: {out} (predict with: holdfast predict {out} {to_predict(record.spec)} --out predictions.csv)")
@@ -99,10 +97,9 @@ def fit(
 def pretrain(
     corpus: Annotated[
         str,
-        typer.Argument(
-            help="A .txt file with one document per line, a folder of such files (one per domain), a table with a text "
-            "column, or a known data set; @pack=2000 joins neighbouring documents up to 2000 characters.",
-            show_default=False,
+        options.argument(
+            "A .txt file with one document per line, a folder of such files (one per domain), a table with a text "
+            "column, or a known data set; @pack=2000 joins neighbouring documents up to 2000 characters."
         ),
     ],
     start: Annotated[
@@ -114,10 +111,7 @@ def pretrain(
     steps: Annotated[int, typer.Option(help="Training steps.")] = 1000,
     batch: options.Batch = None,
     lr: options.Rate = None,
-    length: Annotated[
-        int | None,
-        typer.Option(help="Tokens per segment; longer texts are split. [default: 128]", show_default=False),
-    ] = None,
+    length: Annotated[int | None, options.option("Tokens per segment; longer texts are split. [default: 128]")] = None,
     seed: options.Seed = 0,
     device: options.Device = "auto",
     examples: options.Examples = None,
@@ -146,24 +140,20 @@ def pretrain(
     Run the same command again to continue a stopped training.
     """
     from holdfast.models.pretrain import pretrain as run
-    from holdfast.run.settings import parse_settings
 
     with progress(json) as listener:
         result = run(
             corpus, encoder=start, out=out, steps=steps, batch=batch, lr=lr, length=length, seed=seed, device=device,
-            columns=options.pairs(column), examples=examples, data_dir=data_dir, settings=parse_settings(set_ or []),
-            watch=listener,
+            columns=options.pairs(column), examples=examples, data_dir=data_dir, watch=listener,
+            settings=options.parsed_settings(set_),
         )  # fmt: skip
     if json:
-        print_json(
-            {
-                "encoder": str(result.folder), "before": result.before, "after": result.after,
-                "report": str(result.report), "record": asdict(result.record), "notes": list(result.notes),
-            }
-        )  # fmt: skip
+        print_json({
+            "encoder": str(result.folder), "before": result.before, "after": result.after,
+            "report": str(result.report), "record": asdict(result.record), "notes": list(result.notes),
+        })  # fmt: skip
         return
-    for note in result.notes:
-        say(note)
+    say(*result.notes)
     for domain, value in result.after.items():
         say(f"{domain}: masked-token loss {result.before[domain]:.3f} before, {value:.3f} after")
     say(f"encoder: {result.folder} (use it with --encoder hf:{result.folder})")

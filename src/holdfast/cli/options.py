@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,12 +22,28 @@ STRING_SETTINGS = (
     "method", "task", "encoder", "tune", "neck", "head", "metric", "plan", "select", "optimizer", "schedule",
 )  # fmt: skip
 
+UNCHANGED = (
+    "trials", "sampler", "out", "encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr", "device",
+    "examples", "data_dir",
+)  # fmt: skip
+WORD_LISTS = ("methods", "rows", "columns", "analyse")  # comma separated
+
+
+def option(help: str, *flags: str) -> Any:
+    """Declare an option without a default, or with a default that its help text states."""
+    return typer.Option(*flags, help=help, show_default=False)
+
+
+def argument(help: str) -> Any:
+    """Declare an argument whose default is not shown."""
+    return typer.Argument(help=help, show_default=False)
+
+
 Data = Annotated[
     str,
-    typer.Argument(
-        help="A csv, tsv, jsonl or parquet table, an .npz file of arrays, a folder domain/class/image, a zip file or "
-        "folder of graphs, or the name of a known data set; options follow an @, as in nci1@shift=size.",
-        show_default=False,
+    argument(
+        "A csv, tsv, jsonl or parquet table, an .npz file of arrays, a folder domain/class/image, a zip file or "
+        "folder of graphs, or the name of a known data set; options follow an @, as in nci1@shift=size."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout and nothing else.")]
@@ -34,112 +52,64 @@ Tune = Annotated[
     str, typer.Option(help="Encoder parameters to train: full, frozen, last:N, head+cls; auto depends on the encoder.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Steps = Annotated[
-    int | None,
-    typer.Option(
-        help="Training steps per run, and per phase of a two-phase method. [default: 300]", show_default=False
-    ),
-]
-Batch = Annotated[
-    int | None,
-    typer.Option(help="Examples per domain in a batch; under torchrun, per process. [default: 32]", show_default=False),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option("--lr", help="Learning rate. [default: by encoder and tuning]", show_default=False),
-]
+Steps = Annotated[int | None, option("Training steps per run, and per phase of a two-phase method. [default: 300]")]
+Batch = Annotated[int | None, option("Examples per domain in a batch; under torchrun, per process. [default: 32]")]
+Rate = Annotated[float | None, option("Learning rate. [default: by encoder and tuning]", "--lr")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 Plan = Annotated[str, typer.Option(help="Evaluation protocol; see `holdfast list protocols`.")]
 Select = Annotated[str, typer.Option(help="Model selection; see `holdfast list selections`.")]
-Task = Annotated[
-    str | None, typer.Option(help="Task; see `holdfast list tasks`. [default: classify]", show_default=False)
-]
+Task = Annotated[str | None, option("Task; see `holdfast list tasks`. [default: classify]")]
 Metric = Annotated[
     str | None,
-    typer.Option(
-        help="Metric for model selection and tables: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, "
-        "nll, ece; for responses nll, perplexity, bleu2, w2v_similarity, distinct2; for tags entity_f1, "
-        "entity_precision, entity_recall, accuracy, nll; for answer spans answer_f1, exact_match, nll. "
-        "[default: the first of the task]",
-        show_default=False,
+    option(
+        "Metric for model selection and tables: accuracy, macro_f1, micro_f1, balanced_accuracy, mcc, roc_auc, nll, "
+        "ece; for responses nll, perplexity, bleu2, w2v_similarity, distinct2; for tags entity_f1, entity_precision, "
+        "entity_recall, accuracy, nll; for answer spans answer_f1, exact_match, nll. [default: the first of the task]"
     ),
 ]
 Column = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Name a column: KEY=NAME with KEY text, premise, hypothesis, message, response, label, domain, split, time, "
+        "id, features; tokens, tags; context, question, answers, answer_start. Repeatable.",
         "--column",
-        help="Name a column: KEY=NAME with KEY text, premise, hypothesis, message, response, label, domain, split, "
-        "time, id, features; tokens, tags; context, question, answers, answer_start. Repeatable.",
-        show_default=False,
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        help="Any other setting: KEY=VALUE, such as encoder.length=64, plan.targets=films or schedule=cosine.",
-        show_default=False,
-    ),
+    option("Any other setting: KEY=VALUE, such as encoder.length=64, plan.targets=films or schedule=cosine.", "--set"),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
-        help="JSON file of settings as in --set, plus method, encoder and tune; command-line options take precedence.",
-        show_default=False,
-    ),
+    option("JSON file of settings as in --set, plus method, encoder and tune; command-line options take precedence."),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for records, checkpoints and report.html.")]
 Seeds = Annotated[str, typer.Option(help="Number of seeds, or a list of seeds: 3, or 0,5,7.")]
 Methods = Annotated[str, typer.Option(help="Comma separated methods, or all; see `holdfast list methods`.")]
-Examples = Annotated[
-    int | None,
-    typer.Option(help="Use at most this number of examples per domain, sampled by seed.", show_default=False),
-]
+Examples = Annotated[int | None, option("Use at most this number of examples per domain, sampled by seed.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")]
 Log = Annotated[
-    str | None,
-    typer.Option(
-        help="Also log losses and validation scores to tensorboard, tensorboard:DIR or mlflow:URI.",
-        show_default=False,
-    ),
+    str | None, option("Also log losses and validation scores to tensorboard, tensorboard:DIR or mlflow:URI.")
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="Folder with the files of known data sets; see `holdfast list datasets`.", show_default=False),
-]
-Analyse = Annotated[
-    str,
-    typer.Option(
-        help="Comma separated analyses of each trained run, or all; see `holdfast list analyses`.",
-        show_default=False,
-    ),
-]
+DataDir = Annotated[Path | None, option("Folder with the files of known data sets; see `holdfast list datasets`.")]
+Analyse = Annotated[str, option("Comma separated analyses of each trained run, or all; see `holdfast list analyses`.")]
 Engine = Annotated[str, typer.Option(help="Where runs execute: local, or ray for a cluster (needs the package ray).")]
 Jobs = Annotated[
     str | None,
-    typer.Option(
-        help="Concurrent runs on this machine, each with its share of the cores; auto is one per core, or one per GPU. "
-        "[default: 1]",
-        show_default=False,
+    option(
+        "Concurrent runs on this machine, each with its share of the cores; auto is one per core, or one per GPU. "
+        "[default: 1]"
     ),
 ]
 Address = Annotated[
     str | None,
-    typer.Option(
-        help="With --engine ray: address of a cluster such as head:6379, or auto. [default: a temporary local cluster]",
-        show_default=False,
-    ),
+    option("With --engine ray: address of a cluster such as head:6379, or auto. [default: a temporary local cluster]"),
 ]
-Cpus = Annotated[float | None, typer.Option(help="With --engine ray: CPUs per run. [default: 1]", show_default=False)]
+Cpus = Annotated[float | None, option("With --engine ray: CPUs per run. [default: 1]")]
 Gpus = Annotated[
-    float | None,
-    typer.Option(
-        help="With --engine ray: GPUs per run, or a fraction such as 0.25. [default: 1 on a GPU, else 0]",
-        show_default=False,
-    ),
+    float | None, option("With --engine ray: GPUs per run, or a fraction such as 0.25. [default: 1 on a GPU, else 0]")
 ]
-Model = Annotated[Path, typer.Argument(help="A model folder that `holdfast fit` wrote.", show_default=False)]
+Model = Annotated[Path, argument("A model folder that `holdfast fit` wrote.")]
 
 
 def pairs(column: list[str] | None) -> dict[str, str]:
@@ -158,11 +128,6 @@ def words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def with_task(settings: dict[str, Any], task: str | None) -> dict[str, Any]:
-    """Add the task option to the settings."""
-    return settings if task is None else {**settings, "task": task}
-
-
 def seed_numbers(text: str) -> int | list[int]:
     """Parse `3` as a number of seeds and `0,5,7` as a list of seeds."""
     try:
@@ -171,10 +136,23 @@ def seed_numbers(text: str) -> int | list[int]:
         raise BadInput(f"--seeds takes a number or a list such as 0,1,2; got '{text}'") from None
 
 
+def run_keywords(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the parameters of compare, sweep or reproduce to the keywords of the library function.
+
+    `parameters` are the locals of the command; names it does not have are left out.
+    """
+    keywords = {name: parameters[name] for name in UNCHANGED if name in parameters}
+    keywords |= {name: words(parameters[name]) for name in WORD_LISTS if name in parameters}
+    if "column" in parameters:
+        keywords["columns"] = pairs(parameters["column"])
+    engine = make_engine(*(parameters[name] for name in ("engine", "jobs", "address", "cpus", "gpus")))
+    return keywords | {
+        "seeds": seed_numbers(parameters["seeds"]), "cache": not parameters["no_cache"], "engine": engine,
+    }  # fmt: skip
+
+
 def comparison_json(result: Any) -> dict[str, Any]:
     """Return the JSON document that compare, sweep and reproduce share."""
-    from dataclasses import asdict
-
     return {
         "table": result.table(),
         "records": [{"id": record.id, **asdict(record)} for record in result.records],
@@ -183,9 +161,17 @@ def comparison_json(result: Any) -> dict[str, Any]:
     }
 
 
-def merged_settings(context: typer.Context, config: Path | None, set_: list[str] | None) -> dict[str, Any]:
-    """Combine --config and --set; options on the command line override the file."""
+def parsed_settings(set_: list[str] | None, task: str | None = None) -> dict[str, Any]:
+    """Return the settings of --set and --task."""
     from holdfast.run.settings import parse_settings
+
+    return parse_settings(set_ or []) | ({} if task is None else {"task": task})
+
+
+def merged_settings(
+    context: typer.Context, config: Path | None, set_: list[str] | None, task: str | None
+) -> dict[str, Any]:
+    """Combine --config, --set and --task; options on the command line override the file."""
 
     settings = {} if config is None else read_config(config)
     for option in context.params:
@@ -194,7 +180,7 @@ def merged_settings(context: typer.Context, config: Path | None, set_: list[str]
             settings.pop("method" if option == "methods" else option, None)
             if option == "steps":
                 settings.pop("every", None)  # the validation interval depends on the number of steps
-    settings |= parse_settings(set_ or [])
+    settings |= parsed_settings(set_, task)
     for name in STRING_SETTINGS:
         if name in settings and not isinstance(settings[name], str):
             raise BadInput(f"{name} must be a string; got {settings[name]!r}")

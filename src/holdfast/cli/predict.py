@@ -19,8 +19,7 @@ def predict(
         bool, typer.Option("--uncalibrated", help="Probabilities of the network without temperature scaling.")
     ] = False,
     abstain_above: Annotated[
-        float | None,
-        typer.Option(help="Give no label to examples whose `foreign` percentile is above this.", show_default=False),
+        float | None, options.option("Give no label to examples whose `foreign` percentile is above this.")
     ] = None,
     device: options.Device = "auto",
     column: options.Column = None,
@@ -51,20 +50,11 @@ def predict(
         calibrated=not uncalibrated, abstain_above=abstain_above,
     )  # fmt: skip
     if json:
-        print_json(
-            {
-                "predictions": result.examples,
-                "counts": result.counts,
-                "accuracy": result.accuracy,
-                "scored": result.scored,
-                "abstained": result.abstained,
-                "notes": list(result.notes),
-                "out": str(result.path),
-            }
-        )
+        fields = ("counts", "accuracy", "scored", "abstained")
+        document = {"predictions": result.examples, **{name: getattr(result, name) for name in fields}}
+        print_json({**document, "notes": list(result.notes), "out": str(result.path)})
         return
-    for note in result.notes:
-        say(note)
+    say(*result.notes)
     counts = ", ".join(f"{label}: {count}" for label, count in result.counts.items())
     say(counts or f"{result.what}: {result.examples}")
     if abstain_above is not None:
@@ -76,7 +66,7 @@ def predict(
 
 def export(
     model: options.Model,
-    out: Annotated[Path, typer.Argument(help="File to write: .onnx or .pt2.", show_default=False)],
+    out: Annotated[Path, options.argument("File to write: .onnx or .pt2.")],
     format: Annotated[str, typer.Option(help="onnx, or torch for torch.export.")] = "onnx",
     pairs: Annotated[bool, typer.Option("--pairs", help="The model was trained on text pairs.")] = False,
     json: options.Json = False,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -18,16 +18,10 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="Folders that `holdfast compare` wrote, or .jsonl.gz record files.", show_default=False),
-    ],
-    metric: Annotated[
-        str | None, typer.Option(help="Metric to show. [default: the metric of the runs]", show_default=False)
-    ] = None,
+    runs: Annotated[list[Path], options.argument("Folders that `holdfast compare` wrote, or .jsonl.gz record files.")],
+    metric: Annotated[str | None, options.option("Metric to show. [default: the metric of the runs]")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="HTML file to write. [default: report.html in the first folder]", show_default=False),
+        Path | None, options.option("HTML file to write. [default: report.html in the first folder]")
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -39,8 +33,6 @@ def report(
 
     - `holdfast report runs/a runs/b --metric macro_f1 --out both.html`
     """
-    from dataclasses import asdict
-
     from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import PACKED, load
@@ -76,18 +68,16 @@ def report(
         print_json({"table": flat_table(records, metric), "records": documents, "report": str(page)})
         return
     show_records(records, metric)
-    for note in notes:
-        say(note)
+    say(*notes)
     say(f"report: {page}")
 
 
 def list_section(
     what: Annotated[
         str,
-        typer.Argument(
-            help="methods, encoders, necks, heads, datasets, augmentations, protocols, selections, tasks, benches, "
-            "analyses, recipes.",
-            show_default=False,
+        options.argument(
+            "methods, encoders, necks, heads, datasets, augmentations, protocols, selections, tasks, benches, "
+            "analyses, recipes."
         ),
     ],
     json: options.Json = False,

@@ -15,16 +15,11 @@ if TYPE_CHECKING:
     from holdfast.recipes.reproduce import Reproduction
     from holdfast.report.terminal import WrappedTable
 
-Recipe = Annotated[str, typer.Argument(help="Table or figure; see `holdfast list recipes`.", show_default=False)]
-Rows = Annotated[str, typer.Option(help="Comma separated rows of the table. [default: all]", show_default=False)]
-Columns = Annotated[str, typer.Option(help="Comma separated columns of the table. [default: all]", show_default=False)]
-Encoder = Annotated[
-    str | None,
-    typer.Option(help="Replaces the published encoder; see `holdfast list encoders`.", show_default=False),
-]
-Tune = Annotated[
-    str | None, typer.Option(help="Replaces the published tuning: full, frozen, last:N.", show_default=False)
-]
+Recipe = Annotated[str, options.argument("Table or figure; see `holdfast list recipes`.")]
+Rows = Annotated[str, options.option("Comma separated rows of the table. [default: all]")]
+Columns = Annotated[str, options.option("Comma separated columns of the table. [default: all]")]
+Encoder = Annotated[str | None, options.option("Replaces the published encoder; see `holdfast list encoders`.")]
+Tune = Annotated[str | None, options.option("Replaces the published tuning: full, frozen, last:N.")]
 Steps = Annotated[int | None, typer.Option(help="Replaces the published number of epochs; warm-up scales with it.")]
 Batch = Annotated[int | None, typer.Option(help="Examples per domain, replaces the published batch size.")]
 Rate = Annotated[float | None, typer.Option("--lr", help="Replaces the published learning rate.")]
@@ -79,30 +74,10 @@ def reproduce(
     Run the same command again to continue; finished runs are not repeated.
     """
     from holdfast.recipes.reproduce import reproduce as run
-    from holdfast.run.settings import parse_settings
 
-    run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
+    keywords = options.run_keywords(locals())
     with progress(json) as listener:
-        result = run(
-            recipe,
-            rows=options.words(rows),
-            columns=options.words(columns),
-            seeds=options.seed_numbers(seeds),
-            out=out,
-            encoder=encoder,
-            tune=tune,
-            steps=steps,
-            batch=batch,
-            lr=lr,
-            device=device,
-            cache=not no_cache,
-            examples=examples,
-            data_dir=data_dir,
-            settings=parse_settings(set_ or []),
-            analyse=options.words(analyse),
-            watch=listener,
-            engine=run_engine,
-        )
+        result = run(recipe, settings=options.parsed_settings(set_), watch=listener, **keywords)
     if json:
         print_json(options.comparison_json(result))
         return

@@ -59,41 +59,16 @@ def sweep(
 
     Repeat the command to resume; with more trials it adds to the finished ones.
     """
-    from holdfast.run.settings import parse_settings
     from holdfast.search.sweep import sweep as run
 
-    run_engine = options.make_engine(engine, jobs, address, cpus, gpus)
+    keywords = options.run_keywords(locals())
     with progress(json) as listener:
-        result = run(
-            data,
-            methods=options.words(methods),
-            trials=trials,
-            seeds=options.seed_numbers(seeds),
-            sampler=sampler,
-            out=out,
-            encoder=encoder,
-            tune=tune,
-            plan=plan,
-            select=select,
-            metric=metric,
-            steps=steps,
-            batch=batch,
-            lr=lr,
-            device=device,
-            cache=not no_cache,
-            columns=options.pairs(column),
-            examples=examples,
-            data_dir=data_dir,
-            settings=options.with_task(parse_settings(set_ or []), task),
-            watch=listener,
-            engine=run_engine,
-        )
+        result = run(data, settings=options.parsed_settings(set_, task), watch=listener, **keywords)
     best = {name: str(path) for name, path in result.best.items()}
     if json:
         print_json(options.comparison_json(result) | {"chosen": result.choices(), "best": best})
         return
-    for note in result.notes:
-        say(note)
+    say(*result.notes)
     show_records(result.method_records(), result.metric)
     for name, path in best.items():
         say(f"best settings of {name}: {path}")
