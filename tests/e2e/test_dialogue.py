@@ -43,12 +43,12 @@ def test_fit_and_predict(holdfast, tmp_path):
     assert ran.code == 0, ran.out
     assert ran.json["predictions"] == len(messages)
     with (tmp_path / "responses.csv").open() as file:
-        pattern = list(csv.DictReader(file))
-    assert [row["id"] for row in pattern] == [f"q{i}" for i in range(len(messages))]
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == [f"q{i}" for i in range(len(messages))]
     right = dict(pairs("home"))
-    assert sum(row["response"] == right[text] for row, text in zip(pattern, messages, strict=True)) >= len(messages) - 1
-    text = holdfast("predict", "model", "talks.csv", "--out", "responses.jsonl")
-    assert "responses: 72" in text.err
+    assert sum(row["response"] == right[text] for row, text in zip(rows, messages, strict=True)) >= len(messages) - 1
+    done = holdfast("predict", "model", "talks.csv", "--out", "responses.jsonl")
+    assert "responses: 72" in done.err
     first = json.loads((tmp_path / "responses.jsonl").read_text().splitlines()[0])
     assert first["response"]
     saved = load_model(tmp_path / "model")
