@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Pixels, Raw, Vectors
-from holdfast.data.readers.codes import CodeColumn, class_codes, domain_codes, regression_note, split_codes, times
+from holdfast.data.readers.codes import CodeColumn, coded_dataset, times
 from holdfast.data.readers.columns import SYNONYMS, find, listed
 
 _ROLES = {
@@ -45,16 +45,8 @@ def read_arrays(
     time = times(_arrow(path, "time", arrays["time"])) if "time" in arrays else None
     if "time" in arrays and time is None:
         raise BadInput(f"{path}: the time array must hold numbers or dates without missing values")
-    y, classes = np.full(len(raw), -1, dtype=np.int64), ()
-    if "label" in coded:
-        y, classes = class_codes(coded["label"])
-    note = regression_note(classes, len(raw), where=str(path)) if "label" in need else ""
-    domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
-    if "domain" in coded:
-        domain, domains = domain_codes(coded["domain"], time)
-    split = split_codes(coded["split"], where=str(path), name="split") if "split" in coded else None
     ids = [str(i) for i in arrays["id"].tolist()] if "id" in arrays else None
-    return Dataset(path.stem, raw, y, classes, domain, domains, split, ids, time, notes=(note,) if note else ())
+    return coded_dataset(path.stem, raw, coded, where=str(path), need=need, ids=ids, time=time)
 
 
 def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict[str, np.ndarray]:
@@ -62,8 +54,7 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
     if not path.is_file():
         raise BadInput(f"{path} does not exist or is not a file: check the name")
     for key in columns:
-        if key not in _ROLES:
-            raise unknown("key of --column for arrays", key, _ROLES)
+        check_known("key of --column for arrays", key, _ROLES)
     arrays: dict[str, np.ndarray] = {}
     try:
         if not zipfile.is_zipfile(path):
@@ -77,18 +68,14 @@ def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict
                 if name is not None and named != "":
                     arrays[role] = file[name]
                 elif named or role == "features" or role in need:
-                    raise BadInput(
-                        f"{path} has no {role} array{f' {named!r}' if named else ''}: it has "
-                        f"{listed(file.files)}; name it with --column {role}=NAME"
-                    )
+                    array, fix = f"array{f' {named!r}' if named else ''}", f"name it with --column {role}=NAME"
+                    raise BadInput(f"{path} has no {role} {array}: it has {listed(file.files)}; {fix}")
     except BadInput:
         raise
     except _DAMAGED as error:
         if "allow_pickle" in str(error):
-            raise BadInput(
-                f"{path} holds Python objects, which are never unpickled: save plain arrays, "
-                "such as numpy.asarray(names, dtype=str)"
-            ) from error
+            fix = "save plain arrays, such as numpy.asarray(names, dtype=str)"
+            raise BadInput(f"{path} holds Python objects, which are never unpickled: {fix}") from error
         raise BadInput(f"{path} is damaged or not a .npz file: {' '.join(str(error).split())[:200]}") from error
     return arrays
 
@@ -100,10 +87,8 @@ def _raw(path: Path, x: np.ndarray) -> Raw:
         return Vectors(_finite(path, x))
     if x.ndim in (3, 4):
         return Pixels(_pixels(path, x))
-    raise BadInput(
-        f"{path}: the input array is {x.dtype} of shape {x.shape}: expected numbers (n, d), or uint8 images "
-        "(n, 3, h, w), (n, h, w, 3) or (n, h, w)"
-    )
+    expected = "numbers (n, d), or uint8 images (n, 3, h, w), (n, h, w, 3) or (n, h, w)"
+    raise BadInput(f"{path}: the input array is {x.dtype} of shape {x.shape}: expected {expected}")
 
 
 def _finite(path: Path, x: np.ndarray) -> np.ndarray:
@@ -112,10 +97,8 @@ def _finite(path: Path, x: np.ndarray) -> np.ndarray:
     finite = np.isfinite(data)
     if not finite.all():
         row, column = np.argwhere(~finite)[0].tolist()
-        raise BadInput(
-            f"{path}: row {row + 1}, column {column + 1} of the input array is {x[row, column]}: "
-            "features must be finite numbers"
-        )
+        cell = f"row {row + 1}, column {column + 1} of the input array is {x[row, column]}"
+        raise BadInput(f"{path}: {cell}: features must be finite numbers")
     return data
 
 
@@ -163,7 +146,5 @@ def check_zip(path: Path) -> None:
         raise BadInput(f"{path} is damaged or not a zip ({error}): pack it again") from error
     unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
     if unpacked > max(MIN_LIMIT, MAX_RATIO * packed) or len(members) > MAX_MEMBERS:
-        raise BadInput(
-            f"{path} would unpack from {packed / 2**20:.1f} MiB to {unpacked / 2**30:.1f} GiB in {len(members)} files, "
-            "like an archive made to fill a disk: if you trust it, unpack it and pass smaller files"
-        )
+        sizes = f"from {packed / 2**20:.1f} MiB to {unpacked / 2**30:.1f} GiB in {len(members)} files"
+        raise BadInput(f"{path} would unpack {sizes} and fill the disk: if you trust it, unpack it into smaller files")

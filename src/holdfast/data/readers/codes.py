@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
-from holdfast.data.dataset import SPLITS, encode
+from holdfast.data.dataset import SPLITS, Dataset, encode
+from holdfast.data.raw import Raw
 from holdfast.data.readers.formats import is_number
 
 SPLIT_NAMES = {
@@ -92,6 +93,27 @@ def domain_codes(column: CodeColumn, time: np.ndarray | None) -> tuple[np.ndarra
     return rank[codes], tuple(names[i] for i in order)
 
 
+def coded_dataset(
+    name: str, raw: Raw, coded: Mapping[str, CodeColumn], *, where: str, need: Collection[str] = (), before: int = 0,
+    split_name: str = "split", classes: tuple[str, ...] = (), notes: Sequence[str] = (), **fields: Any,
+) -> Dataset:  # fmt: skip
+    """Build a data set from its coded label, domain and split; without them there are no labels and one domain, `all`.
+
+    `need` lists the required roles, `where`, `split_name` and `before` (earlier rows) are for error messages, and
+    `fields` are further fields of the data set.
+    """
+    y = np.full(len(raw), -1, dtype=np.int64)
+    if "label" in coded:
+        y, classes = class_codes(coded["label"])
+        if "label" in need and (note := regression_note(classes, len(raw), where=where)):
+            notes = [*notes, note]
+    domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
+    if "domain" in coded:
+        domain, domains = domain_codes(coded["domain"], fields.get("time"))
+    split = split_codes(coded["split"], where=where, name=split_name, before=before) if "split" in coded else None
+    return Dataset(name, raw, y, classes, domain, domains, split, notes=tuple(notes), **fields)
+
+
 def split_codes(column: CodeColumn, *, where: str, name: str, before: int = 0) -> np.ndarray:
     """Return indices (n,) into SPLITS by the conventional split names; in `train_sentences` the first word counts.
 
@@ -104,19 +126,15 @@ def split_codes(column: CodeColumn, *, where: str, name: str, before: int = 0) -
     if (split < -1).any():
         row = int((split < -1).argmax())
         value = list(column.index)[codes[row]] if codes[row] >= 0 else ""
-        raise BadInput(
-            f"{where}: row {before + row + 1}, column '{name}' has the split {value!r}: use {', '.join(SPLITS)}, "
-            "or ignore the column with --column split="
-        )
+        fix = f"use {', '.join(SPLITS)}, or ignore the column with --column split="
+        raise BadInput(f"{where}: row {before + row + 1}, column '{name}' has the split {value!r}: {fix}")
     return split
 
 
 def times(column: Any) -> np.ndarray | None:
     """Return sortable numbers or dates (n,); None if the column is neither or has missing values."""
-    kinds = [pa.float64()] if is_number(column.type) else [pa.timestamp("us"), pa.timestamp("us", "UTC")]
-    if not is_number(column.type) and not pa.types.is_temporal(column.type):
-        kinds = [pa.float64(), *kinds]
-    for kind in kinds:
+    dates = [] if is_number(column.type) else [pa.timestamp("us"), pa.timestamp("us", "UTC")]
+    for kind in dates if pa.types.is_temporal(column.type) else [pa.float64(), *dates]:
         try:
             converted = column.cast(kind)
         except pa.ArrowException:

@@ -12,15 +12,7 @@ import pyarrow.compute as pc
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw, Texts, Vectors
-from holdfast.data.readers.codes import (
-    CodeColumn,
-    Strings,
-    class_codes,
-    domain_codes,
-    regression_note,
-    split_codes,
-    times,
-)
+from holdfast.data.readers.codes import CodeColumn, Strings, coded_dataset, times
 from holdfast.data.readers.columns import Roles, listed
 
 _TEXT = pa.large_string()
@@ -58,7 +50,7 @@ class TableCollector:
         self.rows = 0
         self.texts = [_StringColumn() for _ in roles.texts]
         self.features: list[np.ndarray] = []
-        self.label, self.domain, self.split = CodeColumn(), CodeColumn(), CodeColumn()
+        self.coded = {role: CodeColumn() for role in ("label", "domain", "split") if getattr(roles, role) is not None}
         self.time: list[Any] = []
         self.ids = _StringColumn()
 
@@ -74,23 +66,17 @@ class TableCollector:
             texts.add(column)
         if roles.features:
             self.features.append(self._numbers(batch))
-        if roles.label is not None:
-            self._add_codes(self.label, batch.column(roles.label), "label", roles.label)
-        if roles.domain is not None:
-            self._add_codes(self.domain, batch.column(roles.domain), "domain", roles.domain)
-        if roles.split is not None:
-            self.split.add(batch.column(roles.split), numbers=True)
+        for role, codes in self.coded.items():
+            name = getattr(roles, role)
+            missing = codes.add(batch.column(name), numbers=role != "domain") < 0
+            # labels may be missing in a file to predict, but every example belongs to a domain
+            if missing.any() and (role in self.need or role == "domain"):
+                raise self._missing(int(missing.argmax()), role, name)
         if roles.time is not None:
             self.time.append(batch.column(roles.time))
         if roles.id is not None:
             self.ids.add(_as_text(batch.column(roles.id)).fill_null(""))
         self.rows += len(batch)
-
-    def _add_codes(self, codes: CodeColumn, column: Any, role: str, name: str) -> None:
-        missing = codes.add(column, numbers=role == "label") < 0
-        # labels may be missing in a file to predict, but every example belongs to a domain
-        if missing.any() and (role in self.need or role == "domain"):
-            raise self._missing(int(missing.argmax()), role, name)
 
     def _missing(self, at: int, role: str, name: str) -> BadInput:
         fix = "fill it in or remove the row"
@@ -108,11 +94,9 @@ class TableCollector:
             finite = np.isfinite(values[:, i])
             if not finite.all():
                 at = int((~finite).argmax())
-                value = column[at].as_py()
-                raise BadInput(
-                    f"{self.where}: row {self.before + self.rows + at + 1}, column '{name}' is "
-                    f"{'missing or not a number' if value is None else value}: features must be finite numbers"
-                )
+                value = "missing or not a number" if column[at].as_py() is None else column[at].as_py()
+                cell = f"row {self.before + self.rows + at + 1}, column '{name}'"
+                raise BadInput(f"{self.where}: {cell} is {value}: features must be finite numbers")
         return values
 
     def dataset(self, name: str, *, named_time: bool, named_features: bool) -> Dataset:
@@ -124,30 +108,20 @@ class TableCollector:
         else:
             raw = Vectors(np.concatenate(self.features))
             if not named_features:
-                notes.append(
-                    f"no text column was found, so the input is the {len(roles.features)} numeric columns "
-                    f"{listed(roles.features)}; name a text column with --column text=NAME"
-                )
+                inputs = f"the {len(roles.features)} numeric columns {listed(roles.features)}"
+                fix = "name a text column with --column text=NAME"
+                notes.append(f"no text column was found, so the input is {inputs}; {fix}")
         time = times(pa.chunked_array(self.time)) if roles.time is not None else None
         if roles.time is not None and time is None:
             fault = f"column '{roles.time}' of {where} is not all numbers or all dates such as 2024-01-31"
             if named_time:
                 raise BadInput(f"{fault}: fix the values or remove --column time={roles.time}")
             notes.append(f"{fault}, so it is not used as the time")
-        y, classes = np.full(self.rows, -1, dtype=np.int64), ()
-        if roles.label is not None:
-            y, classes = class_codes(self.label)
-            if "label" in self.need and (note := regression_note(classes, self.rows, where=where)):
-                notes.append(note)
-        domain, domains = np.zeros(self.rows, dtype=np.int64), ("all",)
-        if roles.domain is not None:
-            domain, domains = domain_codes(self.domain, time)
-        split = None
-        if roles.split is not None:
-            split = split_codes(self.split, where=where, name=roles.split, before=self.before)
         ids = None if roles.id is None else Strings(self.ids.column())
-        columns = None if roles.texts else roles.features
-        return Dataset(name, raw, y, classes, domain, domains, split, ids, time, tuple(notes), columns)
+        return coded_dataset(
+            name, raw, self.coded, where=where, need=self.need, before=self.before, split_name=roles.split or "",
+            notes=notes, ids=ids, time=time, columns=None if roles.texts else roles.features,
+        )  # fmt: skip
 
 
 def _as_text(column: Any) -> Any:

@@ -11,17 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.data.readers import formats
 
 PAIRS = (
-    ("premise", "hypothesis"),
-    ("sentence1", "sentence2"),
-    ("question1", "question2"),
-    ("text_a", "text_b"),
-    ("text1", "text2"),
-    ("message", "response"),
-)
+    ("premise", "hypothesis"), ("sentence1", "sentence2"), ("question1", "question2"),
+    ("text_a", "text_b"), ("text1", "text2"), ("message", "response"),
+)  # fmt: skip
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "text": ("text", "sentence", "review", "content", "body", "comment", "tweet", "document", "message",
              "post", "review_text", "reviewtext", "utterance", "headline", "abstract"),
@@ -77,8 +73,7 @@ class ColumnFinder:
     def __init__(self, where: str, names: Sequence[str], columns: Mapping[str, str] | None) -> None:
         self.where, self.names, self.columns = where, list(names), dict(columns or {})
         for key in self.columns:
-            if key not in KEYS:
-                raise unknown("key of --column", key, KEYS)
+            check_known("key of --column", key, KEYS)
         self.named = {name for key in self.columns for name in self.requested(key)}
 
     def requested(self, key: str) -> list[str]:
@@ -97,6 +92,14 @@ class ColumnFinder:
             return next(iter(self.requested(key)), None)
         return self.conventional({**SYNONYMS, **STRUCTURED}[key])
 
+    def roles(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, str]:
+        """Return the column of each key that has one; raise for a required key without one."""
+        columns = {key: self.role(key) for key in (*required, *optional)}
+        for key in required:
+            if columns[key] is None:
+                raise self.missing(key)
+        return {key: name for key, name in columns.items() if name is not None}
+
     def missing(self, key: str) -> BadInput:
         """Return the error for a required column that was not found."""
         taken = find([name for name in self.names if name in self.named], {**SYNONYMS, **STRUCTURED}[key])
@@ -106,29 +109,20 @@ class ColumnFinder:
     def _exact(self, key: str, name: str) -> str:
         column = name if name in self.names else find(self.names, [name.lower()])
         if column is None:
-            raise BadInput(
-                f"{self.where} has no column '{name}': it has {listed(self.names)}; fix --column "
-                f"{key}={self.columns[key]}"
-            )
+            fix = f"fix --column {key}={self.columns[key]}"
+            raise BadInput(f"{self.where} has no column '{name}': it has {listed(self.names)}; {fix}")
         return column
 
 
 def assign(
-    where: str,
-    names: Sequence[str],
-    *,
-    numeric: Collection[str],
-    columns: Mapping[str, str] | None,
-    need: Collection[str],
-) -> Roles:
+    where: str, names: Sequence[str], *,
+    numeric: Collection[str], columns: Mapping[str, str] | None, need: Collection[str],
+) -> Roles:  # fmt: skip
     """Assign a column to each role; raise if a needed one is missing or a column has two roles."""
     assert set(need) <= {"label", "domain"}, need
     finder = ColumnFinder(where, names, columns)
-    roles = {role: finder.role(role) for role in ("label", "domain", "split", "time", "id")}
-    for role in need:
-        if roles[role] is None:
-            raise finder.missing(role)
-    taken = [name for name in roles.values() if name is not None]
+    roles = finder.roles(need, ("label", "domain", "split", "time", "id"))
+    taken = list(roles.values())
     texts = _text_columns(finder)
     features = () if texts else tuple(finder.requested("features"))
     if not texts and not features:
@@ -184,14 +178,11 @@ def mostly_numbers(path: Path, schema: pa.Schema, block: int) -> set[str]:
         first = next(formats.iter_batches(path, dict.fromkeys(names, pa.large_string()), block), None)
         return set() if first is None else {name for name in names if _mostly_numeric(first.column(name)[:_SAMPLE])}
     rows = formats.first_rows(path)
-    return {name for name in names if _mostly_json_numbers([row[name] for row in rows if row.get(name) is not None])}
+    kinds = {name: [type(row[name]) in (int, float) for row in rows if row.get(name) is not None] for name in names}
+    return {name for name, numbers in kinds.items() if 2 * sum(numbers) > len(numbers)}
 
 
 def _mostly_numeric(column: Any) -> bool:
     filled = column.filter(pc.call_function("greater", [pc.call_function("binary_length", [column]), 0]))
     options = pc.MatchSubstringOptions(_NUMBER)
     return 2 * pc.call_function("match_substring_regex", [filled], options=options).true_count > len(filled)
-
-
-def _mostly_json_numbers(values: list[Any]) -> bool:
-    return 2 * sum(isinstance(each, int | float) and not isinstance(each, bool) for each in values) > len(values)

@@ -39,11 +39,7 @@ def _read_lines(path: Path) -> Dataset:
         raise BadInput(f"{path} has no .txt file: a corpus has one document per line in one or several .txt files")
     texts, domains = [], []
     for file in files:
-        try:
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{file} is not UTF-8: convert it") from error
-        documents = [line.strip() for line in lines if line.strip()]
+        documents = [line.strip() for line in formats.read_lines(file) if line.strip()]
         texts += documents
         domains += [file.stem] * len(documents)
     if not texts:

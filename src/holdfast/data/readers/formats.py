@@ -52,6 +52,14 @@ def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
         return schema
 
 
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is not UTF-8: convert it") from error
+
+
 def is_number(kind: pa.DataType) -> bool:
     """Whether a column of this type holds numbers; booleans are not numbers."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
@@ -82,9 +90,8 @@ def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.Re
             with _open_csv(path, types, block) as reader:
                 yield from reader
         else:
-            options = arrow_json.ParseOptions(
-                explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore"
-            )
+            schema = pa.schema(list(types.items()))
+            options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
             reading = arrow_json.ReadOptions(use_threads=False, block_size=block)
             with arrow_json.open_json(path, read_options=reading, parse_options=options) as reader:
                 yield from reader
@@ -92,16 +99,11 @@ def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.Re
 
 def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     """Stream rows as dicts of these columns; lists stay lists."""
-    match path.suffix.lower():
-        case ".parquet":
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(columns=list(names)):
-                    yield from batch.to_pylist()
-        case ".csv" | ".tsv":
-            for batch in iter_batches(path, dict.fromkeys(names, _TEXT), LONG_BLOCK):
-                yield from batch.to_pylist()
-        case _:
-            yield from _iter_json(path, names)
+    if path.suffix.lower() in (".parquet", *_SEPARATORS):
+        for batch in iter_batches(path, dict.fromkeys(names, _TEXT), LONG_BLOCK):
+            yield from batch.to_pylist()
+    else:
+        yield from _iter_json(path, names)
 
 
 def _iter_json(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -174,11 +176,9 @@ def _check_separator(path: Path) -> None:
     other = next((mark for mark in ";\t,|" if mark in header), None)
     if expected in header or other is None:
         return
-    names = {"\t": "a tab", ",": "a comma"}
+    names, suffixes = {"\t": "a tab", ",": "a comma"}, {mark: suffix for suffix, mark in _SEPARATORS.items()}
     fix = f"write it with {names[expected]} between columns and a decimal point in numbers"
-    for suffix, mark in _SEPARATORS.items():
-        if mark == other:
-            fix = f"rename it to {path.stem}{suffix}"
+    fix = f"rename it to {path.stem}{suffixes[other]}" if other in suffixes else fix
     raise BadInput(f"{path} seems to be separated by {names.get(other, repr(other))}, not by {names[expected]}: {fix}")
 
 
@@ -197,16 +197,12 @@ def explain(path: Path, error: BaseException, types: Types | None = None) -> Bad
     if isinstance(error, UnicodeDecodeError) or "invalid utf8" in message.lower().replace("-", ""):
         return _not_utf8(path, _row(message) or "so its texts cannot be read")
     if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message):
-        return BadInput(
-            f"{path}: row {int(match[1]) - 1} has {match[3]} values but the header names {match[2]} columns: put "
-            "values that contain the separator or a quote in double quotes, and check that the row is complete"
-        )
+        values = f"row {int(match[1]) - 1} has {match[3]} values but the header names {match[2]} columns"
+        return BadInput(f"{path}: {values}: complete the row, or put values with a separator in double quotes")
     if match := re.search(r"CSV column #(\d+): .*invalid value '(.*)'", message):
-        column = f"column '{read_schema(path).names[int(match[1])]}'"
-        return BadInput(
-            f"{path}: {', '.join(filter(None, (_row(message), column)))} has '{match[2]}', expected a number: fix the "
-            "value, remove the row, or name the feature columns with --column features=NAME,NAME"
-        )
+        cell = ", ".join(filter(None, (_row(message), f"column '{read_schema(path).names[int(match[1])]}'")))
+        fix = "fix the value, remove the row, or name the feature columns with --column features=NAME,NAME"
+        return BadInput(f"{path}: {cell} has '{match[2]}', expected a number: {fix}")
     if "straddl" in message:
         return LongRow(f"{path}: a row is longer than {LONG_BLOCK >> 20} MB: check for a quote that is never closed")
     if path.suffix.lower() in (".jsonl", ".ndjson") and (fault := _json_fault(path, types or {})):
@@ -226,10 +222,8 @@ def _row(message: str) -> str:
 
 
 def _not_utf8(path: Path, reason: str, code: str = "LATIN1") -> BadInput:
-    return BadInput(
-        f"{path} is not UTF-8 ({reason}): convert it, for example with "
-        f"iconv -f {code} -t UTF-8 {path.name} > utf8{path.suffix}"
-    )
+    command = f"iconv -f {code} -t UTF-8 {path.name} > utf8{path.suffix}"
+    return BadInput(f"{path} is not UTF-8 ({reason}): convert it, for example with {command}")
 
 
 def _json_fault(path: Path, types: Types) -> str | None:

@@ -15,14 +15,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
 
 Files = Mapping[str, Callable[[], str]]  # file name -> function that reads its content
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """Graphs in file order, with their labels as written."""
-
-    graphs: list[Graphs]
-    labels: list[str]
+Parsed = tuple[list[Graphs], list[str]]  # graphs in file order, and their labels as written
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ def parse_text(text: str, where: str) -> Parsed:
     rest = next((number for number, words in lines.rest if words), None)
     if rest is not None:
         raise BadInput(f"{where} line {rest}: more lines than the {count} graphs that line 1 declares: fix line 1")
-    return Parsed(_to_graphs(graphs, where), labels)
+    return _to_graphs(graphs, where), labels
 
 
 class _Lines:
@@ -54,9 +47,7 @@ class _Lines:
 
     def __init__(self, text: str, where: str) -> None:
         self.where, self.number = where, 0
-        self.rest: Iterator[tuple[int, list[str]]] = (
-            (i, line.split()) for i, line in enumerate(text.splitlines(), start=1)
-        )
+        self.rest: Iterator[tuple[int, list[str]]] = enumerate(map(str.split, text.splitlines()), start=1)
 
     def words(self, expected: str, least: int) -> list[str]:
         self.number, words = next(self.rest, (self.number + 1, []))
@@ -129,16 +120,15 @@ def parse_layout(files: Files, prefix: str, where: str) -> Parsed:
     valid = len(graph_of) and graph_of.min() >= 0
     sizes = np.bincount(graph_of, minlength=len(labels)) if valid else np.zeros(0, dtype=np.int64)
     if (np.diff(graph_of) < 0).any() or len(sizes) != len(labels) or not sizes.all():
-        raise BadInput(
-            f"{where}: {prefix}_graph_indicator.txt must list graphs 1 to {len(labels)} in order, each with a node"
-        )
+        expected = f"graphs 1 to {len(labels)} in order, each with a node"
+        raise BadInput(f"{where}: {prefix}_graph_indicator.txt must list {expected}")
     if len(edges) and not 1 <= edges.min() <= edges.max() <= len(graph_of):
         raise BadInput(f"{where}: {prefix}_A.txt has node {edges.max()}, expected 1 to {len(graph_of)}: fix it")
     ends = edges.T - 1
     crossing = graph_of[ends[0]] != graph_of[ends[1]]
     if crossing.any():
-        line = int(crossing.argmax()) + 1
-        raise BadInput(f"{where}: {prefix}_A.txt line {line} connects nodes of two graphs: fix the line")
+        line = f"{prefix}_A.txt line {crossing.argmax() + 1}"
+        raise BadInput(f"{where}: {line} connects nodes of two graphs: fix the line")
     starts = np.cumsum(sizes) - sizes
     order = np.argsort(graph_of[ends[0]], kind="stable")
     cuts = np.cumsum(np.bincount(graph_of[ends[0]], minlength=len(labels)))[:-1]
@@ -148,7 +138,7 @@ def parse_layout(files: Files, prefix: str, where: str) -> Parsed:
         rows = slice(start, start + size)
         graph_tags = np.zeros(int(size), dtype=np.int64) if tags is None else tags[rows, 0]
         graphs.append(_GraphData(graph_tags, graph_edges, None if attributes is None else attributes[rows]))
-    return Parsed(_to_graphs(graphs, where), [str(label) for label in labels[:, 0]])
+    return _to_graphs(graphs, where), [str(label) for label in labels[:, 0]]
 
 
 def _to_graphs(graphs: Sequence[_GraphData], where: str) -> list[Graphs]:
@@ -170,6 +160,5 @@ def _to_graphs(graphs: Sequence[_GraphData], where: str) -> list[Graphs]:
             nodes = torch.from_numpy(np.concatenate([*one_hot, graph.attributes], axis=1).astype(np.float32))
         both = np.concatenate([graph.edges, graph.edges[::-1]], axis=1)
         unique = np.unique(both[0] * v + both[1])
-        edges = torch.from_numpy(np.stack([unique // v, unique % v]))
-        built.append(Graphs(nodes, edges, torch.zeros(v, dtype=torch.long), 1))
+        built.append(Graphs.single(nodes, torch.from_numpy(np.stack([unique // v, unique % v]))))
     return built

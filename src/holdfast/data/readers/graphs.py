@@ -45,11 +45,10 @@ def read_graphs(path: Path, *, fold: int | None = None) -> Dataset:
         raise BadInput(f"{path} holds no graphs: expected {_LAYOUT}, as files, in a folder or in a zip")
     datasets = []
     for name, files, parse in sets:
-        parsed = parse()
-        y, classes = encode(parsed.labels)
-        dataset = Dataset(name, GraphList(parsed.graphs), y, classes, np.zeros(len(y), dtype=np.int64), (name,))
+        graphs, labels = parse()
+        y, classes = encode(labels)
         split = None if fold is None else _fold_split(files, fold, len(y), f"{path} ({name})")
-        datasets.append(replace(dataset, split=split))
+        datasets.append(Dataset(name, GraphList(graphs), y, classes, np.zeros_like(y), (name,), split))
     return replace(datasets[0] if len(datasets) == 1 else join(datasets), name=path.stem)
 
 
@@ -66,14 +65,11 @@ def _find_sets(path: Path) -> list[GraphSet]:
 
 
 def _sets_in(files: Files, where: str) -> list[GraphSet]:
-    def parse_file(name: str) -> Parsed:
-        return parse_text(files[name](), f"{where}: {name}")
-
     prefixes = [name.removesuffix("_A.txt") for name in files if name.endswith("_A.txt")]
     if prefixes:
         return [(_stem(prefix), files, partial(parse_layout, files, prefix, where)) for prefix in prefixes]
     names = [name for name in files if _FOLDS not in name and "readme" not in name.lower()]
-    return [(_stem(name), files, partial(parse_file, name)) for name in names]
+    return [(_stem(name), files, lambda name=name: parse_text(files[name](), f"{where}: {name}")) for name in names]
 
 
 def _stem(name: str) -> str:
@@ -144,10 +140,7 @@ def _as_graph(example: Any, number: int) -> Graphs:
         return example
     if isinstance(example, Graphs) or not isinstance(example, GraphObject):
         kind = f"a Graphs of {example.count}" if isinstance(example, Graphs) else f"a {type(example).__name__}"
-        raise BadInput(
-            f"example {number} is {kind}: examples are graphs, so each must be a Graphs with one graph or a "
-            "torch-geometric Data"
-        )
+        raise BadInput(f"example {number} is {kind}, expected a Graphs with one graph or a torch-geometric Data")
     graph: Any = example  # further attributes of Data are not in the protocol
     if getattr(graph, "batch", None) is not None:
         raise BadInput(f"example {number} is a batch of graphs: pass its graphs, batch.to_data_list()")
@@ -158,8 +151,7 @@ def _as_graph(example: Any, number: int) -> Graphs:
         raise BadInput(f"example {number} has no nodes or does not define their number: add x or num_nodes")
     nodes = torch.zeros(int(graph.num_nodes), 0) if graph.x is None else _as_columns(graph.x)
     ends = torch.zeros(2, 0, dtype=torch.long) if ends is None else ends.detach().cpu()
-    owner = torch.zeros(len(nodes), dtype=torch.long)
-    return Graphs(nodes, ends, owner, 1, None if weights is None else _as_columns(weights))
+    return Graphs.single(nodes, ends, None if weights is None else _as_columns(weights))
 
 
 def _as_columns(values: Tensor) -> Tensor:
@@ -168,12 +160,9 @@ def _as_columns(values: Tensor) -> Tensor:
 
 
 def from_data_list(
-    graphs: Iterable[Any],
-    *,
-    labels: Sequence[object] | np.ndarray | Tensor | None = None,
-    domains: Sequence[object] | np.ndarray | None = None,
-    name: str = "graphs",
-) -> Dataset:
+    graphs: Iterable[Any], *, labels: Sequence[object] | np.ndarray | Tensor | None = None,
+    domains: Sequence[object] | np.ndarray | None = None, name: str = "graphs",
+) -> Dataset:  # fmt: skip
     """Build a data set from torch-geometric Data objects: x, edge_index, edge_attr and, without `labels`, y."""
     graphs = list(graphs)
     converted = as_graphs(graphs)

@@ -38,7 +38,10 @@ def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) ->
         y, classes = encode([name[label_level] for name in names])
     domain, domains = np.zeros(len(images), dtype=np.int64), ("all",)
     if domain_level is not None:
-        _check_empty_domains(folder, {name[0] for name in names})
+        used = {name[0] for name in names}
+        for path in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in used):
+            if not path.name.startswith(".") and not is_annotation_folder(path):
+                raise BadInput(f"the domain folder {path} holds no images: add images or remove it")
         domain, domains = encode([name[domain_level] for name in names])
     ignored = len(files) - len(images) - (folder / FILE).is_file()  # part locations are read by analyses
     notes = (f"{ignored} files in {folder} are not images and were ignored",) if ignored else ()
@@ -67,21 +70,14 @@ def _levels(folder: Path, names: list[tuple[str, ...]], need: Collection[str]) -
     """Return the positions of class and domain in the path."""
     if not need:
         return None, None
-    shortest = list(min(names, key=len))
-    if "domain" not in need:  # CLASS/FILE is sufficient
-        if len(shortest) < 2:
-            raise BadInput(f"{folder}: '{shortest[0]}' is not in a class folder: put images at CLASS/FILE")
-        return (1, 0) if len(shortest) > 2 else (0, None)
+    shortest = min(names, key=len)
     if len(shortest) < 2:
-        raise BadInput(f"{folder}: '{shortest[0]}' is not in a domain folder: {_LAYOUT}")
+        level, layout = ("domain", "DOMAIN/CLASS/FILE") if "domain" in need else ("class", "CLASS/FILE")
+        raise BadInput(f"{folder}: '{shortest[0]}' is not in a {level} folder: put images at {layout}")
+    if "domain" not in need:  # CLASS/FILE is sufficient
+        return (1, 0) if len(shortest) > 2 else (0, None)
     if "label" not in need:
         return None, 0
     if len(shortest) < 3:
         raise BadInput(f"{folder}: '{shortest[1]}' in the domain '{shortest[0]}' is not in a class folder: {_LAYOUT}")
     return 1, 0
-
-
-def _check_empty_domains(folder: Path, domains: set[str]) -> None:
-    for here in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in domains):
-        if not here.name.startswith(".") and not is_annotation_folder(here):
-            raise BadInput(f"the domain folder {here} holds no images: add images or remove it")

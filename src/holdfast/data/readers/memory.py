@@ -38,10 +38,8 @@ def as_dataset(X: Any, y: Any, domains: Sequence[Any] | None) -> Dataset:
     raw, labels = as_raw(X), as_labels(y)
     domains = [ONE_DOMAIN] * len(raw) if domains is None else list(domains)
     if not len(raw) == len(labels) == len(domains):
-        raise BadInput(
-            f"{len(raw)} examples, {len(labels)} labels and {len(domains)} domains: pass one label and one domain per "
-            "example"
-        )
+        counts = f"{len(raw)} examples, {len(labels)} labels and {len(domains)} domains"
+        raise BadInput(f"{counts}: pass one label and one domain per example")
     _check_present("domain", domains)
     codes, classes = encode(labels)
     domain, names = encode(domains)
@@ -66,10 +64,8 @@ def as_labels(y: Any) -> list[Any]:
     _check_present("label", values)
     for value in values:
         if isinstance(value, float | np.floating) and not float(value).is_integer():
-            raise BadInput(
-                f"Unknown label type: continuous, such as {value}: a classifier needs classes, so bin the numbers into "
-                "classes or convert them to texts"
-            )
+            fix = "bin the numbers into classes or convert them to texts"
+            raise BadInput(f"Unknown label type: continuous, such as {value}: {fix}")
     return values
 
 
@@ -99,9 +95,7 @@ def as_raw(X: Any) -> Raw:
     if isinstance(X, TorchDataset) and isinstance(X, Sized):  # torch-geometric data sets and subsets
         X = [X[i] for i in range(len(X))]
     if isinstance(X, Graphs | GraphObject):
-        raise BadInput(
-            "examples must be a list of graphs, got one graph or batch: pass [graph] or batch.to_data_list()"
-        )
+        raise BadInput("examples must be a list of graphs, got one graph: pass [graph] or batch.to_data_list()")
     if not isinstance(X, list | tuple | np.ndarray):
         X = np.asarray(X)
     if isinstance(X, np.ndarray) and X.dtype == np.uint8 and X.ndim == 4:
@@ -134,10 +128,8 @@ def _as_vectors(X: Any) -> np.ndarray:
     if np.iscomplexobj(array):
         raise BadInput("Complex data not supported: pass real and imaginary parts as separate features")
     if array.ndim != 2:
-        raise BadInput(
-            f"vectors have the shape {array.shape}, expected (examples, features). Reshape your data: "
-            "X.reshape(-1, 1) for a single feature, X.reshape(1, -1) for a single example"
-        )
+        fix = "Reshape your data: X.reshape(-1, 1) for a single feature, X.reshape(1, -1) for a single example"
+        raise BadInput(f"vectors have the shape {array.shape}, expected (examples, features). {fix}")
     if array.shape[1] == 0:
         raise BadInput(f"examples have 0 feature(s) (shape={array.shape}) while a minimum of 1 is required.")
     if not np.isfinite(array).all():

@@ -1,11 +1,9 @@
-"""Convert molecules in SMILES to graphs with the nine atom and three bond categories of OGB; split by scaffold.
-
-v atoms, e bonds counted in both directions
-"""
+"""Convert molecules in SMILES to graphs with the nine atom and three bond categories of OGB; split by scaffold."""
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,8 +40,10 @@ BOND = {
     "stereo": ("STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY"),
     "conjugated": (False, True),
 }
-_ATOM_CODES = [{value: i for i, value in enumerate(values)} for values in ATOM.values()]
-_BOND_CODES = [{value: i for i, value in enumerate(values)} for values in BOND.values()]
+_CODES = {
+    kind: [{value: i for i, value in enumerate(values)} for values in features.values()]
+    for kind, features in (("atom", ATOM), ("bond", BOND))
+}
 
 
 class Molecules(GraphList):
@@ -105,11 +105,9 @@ def _import_rdkit() -> Any:
 
 def _parse(chem: Any, text: str) -> Any:
     """Parse SMILES; if only valences are unusual, as for metals in older sets, without checking them."""
-    molecule = chem.MolFromSmiles(text)
-    if molecule is not None:
+    if (molecule := chem.MolFromSmiles(text)) is not None:
         return molecule
-    molecule = chem.MolFromSmiles(text, sanitize=False)
-    if molecule is None:
+    if (molecule := chem.MolFromSmiles(text, sanitize=False)) is None:
         return None
     try:
         molecule.UpdatePropertyCache(strict=False)
@@ -120,50 +118,27 @@ def _parse(chem: Any, text: str) -> Any:
 
 
 def _to_graph(molecule: Any) -> Graphs:
-    atoms = [_atom_codes(_features(atom)) for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms()))]
-    bonds, ends = [], []
+    atoms, bonds, ends = [], [], []
+    for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
+        atoms.append(_encode("atom", (
+            atom.GetAtomicNum(), atom.GetChiralTag(), atom.GetTotalDegree(), atom.GetFormalCharge(),
+            atom.GetTotalNumHs(), atom.GetNumRadicalElectrons(), atom.GetHybridization(), atom.GetIsAromatic(),
+            atom.IsInRing(),
+        )))  # fmt: skip
     for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
-        bonds.append(_bond_codes((bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated())))
+        bonds.append(_encode("bond", (bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated())))
         ends.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
-    edges = torch.from_numpy(np.array(ends, dtype=np.int64).reshape(-1, 2).T.copy())  # (2, e / 2)
+    edges = _table(ends, 2).T.contiguous()  # (2, e / 2); e counts bonds in both directions
     kinds = _table(bonds, len(BOND))
-    return Graphs(
-        nodes=_table(atoms, len(ATOM)),
-        edges=torch.cat([edges, edges.flip(0)], dim=1),
-        owner=torch.zeros(len(atoms), dtype=torch.long),
-        count=1,
-        weights=torch.cat([kinds, kinds]),
-    )
-
-
-def _features(atom: Any) -> tuple[Any, ...]:
-    return (
-        atom.GetAtomicNum(),
-        atom.GetChiralTag(),
-        atom.GetTotalDegree(),
-        atom.GetFormalCharge(),
-        atom.GetTotalNumHs(),
-        atom.GetNumRadicalElectrons(),
-        atom.GetHybridization(),
-        atom.GetIsAromatic(),
-        atom.IsInRing(),
-    )
+    both = torch.cat([edges, edges.flip(0)], dim=1)
+    return Graphs.single(_table(atoms, len(ATOM)), both, torch.cat([kinds, kinds]))
 
 
 @functools.cache
-def _atom_codes(features: tuple[Any, ...]) -> tuple[int, ...]:  # cached: molecules consist of few kinds of atoms
-    return _encode(features, _ATOM_CODES)
-
-
-@functools.cache
-def _bond_codes(features: tuple[Any, ...]) -> tuple[int, ...]:
-    return _encode(features, _BOND_CODES)
-
-
-def _encode(features: Sequence[Any], codes: Sequence[Mapping[Any, int]]) -> tuple[int, ...]:
+def _encode(kind: str, features: tuple[Any, ...]) -> tuple[int, ...]:  # cached: molecules consist of few kinds of atoms
     """Encode features; RDKit's enums are looked up by name."""
     values = (getattr(value, "name", value) for value in features)
-    return tuple(table.get(value, len(table)) for value, table in zip(values, codes, strict=True))
+    return tuple(table.get(value, len(table)) for value, table in zip(values, _CODES[kind], strict=True))
 
 
 def _table(rows: Sequence[tuple[int, ...]], width: int) -> torch.Tensor:
@@ -177,13 +152,11 @@ def by_scaffold(dataset: Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     texts = _smiles(dataset.raw)
     if texts is None:
-        raise BadInput(
-            f"the shift 'scaffold' applies to molecules, but {dataset.name} has no SMILES: use a table with a column "
-            "smiles, or shift=size"
-        )
-    groups: dict[str, list[int]] = {}
+        fix = "use a table with a column smiles, or shift=size"
+        raise BadInput(f"the shift 'scaffold' applies to molecules, but {dataset.name} has no SMILES: {fix}")
+    groups: dict[str, list[int]] = defaultdict(list)
     for row, scaffold in enumerate(scaffolds(texts)):
-        groups.setdefault(scaffold, []).append(row)
+        groups[scaffold].append(row)
     split: tuple[list[int], list[int], list[int]] = ([], [], [])
     train, valid = TRAIN * len(texts), (TRAIN + VALID) * len(texts)
     for group in sorted(groups.values(), key=lambda rows: (len(rows), rows[0]), reverse=True):

@@ -82,11 +82,10 @@ def _check(path: Path, number: int, question: Question) -> None:
     if not context.strip() or not question.question.strip():
         raise BadInput(f"{path}: question {number} or its context is blank: fill it in or remove it")
     for answer, start in zip(question.answers, question.starts, strict=True):
-        if not answer or context[start : start + len(answer)] != answer:
-            raise BadInput(
-                f"{path}: question {number} has the answer '{answer[:60]}' at character {start}, where its context has "
-                f"'{context[start : start + len(answer)][:60]}': fix the start, which counts from 0"
-            )
+        span = context[start : start + len(answer)]
+        if not answer or span != answer:
+            fault = f"the answer '{answer[:60]}' at character {start}, where its context has '{span[:60]}'"
+            raise BadInput(f"{path}: question {number} has {fault}: fix the start, which counts from 0")
 
 
 def _read_json(path: Path) -> Rows:
@@ -108,12 +107,7 @@ def _read_json(path: Path) -> Rows:
 def _read_table(
     path: Path, columns: Mapping[str, str] | None, metadata: dict[str, list[Any]], *, required: bool
 ) -> Rows:
-    finder = column_finder(path, columns)
-    roles = {role: finder.role(role) for role in (*ROLES, *METADATA)}
-    for role in ROLES if required else ROLES[:2]:
-        if roles[role] is None:
-            raise finder.missing(role)
-    present = {role: name for role, name in roles.items() if name is not None}
+    present = column_finder(path, columns).roles(ROLES if required else ROLES[:2], (*ROLES, *METADATA))
     metadata.update({role: [] for role in METADATA if role in present})
     return _iter_table(path, present)
 
@@ -124,9 +118,8 @@ def _iter_table(path: Path, present: Mapping[str, str]) -> Rows:
         context, question = (str(row[present[role]] or "") for role in ("context", "question"))
         answers, starts = (_as_list(row[present[role]]) if answered else [] for role in ("answers", "answer_start"))
         if len(answers) != len(starts):
-            raise BadInput(
-                f"{path}: row {number} has {len(answers)} answers but {len(starts)} starts: write one start per answer"
-            )
+            counts = f"{len(answers)} answers but {len(starts)} starts"
+            raise BadInput(f"{path}: row {number} has {counts}: write one start per answer")
         try:
             example = Question(context, question, tuple(map(str, answers)), tuple(map(int, starts)))
         except (TypeError, ValueError):

@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
-from holdfast.data.readers.codes import CodeColumn, domain_codes, split_codes
+from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import ColumnFinder, Roles, assign, mostly_numbers
 
@@ -31,12 +30,9 @@ def read_table(
 
 
 def table_chunks(
-    path: Path,
-    *,
-    columns: Mapping[str, str] | None = None,
-    need: Collection[str] = ("label", "domain"),
+    path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain"),
     rows: int | None = None,
-) -> Iterator[Dataset]:
+) -> Iterator[Dataset]:  # fmt: skip
     """Stream a table as data sets of at most `rows` rows, so that the file may be larger than the memory."""
     path, done = Path(path), 0
     _check_file(path)
@@ -82,10 +78,8 @@ def _chunks(
 
 
 def _check_file(path: Path) -> None:
-    if not path.exists():
-        raise BadInput(f"{path} does not exist: check the name")
     if not path.is_file():
-        raise BadInput(f"{path} is not a file: a table is one file, {', '.join(formats.SUFFIXES)}")
+        raise BadInput(f"{path} {'is not a file' if path.exists() else 'does not exist'}: check the name of the table")
     if path.suffix.lower() not in formats.SUFFIXES:
         raise BadInput(f"{path} has the unknown suffix '{path.suffix}': use one of {', '.join(formats.SUFFIXES)}")
     if path.stat().st_size == 0:
@@ -133,30 +127,13 @@ def column_finder(path: Path, columns: Mapping[str, str] | None) -> ColumnFinder
     return ColumnFinder(str(path), formats.read_schema(path).names, columns)
 
 
-def unlabelled_dataset(
-    path: Path,
-    raw: Raw,
-    metadata: Mapping[str, Sequence[Any]],
-    *,
-    classes: tuple[str, ...] = (),
-    notes: Sequence[str] = (),
-) -> Dataset:
+def unlabelled_dataset(path: Path, raw: Raw, metadata: Mapping[str, Sequence[Any]], **fields: Any) -> Dataset:
     """Build a data set without labels; `metadata` holds domain, split and id per example where present."""
-    domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
-    if "domain" in metadata:
-        domain, domains = domain_codes(_code_column(metadata["domain"], numbers=False), None)
-        if (domain < 0).any():
-            raise BadInput(f"{path}: row {int((domain < 0).argmax()) + 1} has no domain: fill it in or remove the row")
-    split = None
-    if "split" in metadata:
-        split = split_codes(_code_column(metadata["split"], numbers=True), where=str(path), name="split")
+    coded = {role: CodeColumn() for role in ("domain", "split") if role in metadata}
+    for role, column in coded.items():
+        texts = [None if value is None else str(value) for value in metadata[role]]
+        missing = column.add(pa.array(texts, type=pa.string()), numbers=role == "split") < 0
+        if role == "domain" and missing.any():
+            raise BadInput(f"{path}: row {missing.argmax() + 1} has no domain: fill it in or remove the row")
     ids = [str(value) for value in metadata["id"]] if "id" in metadata else None
-    y = np.full(len(raw), -1)
-    return Dataset(path.stem, raw, y, classes, domain, domains, split, ids, notes=tuple(notes))
-
-
-def _code_column(values: Sequence[Any], *, numbers: bool) -> CodeColumn:
-    column = CodeColumn()
-    texts = [None if value is None else str(value) for value in values]
-    column.add(pa.array(texts, type=pa.string()), numbers=numbers)
-    return column
+    return coded_dataset(path.stem, raw, coded, where=str(path), ids=ids, **fields)

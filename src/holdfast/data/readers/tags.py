@@ -14,7 +14,7 @@ from holdfast.core.inputs import Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.raw import Records
 from holdfast.data.readers.codes import SPLIT_NAMES
-from holdfast.data.readers.formats import iter_rows
+from holdfast.data.readers.formats import iter_rows, read_lines
 from holdfast.data.readers.images import files_below
 from holdfast.data.readers.table import METADATA, column_finder, unlabelled_dataset
 
@@ -73,13 +73,11 @@ def _read_table(
     path: Path, columns: Mapping[str, str] | None, metadata: dict[str, list[Any]], *, required: bool
 ) -> list[Tagged]:
     finder = column_finder(path, columns)
-    roles = {role: finder.role(role) for role in ("tokens", "tags", *METADATA)}
-    if roles["tokens"] is None and not required:
-        roles["tokens"] = finder.role("text")
-    for role in ("tokens", "tags") if required else ("tokens",):
-        if roles[role] is None:
-            raise finder.missing(role)
-    present = {role: name for role, name in roles.items() if name is not None}
+    present = finder.roles(("tokens", "tags") if required else (), ("tokens", "tags", *METADATA))
+    if "tokens" not in present and (text := finder.role("text")) is not None:
+        present["tokens"] = text
+    if "tokens" not in present:
+        raise finder.missing("tokens")
     metadata.update({role: [] for role in METADATA if role in present})
     tagged = []
     for number, row in enumerate(iter_rows(path, list(present.values())), start=1):
@@ -119,19 +117,13 @@ def _read_conll(path: Path, metadata: dict[str, list[Any]], column: int, *, requ
 
 def _file_split(file: Path) -> str | None:
     """Return the split that a file is named after, such as `train.conll` or `eng.testa`."""
-    for word in (file.stem.lower(), file.suffix.lower().lstrip(".")):
-        if word in FILE_SPLITS:
-            return SPLITS[FILE_SPLITS[word]]
-    return None
+    words = (file.stem.lower(), file.suffix.lower().lstrip("."))
+    return next((SPLITS[FILE_SPLITS[word]] for word in words if word in FILE_SPLITS), None)
 
 
 def _parse_conll(file: Path, column: int, *, required: bool) -> Iterator[Tagged]:
     words, tags = [], []
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{file} is not UTF-8: convert it") from error
-    for number, line in enumerate([*lines, ""], start=1):
+    for number, line in enumerate([*read_lines(file), ""], start=1):
         fields = line.split()
         if not fields or fields[0] == "-DOCSTART-":
             if words:
@@ -154,10 +146,8 @@ def _encode_tags(path: Path, sentences: Sequence[Sequence[str]]) -> tuple[list[l
         for tag in tags:
             prefix, _, entity = tag.partition("-")
             if tag != OUTSIDE and (prefix not in PREFIXES or not entity):
-                raise BadInput(
-                    f"{path}: sentence {number} has the tag '{tag}': use O, or B- and I- with a type, such as B-LOC; "
-                    "if another column holds the tags, choose it with @column=NUMBER or --column tags=NAME"
-                )
+                fix = "use O, B-TYPE or I-TYPE, or choose another column with @column=NUMBER or --column tags=NAME"
+                raise BadInput(f"{path}: sentence {number} has the tag '{tag}': {fix}")
             if tag != OUTSIDE:
                 begins = PREFIXES[prefix] == "I" and previous != entity
                 repaired += begins
