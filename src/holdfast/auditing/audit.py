@@ -10,22 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.auditing import tables
+from holdfast.auditing import shift, tables
 from holdfast.auditing.clean import check_clean, write_clean
 from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.facts import DomainFacts, Example, Leak, domain_facts, dropped, examples_of, leaks, overlaps
 from holdfast.auditing.near import BITS, CORRELATION, WIDTH
-from holdfast.auditing.shift import (
-    Distance,
-    LabelShift,
-    ShiftCost,
-    input_distances,
-    label_counts,
-    label_shifts,
-    shared_words,
-    shift_costs,
-)
+from holdfast.auditing.shift import Distance, LabelShift, ShiftCost
 from holdfast.auditing.verdict import Verdict, advise, conclude, headline
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
@@ -72,22 +63,14 @@ class Audit:
         document["verdict"] |= {"costly": self.verdict.costly, "where": self.verdict.where}
         for key in ("distances", "labels"):
             document[key] = [{**_plain(shift), "real": shift.real} for shift in getattr(self, key)]
-        paths = {key: None if (path := getattr(self, key)) is None else str(path) for key in ("report", "clean")}
-        return document | paths
+        return document | {key: (path := getattr(self, key)) and str(path) for key in ("report", "clean")}
 
 
 def audit(
-    data: Source,
-    *,
-    task: str = "classify",
-    near: float = 0.8,
-    out: str | Path | None = None,
-    clean: str | Path | None = None,
-    columns: Mapping[str, str] | None = None,
-    data_dir: Path | None = None,
-    seed: int = 0,
-    tell: Callable[[str], None] | None = None,
-) -> Audit:
+    data: Source, *, task: str = "classify", near: float = 0.8, out: str | Path | None = None,
+    clean: str | Path | None = None, columns: Mapping[str, str] | None = None, data_dir: Path | None = None,
+    seed: int = 0, tell: Callable[[str], None] | None = None,
+) -> Audit:  # fmt: skip
     """Inspect a data set; `out` is an HTML report to write, `clean` a table without duplicates.
 
     `near` is the similarity, 0.7 to 1, above which two texts are near duplicates; 1 looks for exact duplicates only, of
@@ -106,18 +89,16 @@ def audit(
     say(f"searching for duplicates among {len(dataset):,} examples")
     duplicates, targets = find_duplicates(examples, near=near), examples.targets()
     conflict, choice = conflicts(duplicates, targets), choose(duplicates, targets, dataset.split)
-    names, counts = label_counts(dataset)
+    names, counts = shift.label_counts(dataset)
     facts = domain_facts(dataset, duplicates, choice, conflict, names, counts)
-    shifts = label_shifts(dataset.domains, counts)
+    shifts = shift.label_shifts(dataset.domains, counts)
     sample = _sample(dataset, choice.kept_rows(), seed)
-    distances: list[Distance] = []
-    words: dict[str, dict[str, float]] = {}
-    costs: list[ShiftCost] = []
-    if len(sample) > 1:
+    several = len(sample) > 1
+    if several:
         say("measuring distances between domains")
-        distances = input_distances(examples, sample, seed=seed)
-        words = shared_words(examples, sample) if examples.kind == "text" else {}
-        costs = shift_costs(examples, sample)
+    distances = shift.input_distances(examples, sample, seed=seed) if several else []
+    words = shift.shared_words(examples, sample) if several and examples.kind == "text" else {}
+    costs = shift.shift_costs(examples, sample) if several else []
     verdict, leaked = conclude(distances, shifts, costs), leaks(dataset, duplicates)
     shown = examples_of(examples, duplicates, conflict)
     sizes = [len(rows) for rows in sample.values()]
@@ -149,13 +130,12 @@ def audit(
 def _sample(dataset: Dataset, clean: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     """Return rows without duplicates per domain in random order; domains without any are omitted."""
     count = max(100, min(SAMPLE, 10 * SAMPLE // len(dataset.domains)))
-    sample = {}
-    for index, name in enumerate(dataset.domains):
-        rows = clean[dataset.domain[clean] == index]
-        rows = np.random.default_rng(derive(seed, "audit", name)).permutation(rows)[:count]
-        if len(rows):
-            sample[name] = rows
-    return sample or {dataset.domains[0]: clean[:0]}
+    rows = {name: clean[dataset.domain[clean] == index] for index, name in enumerate(dataset.domains)}
+    return {
+        name: np.random.default_rng(derive(seed, "audit", name)).permutation(selected)[:count]
+        for name, selected in rows.items()
+        if len(selected)
+    } or {dataset.domains[0]: clean[:0]}
 
 
 def _near_criterion(kind: str, near: float) -> str:

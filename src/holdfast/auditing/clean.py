@@ -13,7 +13,6 @@ from holdfast.core.files import write_text
 from holdfast.core.inputs import Question, Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.readers import formats
-from holdfast.data.readers.formats import iter_rows
 from holdfast.data.write import check_not_input, check_suffix, write_tables
 
 LINES = (".jsonl", ".ndjson")
@@ -49,7 +48,7 @@ def _original_table(path: Path) -> pa.Table | None:
         return formats.parquet.read_table(path)
     names = formats.read_schema(path).names
     if path.suffix.lower() in LINES:
-        return pa.Table.from_pylist(list(iter_rows(path, names)))
+        return pa.Table.from_pylist(list(formats.iter_rows(path, names)))
     types = dict.fromkeys(names, pa.large_string())
     return pa.Table.from_batches(list(formats.iter_batches(path, types, formats.LONG_BLOCK)))
 
@@ -84,13 +83,8 @@ def _inputs(dataset: Dataset, rows: np.ndarray) -> dict[str, Any]:
             tags = [None if s.tags is None else [dataset.classes[tag] for tag in s.tags] for s in examples]
             return {"tokens": [sentence.words for sentence in examples], "tags": tags}
         case Question():
-            names = {"context": "context", "question": "question", "answers": "answers", "starts": "answer_start"}
-            return {
-                column: [_as_list(getattr(question, field)) for question in examples] for field, column in names.items()
-            }
+            contexts, questions, answers, starts = zip(*examples, strict=True)
+            spans = {"answers": list(map(list, answers)), "answer_start": list(map(list, starts))}
+            return {"context": contexts, "question": questions, **spans}
         case _:
             return {"premise": [first for first, _ in examples], "hypothesis": [second for _, second in examples]}
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

@@ -5,6 +5,7 @@ n rows, g groups of equal inputs, p pairs, k subsets (domains or splits)
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,14 +104,14 @@ def choose(duplicates: Duplicates, targets: np.ndarray, split: np.ndarray | None
     change; otherwise the first row in the file is kept. Among equal inputs with different targets, a row with the most
     frequent target is kept, or none if there is a tie.
     """
-    group, n, g = duplicates.group, len(duplicates.group), len(duplicates.first)
+    group, n = duplicates.group, len(duplicates.group)
     rank = np.zeros(n, dtype=np.int64) if split is None else 2 - split  # rows without a split come last
     codes = group * (int(targets.max(initial=0)) + 2) + targets + 1
     _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
     votes = np.where(targets < 0, 0, counts[inverse.ravel()])
     order = np.lexsort((np.arange(n), rank, -votes, group))
     winner = order[np.flatnonzero(np.diff(group[order], prepend=-1))]  # (g,)
-    tied = np.zeros(g, dtype=bool)
+    tied = np.zeros(len(duplicates.first), dtype=bool)
     rival = (votes == votes[winner][group]) & (targets != targets[winner][group]) & (targets >= 0)
     tied[group[rival]] = True
     reason = np.where(np.arange(n) == winner[group], KEPT, EQUAL)
@@ -123,13 +124,12 @@ def choose(duplicates: Duplicates, targets: np.ndarray, split: np.ndarray | None
 
 def _near_kept(duplicates: Duplicates, winner: np.ndarray, rank: np.ndarray, tied: np.ndarray) -> list[tuple[int, int]]:
     """Return (dropped group, kept group similar to it), greedily in order of preference."""
-    neighbours: dict[int, list[int]] = {}
+    neighbours: dict[int, list[int]] = defaultdict(list)
     for one, other in duplicates.pairs.tolist():
         if not tied[one] and not tied[other]:
-            neighbours.setdefault(one, []).append(other)
-            neighbours.setdefault(other, []).append(one)
-    remaining: set[int] = set()
-    dropped = []
+            neighbours[one].append(other)
+            neighbours[other].append(one)
+    remaining, dropped = set(), []
     for group in sorted(neighbours, key=lambda group: (rank[winner[group]], winner[group])):
         similar = next((other for other in neighbours[group] if other in remaining), None)
         if similar is None:

@@ -42,13 +42,10 @@ class Examples:
                 hashes.append(text_hashes(self.dataset.raw.digest(row) for row in rows[:, None]))
                 continue
             chunk = self.dataset.raw.take(rows)
-            match self.kind:
-                case "text":
-                    hashes.append(text_hashes(map(as_text, chunk)))
-                case "graph":
-                    hashes.append(graph_hashes(chunk))
-                case _:
-                    hashes.append(row_hashes(chunk.numpy()))
+            if self.kind == "text":
+                hashes.append(text_hashes(map(as_text, chunk)))
+            else:
+                hashes.append(graph_hashes(chunk) if self.kind == "graph" else row_hashes(chunk.numpy()))
         return np.concatenate(hashes)
 
     def near(self, rows: np.ndarray, *, near: float) -> tuple[np.ndarray, np.ndarray]:
@@ -110,15 +107,9 @@ def as_text(example: Any) -> str:
 
 def _texts_of(example: Any) -> Sequence[str]:
     """Return the texts of an input."""
-    match example:
-        case str():
-            return (example,)
-        case Sentence():
-            return (" ".join(example.words),)
-        case Question():
-            return example.question, example.context
-        case _:
-            return example
+    if isinstance(example, str | Sentence):
+        return (example if isinstance(example, str) else " ".join(example.words),)
+    return (example.question, example.context) if isinstance(example, Question) else example
 
 
 def _marked_pair(text: str) -> str:
@@ -131,10 +122,6 @@ def _marked_pair(text: str) -> str:
 
 
 def _target(example: Any) -> Sequence[Any] | None:
-    match example:
-        case Sentence() if example.tags is not None:
-            return tuple(example.tags)
-        case Question() if example.answers:
-            return (example.answers, example.starts)
-        case _:
-            return None
+    if isinstance(example, Sentence):
+        return None if example.tags is None else tuple(example.tags)
+    return (example.answers, example.starts) if isinstance(example, Question) and example.answers else None

@@ -53,13 +53,9 @@ class Example:
 
 
 def domain_facts(
-    dataset: Dataset,
-    duplicates: Duplicates,
-    choice: Choice,
-    conflict: np.ndarray,
-    names: tuple[str, ...],
+    dataset: Dataset, duplicates: Duplicates, choice: Choice, conflict: np.ndarray, names: tuple[str, ...],
     counts: np.ndarray,
-) -> list[DomainFacts]:
+) -> list[DomainFacts]:  # fmt: skip
     """Return the counts of every domain."""
     k = len(dataset.domains)
     equal, near = duplicates.presence(dataset.domain, k)
@@ -128,15 +124,9 @@ def examples_of(examples: Examples, duplicates: Duplicates, conflict: np.ndarray
 
 def _example(examples: Examples, what: str, rows: np.ndarray) -> Example:
     dataset = examples.dataset
-    labels = [dataset.classes[y] for y in dataset.y[rows] if y >= 0]
-    domains = [dataset.domains[i] for i in dataset.domain[rows]]
-    return Example(
-        what,
-        tuple(int(row) + 1 for row in rows),
-        tuple(dict.fromkeys(domains)),
-        tuple(dict.fromkeys(labels)),
-        examples.show(int(rows[0])),
-    )
+    labels = tuple(dict.fromkeys(dataset.classes[y] for y in dataset.y[rows] if y >= 0))
+    domains = tuple(dict.fromkeys(dataset.domains[i] for i in dataset.domain[rows]))
+    return Example(what, tuple((rows + 1).tolist()), domains, labels, examples.show(int(rows[0])))
 
 
 def dropped(choice: Choice) -> list[dict[str, int | str]]:

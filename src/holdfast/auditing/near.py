@@ -42,22 +42,14 @@ class Thumbnails:
 
 def thumbnails(raw: Raw) -> Thumbnails:
     """Decode every image once at a small size."""
-    n = len(raw)
-    result = Thumbnails(
-        np.empty(n, dtype=np.uint64),
-        np.empty((n, 3 * COLOURS**2), dtype=np.float32),
-        np.empty((n, GREYS**2), dtype=np.uint8),
-    )
-    start = 0
+    hashes, colours, greys = [], [], []
     for images in _decoded(raw):  # (b, 3, h, w)
         pixels = images.float()
         grey = (pixels * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(dim=1, keepdim=True)  # (b, 1, h, w)
-        rows = slice(start, start + len(images))
-        result.hashes[rows] = _difference_hash(grey)
-        result.colours[rows] = adaptive_avg_pool2d(pixels, COLOURS).flatten(1).numpy()
-        result.greys[rows] = adaptive_avg_pool2d(grey, GREYS).flatten(1).round().numpy()
-        start += len(images)
-    return result
+        hashes.append(_difference_hash(grey))
+        colours.append(adaptive_avg_pool2d(pixels, COLOURS).flatten(1).numpy())
+        greys.append(adaptive_avg_pool2d(grey, GREYS).flatten(1).round().numpy().astype(np.uint8))
+    return Thumbnails(np.concatenate(hashes), np.concatenate(colours), np.concatenate(greys))
 
 
 def near_images(images: Thumbnails, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,16 +124,13 @@ def _signatures(texts: Sequence[str]) -> np.ndarray:
     m = BANDS * ROWS
     factors = rng.integers(0, 1 << 31, m, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
     offsets = rng.integers(0, 1 << 32, m, dtype=np.uint32)
-    signatures = np.empty((len(texts), m), dtype=np.uint16)
-    row = 0
+    signatures = [np.empty((0, m), dtype=np.uint16)]
     for chunk in _text_chunks(texts):
         values, starts = shingles(chunk)
         short = (values >> np.uint64(32)).astype(np.uint32)
-        for j in range(m):
-            smallest = np.minimum.reduceat(short * factors[j] + offsets[j], starts)
-            signatures[row : row + len(chunk), j] = smallest.astype(np.uint16)
-        row += len(chunk)
-    return signatures
+        smallest = [np.minimum.reduceat(short * factors[j] + offsets[j], starts).astype(np.uint16) for j in range(m)]
+        signatures.append(np.stack(smallest, axis=1))
+    return np.concatenate(signatures)
 
 
 def _text_chunks(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -178,13 +167,11 @@ def shingles(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def _similarity(texts: Sequence[str], pairs: np.ndarray) -> np.ndarray:
     rows: list[int] = np.unique(pairs).tolist()
-    sets: dict[int, np.ndarray] = {}
-    position = 0
+    hashes: list[np.ndarray] = []  # distinct shingles per row
     for chunk in _text_chunks([texts[row] for row in rows]):
         values, starts = shingles(chunk)
-        for row, text_values in zip(rows[position : position + len(chunk)], np.split(values, starts[1:]), strict=True):
-            sets[row] = np.unique(text_values)
-        position += len(chunk)
+        hashes += map(np.unique, np.split(values, starts[1:]))
+    sets = dict(zip(rows, hashes, strict=True))
     similarity = np.empty(len(pairs))
     for i, (one, other) in enumerate(pairs.tolist()):
         a, b = sets[one], sets[other]

@@ -84,14 +84,11 @@ def shared_words(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str
     count = min(map(len, rows.values()))
     used = {name: examples.words(domain_rows[:count]) for name, domain_rows in rows.items()}
     vocabulary = {name: set(words) for name, words in used.items()}
-    return {
-        name: {
-            other: sum(word in vocabulary[other] for word in words) / max(1, len(words))
-            for other in rows
-            if other != name
-        }
-        for name, words in used.items()
-    }
+
+    def share(words: list[str], other: str) -> float:
+        return sum(word in vocabulary[other] for word in words) / max(1, len(words))
+
+    return {name: {other: share(words, other) for other in rows if other != name} for name, words in used.items()}
 
 
 @dataclass(frozen=True)
@@ -111,15 +108,14 @@ class LabelShift:
 
 def label_counts(dataset: Dataset) -> tuple[tuple[str, ...], np.ndarray]:
     """Return label names and counts (k, c) per domain; entity types for tagged sentences."""
+    counts = np.zeros((len(dataset.domains), len(dataset.classes)), dtype=np.int64)
     if dataset.y.max(initial=-1) >= 0:
-        counts = np.zeros((len(dataset.domains), len(dataset.classes)), dtype=np.int64)
         known = dataset.y >= 0
         np.add.at(counts, (dataset.domain[known], dataset.y[known]), 1)
         return dataset.classes, counts
     entity_starts = [i for i, name in enumerate(dataset.classes) if name.startswith("B-")]
     if dataset.raw.kind != "text" or not entity_starts:
-        return (), np.zeros((len(dataset.domains), 0), dtype=np.int64)
-    counts = np.zeros((len(dataset.domains), len(dataset.classes)), dtype=np.int64)
+        return (), counts[:, :0]
     for index in range(len(dataset.domains)):
         for example in dataset.raw.take(np.flatnonzero(dataset.domain == index)):
             if isinstance(example, Sentence) and example.tags is not None:
@@ -144,10 +140,8 @@ def label_shifts(domains: tuple[str, ...], counts: np.ndarray) -> list[LabelShif
 def _p_value(two: np.ndarray) -> float:
     """Return the p value of a chi-square test of counts (2, c)."""
     used = two[:, two.sum(axis=0) > 0]
-    if used.shape[1] < 2:
-        return 1.0
-    result: Any = chi2_contingency(used)
-    return float(result.pvalue)
+    result: Any = chi2_contingency(used) if used.shape[1] > 1 else None
+    return 1.0 if result is None else float(result.pvalue)
 
 
 @dataclass(frozen=True)
@@ -189,18 +183,9 @@ def shift_costs(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Shif
         inside = _predictions([training[name]], test) == truth
         outside = _predictions([(x[:share], labels[:share]) for x, labels in others], test) == truth
         everything = _predictions(others, test) == truth
+        accuracies = [float(correct.mean()) for correct in (inside, outside, everything)]
         error = float((inside.astype(int) - outside).std() / np.sqrt(cut))
-        costs.append(
-            ShiftCost(
-                domain=name,
-                inside=float(inside.mean()),
-                outside=float(outside.mean()),
-                everything=float(everything.mean()),
-                majority=float(np.bincount(truth).max() / cut),
-                error=error,
-                scored=cut,
-            )
-        )
+        costs.append(ShiftCost(name, *accuracies, float(np.bincount(truth).max() / cut), error, cut))
     return costs
 
 

@@ -47,10 +47,8 @@ def duplicate_grid(facts: Sequence[DomainFacts], near: str) -> Grid:
 
 
 def leak_grid(leaks: Sequence[Leak]) -> Grid:
-    lines = [
-        (f"{leak.split} in {leak.also_in}", [_count(leak.examples), _count(leak.equal), _count(leak.near)])
-        for leak in leaks
-    ]
+    counts = {f"{leak.split} in {leak.also_in}": (leak.examples, leak.equal, leak.near) for leak in leaks}
+    lines = [(name, list(map(_count, values))) for name, values in counts.items()]
     about = "Rows of one split whose input occurs in another split."
     return Grid("Leaks between splits", about, ("split", "rows", "equal", "near"), lines)
 
@@ -113,8 +111,8 @@ def cost_grid(costs: Sequence[ShiftCost], rows: int) -> Grid:
     lines = []
     for cost in costs:
         gap: Cell = (f"{100 * cost.cost:.1f} ± {100 * cost.error:.1f}", cost.cost)
-        scores = [_share(cost.inside), _share(cost.outside), gap, _share(cost.everything), _share(cost.majority)]
-        lines.append((cost.domain, [*scores, _count(cost.scored)]))
+        inside, outside, everything, majority = map(_share, (cost.inside, cost.outside, cost.everything, cost.majority))
+        lines.append((cost.domain, [inside, outside, gap, everything, majority, _count(cost.scored)]))
     names = ("domain", "inside", "others", "cost", "all others", "majority", "scored")
     return Grid("Cost of the shift", about, names, lines)
 

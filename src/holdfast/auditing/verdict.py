@@ -44,10 +44,8 @@ class Verdict:
     @property
     def where(self) -> str:
         """Key of TRIALS."""
-        if self.inputs and self.labels:
-            return "both"
         if self.inputs or self.labels:
-            return "inputs" if self.inputs else "labels"
+            return ("both" if self.labels else "inputs") if self.inputs else "labels"
         if self.inputs is None:
             return "unknown"
         return "meaning" if self.costly else "none"
@@ -77,9 +75,8 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
     missing = " and ".join(f"the {name}" for name, level in levels.items() if level is None)
     sentences = [f"There is {' and '.join(known)}."] if known else []
     if missing:
-        sentences.append(
-            f"A shift in {missing} could not be measured, which needs at least {MIN_ROWS} distinct rows in two domains."
-        )
+        needed = f"at least {MIN_ROWS} distinct rows in two domains"
+        sentences.append(f"A shift in {missing} could not be measured, which needs {needed}.")
     text = " ".join(sentences)
     if verdict.cost is None or verdict.error is None:
         return text
@@ -92,14 +89,9 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
 
 
 def advise(
-    data: str,
-    spec: Spec,
-    kind: str,
-    verdict: Verdict,
-    facts: Sequence[DomainFacts],
-    leaks: Sequence[Leak],
+    data: str, spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaks: Sequence[Leak],
     more_domains: str,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return what to clean, then what to try.
 
     `data` is the data as written on a command line, `spec` the default spec of a comparison, and `more_domains` a hint
@@ -115,16 +107,12 @@ def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaks: Sequenc
         if leak.equal or leak.near:
             counts = [(leak.equal, "also in"), (leak.near, "nearly in")]
             where = " and ".join(f"{count:,} are {relation} {leak.also_in}" for count, relation in counts if count)
-            advice.append(
-                f"Of {leak.examples:,} {leak.split} rows, {where}: remove them, or scores on {leak.split} will be too "
-                "high."
-            )
+            fix = f"remove them, or scores on {leak.split} will be too high."
+            advice.append(f"Of {leak.examples:,} {leak.split} rows, {where}: {fix}")
     crossing = sum(domain.elsewhere + domain.near_elsewhere for domain in facts)
     if crossing:
-        advice.append(
-            f"{crossing:,} rows occur, exactly or nearly, in another domain: a held-out domain is then partly seen in "
-            "training."
-        )
+        consequence = "a held-out domain is then partly seen in training."
+        advice.append(f"{crossing:,} rows occur, exactly or nearly, in another domain: {consequence}")
     conflicting = sum(domain.conflicts for domain in facts)
     if conflicting:
         target = TARGETS.get(task, "label")
@@ -140,21 +128,21 @@ def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaks: Sequenc
 
 
 def _labels(facts: Sequence[DomainFacts]) -> list[str]:
-    missing = [f"{d.domain} ({', '.join(gone[:MAX_NAMES])})" for d in facts if (gone := _missing_labels(d))]
+    labelled = [domain for domain in facts if any(domain.labels.values())]
+    absent = {d.domain: [label for label, count in d.labels.items() if not count] for d in labelled}
+    missing = [f"{domain} ({', '.join(labels[:MAX_NAMES])})" for domain, labels in absent.items() if labels]
     advice = []
     if missing:
         more = f" and {len(missing) - MAX_NAMES} more domains" if len(missing) > MAX_NAMES else ""
-        advice.append(
-            f"Some labels are missing: {', '.join(missing[:MAX_NAMES])}{more}. No method can learn them from there."
-        )
+        where = f"{', '.join(missing[:MAX_NAMES])}{more}"
+        advice.append(f"Some labels are missing: {where}. No method can learn them from there.")
     counts = [sum(domain.labels[label] for domain in facts) for label in facts[0].labels]
     if counts and min(counts) and max(counts) >= 10 * min(counts):
         advice.append("Labels are very imbalanced: use --metric macro_f1 or balanced_accuracy.")
     sizes = [domain.examples for domain in facts]
     if max(sizes) >= 10 * min(sizes):
-        advice.append(
-            f"Domains differ in size, {min(sizes):,} to {max(sizes):,} rows: batches sample all domains equally."
-        )
+        rows = f"{min(sizes):,} to {max(sizes):,} rows"
+        advice.append(f"Domains differ in size, {rows}: batches sample all domains equally.")
     return advice
 
 
@@ -165,10 +153,6 @@ def _unmeasured(facts: Sequence[DomainFacts]) -> list[str]:
         return []
     names = ", ".join(small[:MAX_NAMES]) + (f" and {len(small) - MAX_NAMES} more" if len(small) > MAX_NAMES else "")
     return [f"Distances were not measured for domains with fewer than {MIN_ROWS} distinct rows: {names}."]
-
-
-def _missing_labels(facts: DomainFacts) -> list[str]:
-    return [label for label, count in facts.labels.items() if not count] if any(facts.labels.values()) else []
 
 
 def _trial_advice(data: str, spec: Spec, kind: str, verdict: Verdict, domains: int, more_domains: str) -> list[str]:
