@@ -1,1 +1,1 @@
-"""models."""
+"""Trained models: folders with versions, predictions, calibration, adaptation, export and pretraining."""

@@ -75,15 +75,9 @@ class Adaptation:
 
 
 def adapt(
-    model: str | Path,
-    data: Source,
-    terms: Terms | None = None,
-    *,
-    domain: str | None = None,
-    earlier: Sequence[Source] = (),
-    columns: Mapping[str, str] | None = None,
-    watch: ProgressListener | None = None,
-) -> Adaptation:
+    model: str | Path, data: Source, terms: Terms | None = None, *, domain: str | None = None,
+    earlier: Sequence[Source] = (), columns: Mapping[str, str] | None = None, watch: ProgressListener | None = None,
+) -> Adaptation:  # fmt: skip
     """Adapt a model folder; an accepted model becomes the next version of the folder."""
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
@@ -95,9 +89,8 @@ def adapt(
     )
     with locked(folder):
         ledger = ledger_of(folder)
-        result = adapt_model(
-            saved, new, terms, domain=domain, earlier=past, parent=ledger.current, folder=folder, watch=watch
-        )
+        parent = ledger.current
+        result = adapt_model(saved, new, terms, domain=domain, earlier=past, parent=parent, folder=folder, watch=watch)
         if result.refused and not terms.force:
             return result
         about = version_of(result.model.record, forced=bool(result.refused))
@@ -106,21 +99,13 @@ def adapt(
 
 
 def adapt_model(
-    saved: SavedModel,
-    new: Dataset,
-    terms: Terms,
-    *,
-    domain: str | None = None,
-    earlier: Sequence[Dataset] = (),
-    parent: int = 1,
-    folder: Path | None = None,
-    watch: ProgressListener | None = None,
-) -> Adaptation:
+    saved: SavedModel, new: Dataset, terms: Terms, *, domain: str | None = None, earlier: Sequence[Dataset] = (),
+    parent: int = 1, folder: Path | None = None, watch: ProgressListener | None = None,
+) -> Adaptation:  # fmt: skip
     """Train a copy of a model on one more domain; the model itself does not change."""
     if saved.task not in TASKS:
-        raise BadInput(
-            f"models for the task {saved.task} cannot be adapted, only for {' or '.join(TASKS)}: fit a new model"
-        )
+        fix = f"only models for {' or '.join(TASKS)} can, so fit a new model"
+        raise BadInput(f"models for the task {saved.task} cannot be adapted: {fix}")
     if new.raw.kind != saved.encoder.takes:
         raise BadInput(f"this model reads {saved.encoder.takes} data but the data set contains {new.raw.kind} data")
     new = one_domain(with_classes(new, saved.classes), domain, saved.domains)
@@ -143,11 +128,9 @@ def adapt_model(
     episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (valid,), held_out),))
     (job,) = resolve(replace(request, episode=episode), workspace)
     spec = job.spec
-    if spec.neck != saved.record.spec["neck"]:
-        raise BadInput(
-            f"method {method} needs a neck such as {spec.neck}, but this model has the neck "
-            f"{saved.record.spec['neck']}: use another method, such as lwf or replay"
-        )
+    if spec.neck != (neck := saved.record.spec["neck"]):
+        fix = "use another method, such as lwf or replay"
+        raise BadInput(f"method {method} needs a neck such as {spec.neck}, but this model has the neck {neck}: {fix}")
     saver = Saver(None if folder is None else folder / "checkpoints" / f"{job.id}.safetensors")
     watch.start(1, 0)
     watch.begin(f"{spec.method} on {learn.domain}", job.steps)
@@ -177,16 +160,12 @@ def _past_data(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
 
 
 def _unmeasured_error(domains: Sequence[str], *, with_earlier: bool) -> BadInput:
-    names = ", ".join(domains)
+    names, force = ", ".join(domains), "or accept unknown forgetting with --force"
     if with_earlier:
-        return BadInput(
-            f"--earlier contains none of the held-out examples of {names}: pass the files that the model was fitted "
-            "on, unchanged, or accept unknown forgetting with --force"
-        )
-    return BadInput(
-        f"forgetting of {names} cannot be measured without examples: pass the earlier data with --earlier FILE, fit "
-        "with --keep-sample, or accept unknown forgetting with --force"
-    )
+        fix = f"pass the files that the model was fitted on, unchanged, {force}"
+        return BadInput(f"--earlier contains none of the held-out examples of {names}: {fix}")
+    fix = f"pass the earlier data with --earlier FILE, fit with --keep-sample, {force}"
+    return BadInput(f"forgetting of {names} cannot be measured without examples: {fix}")
 
 
 def _adapted_model(
@@ -233,19 +212,17 @@ def _result(
     (domain,) = stage["train"]
     before = {name: each[metric] for name, each in stage["before"].items()}
     after = {name: each[metric] for name, each in {**stage["test"], **stage["valid"]}.items()}
-    lost = {}
-    for name in stage["test"]:
-        old, new = before[name], after[name]
-        if old is not None and new is not None:
-            lost[name] = 100 * (task.selection_value(metric, old) - task.selection_value(metric, new))
+    lost = {
+        name: 100 * (task.selection_value(metric, before[name]) - task.selection_value(metric, after[name]))
+        for name in stage["test"]
+        if before[name] is not None and after[name] is not None
+    }
     sizes = {**stage["sizes"]["test"], **stage["sizes"]["valid"]}
     worst = max(lost, key=lambda name: lost[name], default="")
     refused = ""
     if worst and lost[worst] > limit:
-        refused = (
-            f"{worst} lost {lost[worst]:.1f} points of {metric}, more than --max-forgetting {limit:g}: try fewer "
-            "--steps, a lower --lr or another --method, or accept it with --force"
-        )
+        fix = "try fewer --steps, a lower --lr or another --method, or accept it with --force"
+        refused = f"{worst} lost {lost[worst]:.1f} points of {metric}, more than --max-forgetting {limit:g}: {fix}"
     elif unmeasured:
         refused = f"forgetting of {', '.join(unmeasured)} is unknown: pass the earlier data with --earlier FILE"
     return Adaptation(model, domain, metric, before, after, lost, sizes, refused, notes)
@@ -266,9 +243,8 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
         record, assembly = train(spec, episode, workspace, trained=saved.model, past=past)
     record = replace(record, stages=[*saved.record.stages, *record.stages])
     held_out = (saved.held_out or HeldOut({}, {})).merge(HeldOut.of(dataset, episode.stages[0].valid))
-    return SavedModel(
-        assembly.deploy(), assembly.encoder, saved.classes, record, None, held_out, saved.sample, saved.columns
-    )
+    model = assembly.deploy()
+    return SavedModel(model, assembly.encoder, saved.classes, record, None, held_out, saved.sample, saved.columns)
 
 
 def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:
@@ -290,25 +266,20 @@ def choose_method(name: str, model: Model, task: str, *, examples: bool) -> tupl
 
     `auto` is progressive if the network can grow, replay if there are examples, otherwise distillation (lwf) or erm.
     """
-    growable = ("M" if any(True for _ in growable_memories(model)) else "") + (
-        "V" if isinstance(model.backbone, GrowsWords) else ""
-    )
+    growable = "M" if any(True for _ in growable_memories(model)) else ""
+    growable += "V" if isinstance(model.backbone, GrowsWords) else ""
     if name == "auto":
         name = "progressive" if growable else "replay" if examples else "lwf" if task == "classify" else "erm"
     if name == "progressive":
         name = "progressive(erm)"
     for part, entry in catalog.unwrap("methods", name):
-        match entry.load().needs_past:
-            case "examples" if not examples:
-                raise BadInput(
-                    f"method {part} needs training examples of the earlier domains: pass them with --earlier FILE, fit "
-                    "with --keep-sample, or use lwf or progressive"
-                )
-            case "path":
-                raise BadInput(
-                    f"method {part} needs statistics of the earlier training that model folders do not store: use ewc, "
-                    "replay, lwf or progressive"
-                )
+        needs_past = entry.load().needs_past
+        if needs_past == "examples" and not examples:
+            fix = "pass them with --earlier FILE, fit with --keep-sample, or use lwf or progressive"
+            raise BadInput(f"method {part} needs training examples of the earlier domains: {fix}")
+        if needs_past == "path":
+            fix = "use ewc, replay, lwf or progressive"
+            raise BadInput(f"method {part} needs training statistics that model folders do not store: {fix}")
     return name, {"method.expand": growable} if name.startswith("progressive(") and growable else {}
 
 

@@ -1,8 +1,4 @@
-"""Calibrated probabilities, and how far examples are from the training data.
-
-A `Calibration` is fitted once on training and validation examples and stored in the model folder.
-n examples, c classes, d width
-"""
+"""Calibrated probabilities, and how far examples are from the training data (n examples, c classes, d width)."""
 
 from __future__ import annotations
 
@@ -136,7 +132,7 @@ class Observations(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Temperature of the outputs, foreign score, and entropy of memory reads on validation examples."""
+    """Temperature, foreign score and entropy of memory reads, fitted once and stored in the model folder."""
 
     temperature: float
     foreign: ForeignScore
@@ -213,10 +209,10 @@ def _sample(splits: Sequence[Part], examples: Examples, seed: int) -> np.ndarray
 
 def read_entropy(recorded: Tape, count: int) -> Tensor | None:
     """Return the normalised entropy (b,) of memory reads, averaged over heads and memories; None without reads."""
+    reads = [weights for name in READS for weights in recorded[name]]
     entropies = []
-    for name in READS:
-        for weights in recorded[name]:
-            if len(weights) == count and weights.shape[-1] > 1:
-                entropy = torch.special.entr(weights.float()).sum(dim=-1) / math.log(weights.shape[-1])  # (b, h)
-                entropies.append(entropy.flatten(1).mean(dim=1))
+    for weights in reads:
+        if len(weights) == count and weights.shape[-1] > 1:
+            entropy = torch.special.entr(weights.float()).sum(dim=-1) / math.log(weights.shape[-1])  # (b, h)
+            entropies.append(entropy.flatten(1).mean(dim=1))
     return torch.stack(entropies).mean(dim=0) if entropies else None

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import write_atomic, write_text
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.data.raw import Pixels, Raw, Texts, Vectors
@@ -39,8 +39,7 @@ class Exported:
 
 def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: bool = False) -> Exported:
     """Write the program to `out` and its description next to it; the program is run once and verified."""
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+    check_known("format", format, FORMATS)
     out = Path(out)
     if out.suffix != FORMATS[format]:
         raise BadInput(f"a file of format {format} must end in {FORMATS[format]}; got '{out}'")
@@ -56,9 +55,8 @@ def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: b
     difference = float(np.abs(outputs - saved.probabilities(sample.raw)[: len(outputs)]).max())
     if not difference <= TOLERANCE:
         out.unlink()
-        raise BadInput(
-            f"{out} was deleted because its probabilities differ from the model's by {difference:.2g}: use --format torch"
-        )
+        reason = f"its probabilities differ from the model's by {difference:.2g}"
+        raise BadInput(f"{out} was deleted because {reason}: use --format torch")
     about = write_text(_next_to(out, "json"), json.dumps(_description(saved, sample, out, format), indent=1) + "\n")
     return Exported(out, about, difference)
 
@@ -72,11 +70,9 @@ def _traced(saved: SavedModel, module: torch.nn.Module, sample: Sample) -> Any:
     try:
         return torch.export.export(module, (), sample.inputs, dynamic_shapes=sample.dynamic, strict=False)
     except Exception as error:  # networks with data-dependent control flow
-        name = saved.record.spec["encoder"]
-        raise BadInput(
-            f"this model cannot be exported because encoder {name} or neck {saved.record.spec['neck']} has "
-            f"data-dependent control flow ({type(error).__name__}): use `holdfast serve` instead"
-        ) from error
+        network = f"encoder {saved.record.spec['encoder']} or neck {saved.record.spec['neck']}"
+        reason = f"{network} has data-dependent control flow ({type(error).__name__})"
+        raise BadInput(f"this model cannot be exported because {reason}: use `holdfast serve` instead") from error
 
 
 def _smaller_batch(sample: Sample) -> dict[str, Tensor]:
@@ -124,16 +120,11 @@ def _description(saved: SavedModel, sample: Sample, out: Path, format: str) -> d
         for name, value in sample.inputs.items()
     ]
     return {
-        "program": out.name,
-        "format": format,
-        "task": saved.task,
-        "labels": list(saved.classes),
-        "inputs": inputs,
+        "program": out.name, "format": format, "task": saved.task, "labels": list(saved.classes), "inputs": inputs,
         "output": {"name": OUTPUT, "shape": ["batch", len(saved.classes)]},
-        "preprocessing": _preprocessing(saved, out),
-        **saved.components,
+        "preprocessing": _preprocessing(saved, out), **saved.components,
         "trained": {"version": saved.record.code["version"], "method": saved.record.spec["method"]},
-    }
+    }  # fmt: skip
 
 
 def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
@@ -211,10 +202,8 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     if saved.encoder.takes == "graph":
         raise BadInput("graph models cannot be exported: only texts, vectors and images are supported")
     if saved.model.prediction_batch is not None:
-        raise BadInput(
-            "this model cannot be exported because its predictions depend on the batch: fit it with "
-            "neck.context=support, or with neck.eval_capacity=0 if it has experts"
-        )
+        fix = "fit it with neck.context=support, or with neck.eval_capacity=0 if it has experts"
+        raise BadInput(f"this model cannot be exported because its predictions depend on the batch: {fix}")
     raw = _example_inputs(saved, pairs=pairs)
     store = saved.encoder.prepare(raw.take(np.arange(len(raw)), size=saved.encoder.size))
     saved.model.cpu().eval().requires_grad_(False)

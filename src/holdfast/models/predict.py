@@ -20,10 +20,7 @@ from holdfast.models.saved import WINDOW, SavedModel, load_model
 from holdfast.run.workspace import choose_device
 
 OUTPUTS = {"tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
-NOT_CALIBRATED = (
-    "this model folder has no calibration, so probabilities are uncalibrated and `foreign` is missing: fit the model "
-    "again to get both"
-)
+NOT_CALIBRATED = "the model folder has no calibration, so `foreign` is missing: fit the model again to calibrate it"
 
 
 @dataclass
@@ -45,15 +42,9 @@ class Prediction:
 
 
 def predict(
-    model: str | Path,
-    data: str | Path | Dataset,
-    out: str | Path,
-    *,
-    columns: Mapping[str, str] | None = None,
-    device: str = "auto",
-    calibrated: bool = True,
-    abstain_above: float | None = None,
-) -> Prediction:
+    model: str | Path, data: str | Path | Dataset, out: str | Path, *, columns: Mapping[str, str] | None = None,
+    device: str = "auto", calibrated: bool = True, abstain_above: float | None = None,
+) -> Prediction:  # fmt: skip
     """Write the predictions for every example to `out` in chunks, so that tables of any length fit in memory.
 
     Classifiers write id, label, one probability per class and `foreign`; other tasks id and response, id, tokens and
@@ -68,16 +59,10 @@ def predict(
     _check(saved, abstain_above, result)
     form = catalog.build("tasks", saved.task, options={}).data_form
     at_once = saved.task not in ("classify", "respond")  # the type of list columns is known only at the end
+    chunks = load_chunks(data, columns=columns, form=form, rows=(1 << 62) if at_once else WINDOW)
     tables = (
-        _table(
-            saved,
-            align_features(chunk, saved.columns),
-            target,
-            result,
-            calibrated=calibrated,
-            abstain_above=abstain_above,
-        )
-        for chunk in load_chunks(data, columns=columns, form=form, rows=(1 << 62) if at_once else WINDOW)
+        _table(saved, align_features(chunk, saved.columns), target, result, calibrated, abstain_above)
+        for chunk in chunks
     )
     write_tables(out, tables, escape_formulas=True)
     return result
@@ -91,23 +76,15 @@ def _check(saved: SavedModel, abstain_above: float | None, result: Prediction) -
     if saved.task != "classify":
         raise BadInput(f"--abstain-above works with classifiers only, this model has the task {saved.task}: remove it")
     if saved.calibration is None:
-        raise BadInput(
-            "--abstain-above needs the `foreign` percentile, which this model folder does not have: fit the model again, "
-            "or remove the option"
-        )
+        raise BadInput("--abstain-above needs `foreign`, which this model folder does not have: fit the model again")
     if not 0 <= abstain_above <= 100:
         raise BadInput(f"--abstain-above must be a percentile between 0 and 100; got {abstain_above:g}")
 
 
 def _table(
-    saved: SavedModel,
-    chunk: Dataset,
-    device: torch.device,
-    result: Prediction,
-    *,
-    calibrated: bool,
+    saved: SavedModel, chunk: Dataset, device: torch.device, result: Prediction, calibrated: bool,
     abstain_above: float | None,
-) -> pa.Table:
+) -> pa.Table:  # fmt: skip
     """Return the predictions for a chunk and add it to the counts."""
     first, result.examples = result.examples, result.examples + len(chunk)
     ids = [str(first + i + 1) for i in range(len(chunk))] if chunk.ids is None else list(chunk.ids)

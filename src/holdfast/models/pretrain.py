@@ -9,13 +9,11 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.core.files import LOCK_NAME as LOCK
-from holdfast.core.files import locked, write_text
+from holdfast.core.files import LOCK_NAME, locked, write_text
 from holdfast.data.dataset import Dataset
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.vocabulary import Vocabulary, write_checkpoint
 from holdfast.protocols.evaluate import score
-from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read
 from holdfast.report.page import write_report
@@ -43,22 +41,11 @@ class Pretraining:
 
 
 def pretrain(
-    corpus: str | Path | Dataset,
-    *,
-    encoder: str,
-    out: str | Path,
-    steps: int = 1000,
-    batch: int | None = None,
-    lr: float | None = None,
-    length: int | None = None,
-    seed: int = 0,
-    device: str = "auto",
-    columns: Mapping[str, str] | None = None,
-    examples: int | None = None,
-    data_dir: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    watch: ProgressListener | None = None,
-) -> Pretraining:
+    corpus: str | Path | Dataset, *, encoder: str, out: str | Path, steps: int = 1000, batch: int | None = None,
+    lr: float | None = None, length: int | None = None, seed: int = 0, device: str = "auto",
+    columns: Mapping[str, str] | None = None, examples: int | None = None, data_dir: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None, watch: ProgressListener | None = None,
+) -> Pretraining:  # fmt: skip
     """Train on all texts except 5% per domain for validation and 5% for testing; an interrupted training resumes.
 
     If the rows are marked as training, validation and test rows, these splits are used instead.
@@ -69,14 +56,16 @@ def pretrain(
     dataset = training_data(corpus, task="masked", columns=columns, data_dir=folder, examples=examples)
     workspace = Workspace(dataset, choose_device(device), cache=None)
     options = {"task": "masked", "plan": "all", "neck": "none", "plan.valid": HELD, "plan.test": HELD}
-    for name in ("task", "plan", "neck"):
-        if settings is not None and settings.get(name, options[name]) != options[name]:
-            raise BadInput(f"pretrain always uses {name}={options[name]}: leave {name}={settings[name]} out")
+    for key in ("task", "plan", "neck"):
+        if settings is not None and settings.get(key, options[key]) != options[key]:
+            raise BadInput(f"pretrain always uses {key}={options[key]}: leave {key}={settings[key]} out")
     options |= settings or {}
     if length is not None:
         options["encoder.length"] = length
+    in_catalog = encoder in catalog.ENCODERS or encoder.startswith(("hf:", "auto"))
+    name = encoder if in_catalog else f"hf:{encoder}"  # other names are folders or hub names
     request = single_run(
-        "erm", seed, options, encoder=_encoder_name(encoder), plan="all",
+        "erm", seed, options, encoder=name, plan="all",
         steps=steps, batch=batch, lr=lr, every=max(1, min(100, steps // 10)), model=out,
     )  # fmt: skip
     (job,) = resolve(request, workspace)
@@ -89,7 +78,8 @@ def pretrain(
         with stop_at_signal():
             record, assembly = train(job.spec, episode, workspace, saver=saver, tick=watch.step)
         watch.end(record)
-        record.analysis["before"] = _scores_before(assembly, episode.stages[0])
+        test, task = episode.stages[0].test, assembly.task
+        record.analysis["before"] = score(assembly.make(), assembly.examples, test, task, task.metrics)
         notes = (*dataset.notes, *_write_encoder(assembly, out))
         write_report([record], out / REPORT, title=f"Holdfast: {dataset.name}", metric="nll", notes=notes)
         write_text(out / RECORD, record.text())
@@ -97,23 +87,13 @@ def pretrain(
     return _result(out, record, notes)
 
 
-def _encoder_name(encoder: str) -> str:
-    """Return the name of an encoder of the catalog; other names are folders or hub names and get the prefix `hf:`."""
-    return encoder if encoder in catalog.ENCODERS or encoder.startswith(("hf:", "auto")) else f"hf:{encoder}"
-
-
 def _check_folder(folder: Path) -> None:
     """Raise unless a folder is new, empty, or from an earlier call."""
     if folder.is_file():
         raise BadInput(f"--out {folder} is a file: choose a folder")
-    files = sorted(path.name for path in folder.iterdir() if path.name != LOCK) if folder.is_dir() else []
+    files = sorted(path.name for path in folder.iterdir() if path.name != LOCK_NAME) if folder.is_dir() else []
     if files and not any(name in files for name in OWN):
         raise BadInput(f"--out {folder} holds other files ({files[0]}): choose a new folder")
-
-
-def _scores_before(assembly: Assembly, stage: Stage) -> dict[str, Any]:
-    """Return the scores of the untrained network on the test texts."""
-    return score(assembly.make(), assembly.examples, stage.test, assembly.task, assembly.task.metrics)
 
 
 def _write_encoder(assembly: Assembly, out: Path) -> list[str]:

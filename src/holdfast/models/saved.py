@@ -124,9 +124,8 @@ class SavedModel:
         with torch.no_grad():
             rows = np.arange(len(prepared.store))
             for batch_rows, x, _ in examples.iter_batches(rows, prediction_batch=self.model.prediction_batch):
-                outputs = self.model(x)
-                compresses = isinstance(prepared.task, InferenceTask)
-                outputs = prepared.task.compress(outputs) if compresses else outputs.float()
+                outputs, task = self.model(x), prepared.task
+                outputs = task.compress(outputs) if isinstance(task, InferenceTask) else outputs.float()
                 for row, output in zip(batch_rows.tolist(), outputs.cpu(), strict=True):
                     predictions[row] = output
         assert isinstance(prepared.task, ColumnTask)
@@ -156,14 +155,14 @@ class SavedModel:
         """Write the folder; config.json comes last, so a folder with it is complete. `name` is the card's title."""
         check_folder(folder)
         weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
-        spec, preparation_key = self.record.spec, folder / "preparation"
+        spec, preparation = self.record.spec, folder / "preparation"
         try:
             for stale in ("config.json", CALIBRATION, HELD_OUT, SAMPLE):
                 (folder / stale).unlink(missing_ok=True)
-            preparation_key.mkdir(parents=True, exist_ok=True)
-            settings = self.encoder.save(preparation_key)
+            preparation.mkdir(parents=True, exist_ok=True)
+            settings = self.encoder.save(preparation)
         except OSError as error:
-            raise write_error(preparation_key, error) from error
+            raise write_error(preparation, error) from error
         encoder = {"name": spec["encoder"], "settings": settings}
         head = {"name": spec["head"], "settings": self.model.head.settings}
         config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder, "head": head}
@@ -185,10 +184,8 @@ def _check_finite(values: np.ndarray) -> None:
     """Raise if the network returned NaN or inf."""
     wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(wrong):
-        raise BadInput(
-            f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: check for extreme values or "
-            "remove the example"
-        )
+        fix = "check for extreme values or remove the example"
+        raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
 
 
 def check_folder(folder: Path) -> None:

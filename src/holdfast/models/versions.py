@@ -1,7 +1,6 @@
 """Versions of a model folder: the first is the folder itself, later ones are in versions/N.
 
-versions/ledger.json names the current version. It is written atomically after the files of a version are complete, so a
-killed process leaves either the old or the new state.
+versions/ledger.json names the current version; it is written atomically when the files of a version are complete.
 """
 
 from __future__ import annotations
@@ -49,11 +48,10 @@ class Ledger:
     versions: tuple[Version, ...]
 
     def version(self, number: int) -> Version:
-        for version in self.versions:
-            if version.number == number:
-                return version
-        known = ", ".join(str(version.number) for version in self.versions)
-        raise BadInput(f"no version {number} of this model: choose one of {known}")
+        known = {version.number: version for version in self.versions}
+        if number not in known:
+            raise BadInput(f"no version {number} of this model: choose one of {', '.join(map(str, known))}")
+        return known[number]
 
 
 def version_folder(folder: Path, number: int) -> Path:
@@ -63,8 +61,7 @@ def version_folder(folder: Path, number: int) -> Path:
 
 def current_folder(folder: Path) -> Path:
     """Return the folder of the current version."""
-    path = folder / FOLDER / LEDGER
-    return version_folder(folder, _read(path).current) if path.is_file() else folder
+    return version_folder(folder, _read(folder / FOLDER / LEDGER).current) if has_versions(folder) else folder
 
 
 def has_versions(folder: Path) -> bool:
@@ -73,11 +70,10 @@ def has_versions(folder: Path) -> bool:
 
 def read_ledger(folder: Path, first: Version) -> Ledger:
     """Read the ledger, or create one with the `first` version only."""
-    path = folder / FOLDER / LEDGER
-    if not path.is_file():
-        modified = datetime.fromtimestamp((folder / "config.json").stat().st_mtime, UTC)
-        return Ledger(1, (replace(first, number=1, made=_date(modified), files=_digests(folder)),))
-    return _read(path)
+    if has_versions(folder):
+        return _read(folder / FOLDER / LEDGER)
+    modified = datetime.fromtimestamp((folder / "config.json").stat().st_mtime, UTC)
+    return Ledger(1, (replace(first, number=1, made=_date(modified), files=_digests(folder)),))
 
 
 def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[Path], Any]) -> Version:
@@ -91,9 +87,8 @@ def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[P
             if stale.is_dir():
                 shutil.rmtree(stale)
         write(draft)
-        version = replace(
-            about, number=number, parent=ledger.current, made=_date(datetime.now(UTC)), files=_digests(draft)
-        )
+        made = _date(datetime.now(UTC))
+        version = replace(about, number=number, parent=ledger.current, made=made, files=_digests(draft))
         os.replace(draft, home / str(number))
     except OSError as error:
         raise write_error(home / str(number), error) from error
@@ -115,10 +110,8 @@ def use_version(folder: Path, ledger: Ledger, number: int) -> Version:
     for name, digest in version.files.items():
         if now.get(name) != digest:
             state = "was changed" if name in now else "is missing"
-            raise BadInput(
-                f"version {number} of {folder} cannot be restored because its file {name} {state}: restore the file "
-                "from a backup or choose another version"
-            )
+            fix = "restore the file from a backup or choose another version"
+            raise BadInput(f"version {number} of {folder} cannot be restored because its file {name} {state}: {fix}")
     _write(folder, Ledger(number, ledger.versions))
     return version
 

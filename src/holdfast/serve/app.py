@@ -46,9 +46,8 @@ def make_app(service: Service) -> FastAPI:
         await asyncio.to_thread(batcher.close)
 
     title, release = f"Holdfast: {description['name']}", description["versions"]["holdfast"]
-    app = FastAPI(
-        title=title, version=release, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
+    paths: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    app = FastAPI(title=title, version=release, lifespan=lifespan, **paths)
     app.add_middleware(_RequestMetrics, metrics=metrics)
     app.add_route("/predict", Predict(service, batcher), methods=["POST"])  # pyright: ignore[reportArgumentType]
 
@@ -129,8 +128,8 @@ EXAMPLE = {
 }
 BODY = {
     "oneOf": [
-        {"type": "object", "required": ["examples"], "properties": {"examples": {"type": "array", "items": EXAMPLE}}},
-        {"type": "object", "required": ["example"], "properties": {"example": EXAMPLE}},
+        {"type": "object", "required": [name], "properties": {name: schema}}
+        for name, schema in (("examples", {"type": "array", "items": EXAMPLE}), ("example", EXAMPLE))
     ]
 }
 PREDICT_SCHEMA: dict[str, Any] = {

@@ -59,22 +59,16 @@ class Metrics:
         with self._lock:
             by_status = {f'{{path="{path}",status="{status}"}}': n for (path, status), n in self._requests.items()}
             sections = [
-                _counter("holdfast_requests_total", "Requests by path and status.", by_status),
-                _counter("holdfast_errors_total", "Answers with status 400 or higher.", {"": self._errors}),
-                _counter("holdfast_examples_total", "Examples predicted.", {"": self._examples}),
-                _histogram("holdfast_predict_seconds", "Seconds from request to answer.", self._seconds),
-                _histogram("holdfast_batch_examples", "Examples per batch.", self._batches),
+                *_section("holdfast_requests_total", "Requests by path and status.", by_status),
+                *_section("holdfast_errors_total", "Answers with status 400 or higher.", {"": self._errors}),
+                *_section("holdfast_examples_total", "Examples predicted.", {"": self._examples}),
+                *_section("holdfast_predict_seconds", "Seconds from request to answer.", self._seconds),
+                *_section("holdfast_batch_examples", "Examples per batch.", self._batches),
             ]
-        return "\n".join(line for section in sections for line in section) + "\n"
+        return "\n".join(sections) + "\n"
 
 
-def _counter(name: str, about: str, values: Mapping[str, int]) -> list[str]:
-    return [
-        f"# HELP {name} {about}",
-        f"# TYPE {name} counter",
-        *(f"{name}{labels} {n}" for labels, n in values.items()),
-    ]
-
-
-def _histogram(name: str, about: str, values: Histogram) -> list[str]:
-    return [f"# HELP {name} {about}", f"# TYPE {name} histogram", *values.lines(name)]
+def _section(name: str, about: str, values: Mapping[str, int] | Histogram) -> list[str]:
+    histogram = isinstance(values, Histogram)
+    lines = values.lines(name) if histogram else (f"{name}{labels} {n}" for labels, n in values.items())
+    return [f"# HELP {name} {about}", f"# TYPE {name} {'histogram' if histogram else 'counter'}", *lines]

@@ -75,14 +75,9 @@ class RequestParser:
     """Parses bodies with texts, vectors, images, sentences, questions or graphs."""
 
     def __init__(
-        self,
-        kind: str,
-        limits: Limits,
-        *,
-        size: int | None = None,
-        columns: Mapping[str, str] | None = None,
+        self, kind: str, limits: Limits, *, size: int | None = None, columns: Mapping[str, str] | None = None,
         features: Sequence[str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.kind, self.limits, self.size, self.columns = kind, limits, size, columns
         self.features = features  # feature names of a model trained on a table
 
@@ -109,9 +104,8 @@ class RequestParser:
             texts: list[Any] = example if isinstance(example, list) and pair else [example]
             if self.kind != "text" or len(texts) != 1 + pair or not all(isinstance(text, str) for text in texts):
                 expected = "a text or a pair of texts" if self.kind == "text" else "a list of numbers"
-                raise BadInput(
-                    f"example {number} is not {expected}: send examples of one kind, or objects with columns"
-                )
+                fix = "send examples of one kind, or objects with columns"
+                raise BadInput(f"example {number} is not {expected}: {fix}")
             for text in texts:
                 _check_text(number, text)
         values = [tuple(example) for example in examples] if pair else examples
@@ -187,10 +181,7 @@ def questions(examples: Sequence[Any], columns: Mapping[str, str] | None) -> Par
     if not isinstance(examples[0], dict):
         return [_question(number, example) for number, example in enumerate(examples, 1)], None
     finder = ColumnFinder(WHERE, _column_names(examples), columns)
-    names = [finder.role(role) for role in QUESTION_ROLES]
-    for role, name in zip(QUESTION_ROLES, names, strict=True):
-        if name is None:
-            raise finder.missing(role)
+    names = finder.roles(QUESTION_ROLES).values()
     values = [_question(i, [example.get(name) for name in names]) for i, example in enumerate(examples, 1)]
     return values, _ids(examples, finder)
 
@@ -262,13 +253,8 @@ def _graph(number: int, example: Mapping[str, Any], limit: int) -> Graphs:
     edge_rows = edge_rows if len(edges) else edge_rows.reshape(-1, 2)
     if edge_rows.shape[1] != 2 or edge_rows.is_floating_point():
         raise BadInput(f"example {number} has an edge that is not a pair of integers: send {GRAPH}")
-    return Graphs(
-        nodes=node_rows,
-        edges=edge_rows.T.contiguous(),
-        owner=torch.zeros(len(node_rows), dtype=torch.long),
-        count=1,
-        weights=None if weights is None else _number_rows(number, "weights", weights, limit),
-    )
+    weight_rows = None if weights is None else _number_rows(number, "weights", weights, limit)
+    return Graphs.single(node_rows, edge_rows.T.contiguous(), weight_rows)
 
 
 def _number_rows(number: int, name: str, rows: Any, limit: int) -> Tensor:
@@ -296,14 +282,9 @@ def merge(requests: Sequence[ParsedRequest]) -> Raw:
         rows = np.concatenate([np.asarray(request.examples) for request in requests])
         return Vectors(rows) if kind == "vector" else Pixels(rows)
     examples = [example for request in requests for example in request.examples]
-    match kind:
-        case "text":
-            return Texts.of(examples)
-        case "sentence":
-            return Sentences(examples, None)
-        case "question":
-            return Questions(examples)
-    return GraphList(examples)
+    if kind == "sentence":
+        return Sentences(examples, None)
+    return {"text": Texts.of, "question": Questions, "graph": GraphList}[kind](examples)
 
 
 def _is_number(value: Any) -> bool:

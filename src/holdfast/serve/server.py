@@ -64,15 +64,10 @@ def _server(service: Service) -> Any:
         from holdfast.serve.app import make_app
     except ImportError as error:
         raise BadInput("serving needs FastAPI and uvicorn: run `pip install 'holdfast[serve]'`") from error
-    grace = int(service.limits.seconds) + GRACE
     config = uvicorn.Config(
-        make_app(service),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=grace,
-    )
+        make_app(service), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        timeout_graceful_shutdown=int(service.limits.seconds) + GRACE,
+    )  # fmt: skip
     return uvicorn.Server(config)
 
 
@@ -96,13 +91,9 @@ class Service:
     """A model folder on one device that answers requests."""
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        limits: Limits | None = None,
-        device: str = "auto",
+        self, folder: str | Path, *, limits: Limits | None = None, device: str = "auto",
         columns: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.folder, self.limits, self.device = Path(folder), limits or Limits(), choose_device(device)
         self.saved: SavedModel = load_model(self.folder)
         if self.saved.task == "masked":
@@ -145,10 +136,8 @@ class Service:
         """Return names, versions and the card; the local path of an encoder is not disclosed."""
         record, card = self.saved.record, current_folder(self.folder) / "README.md"
         spec = record.spec
-        shown = spec["encoder"]
-        kind, colon, path = shown.partition(":")
-        if colon:
-            shown = f"{kind}:{Path(path).name}"
+        kind, colon, path = spec["encoder"].partition(":")
+        shown = f"{kind}:{Path(path).name}" if colon else spec["encoder"]
         text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
         return {
             "name": self.folder.resolve().name,
