@@ -8,7 +8,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,19 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     return tensors, metadata
 
 
+def _content(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
+    """Yield the name, shape and type, then the bytes, of every tensor."""
+    for name, value in sorted(tensors.items()):
+        data = value.detach().cpu().contiguous()
+        yield f"{name}{tuple(data.shape)}{data.dtype}".encode()
+        yield data.flatten().view(torch.uint8).numpy().data
+
+
 def state_digest(state: Mapping[str, Any]) -> str:
     """Hash the name, shape, type and values of every tensor in a state_dict."""
     digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        if isinstance(value, Tensor):
-            data = value.detach().cpu().contiguous()
-            digest.update(f"{name}{tuple(data.shape)}{data.dtype}".encode())
-            digest.update(data.flatten().view(torch.uint8).numpy().data)
+    for data in _content({name: value for name, value in state.items() if isinstance(value, Tensor)}):
+        digest.update(data)
     return digest.hexdigest()
 
 
@@ -114,9 +119,8 @@ def load_tree(path: Path) -> Any:
 def _checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     """CRC-32 of names, types, shapes, bytes and header: detects disk and copy errors, not deliberate changes."""
     checksum = zlib.crc32(json.dumps(dict(metadata), sort_keys=True).encode())
-    for name, value in sorted(tensors.items()):
-        checksum = zlib.crc32(f"{name}{tuple(value.shape)}{value.dtype}".encode(), checksum)
-        checksum = zlib.crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data, checksum)
+    for data in _content(tensors):
+        checksum = zlib.crc32(data, checksum)
     return f"{checksum:08x}"
 
 
@@ -134,8 +138,7 @@ class AllocationLimit(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in _ALLOCATING and args:
-            first = args[0]
-            count = math.prod(first) if isinstance(first, list | tuple | torch.Size) else 0
+            count = math.prod(args[0]) if isinstance(args[0], list | tuple | torch.Size) else 0
             self.left -= count
             if count > self.limit or self.left < 0:
                 raise BadInput(

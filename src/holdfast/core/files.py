@@ -76,9 +76,9 @@ def read_json(path: Path, *, max_bytes: int = 1 << 26) -> Any:
         if (size := path.stat().st_size) > max_bytes:
             raise Damaged(f"{path} has {size / 2**20:.0f} MiB, but may have at most {max_bytes / 2**20:.0f} MiB")
         return json.loads(path.read_text(encoding="utf-8"))
+    except BadInput:
+        raise
     except (ValueError, RecursionError, OSError) as error:
-        if isinstance(error, BadInput):
-            raise
         reason = " ".join(str(error).split())[:200]
         raise Damaged(f"{path} is not a JSON file ({reason})") from error
 

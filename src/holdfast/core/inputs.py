@@ -5,14 +5,14 @@ Shapes: b batch, t tokens, k positions, v nodes of all graphs, e edges, d width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import singledispatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from holdfast.core.ragged import cat_targets
 
@@ -31,6 +31,19 @@ class Tokens:
     types: Tensor | None = None  # (b, t) int64
     at: Tensor | None = None  # (b, k) int64, positions, padded with -1
 
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Rows) -> Tokens:
+        return _map(lambda t: t[rows], self)
+
+    @staticmethod
+    def cat(batches: Sequence[Tokens]) -> Tokens:
+        ids, mask = _cat_padded([b.ids for b in batches]), _cat_padded([b.mask for b in batches])
+        types = [b.types for b in batches if b.types is not None]
+        positions = [b.at for b in batches if b.at is not None]
+        return Tokens(ids, mask, _cat_padded(types) if types else None, cat_targets(positions) if positions else None)
+
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
@@ -47,40 +60,65 @@ class Graphs:
         """Build the batch of one graph."""
         return Graphs(nodes, edges, torch.zeros(len(nodes), dtype=torch.long), 1, weights)
 
+    def __len__(self) -> int:
+        return self.count
+
+    def take(self, rows: Rows) -> Graphs:
+        chosen = torch.arange(self.count, device=self.owner.device)[rows]
+        sizes, edge_owner = torch.bincount(self.owner, minlength=self.count), self.owner[self.edges[0]]
+        edge_sizes = torch.bincount(edge_owner, minlength=self.count)
+        starts, edge_starts = sizes.cumsum(0) - sizes, edge_sizes.cumsum(0) - edge_sizes
+        # a graph may be taken twice: its edges are copied for each occurrence and shifted to the new nodes
+        edges = edge_owner.argsort(stable=True)[_spans(edge_starts[chosen], edge_sizes[chosen])]
+        shift = sizes[chosen].cumsum(0) - sizes[chosen] - starts[chosen]
+        return Graphs(
+            nodes=self.nodes[_spans(starts[chosen], sizes[chosen])],
+            edges=self.edges[:, edges] + shift.repeat_interleave(edge_sizes[chosen]),
+            owner=torch.arange(len(chosen), device=sizes.device).repeat_interleave(sizes[chosen]),
+            count=len(chosen),
+            weights=None if self.weights is None else self.weights[edges],
+        )
+
+    @staticmethod
+    def cat(batches: Sequence[Graphs]) -> Graphs:
+        first_node = accumulate((len(b.nodes) for b in batches), initial=0)
+        first_graph = accumulate((b.count for b in batches), initial=0)
+        weights = [b.weights for b in batches if b.weights is not None]
+        return Graphs(
+            nodes=torch.cat([b.nodes for b in batches]),
+            edges=torch.cat([b.edges + at for b, at in zip(batches, first_node, strict=False)], dim=1),
+            owner=torch.cat([b.owner + at for b, at in zip(batches, first_graph, strict=False)]),
+            count=sum(b.count for b in batches),
+            weights=torch.cat(weights) if weights else None,
+        )
+
 
 Inputs = Tensor | Tokens | Graphs
 
 
-def _reject(x: Any) -> TypeError:
-    return TypeError(f"inputs must be a Tensor, Tokens or Graphs, not {type(x).__name__}")
-
-
-@singledispatch
 def size(x: Any) -> int:
     """Return the number of examples."""
-    raise _reject(x)
+    if not isinstance(x, Inputs):
+        raise TypeError(f"inputs must be a Tensor, Tokens or Graphs, not {type(x).__name__}")
+    return len(x)
 
 
-@singledispatch
 def take(x: Any, rows: Rows) -> Any:
     """Return the examples at `rows`, in that order."""
-    raise _reject(x)
+    return x[rows] if isinstance(x, Tensor) else x.take(rows)
 
 
-@singledispatch
 def to(x: Any, device: torch.device | str) -> Any:
     """Copy the inputs to a device."""
-    raise _reject(x)
-
-
-@singledispatch
-def _cat(first: Any, rest: Sequence[Any]) -> Any:
-    raise _reject(first)
+    # only copies to the GPU may be asynchronous: the CPU would read a tensor before it has arrived
+    return _map(lambda t: t.to(device, non_blocking=torch.device(device).type == "cuda"), x)
 
 
 def cat(batches: Sequence[Any]) -> Any:
     """Concatenate inputs of one kind."""
-    return batches[0] if len(batches) == 1 else _cat(batches[0], batches[1:])
+    if len(batches) == 1:
+        return batches[0]
+    return torch.cat(list(batches)) if isinstance(batches[0], Tensor) else type(batches[0]).cat(batches)
 
 
 def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
@@ -91,123 +129,23 @@ def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
     return tuple(take(x, slice(end - n, end)) for end, n in zip(ends, sizes, strict=True))
 
 
-# tensors
-
-
-@size.register
-def _(x: Tensor) -> int:
-    return len(x)
-
-
-@take.register
-def _(x: Tensor, rows: Rows) -> Tensor:
-    return x[rows]
-
-
-def _moved(t: Tensor, device: torch.device | str) -> Tensor:
-    # only copies to the GPU may be asynchronous: the CPU would read a tensor before it has arrived
-    return t.to(device, non_blocking=torch.device(device).type == "cuda")
-
-
-@to.register
-def _(x: Tensor, device: torch.device | str) -> Tensor:
-    return _moved(x, device)
-
-
-@_cat.register
-def _(first: Tensor, rest: Sequence[Tensor]) -> Tensor:
-    return torch.cat([first, *rest])
-
-
-# tokens
-
-
-@size.register
-def _(x: Tokens) -> int:
-    return len(x.ids)
-
-
-@take.register
-def _(x: Tokens, rows: Rows) -> Tokens:
-    types, at = (None if t is None else t[rows] for t in (x.types, x.at))
-    return Tokens(x.ids[rows], x.mask[rows], types, at)
-
-
-@to.register
-def _(x: Tokens, device: torch.device | str) -> Tokens:
-    types, at = (None if t is None else _moved(t, device) for t in (x.types, x.at))
-    return Tokens(_moved(x.ids, device), _moved(x.mask, device), types, at)
+def _map(function: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """Apply a function to a tensor, or to every tensor of Tokens or Graphs."""
+    if isinstance(x, Tensor):
+        return function(x)
+    values = (getattr(x, field.name) for field in fields(x))
+    return type(x)(*(function(value) if isinstance(value, Tensor) else value for value in values))
 
 
 def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
     width = max(t.shape[1] for t in tensors)
-    return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
-
-
-@_cat.register
-def _(first: Tokens, rest: Sequence[Tokens]) -> Tokens:
-    batches = [first, *rest]
-    types = [b.types for b in batches if b.types is not None]
-    positions = [b.at for b in batches if b.at is not None]
-    return Tokens(
-        ids=_cat_padded([b.ids for b in batches]),
-        mask=_cat_padded([b.mask for b in batches]),
-        types=_cat_padded(types) if types else None,
-        at=cat_targets(positions) if positions else None,
-    )
-
-
-# graphs
-
-
-@size.register
-def _(x: Graphs) -> int:
-    return x.count
+    return torch.cat([pad(t, (0, width - t.shape[1])) for t in tensors])
 
 
 def _spans(starts: Tensor, sizes: Tensor) -> Tensor:
     """Return start, start + 1, ... of every span, concatenated."""
     shift = starts - (sizes.cumsum(0) - sizes)
     return torch.arange(int(sizes.sum()), device=sizes.device) + shift.repeat_interleave(sizes)
-
-
-@take.register
-def _(x: Graphs, rows: Rows) -> Graphs:
-    chosen = torch.arange(x.count, device=x.owner.device)[rows]
-    sizes, edge_owner = torch.bincount(x.owner, minlength=x.count), x.owner[x.edges[0]]
-    edge_sizes = torch.bincount(edge_owner, minlength=x.count)
-    starts, edge_starts = sizes.cumsum(0) - sizes, edge_sizes.cumsum(0) - edge_sizes
-    # a graph may be taken twice: its edges are copied for each occurrence and shifted to the new nodes
-    edges = edge_owner.argsort(stable=True)[_spans(edge_starts[chosen], edge_sizes[chosen])]
-    shift = sizes[chosen].cumsum(0) - sizes[chosen] - starts[chosen]
-    return Graphs(
-        nodes=x.nodes[_spans(starts[chosen], sizes[chosen])],
-        edges=x.edges[:, edges] + shift.repeat_interleave(edge_sizes[chosen]),
-        owner=torch.arange(len(chosen), device=sizes.device).repeat_interleave(sizes[chosen]),
-        count=len(chosen),
-        weights=None if x.weights is None else x.weights[edges],
-    )
-
-
-@to.register
-def _(x: Graphs, device: torch.device | str) -> Graphs:
-    weights = None if x.weights is None else _moved(x.weights, device)
-    return Graphs(_moved(x.nodes, device), _moved(x.edges, device), _moved(x.owner, device), x.count, weights)
-
-
-@_cat.register
-def _(first: Graphs, rest: Sequence[Graphs]) -> Graphs:
-    batches = [first, *rest]
-    first_node = accumulate((len(b.nodes) for b in batches), initial=0)
-    first_graph = accumulate((b.count for b in batches), initial=0)
-    weights = [b.weights for b in batches if b.weights is not None]
-    return Graphs(
-        nodes=torch.cat([b.nodes for b in batches]),
-        edges=torch.cat([b.edges + at for b, at in zip(batches, first_node, strict=False)], dim=1),
-        owner=torch.cat([b.owner + at for b, at in zip(batches, first_graph, strict=False)]),
-        count=sum(b.count for b in batches),
-        weights=torch.cat(weights) if weights else None,
-    )
 
 
 def top_fraction(scores: Tensor, owner: Tensor, count: int, ratio: float) -> Tensor:

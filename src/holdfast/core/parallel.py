@@ -170,11 +170,9 @@ def mean_gradients(grads: Sequence[Tensor | None], parameters: Sequence[Tensor])
     triples = zip(grads, parameters, needed, strict=True)
     local = [(torch.zeros_like(p) if g is None else g) if is_needed else None for g, p, is_needed in triples]
     means = iter(_means([g.detach() for g in local if g is not None]))
-    return [None if g is None else _with_value(g, next(means)) for g in local]
-
-
-def _with_value(grad: Tensor, value: Tensor) -> Tensor:
-    return grad + (value - grad).detach() if grad.requires_grad else value
+    averages = [None if g is None else next(means) for g in local]
+    pairs = zip(local, averages, strict=True)
+    return [g + (value - g).detach() if g is not None and g.requires_grad else value for g, value in pairs]
 
 
 def average_gradients(parameters: Sequence[nn.Parameter]) -> None:

@@ -16,15 +16,15 @@ NONE = -1  # padding
 
 
 class Ragged:
-    """n rows of int64, stored end to end."""
+    """n rows of integers, stored end to end."""
 
     def __init__(self, values: Tensor, starts: Tensor) -> None:
         self.values, self.starts = values, starts  # (all,), (n + 1,)
 
     @staticmethod
-    def build(rows: Sequence[Sequence[int]]) -> Ragged:
+    def build(rows: Sequence[Sequence[int]], dtype: type[np.integer] = np.int64) -> Ragged:
         """Store lists of integers."""
-        flat = np.fromiter((value for row in rows for value in row), dtype=np.int64)
+        flat = np.fromiter((value for row in rows for value in row), dtype=dtype)
         return Ragged(torch.from_numpy(flat), torch.tensor([0, *map(len, rows)]).cumsum(0))
 
     @staticmethod
@@ -36,20 +36,18 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def take(self, rows: Tensor) -> Tensor:
-        """Return (b, w) the given rows, padded to the longest of them."""
-        start, size = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
-        offset = torch.arange(int(size.max()) if len(rows) else 0)  # (w,)
-        inside = offset < size[:, None]  # (b, w)
+    def mask(self, rows: Tensor) -> Tensor:
+        """Return (b, w) which values of the padded rows are not padding."""
+        size = self.starts[rows + 1] - self.starts[rows]
+        return torch.arange(int(size.max()) if len(rows) else 0) < size[:, None]
+
+    def take(self, rows: Tensor, *, padding: int = NONE) -> Tensor:
+        """Return (b, w) the given rows as int64, padded to the longest of them."""
+        mask = self.mask(rows)
         if not len(self.values):
-            return torch.full(inside.shape, NONE)
-        at = (start[:, None] + offset).clamp(max=len(self.values) - 1)
-        return torch.where(inside, self.values[at], NONE)
-
-
-def pad_rows(rows: Tensor, width: int) -> Tensor:
-    """Pad rows (b, w) to (b, width)."""
-    return pad(rows, (0, width - rows.shape[1]), value=NONE)
+            return torch.full(mask.shape, padding)
+        at = (self.starts[rows][:, None] + torch.arange(mask.shape[1])).clamp(max=len(self.values) - 1)
+        return torch.where(mask, self.values[at].long(), padding)
 
 
 def strip_padding(row: Tensor) -> Tensor:
@@ -64,4 +62,4 @@ def cat_targets(targets: Sequence[Tensor]) -> Tensor:
     if targets[0].ndim == 1:
         return torch.cat(list(targets))
     width = max(rows.shape[1] for rows in targets)
-    return torch.cat([pad_rows(rows, width) for rows in targets])
+    return torch.cat([pad(rows, (0, width - rows.shape[1]), value=NONE) for rows in targets])

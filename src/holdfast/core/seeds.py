@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -46,10 +47,9 @@ def rng_state() -> RngState:
 def set_rng_state(state: RngState) -> None:
     """Restore a state returned by `rng_state`."""
     torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_available():
-        for i in range(torch.cuda.device_count()):
-            if f"cuda{i}" in state:
-                torch.cuda.set_rng_state(state[f"cuda{i}"], i)
+    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        if f"cuda{i}" in state:
+            torch.cuda.set_rng_state(state[f"cuda{i}"], i)
 
 
 @dataclass(slots=True)
@@ -70,20 +70,6 @@ def process_rng_streams(seed: int) -> Iterator[None]:
     with seeded(seed, "process", parallel.rank()):
         state = rng_state()
     with _streams.bind(_Streams(state)):
-        yield
-
-
-@contextmanager
-def use_process_rng() -> Iterator[None]:
-    """Draw different random numbers in every process inside."""
-    with _use(per_process=True):
-        yield
-
-
-@contextmanager
-def use_shared_rng() -> Iterator[None]:
-    """Draw the same random numbers in all processes inside."""
-    with _use(per_process=False):
         yield
 
 
@@ -115,3 +101,7 @@ def _swap(streams: _Streams) -> None:
     active = rng_state()
     set_rng_state(streams.inactive)
     streams.inactive, streams.per_process = active, not streams.per_process
+
+
+use_process_rng = partial(_use, per_process=True)  # context in which every process draws different random numbers
+use_shared_rng = partial(_use, per_process=False)  # context in which all processes draw the same random numbers

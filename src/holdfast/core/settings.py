@@ -1,8 +1,7 @@
-"""Settings of configurable parts, declared once.
+"""Settings of configurable parts: frozen dataclasses that the catalog, the search and the command line read.
 
-A method, memory, expert layer, encoder or neck declares its settings in a frozen dataclass and points to it with a
-class attribute (or function attribute) named `Settings`. The catalog, the search and the command line read its
-fields. A part without one is configured by the keyword parameters of its signature.
+A part points to its dataclass with an attribute named `Settings`; without one, the keyword parameters of its signature
+are its settings.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +80,9 @@ def type_error(part: Callable[..., Any], options: Mapping[str, Any]) -> str:
 
 def _alternatives(kinds: tuple[type, ...]) -> str:
     """`a string, a list or settings`"""
-    names = [
-        name
-        for kind in kinds
-        if not (kind is int and float in kinds)
-        for name in ([KIND_NAMES[kind]] if kind in KIND_NAMES else COMPOUND_NAMES)
-    ]
-    names = list(dict.fromkeys(names))
+    distinct = [kind for kind in kinds if not (kind is int and float in kinds)]
+    known = ([KIND_NAMES[kind]] if kind in KIND_NAMES else COMPOUND_NAMES for kind in distinct)
+    names = list(dict.fromkeys(chain.from_iterable(known)))
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 

@@ -16,6 +16,7 @@ from holdfast.core import inputs
 from holdfast.core.inputs import Graphs, Inputs, Tokens
 from holdfast.core.ragged import Ragged
 
+Rows = Sequence[Sequence[int]]
 SHARE = 0.25  # of the free GPU memory that examples may use
 
 
@@ -60,49 +61,31 @@ class TensorStore(Store):
 
 
 class TokenStore(Store):
-    """Token ids of all texts, stored end to end; a batch is padded to its longest text.
+    """Token ids of all texts; a batch is padded to its longest text.
 
     `at` has the positions of every text for tasks with one output per position.
     """
 
-    def __init__(
-        self, ids: Tensor, starts: Tensor, *, pad: int, types: Tensor | None = None, at: Ragged | None = None
-    ) -> None:
-        self.ids, self.starts, self.pad, self.types, self.at = ids, starts, pad, types, at  # (all,), (n + 1,)
+    def __init__(self, ids: Ragged, *, pad: int, types: Ragged | None = None, at: Ragged | None = None) -> None:
+        self.ids, self.pad, self.types, self.at = ids, pad, types, at
 
     @staticmethod
-    def build(
-        rows: Sequence[Sequence[int]],
-        *,
-        pad: int,
-        types: Sequence[Sequence[int]] | None = None,
-        at: Sequence[Sequence[int]] | None = None,
-    ) -> TokenStore:
-        flat = [np.fromiter((i for row in table for i in row), dtype=np.int32) for table in (rows, types or [])]
-        sizes = torch.tensor([0, *(len(row) for row in rows)])
-        return TokenStore(
-            torch.from_numpy(flat[0]),
-            sizes.cumsum(0),
-            pad=pad,
-            types=None if types is None else torch.from_numpy(flat[1]),
-            at=None if at is None else Ragged.build(at),
-        )
+    def build(rows: Rows, *, pad: int, types: Rows | None = None, at: Rows | None = None) -> TokenStore:
+        segments = None if types is None else Ragged.build(types, np.int32)
+        positions = None if at is None else Ragged.build(at)
+        return TokenStore(Ragged.build(rows, np.int32), pad=pad, types=segments, at=positions)
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.ids)
 
     def lengths(self) -> Tensor:
-        return self.starts.diff()
+        return self.ids.starts.diff()
 
     def take(self, rows: Tensor) -> Tokens:
         rows = rows.cpu()
-        start, size = self.starts[rows], self.starts[rows + 1] - self.starts[rows]
-        offset = torch.arange(int(size.max()) if len(rows) else 0)  # (t,)
-        mask = offset < size[:, None]  # (b, t)
-        at = (start[:, None] + offset).clamp(max=max(len(self.ids) - 1, 0))
-        ids = torch.where(mask, self.ids[at].long(), self.pad)
-        types = None if self.types is None else torch.where(mask, self.types[at].long(), 0)
-        return Tokens(ids, mask, types, None if self.at is None else self.at.take(rows))
+        types = None if self.types is None else self.types.take(rows, padding=0)
+        at = None if self.at is None else self.at.take(rows)
+        return Tokens(self.ids.take(rows, padding=self.pad), self.ids.mask(rows), types, at)
 
     def to(self, device: torch.device | str) -> TokenStore:
         return self  # texts are padded on the CPU, then the batch is moved
@@ -138,12 +121,9 @@ def join(stores: Sequence[Store]) -> Store:
     assert len(tokens) == len(stores), "stores of different kinds cannot be joined"
     types = [s.types for s in tokens if s.types is not None]
     positions = [s.at for s in tokens if s.at is not None]
-    sizes = torch.cat([s.lengths() for s in tokens])
-    starts = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
     return TokenStore(
-        torch.cat([s.ids for s in tokens]),
-        starts,
+        Ragged.join([s.ids for s in tokens]),
         pad=tokens[0].pad,
-        types=torch.cat(types) if types else None,
+        types=Ragged.join(types) if types else None,
         at=Ragged.join(positions) if positions else None,
     )

@@ -63,7 +63,7 @@ class Tape(Mapping[str, list[Tensor]]):
         return self._lists
 
     def __getitem__(self, name: str) -> list[Tensor]:
-        return self._read()[name]
+        return self._read().get(name, [])
 
     def __contains__(self, name: object) -> bool:
         return name in self._read()
@@ -73,9 +73,6 @@ class Tape(Mapping[str, list[Tensor]]):
 
     def __len__(self) -> int:
         return len(self._read())
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._read().get(name, default)
 
 
 _tape = ScopedValue[Tape]()
@@ -134,11 +131,9 @@ def auxiliary(side: Tape) -> Tensor | None:
 
 def auxiliary_loss(side: Tape) -> Tensor | float:
     """Return the sum of the recorded losses, or 0.0: add it to the loss in your own training loop."""
-    extra = auxiliary(side)
-    return 0.0 if extra is None else extra
+    return 0.0 if (extra := auxiliary(side)) is None else extra
 
 
 def with_auxiliary(loss: Tensor, side: Tape) -> Tensor:
     """Add the recorded losses to a loss."""
-    extra = auxiliary(side)
-    return loss if extra is None else loss + extra
+    return loss if (extra := auxiliary(side)) is None else loss + extra

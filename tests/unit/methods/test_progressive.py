@@ -70,7 +70,7 @@ def test_every_domain_except_the_first_adds_slots_and_words():
     assert len(record.stages) == 3
     assert built.encoder is body  # the saved encoder has the later words
     store = built.examples.store
-    assert int(store.ids.max()) == body.table.index["paperlike"]
+    assert int(store.ids.values.max()) == body.table.index["paperlike"]
 
 
 @pytest.mark.parametrize(
