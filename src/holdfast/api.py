@@ -16,8 +16,8 @@ from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import drop_test_domains
 from holdfast.record import RunRecord, read
-from holdfast.report.decision import Decision, decide
 from holdfast.report.page import write_report
+from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
 from holdfast.run.analyses import analysis_notes, choose_analyses
 from holdfast.run.execute import run_all

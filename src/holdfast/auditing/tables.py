@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from holdfast.auditing.facts import DomainFacts, Example, Leak
 from holdfast.auditing.shift import Distance, LabelShift, ShiftCost
-from holdfast.report.terminal import Cell, Grid, matrix
+from holdfast.report.sections import Cell
+from holdfast.report.terminal import Grid, matrix
 
 MAX_LABELS = 12  # columns; further labels are summed
 MAX_ROWS = 4  # row numbers per example

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,7 +12,7 @@ import plotly.graph_objects as go
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.labels import grouped
 from holdfast.report.plots import DOTTED, add_series, escape, to_html
-from holdfast.report.statistics import Cell
+from holdfast.report.statistics import mean
 from holdfast.report.table import Row, columns
 from holdfast.report.words import format_cell, is_percent, metric_name, scaled
 
@@ -29,7 +30,7 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
         unit = " %" if is_percent(metric) else ""
         add_series(
             figure, row.label, index, [target for target, _ in cells], [scaled(cell.mean, metric) for _, cell in cells],
-            errors=_errors([cell for _, cell in cells], metric), size=8, offsetgroup=str(index),
+            errors=[scaled(cell.stderr or 0.0, metric) for _, cell in cells], size=8, offsetgroup=str(index),
             customdata=[[escape(format_cell(cell, metric) + unit), cell.n] for _, cell in cells],
             hover=", %{x}: %{customdata[0]} (n=%{customdata[1]})",
         )  # fmt: skip
@@ -39,10 +40,6 @@ def scores_chart(rows: Sequence[Row], metric: str) -> str:
     figure.update_yaxes(title=metric_name(metric), range=_score_range(rows, metric))
     figure.add_vline(x=len(targets) - 0.5, line={**DOTTED, "color": "rgba(128,128,128,0.7)"})
     return to_html(figure, "scores", height=400, legend=False)
-
-
-def _errors(cells: Iterable[Cell], metric: str) -> list[float]:
-    return [0.0 if cell.stderr is None else scaled(cell.stderr, metric) for cell in cells]
 
 
 def _score_range(rows: Sequence[Row], metric: str) -> list[float] | None:
@@ -67,7 +64,7 @@ def validation_chart(records: Iterable[RunRecord]) -> str:
         curves = [curve for curve in map(_validation_curve, group) if curve]
         # only steps that all runs reached: the mean would jump where a run ends
         steps = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
-        means = [scaled(math.fsum(curve[s] for curve in curves) / len(curves), metric) for s in steps]
+        means = [scaled(fmean(curve[s] for curve in curves), metric) for s in steps]
         add_series(figure, name, index, steps, means, size=5, lines=True, hover=", step %{x}: %{y:.3~f}")
     figure.update_xaxes(title="step")
     figure.update_yaxes(title=f"validation {metric_name(metric)}")
@@ -82,9 +79,8 @@ def _validation_curve(record: RunRecord) -> dict[int, float]:
         last = max(curve, default=-1)
         start = last if history and history[0]["step"] <= last else 0
         for entry in history:
-            values = [v for v in record.validations(entry).values() if v is not None]
-            if values:
-                curve[start + entry["step"]] = math.fsum(values) / len(values)
+            if (value := mean(record.validations(entry).values())) is not None:
+                curve[start + entry["step"]] = value
     return curve
 
 
@@ -117,19 +113,14 @@ def cost_chart(
         return None
     rows = {row.label: (index, row.average) for index, row in enumerate(table)}
     front, figure = pareto_front(points, metric), go.Figure()
-    figure.add_scatter(
-        x=[seconds for _, seconds, _ in front],
-        y=[scaled(mean, metric) for _, _, mean in front],
-        mode="lines",
-        line=DOTTED,
-        hoverinfo="skip",
-    )
-    for label, seconds, mean in points:
+    x, y = [seconds for _, seconds, _ in front], [scaled(score, metric) for *_, score in front]
+    figure.add_scatter(x=x, y=y, mode="lines", line=DOTTED, hoverinfo="skip")
+    for label, seconds, score in points:
         index, average = rows[label]
         assert average is not None
         add_series(
-            figure, label, index, [seconds], [scaled(mean, metric)], errors=_errors([average], metric), size=9,
-            customdata=[format_cell(average, metric)], hover=": %{customdata}, %{x:.3~g} s",
+            figure, label, index, [seconds], [scaled(score, metric)], errors=[scaled(average.stderr or 0.0, metric)],
+            size=9, customdata=[format_cell(average, metric)], hover=": %{customdata}, %{x:.3~g} s",
         )  # fmt: skip
     figure.update_xaxes(title="seconds per run", type="log", dtick="D2", tickformat="~g")
     figure.update_yaxes(title=f"average {metric_name(metric)}")

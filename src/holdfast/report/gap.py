@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
-from holdfast.report.labels import BASELINE, grouped, natural_key
+from holdfast.report.labels import BASELINE, grouped, natural_key, settings_key
 from holdfast.report.statistics import Cell, pooled, summarise
 
 IN_DOMAIN = "in-domain"  # the plan of the reference
@@ -62,30 +61,26 @@ def gaps(records: Iterable[RunRecord], metric: str) -> list[tuple[str, str, dict
     for label, group in groups.items():
         if group[0].spec.get("plan") != "leave-one-out":
             continue
-        same = [r for r in references if _settings(r[1][0]) == _settings(group[0])]
-        baseline = [
-            r for r in references
-            if r[1][0].spec["method"] == BASELINE
-            and _settings(r[1][0], "method", "method_args") == _settings(group[0], "method", "method_args")
-        ]  # fmt: skip
-        for name, reference in (same or baseline)[:1]:
+        same, as_baseline = (
+            [(name, runs) for name, runs in references if _share_settings(runs[0], group[0], *ignored)]
+            for ignored in ((), ("method", "method_args"))
+        )
+        for name, reference in (same or [r for r in as_baseline if r[1][0].spec["method"] == BASELINE])[:1]:
             if _scores_by_domain(group, metric).keys() & _scores_by_domain(reference, metric).keys():
                 by_domain = in_domain_gap(group, reference, metric)
                 entries.append((label, name, {d: by_domain[d] for d in sorted(by_domain, key=natural_key)}))
     return entries
 
 
-def _settings(record: RunRecord, *ignored: str) -> str:
-    """Serialise all settings except seed, plan and the ignored ones."""
+def _share_settings(a: RunRecord, b: RunRecord, *ignored: str) -> bool:
     ignored = ("seed", "plan", "plan_args", *ignored)
-    return json.dumps({k: v for k, v in record.spec.items() if k not in ignored}, sort_keys=True)
+    return settings_key(a.spec, *ignored) == settings_key(b.spec, *ignored)
 
 
 def _scores_by_domain(records: Iterable[RunRecord], metric: str) -> dict[str, list[float]]:
     by_domain: dict[str, list[float]] = {}
     for record in {r.id: r for r in records}.values():
         for domain, scores in record.stages[-1]["test"].items():
-            value = scores.get(metric)
-            if value is not None:
+            if (value := scores.get(metric)) is not None:
                 by_domain.setdefault(domain, []).append(float(value))
     return by_domain

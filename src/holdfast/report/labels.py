@@ -17,9 +17,14 @@ FIRST = ("steps", "lr", "batch")  # before other settings, which may depend on t
 LAST = ("data", "plan", "fingerprint")  # only if nothing else distinguishes two configurations
 
 
+def settings_key(spec: Mapping[str, Any], *ignored: str) -> str:
+    """Serialise a spec without the ignored settings: equal for two runs exactly if they share all others."""
+    return json.dumps({k: v for k, v in spec.items() if k not in ignored}, sort_keys=True)
+
+
 def configuration(record: RunRecord) -> str:
     """Serialise the spec without the seed: equal for two records exactly if they repeat one configuration."""
-    return json.dumps({k: v for k, v in record.spec.items() if k != "seed"}, sort_keys=True)
+    return settings_key(record.spec, "seed")
 
 
 def label(record: RunRecord, among: Iterable[RunRecord] = ()) -> str:
@@ -39,9 +44,8 @@ def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
 
 def is_plain(record: RunRecord) -> bool:
     """Whether the record is of the baseline without a neck and without experts in the encoder."""
-    spec = record.spec
-    no_parts = str(spec.get("neck") or "none") in NO_NECK and not (spec.get("encoder_args") or {}).get("experts")
-    return spec["method"] == BASELINE and no_parts
+    has_experts = (record.spec.get("encoder_args") or {}).get("experts")
+    return record.spec["method"] == BASELINE and not _has_neck(record) and not has_experts
 
 
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -52,9 +56,12 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
 
 def _order(record: RunRecord, name: str) -> tuple[Any, ...]:
     method = str(record.spec["method"])
-    has_neck = str(record.spec.get("neck") or "none") not in NO_NECK
     seed = natural_key(str(record.spec.get("seed")))
-    return method != BASELINE, natural_key(method), has_neck, natural_key(name), seed, record.episode
+    return method != BASELINE, natural_key(method), _has_neck(record), natural_key(name), seed, record.episode
+
+
+def _has_neck(record: RunRecord) -> bool:
+    return str(record.spec.get("neck") or "none") not in NO_NECK
 
 
 def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
@@ -80,19 +87,16 @@ def _neck_labels(flat: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
     Settings of a neck are shown if records with this neck differ in them.
     """
-    necks = {key: settings.get("neck", "none") for key, settings in flat.items()}
-    necks = {key: "none" if neck in NO_NECK else neck for key, neck in necks.items()}
-    labels = {}
-    for key, settings in flat.items():
-        same_neck = [flat[other] for other, neck in necks.items() if neck == necks[key]]
-        names = sorted(k for k in settings if k.startswith("neck_args."))
-        differing = [k for k in names if len({other.get(k) for other in same_neck}) > 1]
-        texts = [
-            short if settings[name] == "true" else f"{short}={settings[name]}"
-            for name in differing
-            for short in (name.removeprefix("neck_args."),)
-        ]
-        labels[key] = "" if necks[key] == "none" else f" + {' '.join([necks[key], *texts])}"
+    labels = dict.fromkeys(flat, "")
+    necks = {key: settings["neck"] for key, settings in flat.items() if settings.get("neck", "none") not in NO_NECK}
+    for key, neck in necks.items():
+        same_neck = [flat[other] for other in necks if necks[other] == neck]
+        texts = [neck]
+        for name, value in sorted(flat[key].items()):
+            if name.startswith("neck_args.") and len({other.get(name) for other in same_neck}) > 1:
+                short = name.removeprefix("neck_args.")
+                texts.append(short if value == "true" else f"{short}={value}")
+        labels[key] = f" + {' '.join(texts)}"
     return labels
 
 

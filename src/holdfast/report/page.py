@@ -18,12 +18,11 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import charts, plots, words
-from holdfast.report.decision import decide
 from holdfast.report.gap import IN_DOMAIN, gaps
 from holdfast.report.labels import grouped
 from holdfast.report.runs import configurations, facts
 from holdfast.report.sections import Cell, Groups, Section
-from holdfast.report.significance import Against, against_baseline
+from holdfast.report.significance import Against, against_baseline, decide
 from holdfast.report.streams import course_figures, stream_heatmap, transfers
 from holdfast.report.table import columns, costs, data_and_plan, rows, score_matrix, source_columns
 from holdfast.report.terminal import Grid, grid_map
@@ -33,29 +32,19 @@ Line = tuple[str, list[Cell]]  # label and cells of a table
 
 
 def write_report(
-    records: Iterable[RunRecord],
-    path: Path,
-    *,
-    title: str,
-    metric: str,
-    notes: Sequence[str] = (),
-    source: Sequence[str] = (),
-) -> Path:
+    records: Iterable[RunRecord], path: Path, *, title: str, metric: str,
+    notes: Sequence[str] = (), source: Sequence[str] = (),
+) -> Path:  # fmt: skip
     """Write the report, readable offline; `source` holds the command-line arguments that name the data."""
     groups = grouped(records)
     records = [r for group in groups.values() for r in group]
     if not records:
         raise BadInput(f"no run records for the report {path}: run `holdfast compare` first or name another folder")
-    text = template("page.html").render(
-        title=title,
-        metric=words.metric_name(metric),
-        **_scores(records, groups, metric),
-        **_streams(records, groups, metric),
-        analyses=analysis_sections(groups, metric),
-        facts=facts(records),
-        configurations=configurations(groups, source),
-        notes=list(notes),
-    )
+    sections = {**_scores(records, groups, metric), **_streams(records, groups, metric)}
+    text = _template("page.html").render(
+        title=title, metric=words.metric_name(metric), **sections, analyses=analysis_sections(groups, metric),
+        facts=facts(records), configurations=configurations(groups, source), notes=list(notes),
+    )  # fmt: skip
     return write_text(path, text)
 
 
@@ -73,13 +62,17 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
     mixed = len({data_and_plan(r) for r in rivals}) > 1
     ids = {r.id for r in rivals}
     shown = {label for label, group in groups.items() if any(r.id in ids for r in group)}
-    headline = (
-        "The records come from several data sets or plans, so no single best method is reported."
-        if mixed
-        else words.headline([row for row in table if row.label in shown], metric)
+    headline, cost_chart = (
+        "The records come from several data sets or plans, so no single best method is reported.",
+        None,
     )
-    cost_chart = None if mixed else charts.cost_chart(table, spent, metric, shown=shown)
-    validated = {label for label, group in groups.items() if _has_validation(group)}
+    if not mixed:
+        headline = words.headline([row for row in table if row.label in shown], metric)
+        cost_chart = charts.cost_chart(table, spent, metric, shown=shown)
+    validated = {
+        label for label, group in groups.items()
+        if any(entry.get("valid") for r in group for stage in r.stages for entry in stage.get("history", []))
+    }  # fmt: skip
     return {
         "headline": headline,
         "decision": decide(rivals, metric),
@@ -124,21 +117,13 @@ def _streams(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[
     }  # fmt: skip
 
 
-def _has_validation(records: Sequence[RunRecord]) -> bool:
-    return any(entry.get("valid") for r in records for stage in r.stages for entry in stage.get("history", []))
-
-
 def _against_line(test: Against, metric: str) -> Line:
     pairs, seeds = test.pairs, test.seeds
     difference = f"{format_difference(pairs.difference, metric)} ± {format_number(pairs.stderr, metric)}"
     return test.label, [
-        (test.rival, None),
-        (difference, pairs.difference),
-        (str(pairs.n), pairs.n),
-        (format_p(pairs.p), pairs.p),
-        (format_p(test.p), test.p),
-        (f"{format_p(seeds.p)} (n={seeds.n})", seeds.p),
-    ]
+        (test.rival, None), (difference, pairs.difference), (str(pairs.n), pairs.n), (format_p(pairs.p), pairs.p),
+        (format_p(test.p), test.p), (f"{format_p(seeds.p)} (n={seeds.n})", seeds.p),
+    ]  # fmt: skip
 
 
 def _gap_lines(records: Sequence[RunRecord], metric: str) -> list[Line]:
@@ -166,27 +151,17 @@ def write_audit(
     path: Path, *, title: str, headline: str, advice: Sequence[str], grids: Sequence[Grid], notes: Sequence[str]
 ) -> Path:
     """Write the HTML report of an audit, readable offline."""
-    figures = [
-        (grid, None if grid.top is None else Markup(grid_map(grid, f"map-{index}"))) for index, grid in enumerate(grids)
-    ]
-    text = template("audit.html").render(title=title, headline=headline, advice=advice, grids=figures, notes=notes)
+    figures = [(grid, None if grid.top is None else Markup(grid_map(grid, f"map-{i}"))) for i, grid in enumerate(grids)]
+    text = _template("audit.html").render(title=title, headline=headline, advice=advice, grids=figures, notes=notes)
     return write_text(path, text)
 
 
-def template(name: str) -> Template:
-    """Load a template by file name; it can include plotly.js as `plotlyjs`."""
-    return _environment().get_template(name)
-
-
 @cache
-def _environment() -> Environment:
-    """Return the environment that compiles each template once."""
+def _template(name: str) -> Template:
+    """Compile a template by file name; it can include plotly.js as `plotlyjs`."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.globals["plotlyjs"] = Markup(get_plotlyjs())
-    return environment
+    return environment.get_template(name)

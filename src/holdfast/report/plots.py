@@ -62,46 +62,25 @@ def to_html(figure: go.Figure, name: str, *, height: int, legend: bool = True, b
         if key.startswith("y"):
             axis["title"] = {**axis.get("title", {}), "standoff": 12}
     return pio.to_html(
-        document,
-        full_html=False,
-        include_plotlyjs=False,
-        div_id=name,
-        default_height=f"{height}px",
-        config={"displayModeBar": False, "responsive": True},
-        validate=False,
-    )
+        document, full_html=False, include_plotlyjs=False, div_id=name, default_height=f"{height}px",
+        config={"displayModeBar": False, "responsive": True}, validate=False,
+    )  # fmt: skip
 
 
 def heatmap(
-    values: Sequence[Sequence[float | None]],
-    x: Sequence[str],
-    y: Sequence[str],
-    *,
-    hover: str,
-    text: Sequence[Sequence[str]] | None = None,
-    customdata: Sequence[Any] | None = None,
-    low: float | None = 0.0,
-    high: float | None = 1.0,
-) -> go.Figure:
+    values: Sequence[Sequence[float | None]], x: Sequence[str], y: Sequence[str], *, hover: str,
+    text: Sequence[Sequence[str]] | None = None, customdata: Sequence[Any] | None = None,
+    low: float | None = 0.0, high: float | None = 1.0,
+) -> go.Figure:  # fmt: skip
     """Draw categories by categories as shaded cells with a number per cell (two decimals unless `text` is set)."""
-    figure = go.Figure(
-        go.Heatmap(
-            z=values,
-            x=x,
-            y=y,
-            text=[["" if v is None else f"{v:.2f}" for v in line] for line in values] if text is None else text,
-            customdata=customdata,
-            texttemplate="%{text}",
-            textfont={"color": DARK, "size": 12},
-            colorscale=SHADES,
-            zmin=low,
-            zmax=high,
-            xgap=2,
-            ygap=2,
-            showscale=False,  # every cell shows its number
-            hovertemplate=f"{hover}<extra></extra>",
-        )
-    )
+    if text is None:
+        text = [["" if v is None else f"{v:.2f}" for v in line] for line in values]
+    cells = go.Heatmap(
+        z=values, x=x, y=y, text=text, customdata=customdata, texttemplate="%{text}",
+        textfont={"color": DARK, "size": 12}, colorscale=SHADES, zmin=low, zmax=high, xgap=2, ygap=2,
+        showscale=False, hovertemplate=f"{hover}<extra></extra>",  # no scale: every cell shows its number
+    )  # fmt: skip
+    figure = go.Figure(cells)
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(type="category", showgrid=False)
     return figure
@@ -121,32 +100,18 @@ def grouped_bars(
 
 
 def add_series(
-    figure: go.Figure,
-    label: str,
-    index: int,
-    x: Sequence[Any],
-    y: Sequence[float],
-    *,
-    hover: str,
-    errors: Sequence[float] | None = None,
-    size: int = 6,
-    lines: bool = False,
-    **options: Any,
-) -> None:
+    figure: go.Figure, label: str, index: int, x: Sequence[Any], y: Sequence[float], *, hover: str,
+    errors: Sequence[float] | None = None, size: int = 6, lines: bool = False, **options: Any,
+) -> None:  # fmt: skip
     """Add the points of one method in its style, with error bars and lines if requested."""
     colour, symbol, dash = style(index)
     figure.add_scatter(
-        name=escape(label),
-        meta=label,
-        x=x,
-        y=y,
-        mode="lines+markers" if lines else "markers",
+        name=escape(label), meta=label, x=x, y=y, mode="lines+markers" if lines else "markers",
         line={"color": colour, "dash": dash, "width": 2},
         marker={"size": size, "color": colour, "symbol": symbol},
         error_y=None if errors is None else {"type": "data", "array": errors, "thickness": 1.5, "width": size - 2},
-        hovertemplate=f"%{{fullData.name}}{hover}<extra></extra>",
-        **options,
-    )
+        hovertemplate=f"%{{fullData.name}}{hover}<extra></extra>", **options,
+    )  # fmt: skip
 
 
 def plane_axes(figure: go.Figure, variance: Sequence[float] | None) -> None:

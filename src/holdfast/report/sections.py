@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from markupsafe import Markup
 
 from holdfast.record import RunRecord
 from holdfast.report.labels import natural_key
+from holdfast.report.statistics import mean
 from holdfast.report.words import MISSING
 
 MAX_RUNS = 12  # runs with figures per section, so that the report stays small
@@ -58,7 +58,7 @@ class Section:
     columns: Sequence[str] = ()  # of the table; the first names the rows
     rows: Sequence[tuple[str, Sequence[Cell]]] = ()
     figure_text: str = ""  # explains the figures of the runs
-    runs: Sequence[RunFigures] = field(default_factory=list)
+    runs: Sequence[RunFigures] = ()
     left_out: int = 0  # runs whose figures are not shown
 
 
@@ -81,10 +81,7 @@ def results_by_target(groups: Groups, name: str) -> Iterator[tuple[str, list[Res
 def select_runs(groups: Groups, name: str) -> tuple[list[RunResult], int]:
     """Return the runs whose results of an analysis are drawn, and the number of other runs that have a result."""
     selected, left_out = first_seeds(groups, lambda record: record.analysis.get(name))
-    runs = [
-        RunResult(label, ", ".join(result["targets"]), record.spec.get("seed"), record.id, result)
-        for label, record, result in selected
-    ]
+    runs = [RunResult(label, ", ".join(r["targets"]), rec.spec.get("seed"), rec.id, r) for label, rec, r in selected]
     return runs, left_out
 
 
@@ -104,36 +101,27 @@ def first_seeds(groups: Groups, get: Callable[[RunRecord], T | None]) -> tuple[l
 
 
 def figure_section(
-    groups: Groups,
-    name: str,
-    title: str,
-    text: str,
-    draw: Callable[[RunResult], Sequence[Figure]],
-    *,
+    groups: Groups, name: str, title: str, text: str, draw: Callable[[RunResult], Sequence[Figure]], *,
     describe: Callable[[RunResult], str] = lambda run: "",
     colours: Callable[[RunResult], Sequence[tuple[str, int]]] = lambda run: (),
-    columns: Sequence[str] = (),
-    rows: Sequence[tuple[str, Sequence[Cell]]] = (),
-    figure_text: str = "",
-) -> list[Section]:
-    """Return the section of one analysis with the figures that `draw` makes per run; empty without results."""
+    **options: Any,
+) -> list[Section]:  # fmt: skip
+    """Return the section of one analysis with the figures that `draw` makes per run; empty without results.
+
+    `options` are further fields of the section.
+    """
     selected, left_out = select_runs(groups, name)
-    if not selected:
-        return []
     runs = [
         RunFigures(run.title, [(caption, Markup(html)) for caption, html in draw(run)], describe(run), colours(run))
         for run in selected
     ]
-    return [Section(title, text, columns=columns, rows=rows, figure_text=figure_text, runs=runs, left_out=left_out)]
+    return [Section(title, text, runs=runs, left_out=left_out, **options)] if runs else []
 
 
 def mean_cell(values: Iterable[float | None], digits: int = 2) -> Cell:
     """Return the mean of the values that are not None, as text and as a number."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return MISSING, None
-    mean = math.fsum(known) / len(known)
-    return f"{mean:.{digits}f}", mean
+    average = mean(values)
+    return (MISSING, None) if average is None else (f"{average:.{digits}f}", average)
 
 
 def missing_analysis_notes(records: Iterable[RunRecord], needs: Mapping[str, str]) -> list[str]:

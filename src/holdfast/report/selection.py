@@ -16,7 +16,6 @@ validation score is selected, and only then its test score is read. Differences 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from typing import Any
 
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
+from holdfast.report.labels import settings_key
+from holdfast.report.statistics import mean
 
 NOT_IN_TRIAL = ("seed", "plan", "plan_args", "select")  # settings that do not define a trial
 
@@ -44,7 +45,7 @@ class Choice:
 
 def trial(spec: Mapping[str, Any]) -> str:
     """Identify a trial: the spec without seed, plan and selection."""
-    return json.dumps({k: v for k, v in spec.items() if k not in NOT_IN_TRIAL}, sort_keys=True)
+    return settings_key(spec, *NOT_IN_TRIAL)
 
 
 def train_validation(run: RunRecord, folds: Sequence[RunRecord] = ()) -> float | None:
@@ -52,7 +53,7 @@ def train_validation(run: RunRecord, folds: Sequence[RunRecord] = ()) -> float |
 
     A stage of a stream validates its own domain only, so forgetting does not count.
     """
-    return _mean(_mean(_score(s, run) for s in stage["valid"].values()) for stage in run.stages)
+    return mean(mean(_score(s, run) for s in stage["valid"].values()) for stage in run.stages)
 
 
 def oracle(run: RunRecord, folds: Sequence[RunRecord] = ()) -> float | None:
@@ -65,8 +66,8 @@ def oracle(run: RunRecord, folds: Sequence[RunRecord] = ()) -> float | None:
     means = []
     for stage in run.stages:
         checks = [check for check in stage["history"] if check["step"] == stage["step"]]
-        means.append(_mean(checks[-1]["valid"].values()) if checks else None)  # of the last phase
-    return _mean(means)
+        means.append(mean(checks[-1]["valid"].values()) if checks else None)  # of the last phase
+    return mean(means)
 
 
 def leave_one_domain_out(run: RunRecord, folds: Sequence[RunRecord]) -> float | None:
@@ -86,7 +87,7 @@ def leave_one_domain_out(run: RunRecord, folds: Sequence[RunRecord]) -> float | 
                 break
         else:
             return None
-    return _mean(scores)
+    return mean(scores)
 
 
 CRITERIA: dict[str, Criterion] = {
@@ -121,10 +122,9 @@ def overall(
         by_run[run.episode, run.spec.get("seed")] = score
     best = {}
     for method, trials in scores.items():
-        most = max(len(by_run) for by_run in trials.values())
-        means = {key: math.fsum(by_run.values()) / most for key, by_run in trials.items() if len(by_run) == most}
-        key = max(means, key=lambda key: means[key])
-        best[method] = key, means[key]
+        most = max(map(len, trials.values()))
+        means = [(key, math.fsum(by_run.values()) / most) for key, by_run in trials.items() if len(by_run) == most]
+        best[method] = max(means, key=lambda pair: pair[1])
     return best
 
 
@@ -143,12 +143,5 @@ def _scored(
 
 def _score(scores: Mapping[str, float | None], run: RunRecord) -> float | None:
     """Return the score by the selection metric of the run, signed so that higher is better."""
-    metric = run.spec["metric"]
-    value = scores.get(metric)
-    return value if value is None else -value if metric in LOWER_IS_BETTER else value
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the defined values; a metric that is undefined on a domain is so for every trial."""
-    known = [v for v in values if v is not None]
-    return math.fsum(known) / len(known) if known else None
+    value = scores.get(run.spec["metric"])
+    return value if value is None else -value if run.spec["metric"] in LOWER_IS_BETTER else value

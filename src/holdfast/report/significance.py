@@ -1,17 +1,20 @@
-"""Test every method against its baseline: over pairs of seed and target, or per example if seeds are few."""
+"""Test every method against its baseline, and recommend another one only if it is significantly better.
+
+Tests are over pairs of seed and target, or per example if there are too few seeds.
+"""
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from holdfast.record import RunRecord, unpacked
-from holdfast.report.labels import BASELINE, configuration, grouped, is_plain
+from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
+from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, settings_key
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
-from holdfast.report.table import baselines, data_and_plan
-from holdfast.report.words import format_difference, format_p
+from holdfast.report.table import Row, baselines, data_and_plan, rows
+from holdfast.report.words import format_difference, format_number, format_p
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
@@ -23,7 +26,7 @@ Correctness = dict[tuple[object, str, str], list[bool]]  # (seed, episode, domai
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """Test of one method against its baseline."""
+    """Paired t test of one method against its baseline."""
 
     label: str
     rival: str
@@ -84,9 +87,7 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
         if seeds >= MIN_SEEDS and pairs is not None and means is not None:
             tests.append((name, rival, pairs, means))
     corrected = holm([pairs.p for _, _, pairs, _ in tests])
-    return [
-        Against(name, rival, pairs, p, means) for (name, rival, pairs, means), p in zip(tests, corrected, strict=True)
-    ]
+    return [Against(*names, pairs, p, means) for (*names, pairs, means), p in zip(tests, corrected, strict=True)]
 
 
 def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
@@ -101,7 +102,7 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
         if seeds < MIN_SEEDS and a:
             tests.append((name, rival, mcnemar(a, b)))
     corrected = holm([test.p for _, _, test in tests])
-    return [ByExample(name, rival, test, p) for (name, rival, test), p in zip(tests, corrected, strict=True)]
+    return [ByExample(*test, p) for test, p in zip(tests, corrected, strict=True)]
 
 
 def _rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
@@ -121,13 +122,9 @@ def baseline_of(record: RunRecord, groups: dict[str, list[RunRecord]]) -> str | 
         return None
     if len(candidates) > 1:
         ignored = (*METHOD, *NECK) if all(map(is_plain, candidates.values())) else METHOD
-        settings = _settings(record, ignored)
-        candidates = {name: other for name, other in candidates.items() if _settings(other, ignored) == settings}
+        settings = settings_key(record.spec, *ignored)
+        candidates = {n: other for n, other in candidates.items() if settings_key(other.spec, *ignored) == settings}
     return next(iter(candidates)) if len(candidates) == 1 else None
-
-
-def _settings(record: RunRecord, ignored: Sequence[str]) -> str:
-    return json.dumps({k: v for k, v in record.spec.items() if k not in ignored}, sort_keys=True)
 
 
 def correctness(records: Iterable[RunRecord], *, stage: int = -1) -> Correctness:
@@ -149,7 +146,7 @@ def baseline_note(tests: Sequence[Against], metric: str) -> str | None:
     """Summarise the tests against the baseline in one sentence; None without tests."""
     if not tests:
         return None
-    significant = [test for test in tests if test.p is not None and test.p < LEVEL]
+    significant = [test for test in tests if _is_significant(test)]
     pairs = {test.pairs.n for test in tests}
     count = str(min(pairs)) if len(pairs) == 1 else f"{min(pairs)} to {max(pairs)}"
     procedure = f"paired t test over {count} seed-target pairs, Holm-corrected p < {LEVEL}"
@@ -175,13 +172,85 @@ def by_example_note(tests: Sequence[ByExample]) -> str | None:
         f"{test.label} is correct on {test.test.only_a} examples that {test.rival} gets wrong, and wrong on "
         f"{test.test.only_b} that it gets right (p {_p_relation(test.p)})"
         for test in tests
-        if test.p is not None and test.p < LEVEL
+        if _is_significant(test)
     ]
     if not differences:
         return f"on the test examples of these runs no method differs significantly from {BASELINE} ({procedure})"
     return f"on the test examples of these runs {'; '.join(differences)} ({procedure})"
 
 
+def _is_significant(test: Against | ByExample | None) -> bool:
+    return test is not None and test.p is not None and test.p < LEVEL
+
+
 def _p_relation(p: float | None) -> str:
     text = format_p(p)
     return text if text.startswith("<") else f"= {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The recommended row, the spec of one of its runs, and the reason."""
+
+    label: str
+    spec: dict[str, Any]
+    why: str
+
+
+def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
+    """Recommend a configuration; None if no run is complete or the records mix data sets or plans."""
+    groups = grouped(records)
+    records = [record for group in groups.values() for record in group]
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    means = [(row, row.average.mean) for row in rows(records, metric) if row.average is not None]
+    table = [row for row, mean in sorted(means, key=lambda pair: -sign * pair[1]) if math.isfinite(mean)]
+    if len({data_and_plan(record) for record in records}) != 1 or not table:
+        return None
+    label, why = _choose(records, table, metric, sign)
+    return Decision(label, groups[label][0].spec, why)
+
+
+def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sign: int) -> tuple[str, str]:
+    """Return label and reason; `table` is sorted, the best row first."""
+    baseline = next((row for row in table if row.baseline), None)
+    if len(table) == 1:
+        return table[0].label, "it is the only configuration with complete runs"
+    if baseline is None:
+        return table[0].label, f"it has the best average, which cannot be tested because {BASELINE} was not run"
+    tests = {test.label: test for test in against_baseline(records, metric)}
+    for row in table:
+        test = tests.get(row.label)
+        if test is not None and _is_significant(test) and sign * test.pairs.difference > 0:
+            gain = format_difference(test.pairs.difference, metric)
+            procedure = f"p {format_p(test.p)}, paired t test over {test.pairs.n} seed-target pairs, Holm-corrected"
+            rival = next(other for other in table if other.label == test.rival)
+            worst = _compare_worst(row, rival, metric)
+            return row.label, f"it is significantly better than {test.rival}, {gain} on average ({procedure}){worst}"
+    if tests:
+        why = f"no method is significantly better than {BASELINE}, and {baseline.label} is the simplest"
+        return baseline.label, why
+    return baseline.label, (
+        f"fewer than three seeds cannot show that a method is better than {BASELINE}, and {baseline.label} is the "
+        f"simplest{_better_by_example(records, table)}; use --seeds 3 for a test over seeds"
+    )
+
+
+def _better_by_example(records: Sequence[RunRecord], table: Sequence[Row]) -> str:
+    """Name the best method that is significantly better than its baseline on the examples of these runs."""
+    tests = {test.label: test for test in by_example(records) if _is_significant(test)}
+    for row in table:
+        test = tests.get(row.label)
+        if test is not None and test.test.only_a > test.test.only_b:
+            return (
+                f"; in these runs {row.label} is correct on more examples than {test.rival} "
+                f"(p {format_p(test.p)}, McNemar's test), but other seeds may differ"
+            )
+    return ""
+
+
+def _compare_worst(row: Row, rival: Row, metric: str) -> str:
+    """Compare the worst domains of a row and its baseline."""
+    if row.worst is None or rival.worst is None:
+        return ""
+    a, b = (f"{format_number(score, metric)} ({domain})" for domain, score in (row.worst, rival.worst))
+    return f"; its worst domain scores {a}, that of {rival.label} {b}"

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 from scipy.special import bdtr, chdtrc, stdtr, stdtrit
@@ -27,15 +28,18 @@ class Cell:
 
 def summarise(values: Sequence[float]) -> Cell:
     """Compute mean, standard error and sample standard deviation (divisor n - 1)."""
-    assert len(values) > 0, "no values to summarise"
-    n = len(values)
-    mean = math.fsum(values) / n
+    n, centre = len(values), fmean(values)
     if n == 1:
-        return Cell(mean, None, None, 1)
+        return Cell(centre, None, None, 1)
     # the mean of equal numbers can differ from them by a rounding error, which must not look like spread
-    spread = len(set(values)) > 1
-    stdev = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1)) if spread else 0.0
-    return Cell(mean, stdev / math.sqrt(n), stdev, n)
+    stdev = math.sqrt(math.fsum((v - centre) ** 2 for v in values) / (n - 1)) if len(set(values)) > 1 else 0.0
+    return Cell(centre, stdev / math.sqrt(n), stdev, n)
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Mean of the values that are not None; None without any."""
+    known = [v for v in values if v is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
@@ -50,9 +54,7 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
 def pooled(a: Cell, b: Cell) -> float | None:
     """Standard error of the difference of two means, sqrt(a² + b²); None if either has no standard error."""
-    if a.stderr is None or b.stderr is None:
-        return None
-    return math.hypot(a.stderr, b.stderr)
+    return None if a.stderr is None or b.stderr is None else math.hypot(a.stderr, b.stderr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,15 @@ def signed_rank(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     from scipy.stats import rankdata  # scipy.stats is slow to import, and the report does not need it
 
     _check_lengths(a, b)
-    differences = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    differences = np.round(differences, 12)  # equal accuracies can differ by a rounding error
+    # equal accuracies can differ by a rounding error
+    differences = np.round(np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64), 12)
     differences = differences[differences != 0]
     ranks = rankdata(np.abs(differences))  # (n,), multiples of 1/2
     statistic = float(ranks[differences > 0].sum())
     doubled = np.rint(2 * ranks).astype(int)
-    shares = np.zeros(int(doubled.sum()) + 1)  # shares[w]: share of the signs with 2 W+ = w
-    shares[0] = 1.0
+    shares = np.eye(1, int(doubled.sum()) + 1)[0]  # shares[w]: share of the signs with 2 W+ = w
     for rank in doubled:
-        shifted = np.zeros_like(shares)
-        shifted[rank:] = shares[: len(shares) - rank]
-        shares = (shares + shifted) / 2
+        shares = (shares + np.pad(shares, (rank, 0))[: len(shares)]) / 2
     return statistic, min(1.0, float(shares[round(2 * statistic) :].sum()))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core.errors import unknown
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, natural_key
-from holdfast.report.statistics import Cell, summarise
+from holdfast.report.statistics import Cell, mean, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
 COSTS = ("seconds", "examples_per_second", "peak_memory_mb", "learning_parameters", "macs")
@@ -54,17 +54,10 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
         cells = {column: summarise(of_seeds) for column, of_seeds in values.items() if of_seeds}
         averages = [math.fsum(s.values()) / len(s) for s in by_seed.values() if len(s) == len(targets[key])]
         means = {column: cell.mean for column, cell in cells.items()}
-        table.append(
-            Row(
-                name,
-                cells,
-                average=summarise(averages) if averages else None,
-                worst=worst_domain(means, metric) if means and len(means) == len(targets[key]) else None,
-                source_cells=_source_cells(group, metric),
-                paired=group[0].spec.get("plan") == SINGLE,
-                baseline=name in baselines(groups, key),
-            )
-        )
+        average = summarise(averages) if averages else None
+        worst = worst_domain(means, metric) if means and len(means) == len(targets[key]) else None
+        is_paired, is_baseline = group[0].spec.get("plan") == SINGLE, name in baselines(groups, key)
+        table.append(Row(name, cells, average, worst, _source_cells(group, metric), is_paired, is_baseline))
     return table
 
 
@@ -76,11 +69,8 @@ def worst_domain(means: Mapping[str, float], metric: str) -> tuple[str, float]:
 
 def baselines(groups: Mapping[str, Sequence[RunRecord]], key: tuple[str, ...]) -> dict[str, RunRecord]:
     """Return the baselines for one data set and plan: plain ERM, or ERM with other networks if it was not run."""
-    candidates = {
-        name: group[0]
-        for name, group in groups.items()
-        if group[0].spec["method"] == BASELINE and data_and_plan(group[0]) == key
-    }
+    first = {name: group[0] for name, group in groups.items() if data_and_plan(group[0]) == key}
+    candidates = {name: record for name, record in first.items() if record.spec["method"] == BASELINE}
     return {name: record for name, record in candidates.items() if is_plain(record)} or candidates
 
 
@@ -92,13 +82,9 @@ def data_and_plan(record: RunRecord) -> tuple[str, ...]:
 def _source_cells(group: Sequence[RunRecord], metric: str) -> dict[str, Cell]:
     """Return validation scores of the training domain for single-source runs; empty for other plans."""
     scores: dict[str, list[float]] = {}
-    for record in group:
-        if record.spec.get("plan") != SINGLE or not record.stages:
-            continue
-        stage = record.stages[-1]
+    for stage in (r.stages[-1] for r in group if r.spec.get("plan") == SINGLE and r.stages):
         for domain in stage["train"]:
-            value = stage["valid"].get(domain, {}).get(metric)
-            if value is not None:
+            if (value := stage["valid"].get(domain, {}).get(metric)) is not None:
                 scores.setdefault(f"{domain}>{domain} (valid)", []).append(float(value))
     return {name: summarise(scores[name]) for name in sorted(scores, key=natural_key)}
 
@@ -123,10 +109,8 @@ def _final_scores(records: Sequence[RunRecord]) -> dict[str, dict[str, Scores]]:
 def _column_order(scores: Mapping[str, Mapping[str, Scores]]) -> list[str]:
     """Return all columns: in the order of a record that has them all (a stream), else by name."""
     names = {column for columns in scores.values() for column in columns}
-    for columns in scores.values():
-        if len(columns) == len(names):
-            return list(columns)
-    return sorted(names, key=natural_key)
+    complete = (list(columns) for columns in scores.values() if len(columns) == len(names))
+    return next(complete, None) or sorted(names, key=natural_key)
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
@@ -185,10 +169,7 @@ def costs(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
         entry: dict[str, Any] = {"method": name}
         for key in COSTS:
             values = [r.cost[key] for r in group if r.cost.get(key) is not None]
-            if key in ("seconds", "examples_per_second"):
-                entry[key] = math.fsum(values) / len(values) if values else None
-            else:
-                entry[key] = max(values, default=None)
+            entry[key] = mean(values) if key in ("seconds", "examples_per_second") else max(values, default=None)
         entries.append(entry | {"runs": len(group)})
     return entries
 

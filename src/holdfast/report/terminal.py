@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.report.plots import escape, heatmap, to_html
+from holdfast.report.sections import Cell
 from holdfast.report.table import Row, columns, source_columns
 from holdfast.report.words import SOURCE_NOTE, error_note, metric_name, score_lines
 
@@ -56,12 +57,9 @@ class WrappedTable:
             table.add_column(Text(name), overflow="fold", max_width=width // 2 // self.labels)
         for column in piece:
             words = [word for line in self.lines for word in line[column].plain.split()]
-            table.add_column(
-                Text(self.names[column]),
-                justify="left" if self.words else "right",
-                overflow="fold",
-                min_width=max((len(word) for word in words if not word[:1].isalpha()), default=1),
-            )
+            width = max((len(word) for word in words if not word[:1].isalpha()), default=1)
+            justify = "left" if self.words else "right"
+            table.add_column(Text(self.names[column]), justify=justify, overflow="fold", min_width=width)
         for line in self.lines:
             table.add_row(*line[: self.labels], *(line[column] for column in piece))
         return table
@@ -78,9 +76,6 @@ def rich_table(rows: Sequence[Row], metric: str) -> WrappedTable:
         lines.append([Text(label), *styled])
     names = ["method", *columns(rows), "average", "worst", *sources]
     return WrappedTable(names, lines, title=Text(metric_name(metric)), caption="; ".join(notes))
-
-
-Cell = tuple[str, float | None]  # text, value to sort by
 
 
 @dataclass(frozen=True)
@@ -103,14 +98,9 @@ def rich_grid(grid: Grid) -> WrappedTable:
 
 def grid_map(grid: Grid, name: str) -> str:
     """Draw a grid as a heat map."""
-    figure = heatmap(
-        [[value for _, value in cells] for _, cells in grid.lines],
-        [escape(column) for column in grid.names[1:]],
-        [escape(label) for label, _ in grid.lines],
-        hover="%{y}, %{x}: %{text}",
-        text=[[text for text, _ in cells] for _, cells in grid.lines],
-        high=grid.top,
-    )
+    values, text = ([[cell[i] for cell in cells] for _, cells in grid.lines] for i in (1, 0))
+    x, y = map(escape, grid.names[1:]), (escape(label) for label, _ in grid.lines)
+    figure = heatmap(values, list(x), list(y), hover="%{y}, %{x}: %{text}", text=text, high=grid.top)
     figure.update_yaxes(autorange="reversed")
     return to_html(figure, name, height=120 + 40 * len(grid.lines))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.report.decision import decide
-from holdfast.report.significance import against_baseline
+from holdfast.report.significance import against_baseline, decide
 from tests.unit.report.fake_records import record
 from tests.unit.report.test_significance import BASE, BETTER, ERM, HMA, MIL, grid, with_examples
 
