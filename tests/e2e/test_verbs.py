@@ -255,7 +255,7 @@ def test_all_methods_skips_those_that_equal_erm_on_a_frozen_encoder(holdfast, re
         assert any(note.startswith(f"{method} ") for note in plain["notes"]), method
     assert not {"coral", "miro", "ewc"} & {cell["method"] for cell in plain["table"]}
     projected = holdfast(*words, "--out=b", "--set=neck=projection").json
-    assert "coral" in {cell["method"] for cell in projected["table"]}
+    assert "coral + projection" in {cell["method"] for cell in projected["table"]}
 
 
 def test_domains_that_look_like_numbers_can_be_targets(holdfast, quick, tmp_path):
