@@ -94,7 +94,7 @@ def test_invalid_arguments_are_rejected_early(tmp_path):
     path = write_rows(tmp_path, "csv")
     with pytest.raises(BadInput, match="--clean"):
         audit(path, clean=path)
-    with pytest.raises(BadInput, match="clean.xlsx|csv"):
+    with pytest.raises(BadInput, match=r"clean.xlsx|csv"):
         audit(path, clean=tmp_path / "clean.xlsx")
     with pytest.raises(BadInput, match=r"near.*0\.2"):
         audit(path, near=0.2)

@@ -106,7 +106,7 @@ def test_controls_load_from_a_folder(memory, folders, tmp_path):
 def test_invalid_controls_raise(folders):
     with pytest.raises(BadInput, match="unknown memory 'mine'"):
         build(folders, memory="mine")
-    with pytest.raises(BadInput, match="encoder.strategy"):
+    with pytest.raises(BadInput, match=r"encoder.strategy"):
         build(folders, memory="other", strategy="beside")
 
 
