@@ -15,16 +15,15 @@ ScoreBySeed = dict[int, float]
 ScoreByColumn = Mapping[str, float | None]
 
 
-def _step_seconds(record: RunRecord) -> float:
-    images = record.spec["batch"] * len(record.stages[0]["train"])
-    return float(images / record.cost["examples_per_second"])
-
-
 COSTS: dict[str, Callable[[RunRecord], float]] = {
     "parameters": lambda record: record.cost["parameters"] / 1e6,
-    "step_seconds": _step_seconds,
+    "step_seconds": lambda record: _images(record) / record.cost["examples_per_second"],
     "memory": lambda record: record.cost["peak_memory_mb"] / 1024,
 }
+
+
+def _images(record: RunRecord) -> int:
+    return record.spec["batch"] * len(record.stages[0]["train"])
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,7 @@ class Measurement:
 
 
 def measure(
-    recipe: Recipe,
-    cells: Sequence[Cell],
-    records: Mapping[Key, Sequence[RunRecord]],
-    reasons: Mapping[Key, str],
+    recipe: Recipe, cells: Sequence[Cell], records: Mapping[Key, Sequence[RunRecord]], reasons: Mapping[Key, str]
 ) -> list[Measurement]:
     """Return the measured values of every cell; `reasons` explains jobs without records."""
 
@@ -113,11 +109,8 @@ def measure(
         known = [reasons[member.key] for member in members(cell) if member.key in reasons]
         return cell.reason or next(iter(known), "some of its runs are missing")
 
-    measurements = []
-    for cell in cells:
-        scores = tuple(values(cell).values())
-        measurements.append(Measurement(cell, scores, "" if scores else reason(cell)))
-    return measurements
+    scores = [tuple(values(cell).values()) for cell in cells]
+    return [Measurement(cell, seeds, "" if seeds else reason(cell)) for cell, seeds in zip(cells, scores, strict=True)]
 
 
 def _values(cell: Cell, records: Sequence[RunRecord]) -> ScoreBySeed:
@@ -169,10 +162,9 @@ def remarks(recipe: Recipe, measurements: Sequence[Measurement]) -> list[str]:
     shown = {(one.cell.row.name, one.cell.column.name) for one in measurements}
     for cell, mean in mismatches(recipe):
         if (cell.row.name, cell.column.name) in shown:
-            lines.append(
-                f"{cell.row.label}, {cell.column.label}: the paper prints {cell.column.text(cell.published)}, but its "
-                f"printed cells average {cell.column.text(mean)}"
-            )
+            printed, average = cell.column.text(cell.published), cell.column.text(mean)
+            where = f"{cell.row.label}, {cell.column.label}"
+            lines.append(f"{where}: the paper prints {printed}, but its printed cells average {average}")
     return lines
 
 
@@ -198,16 +190,17 @@ def gain_remarks(recipe: Recipe, measurements: Sequence[Measurement]) -> list[st
         row = recipe.rows[name]
         for baseline in row.gain_over:
             base = rows.get(baseline, {})
+            means = [{column: cell.mean for column, cell in part.items()} for part in (cells, base)]
+            published = [{column: cell.cell.published for column, cell in part.items()} for part in (cells, base)]
             inside, outside = _split_columns(recipe, row, [column for column in cells if column in base])
             for where, columns in (("in the training domain", inside), ("out of the training domain", outside)):
-                measured = mean_gain(_means(cells), _means(base), columns)
+                measured, printed = mean_gain(*means, columns), mean_gain(*published, columns)
                 if measured is None:
                     continue
-                printed = mean_gain(_printed(cells), _printed(base), columns)
                 mean_of = f", mean of {len(columns)}" if len(columns) > 1 else ""
-                published = "" if printed is None else f", {printed:+.1f}% from the printed cells"
+                from_print = "" if printed is None else f", {printed:+.1f}% from the printed cells"
                 what = f"{row.label}, gain over {recipe.rows[baseline].label} {where}{mean_of}"
-                lines.append(f"{what}: {measured:+.1f}% measured{published}")
+                lines.append(f"{what}: {measured:+.1f}% measured{from_print}")
     return lines
 
 
@@ -225,11 +218,3 @@ def _split_columns(recipe: Recipe, row: Row, columns: Sequence[str]) -> tuple[li
     sources = set(row.settings.get("plan.sources", ()))
     inside = [column for column in columns if sources & set(recipe.columns[column].targets)]
     return inside, [column for column in columns if column not in inside]
-
-
-def _means(cells: Mapping[str, Measurement]) -> ScoreByColumn:
-    return {column: cell.mean for column, cell in cells.items()}
-
-
-def _printed(cells: Mapping[str, Measurement]) -> ScoreByColumn:
-    return {column: cell.cell.published for column, cell in cells.items()}

@@ -22,7 +22,7 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from holdfast import catalog
-from holdfast.core.errors import unknown
+from holdfast.core.errors import check_known
 
 Key = tuple[str, ...]  # row, training data set, plan and, in tables that compare selections, the selection
 Section = Mapping[str, Mapping[str, Any]]  # entries of a file by name
@@ -111,14 +111,8 @@ class Cell:
         return self.column.text(self.published) + error
 
     def json(self) -> dict[str, Any]:
-        return {
-            "row": self.row.name,
-            "column": self.column.name,
-            "metric": self.column.metric,
-            "published": self.published,
-            "published_error": self.error,
-            "reason": self.reason,
-        }
+        names = {"row": self.row.name, "column": self.column.name, "metric": self.column.metric}
+        return {**names, "published": self.published, "published_error": self.error, "reason": self.reason}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,11 +169,8 @@ class Recipe:
     @property
     def reasons(self) -> dict[str, list[str]]:
         """Reasons why rows cannot be run -> names of these rows."""
-        names: dict[str, list[str]] = {}
-        for name, row in self.rows.items():
-            if row.reason:
-                names.setdefault(row.reason, []).append(name)
-        return names
+        reasons = dict.fromkeys(row.reason for row in self.rows.values() if row.reason)
+        return {reason: [name for name, row in self.rows.items() if row.reason == reason] for reason in reasons}
 
     def task(self, data: str) -> str:
         """Return the task of a training data set."""
@@ -189,13 +180,9 @@ class Recipe:
         """Return the cells of these rows and columns, by default of all; raise `BadInput` for an unknown name."""
         for kind, names, known in (("row", rows, self.rows), ("column", columns, self.columns)):
             for name in names:
-                if name not in known:
-                    raise unknown(f"{kind} of {self.name}", name, known)
-        return [
-            cell
-            for cell in self.cells
-            if (not rows or cell.row.name in rows) and (not columns or cell.column.name in columns)
-        ]
+                check_known(f"{kind} of {self.name}", name, known)
+        chosen = [cell for cell in self.cells if not rows or cell.row.name in rows]
+        return [cell for cell in chosen if not columns or cell.column.name in columns]
 
     def cell(self, row: str, column: str) -> Cell:
         """Return one cell."""
@@ -238,26 +225,18 @@ def load_recipe(name: str) -> Recipe:
     fields = _entry(document["recipes"], table)
     columns = [_part(Column, document["columns"], table, column) for column in fields.pop("columns")]
     cells = []
-    for row_name, numbers in document["recipes"][table]["published"].items():
+    for row_name, line in document["recipes"][table]["published"].items():
         row = _part(Row, document["rows"], table, row_name)
-        printed = numbers.split() or ["-"] * len(columns)
+        printed = line.split() or ["-"] * len(columns)
         for column, text in zip(columns, printed, strict=True):
             value, _, error = text.partition("±")
-            published = None if value == "-" else float(value)
-            cells.append(
-                Cell(recipe=name, row=row, column=column, published=published, error=float(error) if error else None)
-            )
+            numbers = {"published": None if value == "-" else float(value), "error": float(error) if error else None}
+            cells.append(Cell(recipe=name, row=row, column=column, **numbers))
     del fields["published"]
     notes = tuple(document["notes"][key] for key in fields.pop("notes", ()))
-    budget, budgets = Budget(**fields.pop("budget")), fields.pop("budgets", {})
-    return Recipe(
-        name=name,
-        cells=tuple(cells),
-        notes=notes,
-        budget=budget,
-        budgets={data: Budget(**options) for data, options in budgets.items()},
-        **fields,
-    )
+    budget = Budget(**fields.pop("budget"))
+    budgets = {data: Budget(**options) for data, options in fields.pop("budgets", {}).items()}
+    return Recipe(name=name, cells=tuple(cells), notes=notes, budget=budget, budgets=budgets, **fields)
 
 
 @cache

@@ -45,26 +45,13 @@ class Reproduction:
 
 
 def reproduce(
-    recipe: str,
-    *,
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    seeds: int | Sequence[int] = 5,
-    out: str | Path = "runs/reproduce",
-    encoder: str | None = None,
-    tune: str | None = None,
-    steps: int | None = None,
-    batch: int | None = None,
-    lr: float | None = None,
-    device: str = "auto",
-    cache: bool = True,
-    examples: int | None = None,
-    data_dir: Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    analyse: Sequence[str] = (),
-    watch: ProgressListener | None = None,
-    engine: Engine | None = None,
-) -> Reproduction:
+    recipe: str, *, rows: Sequence[str] = (), columns: Sequence[str] = (), seeds: int | Sequence[int] = 5,
+    out: str | Path = "runs/reproduce", encoder: str | None = None, tune: str | None = None,
+    steps: int | None = None, batch: int | None = None, lr: float | None = None, device: str = "auto",
+    cache: bool = True, examples: int | None = None, data_dir: Path | None = None,
+    settings: Mapping[str, Any] | None = None, analyse: Sequence[str] = (),
+    watch: ProgressListener | None = None, engine: Engine | None = None,
+) -> Reproduction:  # fmt: skip
     """Run rows and columns of a published table with its settings; arguments other than None replace them."""
     table = load_recipe(recipe)
     cells = table.choose(rows, columns)
@@ -117,11 +104,10 @@ def reproduce(
 
 def _check_options(table: Recipe, jobs: Sequence[TableJob], encoder: str | None, options: Mapping[str, Any]) -> None:
     """Raise `BadInput` for options that the rows or columns of the table define."""
-    for name in ROW_SETTINGS:
-        if name in options:
+    for name in options:
+        if name in ROW_SETTINGS:
             raise BadInput(f"the rows of {table.name} define {name}: leave --set {name}=... out")
-    for name in COLUMN_SETTINGS:
-        if name in options:
+        if name in COLUMN_SETTINGS:
             raise BadInput(f"the columns of {table.name} define {name}: choose columns with --columns")
     rows = [job.row.name for job in jobs if "encoder" in job.row.settings and not missing_option(job, options)]
     if encoder is not None and rows:
@@ -173,19 +159,14 @@ def missing_option(job: TableJob, options: Mapping[str, Any]) -> str:
 def _equals_baseline(spec: Spec, workspace: Workspace) -> str:
     """Return why a row has too few domains or would train exactly as the baseline, or an empty string."""
     sources = training_domains(workspace.episodes(spec), spec.select)
-    return exclusion_reason(spec.method, spec, sources).partition(" (")[
-        0
-    ]  # without the fix, which the rows do not allow
+    reason, _, _ = exclusion_reason(spec.method, spec, sources).partition(" (")  # the rows do not allow its fix
+    return reason
 
 
 def _run(
-    jobs: Sequence[TableJob],
-    specs: Mapping[Key, Spec],
-    seeds: Sequence[int],
-    workspaces: Mapping[tuple[str, ...], Workspace],
-    watch: ProgressListener | None,
-    engine: Engine | None,
-) -> dict[Key, list[RunRecord]]:
+    jobs: Sequence[TableJob], specs: Mapping[Key, Spec], seeds: Sequence[int],
+    workspaces: Mapping[tuple[str, ...], Workspace], watch: ProgressListener | None, engine: Engine | None,
+) -> dict[Key, list[RunRecord]]:  # fmt: skip
     """Return the records of every job; jobs that share data and plan run together, equal specs once."""
     records: dict[Key, list[RunRecord]] = {}
     for group in dict.fromkeys((job.sets, job.plan) for job in jobs):
@@ -204,9 +185,10 @@ def _run(
 def _plain(records: Iterable[RunRecord], jobs: Iterable[TableJob]) -> list[RunRecord]:
     """Drop derived settings from the records, so that a row has one name in the report."""
     turns = {job.row.turn_setting.removeprefix("method.") for job in jobs}
-    plain = []
-    for record in records:
-        spec = {key: value for key, value in record.spec.items() if key not in DERIVED_SETTINGS}
-        args = {key: value for key, value in spec["method_args"].items() if key not in turns}
-        plain.append(replace(record, spec={**spec, "method_args": args}))
-    return plain
+
+    def spec(record: RunRecord) -> dict[str, Any]:
+        args = {key: value for key, value in record.spec["method_args"].items() if key not in turns}
+        plain = {key: value for key, value in record.spec.items() if key not in DERIVED_SETTINGS}
+        return {**plain, "method_args": args}
+
+    return [replace(record, spec=spec(record)) for record in records]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast import catalog
-from holdfast.core.errors import unknown
+from holdfast.core.errors import check_known
 from holdfast.recipes.measure import TableJob
 from holdfast.recipes.recipe import Key, Recipe
 from holdfast.run.settings import make_spec
@@ -21,22 +21,15 @@ class SpecBuilder:
     """Builds the spec of every job of a table."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        jobs: Sequence[TableJob],
-        *,
-        encoder: str | None,
-        steps: int | None,
-        options: Mapping[str, Any],
-    ) -> None:
+        self, recipe: Recipe, jobs: Sequence[TableJob], *,
+        encoder: str | None, steps: int | None, options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         self.recipe, self.encoder, self.steps, self.options = recipe, encoder, steps, options
         for key in options:
             group, _, name = key.partition(".")
-            known = (
-                {other for job in jobs for other in self._setting_names(group, job)} if group in SECTIONS else {name}
-            )
-            if name not in known:
-                raise unknown(f"{group} setting of {recipe.name}", name, known)
+            if group in SECTIONS:
+                known = {other for job in jobs for other in self._setting_names(group, job)}
+                check_known(f"{group} setting of {recipe.name}", name, known)
 
     def spec(self, job: TableJob, workspace: Workspace) -> Spec:
         """Return the spec of a job; published epochs are converted to steps on the given training data."""
