@@ -66,20 +66,14 @@ def domain_facts(
         others = np.arange(k) != index
         splits = np.full(len(rows), -1) if dataset.split is None else dataset.split[rows]
         elsewhere = equal[rows][:, others].any(axis=1)
-        facts.append(
-            DomainFacts(
-                domain=name,
-                examples=len(rows),
-                splits={split: int((splits == i).sum()) for i, split in enumerate(SPLITS) if (splits == i).any()},
-                labels={label: int(count) for label, count in zip(names, counts[index], strict=True)},
-                again=int(repeated[rows].sum()),
-                elsewhere=int(elsewhere.sum()),
-                near=int(near_within[rows].sum()),
-                near_elsewhere=int((near[rows][:, others].any(axis=1) & ~elsewhere).sum()),
-                conflicts=int(conflict[rows].sum()),
-                kept=int((choice.reason[rows] == KEPT).sum()),
-            )
-        )
+        by_split = {split: int((splits == i).sum()) for i, split in enumerate(SPLITS)}
+        near_elsewhere = near[rows][:, others].any(axis=1) & ~elsewhere
+        numbers = (repeated[rows], elsewhere, near_within[rows], near_elsewhere, conflict[rows])
+        facts.append(DomainFacts(
+            name, len(rows), {split: count for split, count in by_split.items() if count},
+            dict(zip(names, counts[index].tolist(), strict=True)), *(int(mask.sum()) for mask in numbers),
+            kept=int((choice.reason[rows] == KEPT).sum()),
+        ))  # fmt: skip
     return facts
 
 

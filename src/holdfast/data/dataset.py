@@ -137,16 +137,11 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
     offsets = np.cumsum([0, *(len(dataset.domains) for dataset in datasets)])
     splits = [np.full(len(dataset), -1) if dataset.split is None else dataset.split for dataset in datasets]
     y = [np.asarray([*map(classes.index, dataset.classes), -1], dtype=np.int64)[dataset.y] for dataset in datasets]
-    return Dataset(
-        name=name,
-        raw=Concat([dataset.raw for dataset in datasets]),
-        y=np.concatenate(y),
-        classes=classes,
-        domain=np.concatenate([dataset.domain + start for dataset, start in zip(datasets, offsets[:-1], strict=True)]),
-        domains=tuple(domains),
-        split=None if all(dataset.split is None for dataset in datasets) else np.concatenate(splits).astype(np.int64),
-        notes=tuple(note for dataset in datasets for note in dataset.notes),
-    )
+    domain = [dataset.domain + start for dataset, start in zip(datasets, offsets[:-1], strict=True)]
+    split = None if all(dataset.split is None for dataset in datasets) else np.concatenate(splits).astype(np.int64)
+    notes, raw = tuple(note for dataset in datasets for note in dataset.notes), Concat([d.raw for d in datasets])
+    y, domain = np.concatenate(y), np.concatenate(domain)
+    return Dataset(name, raw, y, classes, domain, tuple(domains), split, notes=notes)
 
 
 def _form(raw: Raw) -> str:

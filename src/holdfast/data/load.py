@@ -99,7 +99,10 @@ def _reader(
     if data == "":  # as a path, this would be the current folder
         raise BadInput("the data has an empty name: pass a file, a folder or the name of a data set")
     if not path.exists():
-        raise _not_found(str(data), known)
+        near = difflib.get_close_matches(str(data), known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
+        fix = f"{hint} `holdfast list datasets` lists all names"
+        raise BadInput(f"'{data}' is not a file, a folder or a data set: {fix}")
     if form in FORMS:
         return partial(FORMS[form], path, columns=columns, need=need)
     graphs = (path.is_dir() or path.suffix.lower() in GRAPH_SUFFIXES) and holds_graphs(path)
@@ -145,9 +148,3 @@ def _free_keywords(reader: Callable[..., Dataset]) -> list[str]:
     bound = reader.keywords if isinstance(reader, partial) else {}
     parameters = inspect.signature(reader).parameters.values()
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in bound]
-
-
-def _not_found(data: str, known: Collection[str]) -> BadInput:
-    near = difflib.get_close_matches(data, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the path;"
-    return BadInput(f"'{data}' is not a file, a folder or a data set: {hint} `holdfast list datasets` lists all names")

@@ -41,7 +41,10 @@ def read_part_locations(raw: Raw, ids: Sequence[str] | None) -> PartLocations:
     if not path.is_file():
         candidates = (folder, folder.parent / CUB_FOLDER)  # next to the domain folders, or next to the data set
         cub = next((candidate for candidate in candidates if (candidate / CUB_LOCATIONS).is_file()), None)
-        return {} if cub is None else _read_cub(cub, _files_by_name(files, ids))
+        versions: dict[str, list[Path]] = defaultdict(list)  # files of all domains by CLASS/NAME
+        for file, name in zip(files, ids, strict=True):
+            versions[shared_name(name)].append(file)
+        return {} if cub is None else _read_cub(cub, versions)
     columns = formats.read_schema(path).names
     if missing := [name for name in COLUMNS if name not in columns]:
         raise BadInput(f"{path} has no column {' and '.join(missing)}: it needs {', '.join(COLUMNS)}")
@@ -70,14 +73,6 @@ def unmatched_note(raw: Raw, ids: Sequence[str] | None) -> str:
 def is_annotation_folder(folder: Path) -> bool:
     """Whether a folder next to the domain folders holds CUB annotations and is not a domain."""
     return folder.name in CUB_ANNOTATIONS and (folder.parent / CUB_IMAGES).is_file()
-
-
-def _files_by_name(files: Sequence[Path], ids: Sequence[str]) -> dict[str, list[Path]]:
-    """Map CLASS/NAME to the files of all domains."""
-    groups: dict[str, list[Path]] = defaultdict(list)
-    for path, name in zip(files, ids, strict=True):
-        groups[shared_name(name)].append(path)
-    return groups
 
 
 def _read_cub(root: Path, files: Mapping[str, Sequence[Path]]) -> PartLocations:

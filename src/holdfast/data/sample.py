@@ -59,11 +59,14 @@ def save_sample(path: Path, sample: Sample, *, size: int | None) -> Path:
     dataset = sample.dataset
     assert dataset.split is not None
     codes = {"y": dataset.y, "domain": dataset.domain, "split": dataset.split}
+    examples = dataset.raw.take(np.arange(len(dataset)), size=size)
+    if dataset.raw.kind == "graph":
+        examples = [{"nodes": graph.nodes, "edges": graph.edges, "weights": graph.weights} for graph in examples]
     tree = {
         "most": sample.limit, "name": dataset.name, "kind": dataset.raw.kind,
         "classes": list(dataset.classes), "domains": list(dataset.domains),
         **{name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in codes.items()},
-        "examples": _to_tree(dataset.raw.take(np.arange(len(dataset)), size=size)),
+        "examples": examples,
     }  # fmt: skip
     return save_tree(path, tree)
 
@@ -75,15 +78,6 @@ def load_sample(path: Path) -> Sample:
     raw = _from_tree(tree["kind"], tree["examples"])
     dataset = Dataset(tree["name"], raw, y, tuple(tree["classes"]), domain, tuple(tree["domains"]), split)
     return Sample(dataset, tree["most"])
-
-
-def _to_tree(examples: Any) -> Any:
-    """Convert examples to tensors, texts, lists and dicts, which a checkpoint file can hold."""
-    if isinstance(examples, torch.Tensor):
-        return examples
-    if examples and isinstance(examples[0], Graphs):
-        return [{"nodes": g.nodes, "edges": g.edges, "weights": g.weights} for g in examples]
-    return list(examples)
 
 
 def _from_tree(kind: str, examples: Any) -> Raw:

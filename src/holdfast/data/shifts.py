@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,15 +39,6 @@ SCAFFOLD_NAMES = ("common", "rarer", "rare")
 NAMES = (*SHIFTS, "scaffold")
 
 
-class _Cut(NamedTuple):
-    """Rows of a shift's training graphs (ordered by the property), validation graphs and test graphs."""
-
-    names: tuple[str, str, str]
-    train: np.ndarray
-    valid: np.ndarray | None
-    test: np.ndarray
-
-
 def apply_shift(dataset: Dataset, shift: str, *, environments: int = 2, group: str = "quantile") -> Dataset:
     """Return the training, validation and test graphs of a shift as domains with splits; other graphs are dropped.
 
@@ -61,30 +51,27 @@ def apply_shift(dataset: Dataset, shift: str, *, environments: int = 2, group: s
         raise BadInput(f"environments must be an integer of at least 1, got {environments!r}")
     if dataset.raw.kind != "graph":
         raise BadInput(f"the shift '{shift}' applies to graphs, but {dataset.name} holds {dataset.raw.kind}s")
-    cut = _Cut(SCAFFOLD_NAMES, *by_scaffold(dataset)) if shift == "scaffold" else _by_property(dataset, SHIFTS[shift])
-    train = cut.train
+    train, valid, test = by_scaffold(dataset) if shift == "scaffold" else _by_property(dataset, SHIFTS[shift])
+    first, second, third = SCAFFOLD_NAMES if shift == "scaffold" else SHIFTS[shift].names
     if len(train) < environments:
         raise BadInput(f"{dataset.name} has {len(train)} training graphs, too few for {environments} environments")
     if group == "chance":
         train = np.random.default_rng(derive(0, "environments", dataset.name)).permutation(np.sort(train))
-    first, second, third = cut.names
     names = [first] if environments == 1 else [f"{first}-{i + 1}" for i in range(environments)]
     groups = [(name, rows, _TRAIN) for name, rows in zip(names, np.array_split(train, environments), strict=True)]
-    if cut.valid is not None:
-        groups.append((second, cut.valid, _VALID))
-    groups.append((third, cut.test, _TEST))
-    return _as_domains(dataset, groups)
+    groups += [] if valid is None else [(second, valid, _VALID)]
+    return _as_domains(dataset, [*groups, (third, test, _TEST)])
 
 
-def _by_property(dataset: Dataset, shift: Shift) -> _Cut:
-    """Select graphs by percentiles over all domains."""
+def _by_property(dataset: Dataset, shift: Shift) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return training rows (ordered by the property), validation and test rows by percentiles over all domains."""
     graphs = dataset.raw.take(np.arange(len(dataset)))
     eligible = np.flatnonzero([graph.edges.shape[1] >= shift.min_edges for graph in graphs])
     values = measure(shift.measure, [graphs[i] for i in eligible])
     chosen = _between(values, shift.train)
     train = eligible[chosen][np.argsort(values[chosen], kind="stable")]
     valid = None if shift.valid is None else eligible[_between(values, shift.valid)]
-    return _Cut(shift.names, train, valid, eligible[_between(values, shift.test)])
+    return train, valid, eligible[_between(values, shift.test)]
 
 
 def measure(name: str, graphs: Sequence[Graphs]) -> np.ndarray:

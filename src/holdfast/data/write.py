@@ -61,7 +61,7 @@ def _write_jsonl(draft: Path, tables: Iterator[pa.Table]) -> None:
 def _escape_table(table: pa.Table) -> pa.Table:
     columns = [
         pa.chunked_array([[_escape(text) for text in column.to_pylist()]], type=column.type)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else column
+        if column.type in (pa.string(), pa.large_string()) else column
         for column in table.columns
     ]  # fmt: skip
     return pa.table(columns, names=[_escape(name) for name in table.column_names])

@@ -140,17 +140,12 @@ class Service:
         shown = f"{kind}:{Path(path).name}" if colon else spec["encoder"]
         text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
         return {
-            "name": self.folder.resolve().name,
-            "task": self.saved.task,
-            "takes": self.saved.encoder.takes,
-            "labels": list(self.saved.classes),
-            "method": spec["method"],
-            "encoder": shown,
-            **self.saved.components,
+            "name": self.folder.resolve().name, "task": self.saved.task, "takes": self.saved.encoder.takes,
+            "labels": list(self.saved.classes), "method": spec["method"], "encoder": shown, **self.saved.components,
             "trained": {"version": record.code["version"], "torch": record.machine["torch"]},
             "versions": {"holdfast": _release(), "torch": torch.__version__, "python": platform.python_version()},
             "card": text.replace(spec["encoder"], shown),
-        }
+        }  # fmt: skip
 
 
 def _release() -> str:

@@ -76,12 +76,8 @@ def _read_cifar(name: str, form: Mapping[str, Any], folder: Path) -> Dataset:
     if y.max() >= form["classes"]:
         raise BadInput(f"{folder} is not the binary version of {name}: it has the label {y.max()}")
     raw, domain = Pixels(np.concatenate(images)), np.zeros(len(y), dtype=np.int64)
-    classes = _class_names(folder / form["names"], form["classes"])
+    path = folder / form["names"]  # one name per line
+    names = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    names = [name.strip() for name in names if name.strip()]
+    classes = tuple(names) if len(set(names)) == form["classes"] else tuple(map(str, range(form["classes"])))
     return Dataset(name, raw, y, classes, domain, (name,), np.concatenate(split))
-
-
-def _class_names(path: Path, classes: int) -> tuple[str, ...]:
-    """Read one name per line; numbers if the file is missing or has another number of names."""
-    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    names = [name.strip() for name in lines if name.strip()]
-    return tuple(names) if len(set(names)) == classes else tuple(map(str, range(classes)))

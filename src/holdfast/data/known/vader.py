@@ -33,9 +33,11 @@ _TIMEOUT = 300  # seconds
 
 def read_vader(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
     """Read sentiment of tweets, films, products and news, rated by people (Hutto and Gilbert, ICWSM 2014)."""
-    archive = _find(Path(data_dir)) if data_dir is not None else _fetch()
+    archive = _fetch() if data_dir is None else Path(data_dir) / ARCHIVE
+    if not archive.is_file():
+        raise BadInput(f"{data_dir} does not hold {ARCHIVE}: put the source archive of vaderSentiment 3.3.2 there")
     texts, ids, labels, sizes, notes = [], [], [], [], []
-    for domain, lines in _lines(archive).items():
+    for domain, lines in _lines(_verified(archive)).items():
         rated = [line.split("\t", 2) for line in lines if line.strip()]
         clear = [(key, float(rating), text) for key, rating, text in rated if abs(float(rating)) >= _MIN_RATING]
         ids += [f"{domain}-{key}" for key, _, _ in clear]
@@ -47,13 +49,6 @@ def read_vader(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
     y, domain = np.asarray(labels, dtype=np.int64), np.repeat(np.arange(len(sizes)), sizes)
     classes, domains = ("negative", "positive"), tuple(_FILES)
     return Dataset(known.name, Texts.of(texts), y, classes, domain, domains, ids=ids, notes=tuple(notes))
-
-
-def _find(folder: Path) -> Path:
-    path = folder / ARCHIVE
-    if not path.is_file():
-        raise BadInput(f"{folder} does not hold {ARCHIVE}: put the source archive of vaderSentiment 3.3.2 there")
-    return _verified(path)
 
 
 def _fetch() -> Path:

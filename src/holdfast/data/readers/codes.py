@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -155,11 +155,7 @@ class Strings(Sequence[str]):
     def __len__(self) -> int:
         return len(self.column)
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Strings: ...
-    def __getitem__(self, at: int | slice) -> str | Strings:
+    def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return Strings(self.column.take(pa.array(range(*at.indices(len(self))), type=pa.int64())))
         return self.column[int(at)].as_py()

@@ -168,10 +168,8 @@ _NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$"
 def mostly_numbers(path: Path, schema: pa.Schema, block: int) -> set[str]:
     """Return columns that are typed as text because of few values but mostly hold numbers; none for parquet."""
     counts = Counter(schema.names)
-    names = [
-        field.name for field in schema
-        if counts[field.name] == 1 and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
-    ]  # fmt: skip
+    texts = [field.name for field in schema if field.type in (pa.string(), pa.large_string())]
+    names = [name for name in texts if counts[name] == 1]
     if not names or path.suffix.lower() == ".parquet":
         return set()
     if path.suffix.lower() in (".csv", ".tsv"):

@@ -166,7 +166,10 @@ def from_data_list(
     """Build a data set from torch-geometric Data objects: x, edge_index, edge_attr and, without `labels`, y."""
     graphs = list(graphs)
     converted = as_graphs(graphs)
-    values = _labels_of(graphs) if labels is None else labels
+    for index, graph in enumerate(graphs if labels is None else ()):
+        if graph.y is None or graph.y.numel() != 1:
+            raise BadInput(f"graph {index} does not have exactly one label y: pass labels=[...], one per graph")
+    values = [graph.y.item() for graph in graphs] if labels is None else labels
     values = values.tolist() if isinstance(values, np.ndarray | Tensor) else list(values)
     values = [int(label) if isinstance(label, float) and label.is_integer() else label for label in values]
     for what, column in (("labels", values), ("domains", domains)):
@@ -175,10 +178,3 @@ def from_data_list(
     y, classes = encode(values)
     domain, names = (np.zeros(len(converted), dtype=np.int64), (name,)) if domains is None else encode(list(domains))
     return Dataset(name, GraphList(converted), y, classes, domain, names)
-
-
-def _labels_of(graphs: Sequence[Any]) -> list[object]:
-    for index, graph in enumerate(graphs):
-        if graph.y is None or graph.y.numel() != 1:
-            raise BadInput(f"graph {index} does not have exactly one label y: pass labels=[...], one per graph")
-    return [graph.y.item() for graph in graphs]

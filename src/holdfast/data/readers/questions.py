@@ -51,30 +51,29 @@ def read_questions(
 
     If answers are needed, questions without one are dropped, with a note.
     """
-    metadata: dict[str, list[Any]] = {}
     required = "answers" in need
     if path.suffix.lower() == ".json":
         if columns:
             raise BadInput(f"{path} is a SQuAD file, which has no columns: remove --column")
         rows = _read_json(path)
-        metadata["id"] = []
     elif path.suffix.lower() in SUFFIXES:
-        rows = _read_table(path, columns, metadata, required=required)
+        present = column_finder(path, columns).roles(ROLES if required else ROLES[:2], (*ROLES, *METADATA))
+        rows = _read_table(path, present)
     else:
         raise BadInput(f"{path} holds no questions: use a SQuAD .json file, or one of {', '.join(SUFFIXES)}")
-    questions, dropped = [], 0
-    for number, (question, values) in enumerate(rows, start=1):
+    questions, values, dropped = [], [], 0
+    for number, (question, metadata) in enumerate(rows, start=1):
         if required and not question.answers:
             dropped += 1
             continue
         _check(path, number, question)
         questions.append(question)
-        for role in metadata:
-            metadata[role].append(values[role])
+        values.append(metadata)
     if not questions:
         raise BadInput(f"{path} has no question with an answer in its text: there is nothing to learn from")
     notes = [f"{dropped:,} questions of {path.name} have no answer in their text and were dropped"] if dropped else []
-    return unlabelled_dataset(path, Questions(questions), metadata, classes=OUTPUTS, notes=notes)
+    columns_read = {role: [metadata[role] for metadata in values] for role in values[0]}
+    return unlabelled_dataset(path, Questions(questions), columns_read, classes=OUTPUTS, notes=notes)
 
 
 def _check(path: Path, number: int, question: Question) -> None:
@@ -104,15 +103,7 @@ def _read_json(path: Path) -> Rows:
         raise BadInput(f"{path} is not a SQuAD file (data, paragraphs, qas): {error!r}") from error
 
 
-def _read_table(
-    path: Path, columns: Mapping[str, str] | None, metadata: dict[str, list[Any]], *, required: bool
-) -> Rows:
-    present = column_finder(path, columns).roles(ROLES if required else ROLES[:2], (*ROLES, *METADATA))
-    metadata.update({role: [] for role in METADATA if role in present})
-    return _iter_table(path, present)
-
-
-def _iter_table(path: Path, present: Mapping[str, str]) -> Rows:
+def _read_table(path: Path, present: Mapping[str, str]) -> Rows:
     answered = "answers" in present and "answer_start" in present
     for number, row in enumerate(iter_rows(path, list(present.values())), start=1):
         context, question = (str(row[present[role]] or "") for role in ("context", "question"))

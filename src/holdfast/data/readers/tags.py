@@ -25,7 +25,7 @@ OUTSIDE = "O"
 PREFIXES = {"B": "B", "I": "I", "E": "I", "L": "I", "M": "I", "S": "B", "U": "B"}
 FILE_SPLITS = {**SPLIT_NAMES, "devel": 1, "testa": 1, "testb": 2}
 
-Tagged = tuple[list[str], list[str] | None]  # words, and their tags as written
+Tagged = tuple[list[str], list[str] | None, Mapping[str, Any]]  # words, their tags as written, metadata
 
 
 class Sentences(Records):
@@ -52,34 +52,27 @@ def read_tags(
 
     In a folder, each file is a domain, or a split if the files are named after splits; subfolders are domains.
     """
-    metadata: dict[str, list[Any]] = {}
-    required = "tags" in need
-    if path.suffix.lower() in TABLES and path.is_file():
-        tagged = _read_table(path, columns, metadata, required=required)
-    elif columns:
+    required, table = "tags" in need, path.suffix.lower() in TABLES and path.is_file()
+    if columns and not table:
         raise BadInput(f"{path} has no named columns: remove --column, and choose a column with @column=3")
-    else:
-        tagged = _read_conll(path, metadata, column, required=required)
-    if not tagged:
+    rows = list(_read_table(path, columns, required) if table else _read_conll(path, column, required))
+    if not rows:
         raise BadInput(f"{path} has no sentences: write one word and its tag per line, and a blank line after each one")
-    words, tags = [sentence for sentence, _ in tagged], [tags for _, tags in tagged if tags is not None]
+    metadata = {role: [values[role] for _, _, values in rows] for role in rows[0][2]}
+    words, tags = [words for words, _, _ in rows], [tags for _, tags, _ in rows if tags is not None]
     if len(tags) < len(words):
         return unlabelled_dataset(path, Sentences(words, None), metadata)
     codes, classes, notes = _encode_tags(path, tags)
     return unlabelled_dataset(path, Sentences(words, codes), metadata, classes=classes, notes=notes)
 
 
-def _read_table(
-    path: Path, columns: Mapping[str, str] | None, metadata: dict[str, list[Any]], *, required: bool
-) -> list[Tagged]:
+def _read_table(path: Path, columns: Mapping[str, str] | None, required: bool) -> Iterator[Tagged]:
     finder = column_finder(path, columns)
     present = finder.roles(("tokens", "tags") if required else (), ("tokens", "tags", *METADATA))
     if "tokens" not in present and (text := finder.role("text")) is not None:
         present["tokens"] = text
     if "tokens" not in present:
         raise finder.missing("tokens")
-    metadata.update({role: [] for role in METADATA if role in present})
-    tagged = []
     for number, row in enumerate(iter_rows(path, list(present.values())), start=1):
         words = _as_list(row[present["tokens"]])
         tags = _as_list(row[present["tags"]]) if "tags" in present else None
@@ -87,10 +80,7 @@ def _read_table(
             raise BadInput(f"{path}: row {number}, column '{present['tokens']}' has no words or a blank one: remove it")
         if tags is not None and len(tags) != len(words):
             raise BadInput(f"{path}: row {number} has {len(words)} words but {len(tags)} tags: write one tag per word")
-        tagged.append((words, tags))
-        for role in metadata:
-            metadata[role].append(row[present[role]])
-    return tagged
+        yield words, tags, {role: row[present[role]] for role in METADATA if role in present}
 
 
 def _as_list(value: Any) -> list[str]:
@@ -98,21 +88,17 @@ def _as_list(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else str("" if value is None else value).split()
 
 
-def _read_conll(path: Path, metadata: dict[str, list[Any]], column: int, *, required: bool) -> list[Tagged]:
+def _read_conll(path: Path, column: int, required: bool) -> Iterator[Tagged]:
     files = [path] if path.is_file() else sorted(p for p in files_below(path) if p.suffix.lower() in CONLL)
     if not files:
         raise BadInput(f"{path} has no file of words and tags: use one of the suffixes {', '.join(CONLL)}")
     splits = {file: _file_split(file) for file in files}
-    tagged = []
-    for file in files:
-        sentences = list(_parse_conll(file, column, required=required))
-        tagged += sentences
-        split = splits[file]
-        domain = file.stem if split is None else file.parent.name if path.is_dir() else "all"
-        metadata.setdefault("domain", []).extend([domain] * len(sentences))
-        if None not in splits.values() and path.is_dir():
-            metadata.setdefault("split", []).extend([split] * len(sentences))
-    return tagged
+    for file, split in splits.items():
+        metadata = {"domain": file.stem if split is None else file.parent.name if path.is_dir() else "all"}
+        if split is not None and None not in splits.values() and path.is_dir():
+            metadata["split"] = split
+        for words, tags in _parse_conll(file, column, required):
+            yield words, tags, metadata
 
 
 def _file_split(file: Path) -> str | None:
@@ -121,7 +107,7 @@ def _file_split(file: Path) -> str | None:
     return next((SPLITS[FILE_SPLITS[word]] for word in words if word in FILE_SPLITS), None)
 
 
-def _parse_conll(file: Path, column: int, *, required: bool) -> Iterator[Tagged]:
+def _parse_conll(file: Path, column: int, required: bool) -> Iterator[tuple[list[str], list[str] | None]]:
     words, tags = [], []
     for number, line in enumerate([*read_lines(file), ""], start=1):
         fields = line.split()
