@@ -113,7 +113,7 @@ def _parse(text: str, path: str) -> RunRecord:
     try:
         fields = json.loads(text)
         if fields["schema"] != SCHEMA:
-            raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}: use another version of Holdfast")
+            raise BadInput(f"{path} has record schema {fields['schema']}, this version reads {SCHEMA}: update holdfast")
         written, analysis = fields.pop("checksum", None), fields.get("analysis", {})
         computed = _checksum({**fields, "analysis": analysis})  # raises for NaN and infinity
         if written is not None and written != computed:
