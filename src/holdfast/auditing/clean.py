@@ -32,8 +32,10 @@ def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, rows: n
         if len(lines) == len(dataset):
             return write_text(out, "".join(f"{lines[row]}\n" for row in rows))
     original = None if path is None else _original_table(path)
-    usable = original is not None and len(original) == len(dataset)
-    table = original.take(pa.array(rows)) if usable else _built_table(dataset, rows)
+    if original is not None and len(original) == len(dataset):
+        table = original.take(pa.array(rows))
+    else:
+        table = _built_table(dataset, rows)
     nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
     if nested and out.suffix == ".csv":
         raise BadInput(f"column '{nested[0]}' contains lists, which csv cannot store: use a .jsonl or .parquet file")

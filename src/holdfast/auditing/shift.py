@@ -183,9 +183,10 @@ def shift_costs(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[Shif
         inside = _predictions([training[name]], test) == truth
         outside = _predictions([(x[:share], labels[:share]) for x, labels in others], test) == truth
         everything = _predictions(others, test) == truth
-        accuracies = [float(correct.mean()) for correct in (inside, outside, everything)]
+        accuracies: Any = [float(correct.mean()) for correct in (inside, outside, everything)]
         error = float((inside.astype(int) - outside).std() / np.sqrt(cut))
-        costs.append(ShiftCost(name, *accuracies, float(np.bincount(truth).max() / cut), error, cut))
+        majority = float(np.bincount(truth).max() / cut)
+        costs.append(ShiftCost(name, accuracies[0], accuracies[1], accuracies[2], majority, error, cut))
     return costs
 
 

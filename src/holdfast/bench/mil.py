@@ -88,7 +88,7 @@ def _mil(device: torch.device) -> Method:
     method = MIL(_model(key_value, device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-5)))
     method.begin_stage(StageInfo(0, ("a", "b", "c")))
     method.begin_phase("meta")
-    method.turn, method.left = HELD, 1 << 30  # hold out this domain during the measurement
+    method.held_out, method.remaining = HELD, 1 << 30  # hold out this domain during the measurement
     return method
 
 

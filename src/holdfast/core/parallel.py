@@ -171,7 +171,7 @@ def mean_gradients(grads: Sequence[Tensor | None], parameters: Sequence[Tensor])
     local = [(torch.zeros_like(p) if g is None else g) if is_needed else None for g, p, is_needed in triples]
     means = iter(_means([g.detach() for g in local if g is not None]))
     averages = [None if g is None else next(means) for g in local]
-    pairs = zip(local, averages, strict=True)
+    pairs: Any = zip(local, averages, strict=True)
     return [g + (value - g).detach() if g is not None and g.requires_grad else value for g, value in pairs]
 
 

@@ -210,7 +210,8 @@ class Concat(Raw):
                 taken = column.take(rows[positions] - self.starts[i], size=size)
                 for position, example in zip(positions, taken, strict=True):
                     examples[position] = example
-        return torch.stack(examples) if examples and isinstance(examples[0], torch.Tensor) else examples
+        stackable = examples and isinstance(examples[0], torch.Tensor)
+        return torch.stack(examples) if stackable else examples  # pyright: ignore[reportArgumentType]
 
     def digest(self, rows: np.ndarray) -> str:
         """Equal the digest of one column if all rows lie in it, so that its cached features are reused."""

@@ -179,7 +179,7 @@ def _adapted_model(
             classes=len(saved.classes), seed=spec.seed,
         )  # fmt: skip
     train_rows, valid_rows = (
-        [Part(part.domain, part.rows - past.count) for part in parts] for parts in (stage.train, stage.valid)
+        [Part(part.domain, part.rows - past.count) for part in split] for split in (stage.train, stage.valid)
     )
     if sample is not None:
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))

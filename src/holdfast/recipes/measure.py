@@ -194,7 +194,8 @@ def gain_remarks(recipe: Recipe, measurements: Sequence[Measurement]) -> list[st
             published = [{column: cell.cell.published for column, cell in part.items()} for part in (cells, base)]
             inside, outside = _split_columns(recipe, row, [column for column in cells if column in base])
             for where, columns in (("in the training domain", inside), ("out of the training domain", outside)):
-                measured, printed = mean_gain(*means, columns), mean_gain(*published, columns)
+                measured = mean_gain(means[0], means[1], columns)
+                printed = mean_gain(published[0], published[1], columns)
                 if measured is None:
                     continue
                 mean_of = f", mean of {len(columns)}" if len(columns) > 1 else ""

@@ -87,7 +87,8 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
         if seeds >= MIN_SEEDS and pairs is not None and means is not None:
             tests.append((name, rival, pairs, means))
     corrected = holm([pairs.p for _, _, pairs, _ in tests])
-    return [Against(*names, pairs, p, means) for (*names, pairs, means), p in zip(tests, corrected, strict=True)]
+    named = zip(tests, corrected, strict=True)
+    return [Against(name, rival, pairs, p, means) for (name, rival, pairs, means), p in named]
 
 
 def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
@@ -102,7 +103,7 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
         if seeds < MIN_SEEDS and a:
             tests.append((name, rival, mcnemar(a, b)))
     corrected = holm([test.p for _, _, test in tests])
-    return [ByExample(*test, p) for test, p in zip(tests, corrected, strict=True)]
+    return [ByExample(name, rival, test, p) for (name, rival, test), p in zip(tests, corrected, strict=True)]
 
 
 def _rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:

@@ -98,7 +98,8 @@ def rich_grid(grid: Grid) -> WrappedTable:
 
 def grid_map(grid: Grid, name: str) -> str:
     """Draw a grid as a heat map."""
-    values, text = ([[cell[i] for cell in cells] for _, cells in grid.lines] for i in (1, 0))
+    values = [[value for _, value in cells] for _, cells in grid.lines]
+    text = [[shown for shown, _ in cells] for _, cells in grid.lines]
     x, y = map(escape, grid.names[1:]), (escape(label) for label, _ in grid.lines)
     figure = heatmap(values, list(x), list(y), hover="%{y}, %{x}: %{text}", text=text, high=grid.top)
     figure.update_yaxes(autorange="reversed")

@@ -73,7 +73,7 @@ def _levels(folder: Path, names: list[tuple[str, ...]], need: Collection[str]) -
     shortest = min(names, key=len)
     if len(shortest) < 2:
         level, layout = ("domain", "DOMAIN/CLASS/FILE") if "domain" in need else ("class", "CLASS/FILE")
-        raise BadInput(f"{folder}: '{shortest[0]}' is not in a {level} folder: put images at {layout}")
+        raise BadInput(f"{folder}: '{'/'.join(shortest)}' is not in a {level} folder: put images at {layout}")
     if "domain" not in need:  # CLASS/FILE is sufficient
         return (1, 0) if len(shortest) > 2 else (0, None)
     if "label" not in need:
