@@ -162,7 +162,7 @@ def test_torch_geometric_data(tmp_path):
         classifier.fit([graphs[0], "a text"], [0, 1])
     with pytest.raises(BadInput, match=r"example 2 is Data\("):
         classifier.fit(["a text", graphs[0]], [0, 1])
-    with pytest.raises(BadInput, match="one graph or batch"):
+    with pytest.raises(BadInput, match="one graph"):
         classifier.predict(Batch.from_data_list(graphs))
 
 
