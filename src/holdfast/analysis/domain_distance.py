@@ -16,6 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from holdfast.analysis import random_generator, rounded
 from holdfast.core.errors import BadInput
 from holdfast.report.labels import configuration, natural_key
 from holdfast.report.plots import COLOURS, escape, legend, style, to_html
@@ -50,8 +51,6 @@ def a_distance(
 
     Every repeat samples examples and splits them into halves; the ridge is selected within the first half.
     """
-    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
-
     if min(len(one), len(other)) < MIN_EXAMPLES:
         raise BadInput(
             f"the A-distance needs at least {MIN_EXAMPLES} examples per domain; got {len(one)} and {len(other)}"
@@ -59,7 +58,7 @@ def a_distance(
     half = min(len(one), len(other), most) // 2
     values = []
     for repeat in range(repeats):
-        rng = np.random.default_rng(derive(seed, "a-distance", repeat))
+        rng = random_generator(seed, "a-distance", repeat)
         drawn = [side[rng.permutation(len(side))[: 2 * half]] for side in (one, other)]
         train, test = (np.concatenate([side[cut] for side in drawn]) for cut in (slice(half), slice(half, None)))
         values.append(2 * (1 - 2 * _held_out_error(train, test)))
@@ -116,8 +115,8 @@ def against_sources(views: Views, *, seed: int) -> dict[str, Any] | None:
 
 
 def _rounded(distance: Distance) -> dict[str, Any]:
-    fields = asdict(distance) | {"values": list(distance.values)}
-    return {k: [round(v, 4) for v in x] if isinstance(x, list) else round(x, 4) for k, x in fields.items()}
+    fields = asdict(distance) | {"values": rounded(distance.values)}
+    return {k: x if isinstance(x, list) else round(x, 4) for k, x in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +180,12 @@ def draw_distances(bars: Mapping[str, Mapping[str, Bar]], positions: Mapping[str
         pattern = PATTERNS[positions[label] // len(COLOURS) % len(PATTERNS)]
         errors = [bar.error for bar in by_target.values()]
         figure.add_bar(
-            name=escape(label),
-            meta=label,
-            x=[escape(target) for target in by_target],
-            y=[bar.mean for bar in by_target.values()],
+            name=escape(label), meta=label, x=list(map(escape, by_target)), y=[bar.mean for bar in by_target.values()],
             error_y={"type": "data", "array": errors, "thickness": 1.5, "width": 4},
             marker={"color": style(positions[label])[0], "pattern": {"shape": pattern}},
             customdata=[[f"{bar.mean:.2f} ± {bar.error:.2f}", bar.seeds] for bar in by_target.values()],
             hovertemplate="%{fullData.name}, %{x}: %{customdata[0]} (n=%{customdata[1]})<extra></extra>",
-        )
+        )  # fmt: skip
     figure.update_layout(barmode="group", bargap=0.25)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=[escape(t) for t in targets])
     figure.update_yaxes(title="A-distance", range=[0, 2.05], dtick=0.5)

@@ -57,16 +57,17 @@ def view_routing(model: Model, examples: Examples, rows: np.ndarray) -> RoutingV
 
     flat = examples.map(summarise, rows, prediction_batch=model.prediction_batch).numpy()
     values = flat.reshape(len(rows), len(layers), 3 * count + 2)
-    first, load, importance = np.split(values[..., :-2], 3, axis=2)
     has_capacity = any(layer.settings.eval_capacity for layer in layers)
+    maps = ()
+    if isinstance(model.backbone, VisionTransformer):
+        images = _pixels(_images(examples, rows[:MAPS]))
+        maps = tuple(zip(images, _expert_maps(model, examples, rows[:MAPS]), strict=True))
     return RoutingView(
-        blocks=tuple(i for i, layer in enumerate(model.backbone.stack()) if expert_layers(layer)),
-        first=first,
-        load=load,
-        importance=importance,
+        tuple(i for i, layer in enumerate(model.backbone.stack()) if expert_layers(layer)),
+        *np.split(values[..., :-2], 3, axis=2),  # first, load, importance
         entropy=values[..., -2],
         dropped=values[..., -1] if has_capacity else None,
-        maps=_image_maps(model, examples, rows[:MAPS]),
+        maps=maps,
     )
 
 
@@ -80,23 +81,8 @@ def _summarise_layer(recorded: Tape, layer: int, count: int) -> Tensor:
     entropy = (torch.special.entr(probabilities).sum(dim=-1) * real).sum(dim=1) / real.sum(dim=1)
     shares = recorded["share/experts/dropped"]
     dropped = shares[layer] if shares else torch.zeros_like(entropy[0])
-    return torch.cat(
-        [
-            hits[:, :, 0].sum(1),
-            hits.sum((1, 2)),
-            (probabilities * real[..., None]).sum(1),
-            entropy[:, None],
-            dropped.to(entropy).expand(len(entropy), 1),
-        ],
-        dim=1,
-    )
-
-
-def _image_maps(model: Model, examples: Examples, rows: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-    """Return images and the best expert per patch in the last layer with experts."""
-    if not isinstance(model.backbone, VisionTransformer):
-        return ()
-    return tuple(zip(_pixels(_images(examples, rows)), _expert_maps(model, examples, rows), strict=True))
+    importance, dropped = (probabilities * real[..., None]).sum(1), dropped.to(entropy).expand(len(entropy), 1)
+    return torch.cat([hits[:, :, 0].sum(1), hits.sum((1, 2)), importance, entropy[:, None], dropped], dim=1)
 
 
 def _images(examples: Examples, rows: np.ndarray) -> Tensor:
@@ -132,15 +118,9 @@ class PatchView:
 
 @torch.no_grad()
 def view_patches(
-    model: Model,
-    examples: Examples,
-    sources: Sequence[Part],
-    targets: Sequence[Part],
-    *,
-    seed: int,
-    names: Sequence[str] | None = None,
-    points: PartLocations | None = None,
-) -> PatchView | None:
+    model: Model, examples: Examples, sources: Sequence[Part], targets: Sequence[Part], *, seed: int,
+    names: Sequence[str] | None = None, points: PartLocations | None = None,
+) -> PatchView | None:  # fmt: skip
     """Collect patches in evaluation mode; None for other networks than vision transformers.
 
     `names` are the names of all rows, DOMAIN/CLASS/FILE; `points` are the locations of parts by CLASS/NAME.

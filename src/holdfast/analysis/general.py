@@ -5,19 +5,29 @@ Shapes: n rows, l layers that read, h heads, s layers that a gate mixes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.analysis import rounded
 from holdfast.report.plots import escape, grouped_bars, heatmap, style, to_html
-from holdfast.report.sections import figure_section, mean_cell, results_by_target
+from holdfast.report.sections import (
+    Cell,
+    Figure,
+    Groups,
+    Result,
+    RunResult,
+    Section,
+    figure_section,
+    mean_cell,
+    results_by_target,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from holdfast.analysis.memory_views import GeneralView
     from holdfast.analysis.views import Views
-    from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult, Section
 
 SIDES = ("sources", "targets")
 UNIFORM = 0.5  # attention to the memory without preference: it has the same number of tokens as the text
@@ -25,18 +35,12 @@ UNIFORM = 0.5  # attention to the memory without preference: it has the same num
 
 def general_use(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Summarise the reads per domain and layer; None without a general memory. Deterministic."""
-    sides = {
-        side: {view.domain: view.general for view in side_views if view.general is not None}
-        for side, side_views in (("sources", views.sources), ("targets", views.targets))
-    }
-    views_of_all = [view for side in sides.values() for view in side.values()]
-    if not views_of_all:
+    first = next((view.general for view in views if view.general is not None), None)
+    if first is None:
         return None
-    result: dict[str, Any] = {
-        "layers": list(views_of_all[0].layers),
-        "read": [list(sources) for sources in views_of_all[0].sources],
-        **{side: {domain: _domain_use(view) for domain, view in of_side.items()} for side, of_side in sides.items()},
-    }
+    by_domain = views.by_domain(lambda view: None if view.general is None else _domain_use(view.general))
+    layers, read = list(first.layers), [list(sources) for sources in first.sources]
+    result: dict[str, Any] = {"layers": layers, "read": read, **by_domain}
     for domain, use in result["targets"].items():
         effect = views.effects.get(domain)
         use["scores"] = None if effect is None else {"read": effect.read, "hidden": effect.hidden}
@@ -55,15 +59,11 @@ def _domain_use(view: GeneralView) -> dict[str, Any]:
         for gate, sources in zip(view.gates, view.sources, strict=True)
     ]
     return {
-        "mass": [_rounded(line) for line in view.mass.mean(axis=0)],
-        "gates": [None if gate is None else _rounded(gate.mean(axis=0)) for gate in view.gates],
+        "mass": rounded(view.mass.mean(axis=0), 5),
+        "gates": [None if gate is None else rounded(gate.mean(axis=0), 5) for gate in view.gates],
         "depths": depths,
         "moved": None if view.moved is None else round(float(view.moved.mean()), 4),
     }
-
-
-def _rounded(values: np.ndarray) -> list[float]:
-    return [round(float(value), 5) for value in values]
 
 
 def sections(groups: Groups, metric: str) -> list[Section]:
@@ -97,13 +97,12 @@ def layer_cells(runs: Sequence[Result], i: int) -> list[Cell]:
         return mean_cell([get(domain) for run in runs for domain in run[side].values()], digits)
 
     return [
-        *(cell(side, lambda d: _mean(d["mass"][i])) for side in SIDES),
-        cell("targets", lambda d: min(d["mass"][i])),
-        cell("targets", lambda d: max(d["mass"][i])),
+        *(cell(side, lambda d: fmean(d["mass"][i])) for side in SIDES),
+        *(cell("targets", lambda d, extreme=extreme: extreme(d["mass"][i])) for extreme in (min, max)),
         *(cell(side, lambda d: d["depths"][i], 1) for side in SIDES),
         cell("targets", lambda d: d["moved"]),
-        cell("targets", lambda d: (d.get("scores") or {}).get("read"), 3),  # absent in records of older versions
-        cell("targets", lambda d: (d.get("scores") or {}).get("hidden"), 3),
+        # absent in records of older versions
+        *(cell("targets", lambda d, key=key: (d.get("scores") or {}).get(key), 3) for key in ("read", "hidden")),
     ]
 
 
@@ -111,7 +110,7 @@ def draw_panels(run: RunResult) -> list[Figure]:
     """Draw attention per head and layer on the target, attention per domain, then each gate."""
     result = run.result
     layers = [str(layer) for layer in result["layers"]]
-    by_domain = [[_mean(heads) for heads in domain["mass"]] for _, domain in _domains(result)]
+    by_domain = [[fmean(heads) for heads in domain["mass"]] for _, domain in _domains(result)]
     figure = _domain_bars(result, by_domain, layers, UNIFORM, "%{y:.4f} of the attention")
     figure.update_xaxes(title="layer", type="category")
     figure.update_yaxes(title="attention to the memory", range=[0, 1])
@@ -132,7 +131,7 @@ def draw_panels(run: RunResult) -> list[Figure]:
 
 def _draw_heads(run: RunResult) -> str:
     masses = [domain["mass"] for domain in run.result["targets"].values()]
-    values = [[_mean(head) for head in zip(*layer, strict=True)] for layer in zip(*masses, strict=True)]
+    values = [[fmean(head) for head in zip(*layer, strict=True)] for layer in zip(*masses, strict=True)]
     heads, layers = [str(i + 1) for i in range(len(values[0]))], [str(layer) for layer in run.result["layers"]]
     figure = heatmap(values, heads, layers, hover="layer %{y}, head %{x}: %{z:.4f} of its attention")
     figure.update_xaxes(title="head")
@@ -159,7 +158,3 @@ def _domains(result: Result) -> list[tuple[str, Mapping[str, Any]]]:
         for side in SIDES
         for domain, use in result[side].items()
     ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -6,17 +6,28 @@ Shapes: n rows, d width, m slots, s segments.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.analysis import rounded
 from holdfast.report.plots import COLOURS, escape, grouped_bars, heatmap, to_html
-from holdfast.report.sections import figure_section, mean_cell, results_by_target
+from holdfast.report.sections import (
+    Cell,
+    Figure,
+    Groups,
+    Result,
+    RunResult,
+    Section,
+    figure_section,
+    mean_cell,
+    results_by_target,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import View, Views
-    from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult, Section
 
 SHOWN = 128  # slots whose usage is stored, the most used ones; all other numbers are over all slots
 SIDES = (("sources", "sources", COLOURS[0]), ("targets", "target", COLOURS[1]))  # key, name, colour
@@ -29,14 +40,14 @@ def memory_use(views: Views, *, seed: int) -> dict[str, Any] | None:
         return None
     overall = np.mean(usages, axis=0)  # (m,)
     shown = np.argsort(-overall, kind="stable")[:SHOWN]
+    weight, change = fusion_weight(tuple(views)), relative_change(tuple(views))
     return {
         "slots": len(overall),
         "shown": shown.tolist(),
         "effective": round(effective_slots(overall), 2),
-        "weight": _rounded(fusion_weight(tuple(views))),
-        "moved": _rounded(relative_change(tuple(views))),
-        "sources": {view.domain: _usage(view, shown) for view in views.sources},
-        "targets": {view.domain: _usage(view, shown) for view in views.targets},
+        "weight": None if weight is None else round(weight, 4),
+        "moved": None if change is None else round(change, 4),
+        **views.by_domain(lambda view: _usage(view, shown)),
     }
 
 
@@ -82,12 +93,8 @@ def _usage(view: View, shown: np.ndarray) -> dict[str, Any]:
     return {
         "effective": round(effective_slots(view.usage), 2),
         "used": round(used_share(view.peaks), 4),
-        "usage": [round(float(v), 6) for v in view.usage[shown]],
+        "usage": rounded(view.usage[shown], 6),
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
 
 
 def segment_mass(views: Views, *, seed: int) -> dict[str, Any] | None:
@@ -95,14 +102,9 @@ def segment_mass(views: Views, *, seed: int) -> dict[str, Any] | None:
 
     A segment holds the slots that were added at once for one domain; `owners` are the indices of these domains.
     """
-    sides = {
-        side: {view.domain: usage for view in side_views if (usage := _segment_usage(view))}
-        for side, side_views in (("sources", views.sources), ("targets", views.targets))
-    }
-    if not any(sides.values()):
-        return None
-    segments = next(view.segments for view in views if view.segments)
-    if len(segments) == 1:
+    sides = views.by_domain(_segment_usage)
+    segments = next((view.segments for view in views if view.segments), ())
+    if len(segments) < 2 or not any(sides.values()):
         return None
     return {"sizes": [size for size, _ in segments], "owners": [owner for _, owner in segments], **sides}
 
@@ -119,7 +121,7 @@ def _segment_usage(view: View) -> dict[str, Any] | None:
         return None
     slots = effective_slots(view.usage)
     return {
-        "mass": [round(float(v), 4) for v in mass(view.usage, [size for size, _ in view.segments])],
+        "mass": rounded(mass(view.usage, [size for size, _ in view.segments])),
         "effective": round(slots, 2),
         "entropy": round(math.log(slots), 4),  # in nats, of the mean weights of the slots
         "evenness": round(math.log(slots) / math.log(len(view.usage)), 4) if len(view.usage) > 1 else 1.0,
@@ -164,27 +166,19 @@ def usage_cells(runs: Sequence[Result]) -> list[Cell]:
 
     return [
         (f"{runs[0]['slots']:,}", runs[0]["slots"]),
-        *(mean_of(side, "effective", 1) for side in ("sources", "targets")),
-        *(mean_of(side, "used", 0) for side in ("sources", "targets")),
+        *(mean_of(side, key, digits) for key, digits in (("effective", 1), ("used", 0)) for side, _, _ in SIDES),
         *(mean_cell([run[key] for run in runs]) for key in ("weight", "moved")),
     ]
-
-
-def mean_usage(result: Mapping[str, Any], side: str) -> list[float]:
-    """Mean weight per shown slot over the domains of a side."""
-    usages = [domain["usage"] for domain in result[side].values()]
-    return [math.fsum(values) / len(usages) for values in zip(*usages, strict=True)]
 
 
 def draw_slots(run: RunResult) -> list[Figure]:
     """Draw the weights of the most used slots on sources and target."""
     result = run.result
     hover = "%{fullData.name}, slot %{customdata}: %{y:.4f}<extra></extra>"
-    bars = [
-        (name, mean_usage(result, side),
-         {"marker": {"color": colour}, "customdata": result["shown"], "hovertemplate": hover})
-        for side, name, colour in SIDES
-    ]  # fmt: skip
+    bars = []
+    for side, name, colour in SIDES:
+        means = [fmean(values) for values in zip(*(d["usage"] for d in result[side].values()), strict=True)]
+        bars.append((name, means, {"marker": {"color": colour}, "customdata": result["shown"], "hovertemplate": hover}))
     figure = grouped_bars(bars, list(range(1, len(result["shown"]) + 1)), even=1 / result["slots"])
     figure.update_layout(bargap=0.1)
     figure.update_xaxes(title=f"slots by weight, {len(result['shown'])} of {result['slots']}")

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.analysis import random_generator, rounded
 from holdfast.analysis.routing import REPEATS, draw_map, encode_image, expert_colours, information
 from holdfast.report.plots import escape, heatmap, to_html
 from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
 
 if TYPE_CHECKING:
+    from holdfast.analysis.expert_views import ImageView
     from holdfast.analysis.views import Views
 
 NEAREST = 9  # patches that belong to a part
@@ -28,41 +30,36 @@ def agreement(views: Views, *, seed: int) -> dict[str, Any] | None:
 
     None if no image is in every domain.
     """
-    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
-
     view = views.patches
     if view is None or not view.same:
         return None
     domains = list(next(iter(view.same.values())))
     maps = np.stack([[group[domain] for domain in domains] for group in view.same.values()])  # (n, domains, g, g)
     pairs = list(combinations(range(len(domains)), 2))
-    rng = np.random.default_rng(derive(seed, "agreement"))
+    rng = random_generator(seed, "agreement")
+
+    def equal(a: np.ndarray, b: np.ndarray) -> float:
+        return float((a == b).mean())
+
+    rates = [equal(maps[:, a], maps[:, b]) for a, b in pairs]
     control = [
-        np.mean([(maps[rng.permutation(len(maps)), a] == maps[:, b]).mean() for a, b in pairs]) for _ in range(REPEATS)
+        np.mean([equal(maps[rng.permutation(len(maps)), a], maps[:, b]) for a, b in pairs]) for _ in range(REPEATS)
     ]
     return {
         "experts": view.experts,
         "domains": domains,
         "images": len(maps),
-        "pairs": [[domains[a], domains[b], round(float((maps[:, a] == maps[:, b]).mean()), 4)] for a, b in pairs],
-        "rate": round(float(np.mean([(maps[:, a] == maps[:, b]).mean() for a, b in pairs])), 4),
+        "pairs": [[domains[a], domains[b], round(rate, 4)] for (a, b), rate in zip(pairs, rates, strict=True)],
+        "rate": round(float(np.mean(rates)), 4),
         "shuffled": round(float(np.mean(control)), 4),  # different images at the same positions
         "high": round(float(np.quantile(control, 0.95)), 4),
-        "maps": [
-            {
-                "name": image.name, "domain": image.domain, "image": encode_image(image.pixels),
-                "experts": view.same[image.name][image.domain].tolist(),
-            }
-            for image in view.shown
-        ],
+        "maps": [{**_encoded(image), "experts": view.same[image.name][image.domain].tolist()} for image in view.shown],
         "targets": [target.domain for target in views.targets],
-    }  # fmt: skip
+    }
 
 
 def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Compute the experts of the patches of each part on training images; None without part locations."""
-    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
-
     view = views.patches
     if view is None or not view.part_maps:
         return None
@@ -71,7 +68,7 @@ def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
     masks = [part_masks(points, len(expert_map), names) for expert_map, points in view.part_maps]
     counts = _counts(maps, masks, view.experts)
     occurs = counts.sum(axis=1) > 0
-    rng = np.random.default_rng(derive(seed, "parts"))
+    rng = random_generator(seed, "parts")
     control = []
     for _ in range(REPEATS):  # experts of another image at the same positions: the information in the position alone
         other_maps = [maps[i] for i in rng.permutation(len(maps))]
@@ -81,7 +78,7 @@ def part_experts(views: Views, *, seed: int) -> dict[str, Any] | None:
         "experts": view.experts,
         "images": len(maps),
         "parts": [name for name, has_patches in zip((*names, BACKGROUND), occurs, strict=True) if has_patches],
-        "share": [[round(float(v), 4) for v in line] for line in share],
+        "share": rounded(share),
         "bits": round(information(counts[occurs]), 5),
         "shuffled": round(float(np.mean(control)), 5),
         "high": round(float(np.quantile(control, 0.95)), 5),
@@ -93,16 +90,12 @@ def attention_maps(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Return the attention of the class token in the last layer per head; None without a vision transformer."""
     if views.patches is None or not views.patches.attention:
         return None
-    return {
-        "maps": [
-            {
-                "name": image.name, "domain": image.domain, "image": encode_image(image.pixels),
-                "heads": [[[round(float(v), 5) for v in line] for line in head] for head in heads],
-            }
-            for image, heads in views.patches.attention
-        ],
-        "targets": [target.domain for target in views.targets],
-    }  # fmt: skip
+    maps = [{**_encoded(image), "heads": rounded(heads, 5)} for image, heads in views.patches.attention]
+    return {"maps": maps, "targets": [target.domain for target in views.targets]}
+
+
+def _encoded(image: ImageView) -> dict[str, str]:
+    return {"name": image.name, "domain": image.domain, "image": encode_image(image.pixels)}
 
 
 def part_masks(points: Sequence[tuple[str, float, float]], side: int, names: Sequence[str]) -> np.ndarray:

@@ -5,19 +5,20 @@ Shapes: n points, d width, r cells per side of the grid.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from holdfast.analysis import random_generator, rounded
 from holdfast.core.errors import unknown
 from holdfast.report.plots import COLOURS, plane_axes, to_html
 from holdfast.report.sections import Figure, Groups, RunResult, Section, figure_section
 
 if TYPE_CHECKING:
-    from holdfast.analysis.views import View, Views
+    from holdfast.analysis.views import Views
 
 ALGORITHMS = ("pca", "tsne")
 SHOWN = 150  # points per side that a panel stores; projection and density use all
@@ -39,21 +40,16 @@ def panels(views: Views, *, seed: int, algorithm: str = "pca") -> dict[str, Any]
     if not views.sources or not views.targets:
         return None
     fields = {"backbone": "backbone", "memory": "content", "features": "features"}
+    if all(np.array_equal(view.backbone, view.features) for view in views) and any(v.content is None for v in views):
+        del fields["features"]  # no neck: equal to the backbone features
     projected = {}
     for name, field in fields.items():
-        sources, target = (_concatenate(side, field) for side in (views.sources, views.targets))
-        if sources is None or target is None:
-            continue
-        if name == "features" and "memory" not in projected and _has_no_neck(views):
-            continue  # equal to the backbone features
-        projected[name] = _panel(sources, target, seed=seed, algorithm=algorithm)
-    return {
-        "how": algorithm,
-        "sources": [view.domain for view in views.sources],
-        "targets": [view.domain for view in views.targets],
-        "cells": CELLS,
-        "panels": projected,
-    }
+        sources, target = ([getattr(view, field) for view in side] for side in (views.sources, views.targets))
+        if all(array is not None for array in (*sources, *target)):
+            both = np.concatenate(sources), np.concatenate(target)
+            projected[name] = _panel(*both, seed=seed, algorithm=algorithm)
+    domains = {side: list(by_domain) for side, by_domain in views.by_domain(lambda view: view).items()}
+    return {"how": algorithm, **domains, "cells": CELLS, "panels": projected}
 
 
 def project(x: np.ndarray, *, seed: int, algorithm: str = "pca") -> tuple[np.ndarray, list[float] | None]:
@@ -77,7 +73,7 @@ def project(x: np.ndarray, *, seed: int, algorithm: str = "pca") -> tuple[np.nda
             pca = PCA(min(2, *x.shape), svd_solver="full")
             components = pca.fit_transform(centred)
             plane[:, : components.shape[1]] = components
-            variance[: components.shape[1]] = [round(float(v), 4) for v in pca.explained_variance_ratio_]
+            variance[: components.shape[1]] = rounded(pca.explained_variance_ratio_)
     low, span = plane.min(axis=0), np.ptp(plane, axis=0)
     flat = span <= 1e-9 * max(1e-30, float(span.max()))  # axes without spread are centred
     return np.where(flat, 0.5, (plane - low) / np.where(flat, 1.0, span)), variance
@@ -102,8 +98,8 @@ def _panel(sources: np.ndarray, target: np.ndarray, *, seed: int, algorithm: str
     for name, points in (("sources", plane[: len(sources)]), ("target", plane[len(sources) :])):
         shown, heights = _sample(points, SHOWN, seed), density(points)
         panel[name] = {
-            "x": [round(float(v), 3) for v in shown[:, 0]],
-            "y": [round(float(v), 3) for v in shown[:, 1]],
+            "x": rounded(shown[:, 0], 3),
+            "y": rounded(shown[:, 1], 3),
             "density": None if heights is None else np.rint(1000 * heights / heights.max()).astype(int).tolist(),
         }
     return panel
@@ -112,19 +108,7 @@ def _panel(sources: np.ndarray, target: np.ndarray, *, seed: int, algorithm: str
 def _sample(x: np.ndarray, count: int, seed: int) -> np.ndarray:
     if len(x) <= count:
         return x
-    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
-
-    chosen = np.random.default_rng(derive(seed, "projection", len(x))).choice(len(x), count, replace=False)
-    return x[np.sort(chosen)]
-
-
-def _concatenate(side: Sequence[View], field: str) -> np.ndarray | None:
-    arrays = [getattr(view, field) for view in side]
-    return None if any(array is None for array in arrays) else np.concatenate(arrays)
-
-
-def _has_no_neck(views: Views) -> bool:
-    return all(np.array_equal(view.backbone, view.features) for view in views)
+    return x[np.sort(random_generator(seed, "projection", len(x)).choice(len(x), count, replace=False))]
 
 
 def sections(groups: Groups, metric: str) -> list[Section]:
@@ -161,20 +145,13 @@ def _draw_side(figure: go.Figure, points: Mapping[str, Any], cells: int, side: s
     if points["density"] is not None:
         step = 1 / (cells - 1)
         figure.add_contour(
-            z=points["density"],
-            x0=0, dx=step, y0=0, dy=step,
+            z=points["density"], x0=0, dx=step, y0=0, dy=step, showscale=False, hoverinfo="skip",
             contours={"coloring": "none", "start": 100, "end": 900, "size": 200},
             line={"color": colour, "width": 1.5, "dash": dash},
-            showscale=False,
-            hoverinfo="skip",
         )  # fmt: skip
-    figure.add_scatter(
-        x=points["x"],
-        y=points["y"],
-        mode="markers",
-        marker={"size": 5, "color": colour, "symbol": symbol, "opacity": 0.55},
-        hovertemplate=f"{side}<extra></extra>",
-    )
+    marker = {"size": 5, "color": colour, "symbol": symbol, "opacity": 0.55}
+    x, y = points["x"], points["y"]
+    figure.add_scatter(x=x, y=y, mode="markers", marker=marker, hovertemplate=f"{side}<extra></extra>")
 
 
 def _caption(name: str, panels: Mapping[str, Any]) -> str:

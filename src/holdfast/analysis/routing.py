@@ -17,14 +17,26 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from PIL import Image
 
+from holdfast.analysis import random_generator, rounded
 from holdfast.record import RunRecord
 from holdfast.report.plots import COLOURS, DOTTED, escape, grouped_bars, style, to_html
-from holdfast.report.sections import RunFigures, Section, figure_section, first_seeds, mean_cell, results_by_target
+from holdfast.report.sections import (
+    Cell,
+    Figure,
+    Groups,
+    Result,
+    RunFigures,
+    RunResult,
+    Section,
+    figure_section,
+    first_seeds,
+    mean_cell,
+    results_by_target,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from holdfast.analysis.expert_views import RoutingView
     from holdfast.analysis.views import Views
-    from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult
 
 REPEATS = 50  # of the shuffled control
 PIXELS = 112  # side of the images that are stored in a record
@@ -38,21 +50,15 @@ Shares = Mapping[tuple[str, int], Mapping[int, Points]]
 
 def routing(views: Views, *, seed: int) -> dict[str, Any] | None:
     """Summarise the routing per domain and layer; None without experts. Only the shuffled control is random."""
-    sides = {
-        side: {view.domain: view.routing for view in side_views if view.routing is not None}
-        for side, side_views in (("sources", views.sources), ("targets", views.targets))
-    }
     # a domain can be on both sides if none was held out
-    routed = [(domain, view) for of_side in sides.values() for domain, view in of_side.items()]
+    routed = [(view.domain, view.routing) for view in views if view.routing is not None]
     if not routed:
         return None
     blocks = routed[0][1].blocks
     return {
         "experts": routed[0][1].first.shape[2],
         "blocks": list(blocks),
-        **{
-            side: {domain: _domain_routing(view) for domain, view in of_side.items()} for side, of_side in sides.items()
-        },
+        **views.by_domain(lambda view: None if view.routing is None else _domain_routing(view.routing)),
         "information": [_information([view.first[:, i] for _, view in routed], seed, i) for i in range(len(blocks))],
         "maps": [
             {"domain": domain, "image": encode_image(image), "experts": best.tolist()}
@@ -71,21 +77,18 @@ def information(counts: np.ndarray) -> float:
     return float((joint[positive] * np.log2(joint[positive] / independent[positive])).sum())
 
 
-def shuffled(rows: list[np.ndarray], *, seed: int, repeats: int = REPEATS) -> np.ndarray:
+def shuffled(rows: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
     """Information (repeats,) with complete rows (n, e) assigned to random domains: tokens of a row stay together."""
     pool, splits = np.concatenate(rows), np.cumsum([len(of_domain) for of_domain in rows])[:-1]
-    rng = np.random.default_rng(seed)
     values = []
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         assigned = np.split(pool[rng.permutation(len(pool))], splits)
         values.append(information(np.stack([of_domain.sum(axis=0) for of_domain in assigned])))
     return np.asarray(values)
 
 
 def _information(rows: list[np.ndarray], seed: int, layer: int) -> dict[str, float]:
-    from holdfast.core.seeds import derive  # imports torch, which drawing does not need
-
-    control = shuffled(rows, seed=derive(seed, "routing", layer))
+    control = shuffled(rows, random_generator(seed, "routing", layer))
     return {
         "bits": round(information(np.stack([of_domain.sum(axis=0) for of_domain in rows])), 5),
         "shuffled": round(float(control.mean()), 5),
@@ -96,16 +99,10 @@ def _information(rows: list[np.ndarray], seed: int, layer: int) -> dict[str, flo
 def _domain_routing(view: RoutingView) -> dict[str, Any]:
     """Return the numbers of one domain; the shares of experts sum to one in every layer."""
     load, importance = (
-        [[round(float(v), 5) for v in line / line.sum()] for line in amounts.sum(axis=0)]
-        for amounts in (view.load, view.importance)
+        [rounded(line / line.sum(), 5) for line in amounts.sum(axis=0)] for amounts in (view.load, view.importance)
     )
-    dropped = {} if view.dropped is None else {"dropped": [round(float(v), 5) for v in view.dropped.mean(axis=0)]}
-    return {
-        "load": load,
-        "importance": importance,
-        "entropy": [round(float(v), 4) for v in view.entropy.mean(axis=0)],
-        **dropped,
-    }
+    dropped = {} if view.dropped is None else {"dropped": rounded(view.dropped.mean(axis=0), 5)}
+    return {"load": load, "importance": importance, "entropy": rounded(view.entropy.mean(axis=0)), **dropped}
 
 
 def encode_image(image: np.ndarray) -> str:
@@ -211,12 +208,8 @@ def draw_map(image: Mapping[str, Any], count: int, name: str) -> str:
     figure.add_layout_image(source=to_grey(image["image"]), layer="below", yanchor="top", xanchor="left", **box)
     if count:
         scale = [(edge / count, expert_colour(e)) for e in range(count) for edge in (e, e + 1)]
-        options = {
-            "zmin": -0.5,
-            "zmax": count - 0.5,
-            "colorscale": scale,
-            "hovertemplate": "expert %{z}<extra></extra>",
-        }
+        hover = "expert %{z}<extra></extra>"
+        options = {"zmin": -0.5, "zmax": count - 0.5, "colorscale": scale, "hovertemplate": hover}
     else:
         options = {"zmin": 0, "colorscale": "Inferno", "hovertemplate": "%{z:.4f}<extra></extra>"}
     figure.add_heatmap(z=grid, x0=0.5, dx=1, y0=0.5, dy=1, opacity=0.55, showscale=False, **options)

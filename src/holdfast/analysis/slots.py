@@ -5,7 +5,6 @@ Shapes: b rows, c classes, d width, m slots of all classes.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -15,10 +14,13 @@ import numpy as np
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from holdfast.analysis import rounded
 from holdfast.analysis.projection import project
 from holdfast.record import RunRecord
+from holdfast.report.labels import settings_key
 from holdfast.report.plots import COLOURS, DOTTED, SHADES, SYMBOLS, escape, heatmap, plane_axes, style, to_html
 from holdfast.report.sections import Figure, Groups, RunFigures, RunResult, Section, figure_section
+from holdfast.report.statistics import mean
 from holdfast.report.words import format_number, metric_name, scaled
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def _project_groups(
         for index, kind in enumerate(("slots", "rows")):
             chosen = plane[(labels == label) & (is_row == index)]
             if len(chosen):
-                x, y = ([round(float(v), 3) for v in axis] for axis in chosen.T)
+                x, y = rounded(chosen.T, 3)
                 groups.append({"class": view.classes[label], "kind": kind, "x": x, "y": y})
     return {"variance": variance, "groups": groups}
 
@@ -107,10 +109,10 @@ def slot_attention(views: Views, *, seed: int) -> dict[str, Any] | None:
         "rows": [int((view.labels == label).sum()) for label in present],
         "slots": [len(slots) for slots in shown],
         "map": np.rint(1e4 * view.attention[:, columns]).astype(int).tolist(),
-        "mass": {name: None if read is None else _rounded(read.mean(axis=0)) for name, read in masses.items()},
-        "shares": {view.classes[label]: _rounded(kinds[view.labels == label].mean(axis=0)) for label in present},
-        "mean": _rounded(kinds.mean(axis=0)),
-        "even": _rounded(even.mean(axis=0)),
+        "mass": {name: None if read is None else rounded(read.mean(axis=0)) for name, read in masses.items()},
+        "shares": {view.classes[label]: rounded(kinds[view.labels == label].mean(axis=0)) for label in present},
+        "mean": rounded(kinds.mean(axis=0)),
+        "even": rounded(even.mean(axis=0)),
     }
 
 
@@ -138,12 +140,8 @@ def slot_diversity(views: Views, *, seed: int) -> dict[str, Any] | None:
         "slots": len(view.slots) // len(view.similarity),
         "mean": round(float(view.similarity.mean()), 4),
         "scatter": round(view.slots.shape[1] ** -0.5, 4),
-        "classes": {view.classes[i]: round(float(value), 4) for i, value in enumerate(view.similarity)},
+        "classes": {view.classes[i]: value for i, value in enumerate(rounded(view.similarity))},
     }
-
-
-def _rounded(values: np.ndarray) -> list[float]:
-    return [round(float(value), 4) for value in values]
 
 
 def sections(groups: Groups, metric: str) -> list[Section]:
@@ -203,14 +201,10 @@ def draw_maps(run: RunResult) -> list[Figure]:
             position, is_row = names.index(group["class"]), group["kind"] == "rows"
             symbol = SYMBOLS[position // len(COLOURS) % len(SYMBOLS)] + ("-open" if is_row else "")
             figure.add_scatter(
-                name=escape(f"{group['class']}, {group['kind']}"),
-                x=group["x"],
-                y=group["y"],
-                mode="markers",
+                name=escape(f"{group['class']}, {group['kind']}"), x=group["x"], y=group["y"], mode="markers",
                 marker={"size": 5 if is_row else 10, "color": style(position)[0], "symbol": symbol},
-                opacity=0.6 if is_row else 1.0,
-                hovertemplate="%{fullData.name}<extra></extra>",
-            )
+                opacity=0.6 if is_row else 1.0, hovertemplate="%{fullData.name}<extra></extra>",
+            )  # fmt: skip
         plane_axes(figure, run.result[panel]["variance"])
         name = f"slot-map-{run.result['how']}-{run.id}-{panel}"
         figures.append((caption, to_html(figure, name, height=360, legend=False)))
@@ -226,17 +220,14 @@ def draw_attention(run: RunResult) -> list[Figure]:
     row_classes = [name for name, count in zip(names, rows, strict=True) for _ in range(count)]
     columns = [f"row of {name}" for name in row_classes]
     columns += [f"slot of {name}" for name, count in zip(names, result["slots"], strict=True) for _ in range(count)]
-    figure = go.Figure(
-        go.Heatmap(
-            z=[[value / 1e4 for value in line] for line in result["map"]],
-            customdata=[[f"{row}: {column}" for column in columns] for row in row_classes],
-            colorscale=SHADES,
-            zmin=0,
-            zmax=max(top, 1) / 1e4,
-            colorbar={"title": {"text": "attention", "side": "right"}, "thickness": 12},
-            hovertemplate="%{customdata}: %{z:.4f}<extra></extra>",
-        )
-    )
+    cells = go.Heatmap(
+        z=[[value / 1e4 for value in line] for line in result["map"]],
+        colorscale=SHADES, zmin=0, zmax=max(top, 1) / 1e4,
+        customdata=[[f"{row}: {column}" for column in columns] for row in row_classes],
+        colorbar={"title": {"text": "attention", "side": "right"}, "thickness": 12},
+        hovertemplate="%{customdata}: %{z:.4f}<extra></extra>",
+    )  # fmt: skip
+    figure = go.Figure(cells)
     ends = list(accumulate(rows))
     figure.add_vline(x=ends[-1] - 0.5, line={**DOTTED, "width": 2, "dash": "solid"})
     for end in ends[:-1]:
@@ -255,13 +246,8 @@ def draw_attention(run: RunResult) -> list[Figure]:
 def draw_similarity(run: RunResult) -> list[Figure]:
     """Draw the mean cosine similarity between two slots per class."""
     classes = run.result["classes"]
-    bars = go.Bar(
-        x=[escape(name) for name in classes],
-        y=list(classes.values()),
-        marker={"color": style(0)[0]},
-        hovertemplate="%{x}: %{y:.4f}<extra></extra>",
-    )
-    figure = go.Figure(bars)
+    options = {"marker": {"color": style(0)[0]}, "hovertemplate": "%{x}: %{y:.4f}<extra></extra>"}
+    figure = go.Figure(go.Bar(x=list(map(escape, classes)), y=list(classes.values()), **options))
     figure.add_hline(y=1, line=DOTTED)
     figure.update_xaxes(type="category")
     figure.update_yaxes(title="cosine similarity", range=[min(-0.1, *classes.values()), 1.05])
@@ -280,13 +266,11 @@ def size_maps(records: Sequence[RunRecord], metric: str) -> list[tuple[str, str]
         if "real" not in args or "slots" not in args:
             continue
         others = {key: value for key, value in args.items() if key not in ("real", "slots")}
-        key = json.dumps({**record.spec, "seed": None, "neck_args": others}, sort_keys=True)
-        scores = [of_domain.get(metric) for of_domain in record.stages[-1]["test"].values()]
-        known = [score for score in scores if score is not None]
-        if known:
+        key = settings_key({**record.spec, "neck_args": others}, "seed")
+        score = mean(of_domain.get(metric) for of_domain in record.stages[-1]["test"].values())
+        if score is not None:
             data[key] = str(record.spec["data"])
-            size = (int(args["real"]), int(args["slots"]))
-            groups.setdefault(key, {}).setdefault(size, []).append(math.fsum(known) / len(known))
+            groups.setdefault(key, {}).setdefault((int(args["real"]), int(args["slots"])), []).append(score)
     return [
         (data[key], _draw_sizes(cells, metric, f"memory-sizes-{index}"))
         for index, (key, cells) in enumerate(groups.items())
@@ -296,16 +280,11 @@ def size_maps(records: Sequence[RunRecord], metric: str) -> list[tuple[str, str]
 
 def _draw_sizes(cells: Mapping[tuple[int, int], list[float]], metric: str, name: str) -> str:
     rows, slots = sorted({rows for rows, _ in cells}), sorted({slots for _, slots in cells})
-    means = [[math.fsum(v) / len(v) if (v := cells.get((r, s))) else None for s in slots] for r in rows]
-    figure = heatmap(
-        [[None if value is None else scaled(value, metric) for value in line] for line in means],
-        [str(count) for count in slots],
-        [str(count) for count in rows],
-        hover="%{y} rows, %{x} slots: %{z:.2f}",
-        text=[["" if value is None else format_number(value, metric) for value in line] for line in means],
-        low=None,
-        high=None,
-    )
+    means = [[mean(cells.get((r, s), ())) for s in slots] for r in rows]
+    values = [[None if value is None else scaled(value, metric) for value in line] for line in means]
+    text = [["" if value is None else format_number(value, metric) for value in line] for line in means]
+    hover, names = "%{y} rows, %{x} slots: %{z:.2f}", (list(map(str, slots)), list(map(str, rows)))
+    figure = heatmap(values, *names, hover=hover, text=text, low=None, high=None)
     figure.update_xaxes(title="slots per class")
     figure.update_yaxes(title="rows of the queue")
     return to_html(figure, name, height=150 + 40 * len(rows), legend=False)

@@ -5,9 +5,9 @@ Shapes: b batch, n rows, d width, h heads, k chosen slots, m slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.analysis.memory_views import ClassView, Effect, GeneralView, Score
 
 MAX_ROWS = 1000  # of all sources together, and of all targets together
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,14 @@ class Views:
     def __iter__(self) -> Iterator[View]:
         return iter((*self.sources, *self.targets))
 
+    def by_domain(self, get: Callable[[View], T | None]) -> dict[str, dict[str, T]]:
+        """Map side (sources, targets) to domain to a value per view; views without a value are left out."""
+        sides = {"sources": self.sources, "targets": self.targets}
+        return {
+            side: {view.domain: value for view in views if (value := get(view)) is not None}
+            for side, views in sides.items()
+        }
+
 
 @runtime_checkable
 class HasSlots(Protocol):
@@ -82,18 +91,10 @@ class HasSegments(Protocol):
 
 
 def collect_views(
-    model: Model,
-    examples: Examples,
-    sources: Sequence[Part],
-    targets: Sequence[Part],
-    *,
-    seed: int,
-    max_rows: int = MAX_ROWS,
-    classes: Sequence[str] = (),
-    names: Sequence[str] | None = None,
-    points: PartLocations | None = None,
-    score: Score | None = None,
-) -> Views:
+    model: Model, examples: Examples, sources: Sequence[Part], targets: Sequence[Part], *, seed: int,
+    max_rows: int = MAX_ROWS, classes: Sequence[str] = (), names: Sequence[str] | None = None,
+    points: PartLocations | None = None, score: Score | None = None,
+) -> Views:  # fmt: skip
     """Collect at most `max_rows` rows per side, divided evenly between its domains and sampled by seed.
 
     The model is left unchanged. With `score`, a network with a general memory is also scored on all rows of the
@@ -130,17 +131,9 @@ def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> Vi
     if recorder.usage is not None and recorder.peaks is not None:
         usage, peaks = (recorder.usage / recorder.reads).numpy(), recorder.peaks.numpy()
         segments = _segments(model, len(usage))
-    return View(
-        domain,
-        backbone=pieces[0],
-        features=pieces[1],
-        content=pieces[2] if len(pieces) > 2 else None,
-        usage=usage,
-        peaks=peaks,
-        segments=segments,
-        routing=view_routing(model, examples, rows),
-        general=view_general(model, examples, rows),
-    )
+    content = pieces[2] if len(pieces) > 2 else None
+    routing, general = view_routing(model, examples, rows), view_general(model, examples, rows)
+    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routing, general)
 
 
 def _segments(model: Model, slots: int) -> tuple[tuple[int, int], ...] | None:
