@@ -59,3 +59,10 @@ def check_known(kind: str, name: str, known: Iterable[str]) -> None:
     """Raise an error unless the name is known."""
     if name not in known:
         raise unknown(kind, name, known)
+
+
+def check_at_least(minimum: int, **values: int) -> None:
+    """Raise an error for the first value below the minimum."""
+    for name, value in values.items():
+        if value < minimum:
+            raise BadInput(f"`{name}` must be at least {minimum}, got {value}")

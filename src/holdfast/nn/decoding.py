@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
 
 State = tuple[Tensor, ...]  # rows first
@@ -39,12 +38,6 @@ class SpecialTokens(NamedTuple):
     end: int
     pad: int
     silent: tuple[int, ...]
-
-
-def check_search(beam: int, longest: int) -> None:
-    """Check the size of the beam and the maximal length."""
-    if beam < 1 or longest < 1:
-        raise BadInput(f"`beam` and `longest` must be at least 1, got {beam} and {longest}")
 
 
 def greedy(score: Score, state: State, tokens: SpecialTokens, *, longest: int) -> Tensor:

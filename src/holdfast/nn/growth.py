@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.nn.memory.read import Growable
 from holdfast.nn.necks import NoNeck
 
@@ -83,8 +83,7 @@ def expand_inputs(old: nn.Linear, at: Tensor, inputs: int) -> nn.Linear:
 
 def units_for_budget(parameters: int, cost: Callable[[int], int]) -> int:
     """Return the number of units (at least one) whose cost is nearest to `parameters`; `cost` must be increasing."""
-    if parameters < 1:
-        raise BadInput(f"the parameter budget of a growth step must be at least 1, got {parameters}")
+    check_at_least(1, parameters=parameters)
     above = 1
     while cost(above) < parameters:
         above *= 2
@@ -93,12 +92,6 @@ def units_for_budget(parameters: int, cost: Callable[[int], int]) -> int:
         middle = (below + above) // 2
         below, above = (middle, above) if cost(middle) < parameters else (below, middle)
     return above if below < 1 or cost(above) - parameters <= parameters - cost(below) else below
-
-
-def check_units(units: int, what: str) -> None:
-    """Raise an error if no hidden unit would be added."""
-    if units < 1:
-        raise BadInput(f"{what} needs at least one hidden unit, got {units}")
 
 
 def growable_memories(model: nn.Module) -> Iterator[Growable]:

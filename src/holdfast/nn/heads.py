@@ -68,9 +68,9 @@ class Linear(nn.Linear):
     def build(cls, width: int, classes: Sequence[str], encoder: Backbone, *, std: float | None = None) -> Self:
         """With `std`, initialise as vision transformers do: truncated normal weights and zero biases."""
         head = cls(width, len(classes))
+        if std is not None and not std > 0:
+            raise BadInput(f"head.std must be above 0, got {std}: remove it for torch's default initialisation")
         if std is not None:
-            if not std > 0:
-                raise BadInput(f"head.std must be above 0, got {std}: remove it for torch's default initialisation")
             nn.init.trunc_normal_(head.weight, std=std)
             nn.init.zeros_(head.bias)
         return head

@@ -44,14 +44,10 @@ def try_count_macs(model: nn.Module, x: Inputs) -> int | None:
 
 def _custom_counts() -> dict[Any, Callable[..., int]]:
     """Return the operations that torch's counter does not know."""
-    counts = {
-        "_grouped_mm": _grouped,
-        "_scaled_dot_product_flash_attention_for_cpu": _attention,
-        "_cudnn_rnn": _recurrent,
-        "mkldnn_rnn_layer": _recurrent_layer,
-    }
-    operations = {getattr(torch.ops.aten, name, None): count for name, count in counts.items()}
-    return {operation: count for operation, count in operations.items() if operation is not None}
+    counts = {"_grouped_mm": _grouped, "_cudnn_rnn": _recurrent, "mkldnn_rnn_layer": _recurrent_layer}
+    counts["_scaled_dot_product_flash_attention_for_cpu"] = _attention
+    known = {name: getattr(torch.ops.aten, name, None) for name in counts}
+    return {operation: counts[name] for name, operation in known.items() if operation is not None}
 
 
 def _grouped(a: Shape, b: Shape, *args: Any, out_shape: Shape | None = None, **kwargs: Any) -> int:

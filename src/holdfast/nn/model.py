@@ -104,33 +104,23 @@ def check_mode(mode: str) -> None:
 def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
     """Set `requires_grad` in the backbone; expert layers that the neck inserted are always trained."""
     check_mode(mode)
-    _set_trainable(backbone, mode)
+    backbone.requires_grad_(mode == "full")
+    if mode not in ("full", "head+cls") and prompt_parameters(backbone):
+        raise BadInput(f"--tune {mode} freezes the prompts: use --tune head+cls or full")
+    for parameter in backbone.class_token() if mode == "head+cls" else ():
+        parameter.requires_grad_(True)
+    if mode.startswith("last:"):
+        blocks, count = backbone.blocks(), int(mode.removeprefix("last:"))
+        if count > len(blocks):
+            raise BadInput(f"--tune {mode} exceeds the {len(blocks)} blocks of this backbone: use last:{len(blocks)}")
+        for block in blocks[-count:]:
+            block.requires_grad_(True)
     experts = [p for layer in expert_layers(backbone) for p in layer.parameters()]
     if isinstance(neck, ExpertsNeck):
         for parameter in experts:
             parameter.requires_grad_(True)
     if experts and not any(p.requires_grad for p in experts):
         raise BadInput(f"--tune {mode} freezes the experts: use --tune full or last:N")
-
-
-def _set_trainable(backbone: Backbone, mode: str) -> None:
-    if mode == "full":
-        backbone.requires_grad_(True)
-        return
-    backbone.requires_grad_(False)
-    if mode != "head+cls" and prompt_parameters(backbone):
-        raise BadInput(f"--tune {mode} freezes the prompts: use --tune head+cls or full")
-    if mode == "frozen":
-        return
-    if mode == "head+cls":
-        for parameter in backbone.class_token():
-            parameter.requires_grad_(True)
-        return
-    blocks, count = backbone.blocks(), int(mode.removeprefix("last:"))
-    if count > len(blocks):
-        raise BadInput(f"--tune {mode} exceeds the {len(blocks)} blocks of this backbone: use last:{len(blocks)}")
-    for block in blocks[-count:]:
-        block.requires_grad_(True)
 
 
 def eval_frozen(module: nn.Module) -> None:

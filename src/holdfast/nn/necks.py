@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import append_layer
-from holdfast.nn.memory.block import BlockSettings
+from holdfast.nn.memory.block import BlockSettings, MemoryBlock
 
 
 class NoNeck(nn.Module):
@@ -76,7 +76,7 @@ class ParameterControl(nn.Module):
     def __init__(self, width: int, **settings: Any) -> None:
         super().__init__()
         self.width, options = width, BlockSettings(**settings)
-        self.first, self.second = options.block(width), options.block(width)
+        self.first, self.second = MemoryBlock(width, options), MemoryBlock(width, options)
 
     def forward(self, z: Tensor) -> Tensor:
         for block in (self.first, self.second):

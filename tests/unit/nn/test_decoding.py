@@ -7,8 +7,7 @@ import itertools
 import pytest
 import torch
 
-from holdfast.core.errors import BadInput
-from holdfast.nn.decoding import SpecialTokens, beam_search, check_search, greedy
+from holdfast.nn.decoding import SpecialTokens, beam_search, greedy
 
 PAD, BEGIN, END, A, B, C = range(6)
 MARKS = SpecialTokens(begin=BEGIN, end=END, pad=PAD, silent=(PAD, BEGIN))
@@ -113,9 +112,3 @@ def test_search_stops_at_the_maximal_length():
 
     assert greedy(score, (torch.zeros(1, 1),), MARKS, longest=4).tolist() == [[A] * 4]
     assert beam_search(score, (torch.zeros(1, 1),), MARKS, longest=4, beam=2, length_power=1.0).tolist() == [[A] * 4]
-
-
-def test_bad_input():
-    for beam, longest in ((0, 3), (2, 0)):
-        with pytest.raises(BadInput, match="at least 1"):
-            check_search(beam, longest)

@@ -14,14 +14,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.seq2seq import ENTRIES, Seq2Seq, Seq2SeqSettings
 from holdfast.nn.backbones.word_vectors import TextSimilarity, load_similarity
 from holdfast.nn.backbones.words import END, PAD, SEPARATOR, UNKNOWN, WordBackbone, WordTable, join_words, vocabulary
-from holdfast.nn.decoding import SpecialTokens, beam_search, check_search, greedy
+from holdfast.nn.decoding import SpecialTokens, beam_search, greedy
 from holdfast.nn.growth import units_for_budget
 
 MESSAGE, RESPONSE, VECTOR_IDS = range(3)  # token types; the last are ids of word vectors, for scoring only
@@ -38,9 +38,7 @@ class DialogueSettings(Seq2SeqSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 1:
-            raise BadInput(f"encoder.length must be at least 1, got {self.length}")
-        check_search(self.beam, self.longest)
+        check_at_least(1, length=self.length, beam=self.beam, longest=self.longest)
 
 
 class Dialogue(WordBackbone):

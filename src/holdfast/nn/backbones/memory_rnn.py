@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_at_least, unknown
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
@@ -30,7 +30,7 @@ from holdfast.nn.backbones.words import (
     split_words,
     vocabulary,
 )
-from holdfast.nn.growth import check_units, expand_inputs, units_for_budget
+from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import (
     RecurrentLayer,
     column_positions,
@@ -173,7 +173,7 @@ class MemoryRNN(WordBackbone):
         The layer for pairs is replaced by a new one over the states of all columns. Words added later still train.
         Returns the new position of every old feature, (d,).
         """
-        check_units(units, "a column")
+        check_at_least(1, units=units)
         self.requires_grad_(False)
         column = next_column(self.columns, units, slots=slots)
         self.later.append(column.to(self.rnn.bias).train(self.training))

@@ -51,11 +51,7 @@ def graft(
     Returns:
         The same module.
     """
-    entries: list[Entry] = []
-    network = None
-    if general is not None:
-        entry, network = targets.general_memory(module, general)
-        entries.append(entry)
+    entries, network = ([], None) if general is None else targets.general_memory(module, general)
     entries += [] if experts is None else targets.experts(module, experts)
     entries += [] if memory is None else targets.memories(module, memory)
     if not entries:
@@ -103,7 +99,7 @@ def _insert_experts(module: nn.Module, entry: Entry, container: Grafted, network
     assert isinstance(up, nn.Linear)
     assert isinstance(down, nn.Linear)
     part = SparseMoE.from_feed_forward(up, down, copy.deepcopy(activation), ExpertSettings(**entry["settings"]))
-    part = part.to(up.weight.dtype)
+    part.to(up.weight.dtype)
     for name, plain in zip(entry["feed"], (up, activation, down), strict=True):
         plain.requires_grad_(False)  # replaced modules get no gradient
         block.set_submodule(name, holder.Replacement(plain, part if plain is up else nn.Identity()))
@@ -162,13 +158,8 @@ def save_graft(module: nn.Module, folder: str | Path) -> Path:
     (folder / CONFIG).unlink(missing_ok=True)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in container.parts.state_dict().items()}
     save_tensors(folder / WEIGHTS, tensors)
-    config = {
-        "format": FORMAT,
-        "network": type(module).__name__,
-        "weights": state_digest(plain_state(module)),
-        "freeze": container.freeze,
-        "parts": container.entries,
-    }
+    config = {"format": FORMAT, "network": type(module).__name__, "weights": state_digest(plain_state(module))}
+    config |= {"freeze": container.freeze, "parts": container.entries}
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
     return folder
 
@@ -185,7 +176,7 @@ def load_graft(module: M, folder: str | Path, *, general: nn.Module | None = Non
     Returns:
         The same module.
     """
-    folder = Path(folder)
+    folder, kind = Path(folder), type(module).__name__
     config, tensors = _read_folder(folder)
     names = {name for name, _ in module.named_modules()}
     for entry in config["parts"]:
@@ -193,21 +184,18 @@ def load_graft(module: M, folder: str | Path, *, general: nn.Module | None = Non
         required += [f"{entry['at']}.{name}".removeprefix(".") for name in entry.get("feed", ())]
         missing = [name for name in required if name not in names]
         if missing:
-            raise BadInput(
-                f"{folder} was saved for a {config['network']} with a part '{missing[0]}', which this "
-                f"{type(module).__name__} does not have: load it into the network that it was saved with"
-            )
+            raise BadInput(f"{folder} needs a {config['network']}: this {kind} has no part '{missing[0]}'")
     if strict and NAME not in names and state_digest(module.state_dict()) != config["weights"]:
         raise BadInput(
-            f"{folder} was saved with other weights than this {type(module).__name__} has: load those first "
-            "(holdfast.plain_state returns them), or use strict=False"
+            f"{folder} was saved with other weights than this {kind} has: load those of holdfast.plain_state first, or "
+            "use strict=False"
         )
     container = insert_parts(module, config["parts"], network=general, freeze=config["freeze"])
     try:
         container.parts.load_state_dict(tensors)
     except RuntimeError as error:
         ungraft(module)
-        raise BadInput(f"{folder} does not fit this {type(module).__name__} ({error}): save it again") from error
+        raise BadInput(f"{folder} does not fit this {kind} ({error}): save it again") from error
     return module
 
 

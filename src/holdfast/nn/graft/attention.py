@@ -6,9 +6,8 @@ Shapes: b batch, t tokens, h heads, d width, q head width.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
-from holdfast.core.tape import is_recording, record
+from holdfast.core.tape import ScopedValue, is_recording, record
 
 ATTENTIONS = ("memory", "cross", "gate")
 PADDED = -1e4  # added to the scores of padding by the released code
@@ -33,22 +32,13 @@ class MemoryStates:
     released: Tensor | None = None  # (b, t) non-padding tokens, to mask padding as in the released code
 
 
-_active: ContextVar[MemoryStates | None] = ContextVar("memory_states", default=None)
-
-
-@contextmanager
-def attend_to(states: MemoryStates | None) -> Iterator[None]:
-    """Let memory attention read these states in the forward passes inside; nothing is stored on a module."""
-    token = _active.set(states)
-    try:
-        yield
-    finally:
-        _active.reset(token)
+_active = ScopedValue[MemoryStates]()
+attend_to = _active.bind  # context in which memory attention reads these states; nothing is stored on a module
 
 
 def checkpoint_context() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Return a `context_fn` for gradient checkpointing: recomputed layers read the same states."""
-    return nullcontext(), attend_to(_active.get())
+    return nullcontext(), attend_to(_active.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +86,7 @@ class MemoryAttention(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         arguments = self.signature.bind(*args, **kwargs).arguments
-        active, states = _active.get(), arguments["hidden_states"]  # (b, t, d)
+        active, states = _active.value, arguments["hidden_states"]  # (b, t, d)
         if active is None:
             raise BadInput("memory attention was called without a memory: call it inside `attend_to`, or ungraft first")
         past = arguments.get("past_key_values")
@@ -119,14 +109,10 @@ class MemoryAttention(nn.Module):
                 record("general/mass", _memory_mass(query, keys, both, self.scale))
             mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=both, **options)  # (b, h, t, q)
         else:
-            t = states.shape[1]
-            plain = F.scaled_dot_product_attention(
-                query, keys[:, :, :t], values[:, :, :t], attn_mask=own_mask, **options
-            )
-            mixed = F.scaled_dot_product_attention(
-                plain if self.attention == "cross" else query, keys[:, :, t:], values[:, :, t:],
-                attn_mask=memory_mask, **options,
-            )  # fmt: skip
+            own, other = zip(keys.chunk(2, dim=2), values.chunk(2, dim=2), strict=True)  # keys and values of each
+            plain = F.scaled_dot_product_attention(query, *own, attn_mask=own_mask, **options)
+            query = plain if self.attention == "cross" else query
+            mixed = F.scaled_dot_product_attention(query, *other, attn_mask=memory_mask, **options)
             share = torch.ones_like(query[0, :, :1, :1])  # (h, 1, 1)
             if self.attention == "gate":
                 share = active.share[self.place].sigmoid().to(plain.dtype)[:, None, None]

@@ -18,6 +18,7 @@ from holdfast.core.inputs import Tokens
 from holdfast.core.tape import ScopedValue
 from holdfast.nn.experts.layer import exclude_padding
 from holdfast.nn.graft.attention import attend_to
+from holdfast.nn.graft.insert import map_first
 from holdfast.nn.memory.general import GeneralMemory
 from holdfast.nn.memory.neck import MemoryBlend
 
@@ -60,10 +61,8 @@ class Replacement(nn.Module):
     def restore(self) -> nn.Module:
         """Return the plain module with the current weights."""
         plain = self.both[0]
-        for name, parameter in self.named_parameters(recurse=False):
-            setattr(plain, name, parameter)
-        for name, buffer in self.named_buffers(recurse=False):
-            setattr(plain, name, buffer)
+        for name, tensor in (*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)):
+            setattr(plain, name, tensor)
         return plain.train(self.training)
 
 
@@ -75,16 +74,15 @@ class MemoryHook:
         self.where = f"'{at}'" if at else "the network itself"
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        first = output[0] if isinstance(output, tuple) else output
-        if not isinstance(first, Tensor):
-            raise BadInput(f"{self.where} returns a {type(first).__name__}, not a tensor: name a layer inside it")
-        if first.shape[-1] != self.width:
-            raise BadInput(
-                f"the memory after {self.where} has width {self.width}, but its input has shape {tuple(first.shape)}: "
-                f"set width={first.shape[-1]}"
-            )
-        blended = self.part(first)
-        return (blended, *output[1:]) if isinstance(output, tuple) else blended
+        return map_first(self._blend, output)
+
+    def _blend(self, states: Any) -> Tensor:
+        if not isinstance(states, Tensor):
+            raise BadInput(f"{self.where} returns a {type(states).__name__}, not a tensor: name a layer inside it")
+        shape = tuple(states.shape)
+        if shape[-1] != self.width:
+            raise BadInput(f"the memory after {self.where} has width {self.width}, not {shape}: set width={shape[-1]}")
+        return self.part(states)
 
 
 class ForwardHooks:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.nn.backbones.base import Backbone
 
 PLACES = ("none", "shallow", "deep")
@@ -27,7 +27,7 @@ class Attachable(Protocol):
     def attach(self, backbone: Backbone) -> None: ...
 
 
-def _map_first(function: Callable[[Tensor], Tensor], out: Any) -> Any:
+def map_first(function: Callable[[Tensor], Tensor], out: Any) -> Any:
     """Apply a function to the states that a layer returns, alone or first in a tuple."""
     return (function(out[0]), *out[1:]) if isinstance(out, tuple) else function(out)
 
@@ -40,7 +40,7 @@ class FollowedLayer(nn.Module):
         self.layer, self.part = layer, part
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return _map_first(self.part, self.layer(*args, **kwargs))
+        return map_first(self.part, self.layer(*args, **kwargs))
 
 
 def insert_after(backbone: Backbone, at: Sequence[int], make: Callable[[], nn.Module]) -> None:
@@ -107,19 +107,16 @@ class PromptedLayer(nn.Module):
     def forward(self, states: Tensor, *args: Any, **kwargs: Any) -> Any:
         prompts = self.prompts.to(states.dtype).expand(len(states), -1, -1)  # (b, p, d)
         out = self.layer(torch.cat([states[:, :1], prompts, states[:, 1:]], dim=1), *args, **kwargs)
-        return out if self.stay else _map_first(self._without_prompts, out)
-
-    def _without_prompts(self, states: Tensor) -> Tensor:
-        return torch.cat([states[:, :1], states[:, 1 + len(self.prompts) :]], dim=1)  # (b, t, d)
+        if self.stay:
+            return out
+        return map_first(lambda states: torch.cat([states[:, :1], states[:, 1 + len(self.prompts) :]], dim=1), out)
 
 
 def insert_prompts(layers: nn.ModuleList, width: int, *, place: str, prompts: int) -> None:
     """Insert prompts: `shallow` at the first layer and kept in all others, `deep` new ones in every layer."""
     check_known("place of prompts", place, PLACES)
-    if prompts < 1:
-        raise BadInput(f"`prompts`, the number of learned tokens, must be at least 1; got {prompts}")
-    count = {"none": 0, "shallow": 1, "deep": len(layers)}[place]
-    for i in range(count):
+    check_at_least(1, prompts=prompts)
+    for i in range({"none": 0, "shallow": 1, "deep": len(layers)}[place]):
         layers[i] = PromptedLayer(layers[i], prompts, width, stay=place == "shallow")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.core.errors import BadInput, check_known, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.nn.experts.graft import LAYER_CHOICES, expert_settings, feed_forward_names, layer_indices
 from holdfast.nn.graft.holder import Entry
 from holdfast.nn.memory.general import GeneralSettings, ReadSettings, plan_reads
@@ -44,15 +44,15 @@ def experts(module: nn.Module, request: int | Mapping[str, Any]) -> list[Entry]:
     else:
         stack = _stack(module)
         blocks = [stack[i] for i in layer_indices(at, len(stack))]
-    entries = []
-    for block in blocks:
-        names = feed_forward_names(module.get_submodule(block)) if feed is None else _feed(module, block, feed)
-        entries.append({"kind": "experts", "at": block, "feed": list(names), "settings": options})
-    return entries
+    feeds = (feed_forward_names(module.get_submodule(b)) if feed is None else _feed(module, b, feed) for b in blocks)
+    return [
+        {"kind": "experts", "at": block, "feed": list(names), "settings": options}
+        for block, names in zip(blocks, feeds, strict=True)
+    ]
 
 
-def general_memory(module: nn.Module, request: nn.Module | Mapping[str, Any]) -> tuple[Entry, nn.Module]:
-    """Return the entry of a general memory and the general network."""
+def general_memory(module: nn.Module, request: nn.Module | Mapping[str, Any]) -> tuple[list[Entry], nn.Module]:
+    """Return the entry of a general memory, in a list, and the general network."""
     settings: dict[str, Any] = {"network": request} if isinstance(request, nn.Module) else dict(request)
     _check_names("setting of a general memory", settings, ("network", *_names(ReadSettings), *_names(GeneralSettings)))
     network = settings.pop("network", None)
@@ -65,7 +65,7 @@ def general_memory(module: nn.Module, request: nn.Module | Mapping[str, Any]) ->
     depth = {"depth": len(_stack(module)), "general": len(_stack(network))}
     reads = plan_reads(plan.pop("strategy", ReadSettings.strategy), **depth, **plan)
     entry = {"kind": "general", "reads": [[i, list(sources)] for i, sources in reads.items()]}
-    return {**entry, **asdict(GeneralSettings(**settings))}, network
+    return [{**entry, **asdict(GeneralSettings(**settings))}], network
 
 
 def _names(settings: type) -> tuple[str, ...]:
@@ -100,19 +100,15 @@ def _module_names(module: nn.Module, at: At) -> list[str]:
 
 def _stack(module: nn.Module, *, required: bool = True) -> list[str]:
     """Return the names of the layers: the items of the longest ModuleList."""
-    lists = {name: len(part) for name, part in module.named_modules() if isinstance(part, nn.ModuleList) and len(part)}
-    if not lists:
-        if required:
-            raise BadInput(f"{type(module).__name__} has no list of layers: set `at` to names from its named_modules()")
-        return []
-    name = max(lists, key=lambda key: lists[key])
-    return [f"{name}.{i}" for i in range(lists[name])]
+    lists = [(name, len(part)) for name, part in module.named_modules() if isinstance(part, nn.ModuleList)]
+    name, count = max(lists, key=lambda item: item[1], default=("", 0))
+    if required and not count:
+        raise BadInput(f"{type(module).__name__} has no list of layers: set `at` to names from its named_modules()")
+    return [f"{name}.{i}" for i in range(count)]
 
 
 def _existing(module: nn.Module, name: str) -> str:
-    names = [known for known, _ in module.named_modules()]
-    if name not in names:
-        raise unknown(f"part of {type(module).__name__}", name, names[1:])
+    check_known(f"part of {type(module).__name__}", name, dict(module.named_modules()))
     return name
 
 
@@ -130,10 +126,9 @@ def _width(module: nn.Module, name: str) -> int:
     """Return the output width of a module, from its type or from the network's configuration."""
     if name in _stack(module, required=False) and "config" in vars(module):
         return int(vars(module)["config"].hidden_size)
-    width = _output_width(module.get_submodule(name))
-    if width is None:
-        kind = type(module.get_submodule(name)).__name__
-        raise BadInput(f"the output width of '{name}' ({kind}) is unknown: set memory={{'width': ...}}")
+    part = module.get_submodule(name)
+    if (width := _output_width(part)) is None:
+        raise BadInput(f"the output width of '{name}' ({type(part).__name__}) is unknown: set memory={{'width': ...}}")
     return width
 
 

@@ -15,10 +15,9 @@ from holdfast.nn.growth import expand_units
 
 
 class SegmentedSlots(nn.Module):
-    """Base class of memories whose keys (..., m, q) and values (..., m, d) grow by segments of slots.
+    """Base class of memories whose keys (..., m, q) and values (..., m, d) grow by segments, one per domain.
 
-    Every segment records the domain it was added for. Reading only the first segments returns what the memory
-    returned before the later ones were added. A state_dict with more segments loads into a smaller memory.
+    A state_dict with more segments loads into a smaller memory.
     """
 
     keys: nn.ParameterList  # one entry per segment
@@ -38,7 +37,6 @@ class SegmentedSlots(nn.Module):
 
     @property
     def slots(self) -> int:
-        """Number of slots of all segments."""
         return len(self.owner)
 
     @property
@@ -60,12 +58,6 @@ class SegmentedSlots(nn.Module):
         self.values.append(new[1])
         self.owner = torch.cat([self.owner, self.owner.new_full((slots,), domain)])
         return new
-
-    def truncate(self, segments: int) -> None:
-        """Remove all but the first segments, so that weights saved before the growth can be loaded."""
-        slots = self.segments(segments)[0].shape[-2]
-        self.keys, self.values = self.keys[:segments], self.values[:segments]
-        self.owner = self.owner[:slots]
 
     def segments(self, count: int | None = None) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first `count` segments (default: all), concatenated over slots."""

@@ -35,10 +35,6 @@ class BlockSettings:
         if not 0 <= self.dropout < 1:
             raise BadInput(f"`dropout` must be at least 0 and below 1, got {self.dropout}")
 
-    def block(self, width: int) -> MemoryBlock:
-        """Build a block of this width."""
-        return MemoryBlock(width, self)
-
 
 class KeysValues(NamedTuple):
     """Rows that queries attend to, projected for every head."""
@@ -48,10 +44,7 @@ class KeysValues(NamedTuple):
 
 
 class MemoryBlock(nn.Module):
-    """H = R(x) + drop(concat_h softmax(Q K^T s) V), then H + FF(norm(H)) with FF: d -> 4d -> d (Qiu et al., 2023).
-
-    Queries have their own layer norm; keys and values share one.
-    """
+    """H = R(x) + drop(concat_h softmax(Q K^T s) V), then H + FF(norm(H)) with FF: d -> 4d -> d (Qiu et al., 2023)."""
 
     def __init__(self, width: int, settings: BlockSettings) -> None:
         super().__init__()
@@ -65,13 +58,8 @@ class MemoryBlock(nn.Module):
         self.residual = nn.Linear(width, width) if settings.residual == "linear" else nn.Identity()
         self.out = nn.Linear(width, width) if settings.project else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        self.feed = nn.Sequential(
-            nn.Linear(width, 4 * width),
-            nn.GELU(),
-            nn.Dropout(dropout),
-            nn.Linear(4 * width, width),
-            nn.Dropout(dropout),
-        )
+        up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.feed = nn.Sequential(up, nn.GELU(), nn.Dropout(dropout), down, nn.Dropout(dropout))
 
     def keys_values(self, rows: Tensor) -> KeysValues:
         """Project rows (m, d) to keys and values that all queries share."""

@@ -6,10 +6,9 @@ Shapes: b batch, t tokens, l layers, h heads, d width.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Tokens
-from holdfast.core.tape import is_recording, record
+from holdfast.core.tape import ScopedValue, is_recording, record
 from holdfast.nn.backbones.companion import GeneralEncoder
 from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.graft.attention import MemoryStates, attend_to, insert_attention, is_causal
@@ -29,7 +28,6 @@ PUBLISHED = {"single": (9,), "gated": (9,), "chunk-gated": (6, 12)}  # of 12 lay
 GATES = ("normal", "zero")
 STATES = ("layers", "legacy")
 MASKS = ("keys", "legacy")
-_hidden: ContextVar[bool] = ContextVar("hidden", default=False)
 # layer of the domain network, from 0 -> layers of the general network, from 1; 0 is the input of its first layer
 Reads = dict[int, tuple[int, ...]]
 Layers = int | str | Sequence[int | str]
@@ -61,25 +59,19 @@ class ReadSettings:
 
 
 def plan_reads(strategy: str, *, depth: int, general: int, **settings: Any) -> Reads:
-    """Return which of `depth` layers read which of the `general` network's layers.
-
-    `settings` are the other fields of `ReadSettings`.
-    """
+    """Return which of `depth` layers read which layers of the general network; `settings` as in `ReadSettings`."""
     options = ReadSettings(strategy, **settings)
     chosen = reading_layers(options.layers, depth) if options.layers is not None else _published(strategy, depth)
     source = general if options.source is None else options.source
     if not 1 <= source <= general:
         raise BadInput(f"encoder.source must be a layer of the general model, from 1 to {general}; got {source}")
-    match strategy:
-        case "single":
-            read = [(source,) for _ in chosen]
-        case "multi":
-            read = [(height(i / depth, general),) for i in chosen]
-        case "gated":
-            read = [tuple(range(1, general + 1)) for _ in chosen]
-        case _:
-            chunks = options.chunks
-            read = _equal_chunks(len(chosen), general) if chunks is None else chunk_layers(chunks, general)
+    if strategy == "chunk-gated":
+        chunks = options.chunks
+        read = _equal_chunks(len(chosen), general) if chunks is None else chunk_layers(chunks, general)
+    elif strategy == "multi":
+        read = [(height(i / depth, general),) for i in chosen]
+    else:
+        read = [(source,) if strategy == "single" else tuple(range(1, general + 1))] * len(chosen)
     if len(read) != len(chosen):
         raise BadInput(
             f"encoder.chunks has {len(read)} chunks for {len(chosen)} reading layers: name {len(read)} encoder.layers"
@@ -103,13 +95,11 @@ def _published(strategy: str, depth: int) -> list[int]:
 
 def reading_layers(layers: Layers, depth: int) -> list[int]:
     """Return the reading layers of `depth`, sorted."""
-    requested = [layers] if isinstance(layers, int | str) else list(layers)
-    numbers = [int(i) if str(i).isdigit() else i for i in requested]
-    chosen = [_layer(i, depth) for i in numbers]
-    for layer, number in zip(chosen, numbers, strict=True):
-        if layer is None:
-            raise BadInput(f"encoder.layers must name layers from 1 to {depth}, got {number!r}")
-    if not numbers or len(set(numbers)) < len(numbers):
+    numbers = [layers] if isinstance(layers, int | str) else list(layers)
+    chosen = [_layer(number, depth) for number in numbers]
+    if None in chosen:
+        raise BadInput(f"encoder.layers must name layers from 1 to {depth}, got {numbers[chosen.index(None)]!r}")
+    if not numbers or len(set(map(str, numbers))) < len(numbers):
         raise BadInput(f"encoder.layers needs at least one layer and no duplicates, got {numbers}")
     return sorted({layer for layer in chosen if layer is not None})  # in a shallow network two heights may coincide
 
@@ -141,14 +131,13 @@ def height(share: float, depth: int) -> int:
 def _span(text: Any, depth: int) -> range | None:
     """Parse `1-6` (six layers), `6` or `6/12` (one layer); None if invalid."""
     low, dash, high = str(text).partition("-") if isinstance(text, str) else (text, "", "")
-    ends = [_layer(int(i) if str(i).isdigit() else i, depth) for i in ((low, high) if dash else (low, low))]
-    if ends[0] is None or ends[1] is None or ends[1] < ends[0]:
-        return None
-    return range(ends[0], ends[1] + 1)
+    first, last = (_layer(end, depth) for end in ((low, high) if dash else (low, low)))
+    return None if first is None or last is None or last < first else range(first, last + 1)
 
 
 def _layer(number: Any, depth: int) -> int | None:
     """Parse a layer number or a height such as `6/12`; None if invalid."""
+    number = int(number) if str(number).isdigit() else number
     share = re.fullmatch(r"(\d+)/(\d+)", number) if isinstance(number, str) else None
     if share is not None and 1 <= int(share[1]) <= int(share[2]):
         return height(int(share[1]) / int(share[2]), depth)
@@ -194,14 +183,8 @@ class GeneralSettings:
         check_known("mask of a general memory", self.mask, MASKS)
 
 
-@contextmanager
-def memory_hidden() -> Iterator[None]:
-    """Hide general memories from all tokens inside: the network without what it has learned to read."""
-    token = _hidden.set(True)
-    try:
-        yield
-    finally:
-        _hidden.reset(token)
+_hidden = ScopedValue[bool]()
+memory_hidden = partial(_hidden.bind, True)  # context in which general memories are hidden from all tokens
 
 
 class GeneralMemory(nn.Module):
@@ -231,23 +214,14 @@ class GeneralMemory(nn.Module):
     tape_name = "general/mass"
 
     def __init__(
-        self,
-        network: Any,
-        second: GeneralEncoder,
-        reads: Reads,
-        *,
-        others: SubstituteTexts | None = None,
-        **settings: Any,
+        self, network: Any, second: GeneralEncoder, reads: Reads, others: SubstituteTexts | None = None, **settings: Any
     ) -> None:
         super().__init__()
         options = GeneralSettings(**settings)
         layers, config = layer_stack(network), network.config
-        self.width = int(config.hidden_size)
-        if second.width != self.width:
-            raise BadInput(
-                f"the general model has width {second.width} and the domain model {self.width}: the projections are "
-                "shared, so use two models of the same width"
-            )
+        self.width = width = int(config.hidden_size)
+        if second.width != width:
+            raise BadInput(f"the general model has width {second.width}, the domain model {width}: use equal widths")
         if is_causal(layers) and not is_causal(layer_stack(second.module)):
             raise BadInput("a causal network cannot read a general model that sees later tokens: use a causal one")
         if is_causal(layers) and options.mask == "legacy":
@@ -273,20 +247,17 @@ class GeneralMemory(nn.Module):
     def memory_states(self, x: Tokens) -> MemoryStates:
         """Return what each reading layer attends to for these tokens."""
         needed = sorted({i for sources in self.reads.values() for i in sources})
-        visible = None
-        text = x if self.others is None else self.others.replacements(x)
+        text, visible = x if self.others is None else self.others.replacements(x), None
         outputs = self.second.states(text, needed)
         if text is not x:
             outputs = [fit_length(states, x.ids.shape[1]) for states in outputs]
             visible = fit_length(text.mask, x.ids.shape[1])
-        if _hidden.get():
+        if _hidden.value:
             assert self.attention == "memory", "the other kinds of attention need a memory"
             visible = torch.zeros_like(x.mask)
         states = dict(zip(needed, outputs, strict=True))
-        memory: dict[int, Tensor] = {}
-        for place, sources in self.reads.items():
-            read = [states[i] for i in sources]
-            memory[place] = read[0] if len(read) == 1 else self.gates[str(place)](read)
+        read = {place: [states[i] for i in sources] for place, sources in self.reads.items()}
+        memory = {i: layers[0] if len(layers) == 1 else self.gates[str(i)](layers) for i, layers in read.items()}
         shares = {int(place): share for place, share in self.shares.items()}
         return MemoryStates(memory, visible, share=shares, released=x.mask if self.mask == "legacy" else None)
 

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import exporting, is_recording, record
-from holdfast.nn.memory.block import BlockSettings, KeysValues, concatenate
+from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, concatenate
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 
 CONTEXTS = ("support", "batch", "self", "none")
@@ -44,24 +44,19 @@ class HeterogeneousSettings(BlockSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for what, name, known in (("context", self.context, CONTEXTS), ("part", self.part, PARTS)):
-            check_known(what, name, known)
-        if min(self.real, self.slots) < 0:
-            raise BadInput(f"neck.real and neck.slots must not be negative, got {self.real} and {self.slots}")
+        check_known("context", self.context, CONTEXTS)
+        check_known("part", self.part, PARTS)
+        check_at_least(0, real=self.real, slots=self.slots)
         if not (self.real or self.slots or self.across):
             raise BadInput("this neck has neither a queue nor slots: set neck.real to 1 or more, or use neck=param")
         if self.context == "none" and not self.slots:
-            raise BadInput(
-                "neck.context=none needs slots to attend to: set neck.context=self, or use neck=heterogeneous or "
-                "neck=abd-syn with neck.slots of 1 or more"
-            )
+            raise BadInput("neck.context=none needs slots: set neck.context=self, or neck=abd-syn with neck.slots above 0")
 
     def label_width_for(self, width: int) -> int:
         """Return the width of a label embedding next to features of this width."""
         if self.label_width is None:
             return LABEL + -(width + LABEL) % max(1, self.heads)
-        if self.label_width < 1:
-            raise BadInput(f"neck.label_width must be at least 1, got {self.label_width}")
+        check_at_least(1, label_width=self.label_width)
         if self.heads > 0 and (rest := (width + self.label_width) % self.heads):
             raise BadInput(
                 f"neck.heads={self.heads} must divide the width {width + self.label_width} of features and label "
@@ -101,17 +96,16 @@ class HeterogeneousMemory(nn.Module):
     def __init__(self, width: int, classes: int, **settings: Any) -> None:
         super().__init__()
         self.options = options = HeterogeneousSettings(**settings)
-        if classes < 1:
-            raise BadInput(f"a heterogeneous memory needs at least 1 class, got {classes}")
+        check_at_least(1, classes=classes)
         label_width = options.label_width_for(width)
         inner, real, slots = width + label_width, options.real, options.slots
         self.inputs, self.across, self.context = width, options.across, options.context
         self.width = {"all": inner, "label": label_width, "feature": width}[options.part]
         self.labels = nn.Embedding(classes + 1, label_width)  # the last row is `unknown`, the label of every query
-        self.first = options.block(inner) if real else None
+        self.first = MemoryBlock(inner, options) if real else None
         columns = inner if options.stale_labels else width
         self.queue = Queue(real, columns, classes, noise=not options.written) if real else None
-        self.second = options.block(inner) if self.across or slots else None
+        self.second = MemoryBlock(inner, options) if self.across or slots else None
         self.slots = SyntheticMemory(classes, slots, width, start=options.start) if slots else None
         self.support = Support(options.support, inner) if self.across else None
         if self.slots is not None:
@@ -196,10 +190,7 @@ class HeterogeneousMemory(nn.Module):
         return self.second(recalled, rows, with_self=context in ("self", "support"), bias=bias)
 
     def _record_weights(self, first: Tensor | None, second: Tensor | None, context: str) -> None:
-        """Record the weights (b, h, m) of both reads and their mass (b, 4) on itself, others, queue and slots.
-
-        Column 0 is the example itself, except in a second read with context `batch`, where rows are in batch order.
-        """
+        """Record the weights (b, h, m) of both reads and their mass (b, 4) on itself, others, queue and slots."""
         if first is not None:
             record("heterogeneous/real", first.detach())
             mean = first.detach().float().mean(1)  # (b, m)
@@ -211,6 +202,7 @@ class HeterogeneousMemory(nn.Module):
             mean = second.detach().float().mean(1)
             count = 0 if self.slots is None else len(self.slots)
             examples, slots = mean.split([mean.shape[1] - count, count], dim=1)
+            # column 0 is the example itself, except with context `batch`, where rows are in batch order
             itself = examples.diagonal()[:, None] if context == "batch" else examples[:, :1].sum(1, keepdim=True)
             others, slots = examples.sum(1, keepdim=True) - itself, slots.sum(1, keepdim=True)
             record("heterogeneous/across/mass", torch.cat([itself, others, torch.zeros_like(itself), slots], dim=1))

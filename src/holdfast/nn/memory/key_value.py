@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.nn.memory.bank import SegmentedSlots
 from holdfast.nn.memory.read import SIMILARITIES, Read, read
@@ -37,11 +37,8 @@ class KeyValueSettings:
     top: int | None = None  # read only the best `top` slots per head
 
     def __post_init__(self) -> None:
-        if min(self.slots, self.heads, self.key_width, 1 if self.top is None else self.top) < 1:
-            raise BadInput(
-                f"`slots`, `heads`, `key_width` and `top` must be at least 1; got {self.slots}, {self.heads}, "
-                f"{self.key_width} and {self.top}"
-            )
+        top = 1 if self.top is None else self.top
+        check_at_least(1, slots=self.slots, heads=self.heads, key_width=self.key_width, top=top)
         if not self.temperature > 0:
             raise BadInput(f"`temperature` must be above 0, got {self.temperature}")
         check_known("similarity", self.similarity, SIMILARITIES)
@@ -87,16 +84,9 @@ class KeyValueMemory(SegmentedSlots):
 
     def read(self, query: Tensor, *, segments: int | None = None) -> Read:
         """Read the memory with features (b, d), from all segments or only the first `segments`."""
-        keys, values = self.segments(segments)
-        output = read(
-            self.query(query).unflatten(-1, (self.heads, self.key_width)),  # (b, h, q)
-            keys,
-            values,
-            similarity=self.options.similarity,
-            temperature=self.options.temperature,
-            top=self.options.top,
-            mean=self.options.mean,
-        )
+        queries = self.query(query).unflatten(-1, (self.heads, self.key_width))  # (b, h, q)
+        options = {name: getattr(self.options, name) for name in ("similarity", "temperature", "top", "mean")}
+        output = read(queries, *self.segments(segments), **options)
         return output._replace(content=self.project(output.content))
 
 

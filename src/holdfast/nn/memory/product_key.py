@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.nn.kernels import kernels
 from holdfast.nn.memory.key_value import query_net
 from holdfast.nn.memory.read import Read, weighted_rows
@@ -37,11 +37,9 @@ class ProductKeySettings:
             raise BadInput(
                 f"`slots` must be a perfect square for product keys; got {self.slots}, the nearest is {nearest}"
             )
-        if self.heads < 1 or self.key_width < 2 or self.key_width % 2:
-            raise BadInput(
-                f"`heads` must be at least 1 and `key_width` even, since a key has two halves; got {self.heads} and "
-                f"{self.key_width}"
-            )
+        check_at_least(1, heads=self.heads)
+        if self.key_width < 2 or self.key_width % 2:
+            raise BadInput(f"`key_width` must be even, since a key has two halves; got {self.key_width}")
         if not 1 <= self.top <= side:
             raise BadInput(f"`top` must lie between 1 and {side}, the square root of `slots`; got {self.top}")
 

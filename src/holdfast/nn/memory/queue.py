@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import check_at_least, check_known
 
 STARTS = ("normal", "zeros")
 
@@ -41,12 +41,11 @@ class Queue(_MaskedRows):
 
     def __init__(self, rows: int, width: int, classes: int, *, noise: bool = False) -> None:
         super().__init__()
-        if rows < 1:
-            raise BadInput(f"a queue needs at least one row, got {rows}")
+        check_at_least(1, rows=rows)
         self.noise = noise
         features = F.normalize(torch.randn(rows, width), dim=-1) if noise else torch.zeros(rows, width)
-        labels = torch.randint(classes, (rows,)) if noise else torch.zeros(rows, dtype=torch.long)
         self.register_buffer("features", features)
+        labels = torch.randint(classes, (rows,)) if noise else torch.zeros(rows, dtype=torch.long)
         self.register_buffer("labels", labels)
         self.register_buffer("seen", torch.full((rows,), noise))
         self.register_buffer("at", torch.zeros((), dtype=torch.long))
@@ -73,8 +72,7 @@ class Support(_MaskedRows):
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
-        if rows < 1:
-            raise BadInput(f"a support set needs at least one row, got {rows}")
+        check_at_least(1, rows=rows)
         self.register_buffer("rows", torch.zeros(rows, width))
         self.register_buffer("seen", torch.zeros(rows, dtype=torch.bool))
 
@@ -93,28 +91,24 @@ def balanced_sample(batches: Iterable[tuple[Tensor, Tensor]], count: int) -> Ten
     Every row gets a random number. The classes take turns; each contributes its remaining row with the smallest
     number, and an exhausted class passes its turns on.
     """
-    rows = labels = numbers = None
+    chosen_rows: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, labels and numbers; at most one entry
     for new, y in batches:
-        drawn = torch.rand(len(new))
-        rows = new if rows is None else torch.cat([rows, new])
-        labels = y.cpu() if labels is None else torch.cat([labels, y.cpu()])
-        numbers = drawn if numbers is None else torch.cat([numbers, drawn])
+        chosen_rows.append((new, y.cpu(), torch.rand(len(new))))
+        rows, labels, numbers = (torch.cat(tensors) for tensors in zip(*chosen_rows, strict=True))
         order = numbers.argsort(stable=True)
         turn = torch.empty_like(order)
         for label in labels.unique():
             members = order[labels[order] == label]
             turn[members] = torch.arange(len(members))
         chosen = order[turn[order].argsort(stable=True)][:count]
-        rows, labels, numbers = rows[chosen.to(rows.device)], labels[chosen], numbers[chosen]
-    assert rows is not None, "no rows to sample from"
-    return rows
+        chosen_rows = [(rows[chosen.to(rows.device)], labels[chosen], numbers[chosen])]
+    return chosen_rows[0][0]
 
 
 class SyntheticMemory(nn.Module):
     """Learned slots, m per class, class after class, initialised from N(0, 0.02^2).
 
-    The published initialisation `zeros` is degenerate: equal slots of a class are read equally and get equal
-    gradients, so they stay equal, and m of them act as one slot with log m added to its score.
+    The published initialisation `zeros` is degenerate: equal slots get equal gradients and act as one slot.
     """
 
     values: nn.Parameter  # (c * m, d)
@@ -122,8 +116,7 @@ class SyntheticMemory(nn.Module):
 
     def __init__(self, classes: int, slots: int, width: int, *, start: str = "normal") -> None:
         super().__init__()
-        if slots < 1:
-            raise BadInput(f"`slots` must be at least 1 per class, got {slots}")
+        check_at_least(1, slots=slots)
         check_known("start of slots", start, STARTS)
         values = torch.zeros(classes * slots, width)
         self.values = nn.Parameter(values.normal_(std=0.02) if start == "normal" else values)

@@ -1,4 +1,4 @@
-"""Memory interfaces and the read operation.
+"""Memory interfaces and the read operation, which is pure: a forward pass never writes.
 
 Shapes: b batch, h heads, m slots, k chosen slots, q key width, d width.
 """
@@ -27,19 +27,6 @@ class Read(NamedTuple):
     content: Tensor  # (b, d)
     weights: Tensor  # (b, h, m), or (b, h, k) where slots were chosen
     slots: Tensor | None = None  # (b, h, k) chosen slots; None: all of them, in order
-
-
-class Memory(Protocol):
-    """A memory. Reading is pure: it changes nothing and stores nothing."""
-
-    def read(self, query: Tensor) -> Read: ...
-
-
-@runtime_checkable
-class Writable(Protocol):
-    """A memory with explicit writes, without gradient; a forward pass never writes."""
-
-    def write(self, key: Tensor, value: Tensor) -> None: ...
 
 
 @runtime_checkable
@@ -92,9 +79,7 @@ def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature:
     if scale != 1.0:
         query = query / scale  # smaller than the scores
     by_head = query.transpose(0, 1)  # (h, b, q)
-    if keys.dim() == 3:
-        return torch.bmm(by_head, keys.transpose(1, 2))
-    return by_head @ keys.T
+    return torch.bmm(by_head, keys.transpose(1, 2)) if keys.dim() == 3 else by_head @ keys.T
 
 
 def _read_all(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,13 +191,10 @@ class _SoftmaxSum(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
         (weights,) = ctx.saved_tensors
         grad_total, grad_weights = grads
-        if grad_total is None and grad_weights is None:
-            return None
         if grad_weights is None and grad_total is not None and not torch.is_grad_enabled():
             return kernels("memory", weights).softmax_sum_gradient(weights, grad_total.contiguous())
-        if grad_total is None:
-            grad = grad_weights
-        else:
-            grad = grad_total.expand_as(weights) if grad_weights is None else grad_total + grad_weights
-        assert grad is not None
+        present = [grad.expand_as(weights) for grad in grads if grad is not None]
+        if not present:
+            return None
+        grad = sum(present[1:], present[0])
         return weights * (grad - (weights * grad).sum(dim=-1, keepdim=True))

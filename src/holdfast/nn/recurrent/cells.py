@@ -1,12 +1,15 @@
 """LSTM and GRU cells: one step forward and backward, after the matrix products.
 
 Shapes: a rows of a step, g directions, h hidden units. Both cells have four blocks of pre-activations ("sums"),
-(g, a, 4h), and declare which blocks the input and the state contribute to.
+(g, a, 4h), and declare which blocks the input and the state contribute to (`by_input`, `by_state`), and how many blocks
+of h a step saves besides h (`inner_blocks`).
+
+`step` returns the next hidden and inner state, as a differentiable expression. `forward` writes them into `h` and
+`inner` and turns the sums into the gates in place. `backward` writes the gradient of the sums to `out` and returns the
+direct gradient of `h_before`; `grad_inner` becomes the gradient of the inner state before the step.
 """
 
 from __future__ import annotations
-
-from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -16,36 +19,12 @@ from holdfast.nn.kernels import kernels
 BLOCKS = 4
 
 
-class Cell(Protocol):
-    """Equations of a cell, without parameters.
-
-    `step` returns the next hidden and inner state, as a differentiable expression. `forward` writes them into `h` and
-    `inner` and turns the sums into the gates in place. `backward` writes the gradient of the sums to `out` and returns
-    the direct gradient of `h_before`; `grad_inner` becomes the gradient of the inner state before the step.
-    """
-
-    by_input: ClassVar[slice]  # blocks of the input
-    by_state: ClassVar[slice]  # blocks of the state
-    inner_blocks: ClassVar[int]  # size of what a step saves besides h, in blocks of h
-
-    @staticmethod
-    def step(sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]: ...
-    @staticmethod
-    def forward(sums: Tensor, h: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor) -> None: ...
-
-    @staticmethod
-    def backward(
-        gates: Tensor, inner: Tensor, h_before: Tensor, inner_before: Tensor,
-        grad: Tensor, grad_inner: Tensor, out: Tensor,
-    ) -> Tensor | None: ...  # fmt: skip
-
-
 class LSTM:
     """c' = f c + i g, h' = o tanh c' (Hochreiter & Schmidhuber, 1997; Gers et al., 2000); blocks g, i, f, o."""
 
-    by_input: ClassVar[slice] = slice(0, 4)
-    by_state: ClassVar[slice] = slice(0, 4)
-    inner_blocks: ClassVar[int] = 2  # c' and tanh c'
+    by_input = slice(0, 4)
+    by_state = slice(0, 4)
+    inner_blocks = 2  # c' and tanh c'
 
     @staticmethod
     def step(sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,9 +73,9 @@ class LSTM:
 class GRU:
     """h' = (1 - z) n + z h with n = tanh(.. + r u), u the state's part of n (Cho et al., 2014); blocks u, r, z, n."""
 
-    by_input: ClassVar[slice] = slice(1, 4)
-    by_state: ClassVar[slice] = slice(0, 3)
-    inner_blocks: ClassVar[int] = 0
+    by_input = slice(1, 4)
+    by_state = slice(0, 3)
+    inner_blocks = 0
 
     @staticmethod
     def step(sums: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,4 +113,5 @@ class GRU:
         return direct
 
 
-CELLS: dict[str, type[Cell]] = {"lstm": LSTM, "gru": GRU}
+Cell = type[LSTM] | type[GRU]
+CELLS: dict[str, Cell] = {"lstm": LSTM, "gru": GRU}

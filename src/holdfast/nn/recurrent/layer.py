@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_known
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.tape import is_recording, record
-from holdfast.nn.growth import check_units, expand_units
+from holdfast.nn.growth import expand_units
 from holdfast.nn.memory.bank import MemoryBank
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
 from holdfast.nn.recurrent.layout import Layout, States, make_layout
@@ -38,11 +38,10 @@ class RecurrentSettings:
     def __post_init__(self) -> None:
         check_known("cell", self.cell, CELLS)
         check_known("first read", self.first_read, FIRST_READS)
-        if self.slots < 0 or self.directions not in (1, 2) or (self.slot_width is not None and self.slot_width < 1):
-            raise BadInput(
-                f"`slots` must be at least 0, `slot_width` at least 1, `directions` 1 or 2; got {self.slots}, "
-                f"{self.slot_width} and {self.directions}"
-            )
+        check_at_least(0, slots=self.slots)
+        check_at_least(1, slot_width=1 if self.slot_width is None else self.slot_width)
+        if self.directions not in (1, 2):
+            raise BadInput(f"`directions` must be 1 or 2, got {self.directions}")
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -54,8 +53,7 @@ class RecurrentSettings:
 class RecurrentLayer(nn.Module):
     """h_i = cell(h_{i-1}, [x_i; c_i]) with c_i = sum_j softmax_j(<h_{i-1}, k_j>) v_j (Asghar et al., 2020, Eqs. 1-2).
 
-    Each direction has its own cell and bank; without slots it is a plain LSTM or GRU. The result of a row depends
-    only on its own steps, not on the rest of the batch or on padding.
+    Each direction has its own cell and bank; without slots it is a plain LSTM or GRU.
 
     Args:
         inputs: Input width e.
@@ -68,8 +66,7 @@ class RecurrentLayer(nn.Module):
     def __init__(self, inputs: int, hidden: int, **settings: Any) -> None:
         super().__init__()
         self.options = options = RecurrentSettings(**settings)
-        if min(inputs, hidden) < 1:
-            raise BadInput(f"`inputs` and `hidden` must be at least 1, got {inputs} and {hidden}")
+        check_at_least(1, inputs=inputs, hidden=hidden)
         self.cell, self.hidden, self.directions = options.cell, hidden, options.directions
         entering, carried = (blocks * hidden for blocks in options.blocks)
         slots, width = options.slots, inputs if options.slot_width is None else options.slot_width
@@ -93,7 +90,7 @@ class RecurrentLayer(nn.Module):
 
     def widen(self, units: int) -> None:
         """Add hidden units, fully connected to the old ones; all parameters except the values are replaced."""
-        check_units(units, "a wider state")
+        check_at_least(1, units=units)
         entering, carried = self.options.blocks
         self.by_input = expand_units(self.by_input, units, blocks=entering)
         self.by_state = expand_units(self.by_state, units, blocks=carried, rows=units)
@@ -111,12 +108,7 @@ class RecurrentLayer(nn.Module):
         return self.directions * (by_state + (entering * inputs + BLOCKS + slots) * units)
 
     def forward(
-        self,
-        x: Tensor,
-        lengths: Tensor | None = None,
-        *,
-        segments: int | None = None,
-        start: InitialState | None = None,
+        self, x: Tensor, lengths: Tensor | None = None, segments: int | None = None, start: InitialState | None = None
     ) -> States:
         """Return all states for inputs (b, t, e) of these lengths (b,), by default t.
 
@@ -204,13 +196,11 @@ class MemoryGRU(RecurrentLayer):
         super().__init__(inputs, hidden, cell="gru", slots=slots, **settings)
 
 
+Columns = Sequence[RecurrentLayer]
+
+
 def run_columns(
-    columns: Sequence[RecurrentLayer],
-    words: Tensor,
-    lengths: Tensor,
-    *,
-    dropout: nn.Module,
-    segments: int | None = None,
+    columns: Columns, words: Tensor, lengths: Tensor, *, dropout: nn.Module, segments: int | None = None
 ) -> list[States]:
     """Return the states of each column for words (b, t, e); a column reads [x_t; states of earlier columns at t].
 
@@ -226,29 +216,27 @@ def run_columns(
     return states
 
 
-def total_width(columns: Sequence[RecurrentLayer]) -> int:
+def total_width(columns: Columns) -> int:
     """Return the width of the concatenated states of all columns."""
     return sum(column.directions * column.hidden for column in columns)
 
 
-def column_positions(columns: Sequence[RecurrentLayer], units: int) -> Tensor:
+def column_positions(columns: Columns, units: int) -> Tensor:
     """Return the position (total_width,) of each state after the newest column is widened by `units`."""
-    newest = columns[-1]
-    start = total_width(columns[:-1])
+    newest, start = columns[-1], total_width(columns[:-1])
     sides = [start + g * (newest.hidden + units) + torch.arange(newest.hidden) for g in range(newest.directions)]
     return torch.cat([torch.arange(start), *sides])
 
 
-def next_column(columns: Sequence[RecurrentLayer], units: int, *, slots: int = 0) -> RecurrentLayer:
+def next_column(columns: Columns, units: int, *, slots: int = 0) -> RecurrentLayer:
     """Build a column with the settings of the first one; with `slots` it has its own bank."""
-    first = columns[0]
-    words = first.by_input.shape[1]
+    first, words = columns[0], columns[0].by_input.shape[1]
     slot_width = words if first.bank is None else first.bank.width
     options = replace(first.options, slots=slots, slot_width=slot_width)
     return RecurrentLayer(words + total_width(columns), units, **asdict(options))
 
 
-def next_column_cost(columns: Sequence[RecurrentLayer], units: int) -> int:
+def next_column_cost(columns: Columns, units: int) -> int:
     """Return the number of parameters of a column without a bank."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in next_column(columns, units).parameters())

@@ -22,7 +22,7 @@ INPUTS = 3 + len(Weights._fields)
 
 
 def unroll(
-    x: Tensor, weights: Weights, cell: type[Cell], schedule: Schedule, start: InitialState | None = None
+    x: Tensor, weights: Weights, cell: Cell, schedule: Schedule, start: InitialState | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return all hidden states (g, p, h) for inputs (g, p, e), and the slot weights, without gradient.
 
@@ -56,7 +56,7 @@ class _Unroll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, cell: type[Cell], schedule: Schedule, trains: bool, recording: bool, *tensors: Tensor | None
+        ctx: Any, cell: Cell, schedule: Schedule, trains: bool, recording: bool, *tensors: Tensor | None
     ) -> Any:
         ctx.cell, ctx.schedule, ctx.passes = cell, schedule, None
         present = [tensor for tensor in tensors if tensor is not None]
@@ -96,7 +96,7 @@ class _Unroll(torch.autograd.Function):
 _graphs = GraphCache()
 
 
-def _captured_passes(tensors: Tensors, cell: type[Cell], schedule: Schedule) -> CapturedPasses:
+def _captured_passes(tensors: Tensors, cell: Cell, schedule: Schedule) -> CapturedPasses:
     """Return the CUDA graphs of the loop for these shapes."""
     shapes = tuple(None if tensor is None else (tensor.dtype, *tensor.shape) for tensor in tensors)
     present = [tensor for tensor in tensors if tensor is not None]
@@ -113,9 +113,8 @@ def _replay_backward(ctx: Any, tensors: Tensors, needs: Sequence[bool], grad: Te
         passes.forward([tensor for tensor in tensors if tensor is not None])
         ctx.replays = passes.replays
     inputs, trace = _substitute(tensors, passes.captured.inputs), Trace(*passes.captured.outputs)
-    return copy_out(
-        passes.backward(needs, lambda grad: run_backward(grad, inputs, trace, cell, schedule, needs), (grad,))
-    )
+    gradients = passes.backward(needs, lambda grad: run_backward(grad, inputs, trace, cell, schedule, needs), (grad,))
+    return copy_out(gradients)
 
 
 def _substitute(tensors: Tensors, inputs: Sequence[Tensor]) -> Tensors:
@@ -131,7 +130,7 @@ def _split(tensors: Tensors) -> tuple[Tensor, Weights, InitialState | None]:
     return x, Weights(*weights), start  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
-def run_forward(tensors: Tensors, cell: type[Cell], schedule: Schedule, *, save: bool = True) -> Trace:
+def run_forward(tensors: Tensors, cell: Cell, schedule: Schedule, *, save: bool = True) -> Trace:
     """Run all steps; without `save`, results that only a backward pass or a tape needs are dropped."""
     x, weights, start = _split(tensors)
     (g, p, _), width, b = x.shape, weights.by_state.shape[1], schedule.active[0]
@@ -170,7 +169,7 @@ def run_backward(
     grad: Tensor,  # (g, p, h) of the states
     tensors: Tensors,
     trace: Trace,
-    cell: type[Cell],
+    cell: Cell,
     schedule: Schedule,
     needs: Sequence[bool],
 ) -> list[Tensor | None]:

@@ -75,7 +75,7 @@ class Schedule(NamedTuple):
 
 
 def reference_loop(
-    x: Tensor, weights: Weights, cell: type[Cell], schedule: Schedule, start: InitialState | None = None
+    x: Tensor, weights: Weights, cell: Cell, schedule: Schedule, start: InitialState | None = None
 ) -> Tensor:
     """Return all hidden states (g, p, h) as one differentiable expression, for second derivatives."""
     states = []
@@ -90,7 +90,7 @@ def reference_loop(
 
 
 def reference_step(
-    x: Tensor, h: Tensor, c: Tensor, weights: Weights, cell: type[Cell], *, reads: bool = True
+    x: Tensor, h: Tensor, c: Tensor, weights: Weights, cell: Cell, *, reads: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Compute one step for inputs (g, a, e) from hidden and inner states (g, a, h)."""
     width = h.shape[-1]

@@ -217,7 +217,7 @@ def test_gates_and_masses_are_recorded_only_in_evaluation():
 
 
 def test_incompatible_networks_raise():
-    with pytest.raises(BadInput, match=r"width 16 .* 32"):
+    with pytest.raises(BadInput, match=r"width 16.* 32"):
         GeneralMemory(bert(), GeneralEncoder(FrozenModule(bert(width=16))), {0: (1,)})
     with pytest.raises(BadInput, match="causal"):
         GeneralMemory(tiny_gpt2(), GeneralEncoder(FrozenModule(bert())), {0: (1,)})

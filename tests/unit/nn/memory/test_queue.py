@@ -12,7 +12,6 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.memory.queue import Queue
-from holdfast.nn.memory.read import Writable
 
 
 def examples(start: int, count: int):
@@ -55,7 +54,6 @@ def test_writes_copy_without_gradient():
     with torch.no_grad():
         features.fill_(7.0)
     assert queue.features[:2].eq(2).all()
-    assert isinstance(queue, Writable)
 
 
 def test_state_dict_restores_the_position():
