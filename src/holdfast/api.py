@@ -1,7 +1,5 @@
 """Compare methods on data with several domains, and train a model with the chosen method."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

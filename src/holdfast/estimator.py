@@ -3,8 +3,6 @@
 n examples, c classes, d features
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """Run records: one JSON file per run, written atomically and read by every report. Does not import torch."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

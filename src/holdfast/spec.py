@@ -1,7 +1,5 @@
 """Spec: everything that determines the numbers of a run."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 

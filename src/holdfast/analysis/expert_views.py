@@ -4,8 +4,6 @@ Shapes: b batch, n rows or images, l layers with experts, e experts, t tokens, k
 side, s pixels per side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

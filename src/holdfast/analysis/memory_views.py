@@ -4,8 +4,6 @@ Shapes: b batch, n rows, t tokens, d width without the label's part, h heads, c 
 l layers that read the general memory, s layers of the general network that a gate mixes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Audit of a data set: duplicates, leaks, shift between domains, and advice (n examples, k domains)."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass

@@ -1,7 +1,5 @@
 """Write a table without duplicates: the original rows and columns of a table, else the fields of the data set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

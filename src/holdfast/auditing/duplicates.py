@@ -3,8 +3,6 @@
 n rows, g groups of equal inputs, p pairs, k subsets (domains or splits)
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Examples of any kind as the audit sees them: hashes, texts, cheap features and targets (n examples, d width)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

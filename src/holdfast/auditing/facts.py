@@ -1,7 +1,5 @@
 """Counts of an audit: duplicates per domain, and rows that leak between splits (n rows, k domains)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """64-bit hashes of examples, and candidate pairs of similar examples by locality-sensitive hashing."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Near duplicates: images by perceptual hash and correlation, texts by MinHash over character shingles."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Shift between domains: distances of inputs, label shift, shared vocabulary, and the cost for a linear classifier."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass

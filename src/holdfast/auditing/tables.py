@@ -1,7 +1,5 @@
 """Tables of an audit for the terminal and the HTML report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from holdfast.auditing.facts import DomainFacts, Example, Leak

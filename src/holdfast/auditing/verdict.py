@@ -1,7 +1,5 @@
 """Conclusions of an audit: size and kind of the shift, what to clean, and which methods to try."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence

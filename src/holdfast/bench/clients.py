@@ -4,8 +4,6 @@ Imports only the standard library, builds requests before timing and checks answ
 little time on a machine they share with the server.
 """
 
-from __future__ import annotations
-
 import json
 import selectors
 import socket

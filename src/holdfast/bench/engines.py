@@ -5,8 +5,6 @@ n runs on s slots as T = a + (R + o n) / s: R is the time the runs report, a the
 a and o are fitted on 20 and 80 runs and checked on 200.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging

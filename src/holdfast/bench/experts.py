@@ -3,8 +3,6 @@
 t tokens, e experts, k chosen, d width
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 b texts, t tokens, d width
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Measurement shared by all benchmarks: two implementations timed in alternation, and the median of their ratios."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator

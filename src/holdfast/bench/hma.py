@@ -3,8 +3,6 @@
 b queries, m rows, d width
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

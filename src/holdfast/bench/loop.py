@@ -1,7 +1,5 @@
 """Benchmarks `loop` and `cache`: the training loop against a hand-written one, cached against computed features."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import partial
 from pathlib import Path

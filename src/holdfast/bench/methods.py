@@ -4,8 +4,6 @@ Images use ViT-S/16 on a GPU and ResNet-18 on a CPU. Methods for streams are mea
 regulariser is active, and methods for graphs on graphs.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

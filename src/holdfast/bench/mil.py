@@ -3,8 +3,6 @@
 The encoder has the shape of MiniLM and random weights: bf16, 32 texts of 128 tokens on a GPU; fp32, 8 of 64 on a CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Benchmarks `read` and `recurrent`: memory reads against a feed-forward layer, a memory LSTM against torch's LSTM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

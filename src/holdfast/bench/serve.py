@@ -3,8 +3,6 @@
 Frozen MiniLM on short texts, one text per request. The clients run in a separate process on this machine.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Catalog of all named parts: look them up, check their settings and build them. Importing it does not import torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Analyses of trained runs; the module of each also has a function `sections` that draws its results."""
 
-from __future__ import annotations
-
 from holdfast.catalog.entry import FEATURE_TASKS, AnalysisEntry
 
 _PROJECTION, _SLOT_MAP = "holdfast.analysis.projection:panels", "holdfast.analysis.slots:slot_map"

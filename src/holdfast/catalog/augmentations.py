@@ -1,7 +1,5 @@
 """Random augmentations of training examples."""
 
-from __future__ import annotations
-
 from holdfast.catalog.entry import AugmentationEntry
 
 _ABOUT = {  # function in holdfast.data.augment, kind of example, description

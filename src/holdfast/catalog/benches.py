@@ -1,7 +1,5 @@
 """Speed measurements of `holdfast bench`."""
 
-from __future__ import annotations
-
 from holdfast.catalog.entry import BenchEntry
 
 _ABOUT = {  # function in holdfast.bench, description

@@ -1,7 +1,5 @@
 """Published data sets, listed from the table in `data/known/sets.toml`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Encoders, by the kind of example that they read."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from holdfast.catalog.entry import FEATURE_TASKS, EncoderEntry

@@ -1,7 +1,5 @@
 """Typed entries of the catalog: where a part is implemented, one line about it, and what it works with."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

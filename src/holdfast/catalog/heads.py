@@ -1,7 +1,5 @@
 """Heads map features to outputs."""
 
-from __future__ import annotations
-
 from holdfast.catalog.entry import HeadEntry
 
 _LABELS = ("classify", "tag", "span")

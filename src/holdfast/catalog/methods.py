@@ -3,8 +3,6 @@
 Steps of a schedule (500 or 1,500 of 5,000) are given as fractions, so that they scale with the length of a run.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from holdfast.catalog.entry import ALL_TASKS, MethodEntry

@@ -1,7 +1,5 @@
 """Necks: parts between the encoder and the head."""
 
-from __future__ import annotations
-
 from holdfast.catalog.entry import ALL_TASKS, FEATURE_TASKS, NeckEntry
 
 _KEY_VALUE = "holdfast.nn.memory.neck:key_value"

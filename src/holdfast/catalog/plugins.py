@@ -5,8 +5,6 @@
 section is listed.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

@@ -1,7 +1,5 @@
 """Protocols, model selection and tasks."""
 
-from __future__ import annotations
-
 from holdfast.catalog.entry import PlanEntry, SelectionEntry, TaskEntry
 
 _PLANS = {  # class in holdfast.protocols.plans, description

@@ -1,7 +1,5 @@
 """Published tables and figures that `holdfast reproduce` runs; their numbers are in `holdfast/recipes/*.toml`."""
 
-from __future__ import annotations
-
 from holdfast.catalog.entry import RecipeEntry
 
 _CITATIONS = {

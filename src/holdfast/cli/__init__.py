@@ -1,7 +1,5 @@
 """The command line: one function per command, each calls one function of the library."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

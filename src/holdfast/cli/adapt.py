@@ -1,7 +1,5 @@
 """holdfast adapt and holdfast rollback: learn one more domain, and return to an earlier version."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """holdfast audit: check data for duplicates, leaks and shift before training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """holdfast bench: measure speed as a ratio to a reference in the same run."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """holdfast fit and holdfast pretrain: train a model folder, or continue pretraining a text encoder."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """holdfast predict, export and serve: use a trained model folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

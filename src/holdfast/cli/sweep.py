@@ -1,7 +1,5 @@
 """holdfast sweep: hyperparameter search per method."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Checkpoints: a tree of dicts, lists, numbers and tensors in one safetensors file with a checksum, without pickle."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

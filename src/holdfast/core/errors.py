@@ -1,7 +1,5 @@
 """Exceptions for wrong user input, and messages that are safe to print."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 import unicodedata

@@ -1,7 +1,5 @@
 """Atomic writes, file errors in one sentence, and the lock on a folder."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

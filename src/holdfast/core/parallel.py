@@ -3,8 +3,6 @@
 All processes of a run have bit-identical parameters and method state; each one takes its share of every batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Rank of this process among those a launcher such as torchrun started; does not import torch."""
 
-from __future__ import annotations
-
 import os
 
 _REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -1,7 +1,5 @@
 """Random number generators: named seeds, global RNG state, and a separate stream per process."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

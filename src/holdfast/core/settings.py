@@ -4,8 +4,6 @@ A part points to its dataclass with an attribute named `Settings`; without one, 
 are its settings.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Side outputs of a forward pass: modules record named tensors, callers open a tape around the pass to read them."""
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Align new data with a trained model: its feature columns, its classes and the domains it already knows."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 

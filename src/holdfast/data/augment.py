@@ -1,7 +1,5 @@
 """Random augmentations of training images (b, 3, h, w) in [0, 1], with one number per image, and of graphs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

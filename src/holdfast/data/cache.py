@@ -1,7 +1,5 @@
 """Cache features of a frozen encoder and decoded images in files that are keyed by content and shared by all runs."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import warnings

@@ -1,7 +1,5 @@
 """Decode image files to uint8 tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import BinaryIO
 

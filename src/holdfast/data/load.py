@@ -1,7 +1,5 @@
 """Load data from a published name, a file, a folder or a DataFrame; settings may follow the name after an @."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import json

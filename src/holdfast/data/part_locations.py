@@ -1,7 +1,5 @@
 """Locations of object parts in images, from a file parts.csv or from the annotation files of CUB-200-2011."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Split a set of graphs into domains by a distribution shift: by size, mean degree or molecular scaffold."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Synthetic data sets with a known shift between domains, for tests, the demo and null controls."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Write a table in chunks to csv, jsonl or parquet; the file appears only when it is complete."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path

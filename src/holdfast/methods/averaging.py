@@ -1,7 +1,5 @@
 """Weight averaging around another method: moving-average(METHOD) and swad(METHOD)."""
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 theta' = theta - lr dL/dtheta(theta, m);  d/dm O(theta', m) = dO/dm - lr d2L/(dm dtheta) v,  v = dO/dtheta'
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 

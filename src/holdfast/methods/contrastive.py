@@ -3,8 +3,6 @@
 Shapes: b batch, m slots of the queue, d width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

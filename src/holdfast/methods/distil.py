@@ -3,8 +3,6 @@
 Shapes: b batch, c classes.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Self

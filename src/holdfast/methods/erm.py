@@ -3,8 +3,6 @@
 Shapes: n domains.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

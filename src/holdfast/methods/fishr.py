@@ -3,8 +3,6 @@
 Shapes: b batch, n domains, p parameters of the last layer of the head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast

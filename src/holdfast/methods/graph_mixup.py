@@ -3,8 +3,6 @@
 Shapes: c classes, r nodes of a graphon, v nodes of all graphs, d node features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast

@@ -3,8 +3,6 @@
 Shapes: b batch, d width.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: b graphs, c classes, d width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import cast
 

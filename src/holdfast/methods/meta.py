@@ -1,7 +1,5 @@
 """MLDG and Fish: meta-learning over the domains of a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: b batch, d width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

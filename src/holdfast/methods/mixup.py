@@ -3,8 +3,6 @@
 Shapes: n domains, b batch, d width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

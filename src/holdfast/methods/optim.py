@@ -1,7 +1,5 @@
 """Optimizer of a method: torch optimizer, learning-rate schedule, gradient clipping and accumulation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """CORAL, MMD, IRM, V-REx, IB-ERM and IB-IRM: the loss plus a penalty across domains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from holdfast.core.batch import DomainBatch

@@ -3,8 +3,6 @@
 Shapes: b batch, n domains, d width, c classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import combinations
 

@@ -3,8 +3,6 @@
 F fine-tuning only; M memory slots, V words, H hidden units, C a column (Asghar et al., 2020, Table 2)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Experience replay and A-GEM: training with a sample of the examples of earlier domains."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any

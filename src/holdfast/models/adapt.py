@@ -1,7 +1,5 @@
 """Adapt a trained model to one more domain; it is accepted only if the earlier domains lose little."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path

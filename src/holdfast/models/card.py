@@ -1,7 +1,5 @@
 """Model cards: the README of a model folder, written from its record."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Write predictions of a model folder for a file of examples; no domain column is needed (n examples, c classes)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

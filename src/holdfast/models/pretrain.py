@@ -1,7 +1,5 @@
 """Continue the masked-word training of a text encoder on a corpus; the result is a folder that transformers loads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

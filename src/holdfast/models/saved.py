@@ -1,7 +1,5 @@
 """Model folders: weights, configuration, preprocessing and a model card (n examples, c classes)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

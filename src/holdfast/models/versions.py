@@ -3,8 +3,6 @@
 versions/ledger.json names the current version; it is written atomically when the files of a version are complete.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 Shapes: b rows, k beams, v words, t steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 

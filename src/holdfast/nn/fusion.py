@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, d width of one network, c classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

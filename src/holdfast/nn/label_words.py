@@ -3,8 +3,6 @@
 Shapes: b batch, d width, c classes, w words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -3,8 +3,6 @@
 Shapes: s rows, e experts, i inputs, o outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: b batch, d width, c classes.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, Self, runtime_checkable
 

@@ -3,8 +3,6 @@
 Shapes: b batch, d width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.nn.functional as F

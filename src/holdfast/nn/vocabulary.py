@@ -3,8 +3,6 @@
 Shapes: b batch, k positions, d width, e width of word vectors, v words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self

@@ -3,8 +3,6 @@
 Shapes: n examples, c classes, k statistics per example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training step that splits a batch into microbatches when the device runs out of memory."""
 
-from __future__ import annotations
-
 import torch
 
 from holdfast.core import parallel

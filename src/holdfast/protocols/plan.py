@@ -1,7 +1,5 @@
 """Stages and episodes: which rows of which domains a run trains on, validates on and is scored on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol

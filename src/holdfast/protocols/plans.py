@@ -1,7 +1,5 @@
 """The plans of the catalog."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

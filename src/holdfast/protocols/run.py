@@ -1,7 +1,5 @@
 """Run of one episode, from the first batch to the last score. Only this module opens test data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

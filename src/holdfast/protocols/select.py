@@ -1,7 +1,5 @@
 """Model selection: which validated step of a training is deployed. Higher scores are better."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Compute the cells of a published table from run records, in the printed unit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ The tables are data. There is one TOML file per paper with these sections:
 that table.
 """
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Run the rows of a published table and compare them with the printed numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

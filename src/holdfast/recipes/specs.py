@@ -1,7 +1,5 @@
 """Build the specs of a published table: its settings, overridden by the user's options."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Charts of scores, validation curves and costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Cost of the shift: the gap between scores on a held-out domain and scores after training on that domain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

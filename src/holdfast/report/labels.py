@@ -1,7 +1,5 @@
 """Group records by configuration (all settings except the seed) and name each configuration in tables."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

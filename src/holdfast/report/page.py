@@ -1,7 +1,5 @@
 """Write the HTML report of a set of records as one self-contained file."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence

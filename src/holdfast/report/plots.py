@@ -1,7 +1,5 @@
 """Plot style of the report and helpers that turn plotly figures into HTML fragments without plotly.js."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence

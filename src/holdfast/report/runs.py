@@ -1,7 +1,5 @@
 """Facts about the runs of a report: shared settings, and per configuration its settings, runs and command."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence

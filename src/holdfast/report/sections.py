@@ -1,7 +1,5 @@
 """Sections of the report that show analyses: their structure, and the choice of runs whose figures are shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar

@@ -14,8 +14,6 @@ validation score is selected, and only then its test score is read. Differences 
 - The standard deviation divides by n - 1, DomainBed's by n.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

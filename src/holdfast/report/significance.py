@@ -3,8 +3,6 @@
 Tests are over pairs of seed and target, or per example if there are too few seeds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 `stdev` is the standard deviation of values, `stderr` the standard error of their mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ R[i][j] is the score on domain j after stage i, T the number of stages, s(j) the
 in a simple stream). Transfer is signed so that higher is better, forgetting so that lower is better, for all metrics.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Turn records into the rows of a table: one row per configuration, one column per target domain."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

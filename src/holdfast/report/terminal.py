@@ -1,7 +1,5 @@
 """Tables for the terminal, and grids that the terminal and the HTML report both show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

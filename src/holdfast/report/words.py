@@ -1,7 +1,5 @@
 """Format numbers and summarise findings in sentences, for the terminal and the HTML report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

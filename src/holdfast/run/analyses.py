@@ -1,7 +1,5 @@
 """Which analyses to make of runs, and notes on those that are missing from their records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from holdfast import catalog

@@ -1,7 +1,5 @@
 """Cost of a run and the software and hardware it ran on, as a record stores them."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

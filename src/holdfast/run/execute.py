@@ -1,7 +1,5 @@
 """Run jobs with an engine; a rerun skips finished runs and resumes the others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace

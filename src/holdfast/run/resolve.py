@@ -3,8 +3,6 @@
 `compare`, `fit`, `sweep`, `adapt`, `pretrain` and `reproduce` all go through `resolve`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Specs from user settings: defaults per encoder, task and tuning mode, and settings with dotted names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping

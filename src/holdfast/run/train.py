@@ -1,7 +1,5 @@
 """Train one episode of a spec: assemble its parts, run the protocol, analyse the result and write the record."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Sequence

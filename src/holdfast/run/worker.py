@@ -3,8 +3,6 @@
 It ends when the driver sends None or is gone, after saving the current run.
 """
 
-from __future__ import annotations
-
 import queue
 import signal
 import sys

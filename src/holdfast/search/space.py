@@ -1,7 +1,5 @@
 """Search spaces, and samplers that draw from them: independent random draws, or optuna's TPE."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol

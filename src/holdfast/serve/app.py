@@ -1,7 +1,5 @@
 """HTTP application: /predict, /health, /model, /metrics, and their documentation at /docs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

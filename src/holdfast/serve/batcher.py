@@ -1,7 +1,5 @@
 """Batching of concurrent requests: one thread predicts what a queue collects."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Server metrics in the text format of Prometheus."""
 
-from __future__ import annotations
-
 import threading
 from bisect import bisect_left
 from collections import Counter

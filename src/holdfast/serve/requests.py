@@ -1,7 +1,5 @@
 """Request bodies: limits, and parsing of examples of every kind into the inputs of a model."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

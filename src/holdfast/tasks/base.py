@@ -3,8 +3,6 @@
 Shapes: b examples per batch, n examples in total, k statistics per example.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: b examples, c classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

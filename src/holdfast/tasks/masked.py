@@ -3,8 +3,6 @@
 Shapes: b texts, t tokens, k masked positions in the text with most of them, v words in the vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Sequence

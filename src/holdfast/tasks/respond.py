@@ -3,8 +3,6 @@
 Shapes: b examples, t words per response.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

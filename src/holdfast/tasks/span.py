@@ -3,8 +3,6 @@
 Shapes: b windows, k positions in the longest window, n questions.
 """
 
-from __future__ import annotations
-
 import copy
 import string
 from collections import Counter

@@ -3,8 +3,6 @@
 Shapes: b sentences, w words in the longest sentence, c tags.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Published sets of tagged sentences, of questions with answers, and of plain texts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The dialogue data of progressive memory banks: pairs of film lines, then a small sample of Ubuntu chat pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

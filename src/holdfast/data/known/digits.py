@@ -1,7 +1,5 @@
 """Coloured MNIST: in training the colour predicts the label better than the digit, in the tests it does not."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

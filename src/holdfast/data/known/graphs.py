@@ -1,7 +1,5 @@
 """Published sets of graphs (TU) and of molecules (OGB)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Published image sets: folders by domain or by split, and the binary files of CIFAR."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

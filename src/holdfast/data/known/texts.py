@@ -1,7 +1,5 @@
 """Published classification sets of texts and pairs of texts, read from tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

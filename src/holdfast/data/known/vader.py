@@ -1,7 +1,5 @@
 """The VADER sentiment data, downloaded once as a package archive and verified by its sha256."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

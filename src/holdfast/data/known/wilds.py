@@ -1,7 +1,5 @@
 """Camelyon17 and FMoW as WILDS publishes them: a metadata table and a folder of images (Koh et al., 2021)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

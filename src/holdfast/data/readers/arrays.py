@@ -1,7 +1,5 @@
 """Read arrays in a .npz file: vectors (n, d), or images (n, 3, h, w), (n, h, w, 3) or (n, h, w)."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping

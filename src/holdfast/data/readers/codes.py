@@ -1,7 +1,5 @@
 """Encode columns of names as integer codes: labels, domains and splits; Python sees only distinct values."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Collect the assigned columns of a table batch by batch: texts stay in Arrow, names become codes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

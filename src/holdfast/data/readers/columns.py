@@ -1,7 +1,5 @@
 """Assign the columns of a table to roles (text, label, domain, ...) by name."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Read plain texts without labels: text files with one document per line, or a table with a text column."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Table files (csv, tsv, jsonl, parquet): read the schema, stream batches of columns, and explain what is invalid."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping

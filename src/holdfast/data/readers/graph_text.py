@@ -3,8 +3,6 @@
 v nodes of one graph, e edges, k attributes
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

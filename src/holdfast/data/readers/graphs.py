@@ -1,7 +1,5 @@
 """Read graphs: a file or zip of TU's data sets, a folder with one domain per set, or torch-geometric objects."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Read a folder of image files, DOMAIN/CLASS/FILE, as a data set."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Convert in-memory examples (lists, arrays, DataFrames, graphs) to raw examples and data sets."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """Convert molecules in SMILES to graphs with the nine atom and three bond categories of OGB; split by scaffold."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Read questions whose answers are spans of a text: SQuAD files, or tables with one question per row."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path

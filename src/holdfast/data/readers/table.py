@@ -1,7 +1,5 @@
 """Read a table file (csv, tsv, jsonl, parquet) as a data set: one example per row, columns assigned by name."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

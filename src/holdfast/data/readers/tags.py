@@ -1,7 +1,5 @@
 """Read sentences with one tag per word: CoNLL files, or tables with lists of words and tags."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Raw examples are a list of str or of (str, str) for texts, a float tensor (n, d)
 (n, 3, s, s) for images decoded at `size` pixels, or a list of Graphs.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from abc import ABC, abstractmethod

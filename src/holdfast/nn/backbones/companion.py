@@ -5,8 +5,6 @@ A frozen one is not part of the state dict and is shared by all copies of a mode
 Shapes: b batch, t tokens, l layers, d width.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence

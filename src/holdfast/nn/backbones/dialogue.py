@@ -3,8 +3,6 @@
 Shapes: b batch, n tokens of one type, t words per response.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace

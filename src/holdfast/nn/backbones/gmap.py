@@ -1,7 +1,5 @@
 """G-MAP: a domain-specific text encoder that reads a general one, with controls (Wan et al., 2022)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

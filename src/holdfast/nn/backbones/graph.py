@@ -3,8 +3,6 @@
 Shapes: b graphs, v nodes of all graphs, e edges, d width.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Shapes: b graphs, v nodes of all graphs, k selected clusters, e edges, d width.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

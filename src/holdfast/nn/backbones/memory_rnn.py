@@ -3,8 +3,6 @@
 Shapes: b batch, t words, h hidden units per direction, s width of a text vector, d feature width.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

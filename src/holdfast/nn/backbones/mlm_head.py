@@ -3,8 +3,6 @@
 Shapes: b batch, d width, e width of word vectors, w words.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, k positions, d width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Networks and tokenizers loaded by transformers: quietly, once per process, and without missing weights."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Shapes: b batch, s pixels per side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

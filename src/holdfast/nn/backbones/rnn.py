@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, h hidden units per direction.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

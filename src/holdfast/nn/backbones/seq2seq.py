@@ -4,8 +4,6 @@ Shapes: b batch, s words per message, t words per response, h hidden units, j wi
 p real words of all responses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

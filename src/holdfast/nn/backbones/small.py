@@ -5,8 +5,6 @@ Images are checked once when they are prepared and normalised inside the network
 Shapes: n examples, b batch, d width, s pixels per side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self

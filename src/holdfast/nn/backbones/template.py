@@ -1,7 +1,5 @@
 """Prompt templates: a text or pair inside a sentence with a mask; long texts are cut, the sentence never is."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

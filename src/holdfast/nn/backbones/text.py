@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, k positions, d width.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

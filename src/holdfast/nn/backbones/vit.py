@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, h heads, d width, s pixels per side.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence

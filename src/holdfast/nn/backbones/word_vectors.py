@@ -3,8 +3,6 @@
 Shapes: b batch, n words, d width.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Shapes: b batch, t words, n words in the table, d width.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -3,8 +3,6 @@
 t tokens, e experts, k chosen
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

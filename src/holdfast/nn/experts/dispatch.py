@@ -3,8 +3,6 @@
 t tokens, k chosen, s = t k pairs of a token and an expert, e experts, d width, h hidden width
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

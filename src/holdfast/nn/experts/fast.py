@@ -12,8 +12,6 @@ one is missing nothing is captured; with ENABLED = False, and where `fast_forwar
 reference path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Replace feed-forward networks inside transformers: by expert layers, or by wider networks of the same size."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 t tokens, k chosen, e experts, d width, h hidden width
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 t tokens, e experts, k chosen, d width, q inner width of the cosine
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

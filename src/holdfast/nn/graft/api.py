@@ -1,7 +1,5 @@
 """graft inserts a memory, experts or a general memory into any network; ungraft removes them."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, h heads, d width, q head width.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, d width.
 """
 
-from __future__ import annotations
-
 import inspect
 from contextlib import ExitStack
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, p prompts, d width.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable

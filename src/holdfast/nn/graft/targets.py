@@ -1,7 +1,5 @@
 """Resolve a user's graft request to entries: which part is inserted where, with all settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any

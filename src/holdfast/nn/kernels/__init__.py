@@ -3,8 +3,6 @@
 Triton comes with the CUDA builds of torch. Where it is missing or cannot compile, callers use plain torch operations.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import importlib.util

@@ -3,8 +3,6 @@
 t tokens, k chosen experts, s = t k pairs of a token and an expert, sorted by expert, e experts, d width
 """
 
-from __future__ import annotations
-
 import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor

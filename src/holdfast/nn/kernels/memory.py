@@ -4,8 +4,6 @@ h heads, b batch, m slots or table rows, k chosen, d width, r rows of scores, n 
 s segments (choices of the same table row)
 """
 
-from __future__ import annotations
-
 import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor

@@ -4,8 +4,6 @@ a rows of a step, g directions, h hidden units. Every tensor is (g, a, ..) with 
 longer tensor.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ t tokens, e experts, k chosen, s = t k pairs of a token and an expert, d width, 
 w = q + e rounded up to a multiple of 8, so that rows of 16-bit numbers are aligned
 """
 
-from __future__ import annotations
-
 import torch
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor

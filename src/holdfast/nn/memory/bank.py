@@ -3,8 +3,6 @@
 Shapes: g directions, m slots, h hidden units, d value width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Shapes: b queries, m rows, h heads, q head width, d width.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple

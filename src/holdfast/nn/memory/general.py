@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, l layers, h heads, d width.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: b batch, c classes, h heads, m rows, d width of the features and the label embedding together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +48,9 @@ class HeterogeneousSettings(BlockSettings):
         if not (self.real or self.slots or self.across):
             raise BadInput("this neck has neither a queue nor slots: set neck.real to 1 or more, or use neck=param")
         if self.context == "none" and not self.slots:
-            raise BadInput("neck.context=none needs slots: set neck.context=self, or neck=abd-syn with neck.slots above 0")
+            raise BadInput(
+                "neck.context=none needs slots: set neck.context=self, or neck=abd-syn with neck.slots above 0"
+            )
 
     def label_width_for(self, width: int) -> int:
         """Return the width of a label embedding next to features of this width."""

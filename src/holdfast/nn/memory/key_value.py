@@ -3,8 +3,6 @@
 Shapes: b batch, h heads, m slots, q key width, d width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, h heads, m slots, d width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q key width, d width.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

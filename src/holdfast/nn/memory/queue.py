@@ -3,8 +3,6 @@
 Shapes: b batch, m rows or slots, c classes, d width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

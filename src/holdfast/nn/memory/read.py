@@ -3,8 +3,6 @@
 Shapes: b batch, h heads, m slots, k chosen slots, q key width, d width.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 

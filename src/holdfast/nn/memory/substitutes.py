@@ -3,8 +3,6 @@
 Shapes: b batch, t tokens, p texts in the pool, s tokens of its longest text, d width.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

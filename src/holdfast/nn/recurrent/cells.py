@@ -9,8 +9,6 @@ of h a step saves besides h (`inner_blocks`).
 direct gradient of `h_before`; `grad_inner` becomes the gradient of the inner state before the step.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Shapes: b batch, t steps, p rows of all steps together, g directions, e input wi
 s segments, d value width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any

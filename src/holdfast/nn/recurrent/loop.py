@@ -4,8 +4,6 @@ Shapes: b rows, p rows of all steps together, a rows of one step, g directions, 
 d value width. Rows are ordered as in `reference_loop`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ m slots, d value width. Rows are sorted by length, longest first, and stored ste
 of a step are the first ones of the step before.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import NamedTuple
 
