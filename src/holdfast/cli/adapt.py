@@ -32,8 +32,7 @@ def adapt(
         str, typer.Option(help="progressive, ewc, lwf, replay, ...; auto grows a network that has slots.")
     ] = "auto",
     max_forgetting: Annotated[
-        float,
-        typer.Option(help="Points an earlier domain may lose; above, nothing is changed and the exit code is 3."),
+        float, typer.Option(help="Points an earlier domain may lose; above, nothing is changed and the exit code is 3.")
     ] = 5.0,
     force: Annotated[
         bool, typer.Option("--force", help="Save the new version no matter how much was forgotten.")

@@ -18,16 +18,7 @@ from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
-from holdfast.nn.backbones.words import (
-    END,
-    PAD,
-    UNKNOWN,
-    WordBackbone,
-    WordTable,
-    split_plain,
-    split_words,
-    vocabulary,
-)
+from holdfast.nn.backbones.words import END, PAD, UNKNOWN, WordBackbone, WordTable, split_plain, split_words, vocabulary
 from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import (
     RecurrentLayer,

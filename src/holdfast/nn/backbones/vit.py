@@ -22,11 +22,7 @@ from holdfast.nn.backbones.small import HALF, IMAGENET, Colours, ImageBackbone, 
 from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.graft.insert import add_drop_path, insert_prompts, prompt_parameters
 
-PRESETS = {
-    "vit-tiny": (192, 12, 3),
-    "vit-s/16": (384, 12, 6),
-    "vit-b/16": (768, 12, 12),
-}  # width, layers, heads
+PRESETS = {"vit-tiny": (192, 12, 3), "vit-s/16": (384, 12, 6), "vit-b/16": (768, 12, 12)}  # width, layers, heads
 POOLINGS = ("cls", "mean")
 WHAT = "vision transformer"
 
