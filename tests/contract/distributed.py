@@ -23,7 +23,7 @@ from holdfast.methods.base import Method, StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
-from holdfast.protocols.microbatch import train_step
+from holdfast.protocols.fit import train_step
 from holdfast.protocols.resume import Interrupted, request_stop, stop_at_signal
 from holdfast.run.settings import make_spec
 from holdfast.run.train import checkpoint_path, run_episode

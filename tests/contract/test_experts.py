@@ -12,7 +12,7 @@ from holdfast.core.seeds import seeded
 from holdfast.methods.base import StageInfo
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.experts.graft import expert_layers
-from holdfast.protocols.microbatch import train_step
+from holdfast.protocols.fit import train_step
 from holdfast.tasks.classify import Classify
 from tests.contract.conftest import LIGHT
 

@@ -8,7 +8,7 @@ from functools import partial
 from holdfast.catalog.entry import ALL_TASKS, MethodEntry
 from holdfast.core.settings import choice, even, log
 
-_PENALIZED = "holdfast.methods.penalized:Penalized"
+_PENALIZED = "holdfast.methods.penalties:Penalized"
 _WIDE = {"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)}
 
 _risk = partial(MethodEntry, family="risk and data mixing")
@@ -33,7 +33,7 @@ METHODS: dict[str, MethodEntry] = {
         "holdfast.methods.mixup:ManifoldMixup",
         "convex combinations of the features of any two examples (Verma et al., 2019)"),
     "g-mixup": _risk(
-        "holdfast.methods.graph_mixup:GMixup",
+        "holdfast.methods.mixup:GMixup",
         "graphs sampled between the graphons of two classes (Han et al., 2022)", takes="graph"),
     "coral": _alignment(
         _PENALIZED, "equal means and covariances of features in all domains (Sun & Saenko, 2016)",
@@ -70,10 +70,10 @@ METHODS: dict[str, MethodEntry] = {
     "fishr": _gradients(
         "holdfast.methods.fishr:Fishr", "equal gradient variance in all domains (Rame et al., 2022)"),
     "miro": _memories(
-        "holdfast.methods.miro:MIRO",
+        "holdfast.methods.distil:MIRO",
         "features that remain informative about the pretrained ones (Cha et al., 2022)", acts_on="backbone"),
     "pda": _alignment(
-        "holdfast.methods.alignment:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)"),
+        "holdfast.methods.adversarial:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)"),
     "m-scl": _alignment(
         "holdfast.methods.contrastive:MemoryContrastive",
         "supervised contrastive loss with a queue of source features (Tan et al., 2022)", acts_on="features"),
@@ -95,14 +95,14 @@ METHODS: dict[str, MethodEntry] = {
         "holdfast.methods.invariant_graph:DIR",
         "predictive subgraph whose risk is stable for every other rest (Wu et al., 2022)"),
     "ewc": _continual(
-        "holdfast.methods.ewc:EWC",
+        "holdfast.methods.consolidation:EWC",
         "penalty on changes of parameters with high Fisher information (Kirkpatrick et al., 2017)",
         fixed={"online": False}, tasks=ALL_TASKS),
     "online-ewc": _continual(
-        "holdfast.methods.ewc:EWC", "EWC with one anchor and a running importance (Schwarz et al., 2018)",
+        "holdfast.methods.consolidation:EWC", "EWC with one anchor and a running importance (Schwarz et al., 2018)",
         fixed={"online": True}, space={"decay": choice(0.8, 0.9, 0.95, 1.0)}, tasks=ALL_TASKS),
     "si": _continual(
-        "holdfast.methods.si:SynapticIntelligence",
+        "holdfast.methods.consolidation:SynapticIntelligence",
         "penalty on changes of parameters that reduced earlier losses (Zenke et al., 2017)", tasks=ALL_TASKS),
     "lwf": _continual(
         "holdfast.methods.distil:Distillation",

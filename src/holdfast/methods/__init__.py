@@ -1,1 +1,1 @@
-"""Training methods: one file per method, with its equation and its settings."""
+"""Training methods, each with its equation and its settings."""

@@ -1,20 +1,23 @@
-"""DANN and CDANN: features from which a domain critic cannot predict the domain.
+"""DANN, CDANN and PDA: features from which critics cannot predict the domain.
 
 Shapes: b batch, n domains, d width, c classes.
 """
 
 from dataclasses import dataclass
+from itertools import combinations, permutations
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
 from holdfast.core.settings import log, setting, whole
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.nn.heads import Head
+from holdfast.nn.heads import Head, WordHead
 
 
 def discriminator(width: int, hidden: int, outputs: int) -> nn.Sequential:
@@ -67,3 +70,72 @@ class DANN(Method):
         losses = F.cross_entropy(self.critic(z + self.classes(batch.y)), target, reduction="none")  # (b,)
         counts = torch.bincount(batch.y, minlength=self.classes.num_embeddings)  # (c,)
         return (losses / (counts[batch.y] * (counts > 0).sum())).sum()
+
+
+class PDA(Method):
+    """Minimise risk + feature_weight * adversarial + prediction_weight * KL, both per class over pairs of domains.
+
+    Prompt-based distribution alignment (Jia & Zhang, 2022). With `words` the KL divergence is between distributions
+    over words, as published: the label words, or the complete vocabulary with head.full=true.
+    """
+
+    @dataclass(frozen=True)
+    class Settings:
+        feature_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the adversarial loss")
+        prediction_weight: float = setting(0.1, search=log(1e-2, 1), help="weight of the KL divergence")
+        hidden: int = setting(256, help="hidden units of the critics")
+        words: bool = setting(False, help="compare distributions over words; needs head=words")
+
+    saved_attributes = ("optimizer", "critic_optimizer")
+    min_domains = 2
+
+    def setup(self) -> None:
+        if self.settings.words and not isinstance(self.model.head, WordHead):
+            raise BadInput("method.words compares distributions over words: use --set head=words, or leave it out")
+
+    def begin_stage(self, info: StageInfo) -> None:
+        width, device = self.model.width, next(self.model.parameters()).device
+        pairs = combinations(range(len(info.train_domains)), 2)
+        self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, 1) for _ in pairs).to(device)
+        self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()))
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        with tape() as side:
+            z = self.model.features(batch.x)  # (b, d)
+        output = self.model.head(z)
+        risk = self.task.loss(output, batch.y)
+        critic_loss = self._critic_loss(z.detach(), batch, flipped=False)
+        if critic_loss.requires_grad:  # false if no class occurs in two domains of the batch
+            self.critic_optimizer.accumulate(critic_loss)
+        if parallel.all_max(int(critic_loss.requires_grad))[0]:  # all processes take the step, or none
+            self.critic_optimizer.step()
+        confusion = self._critic_loss(z, batch, flipped=True)
+        words = cast(WordHead, self.model.head).words(z) if self.settings.words else output
+        gap = self._prediction_gap(words, batch)
+        loss = risk + self.settings.feature_weight * confusion + self.settings.prediction_weight * gap
+        self.optimizer.minimize(with_auxiliary(loss, side))
+        return {"risk": risk.detach(), "confusion": confusion.detach(), "gap": gap.detach()}
+
+    def _by_class(self, t: Tensor, batch: DomainBatch) -> list[list[Tensor]]:
+        """Return the rows of each class, per domain."""
+        domains = list(zip(batch.split(t), batch.split(batch.y), strict=True))
+        return [[rows[y == c] for rows, y in domains] for c in batch.y.unique().tolist()]
+
+    def _critic_loss(self, z: Tensor, batch: DomainBatch, *, flipped: bool) -> Tensor:
+        """Return the mean loss of the critics; with `flipped` for exchanged domains, which the features minimise."""
+        losses = []
+        for groups in self._by_class(z, batch):
+            for critic, (a, b) in zip(self.critics, combinations(groups, 2), strict=True):
+                if len(a) and len(b):
+                    logits = critic(torch.cat([a, b]))[:, 0]
+                    first = torch.cat([torch.ones(len(a)), torch.zeros(len(b))]).to(logits)
+                    losses.append(F.binary_cross_entropy_with_logits(logits, 1 - first if flipped else first))
+        return torch.stack(losses).mean() if losses else z.new_zeros(())
+
+    def _prediction_gap(self, output: Tensor, batch: DomainBatch) -> Tensor:
+        """Return the mean KL divergence between the mean predictions of a class in two domains."""
+        gaps = [output.sum() * 0.0]
+        for groups in self._by_class(output.softmax(dim=-1), batch):
+            means = [g.mean(dim=0) for g in groups if len(g)]  # (c,) each
+            gaps += [F.kl_div(a.clamp(min=1e-8).log(), b, reduction="sum") for a, b in permutations(means, 2)]
+        return torch.stack(gaps).sum() / max(1, len(gaps) - 1)

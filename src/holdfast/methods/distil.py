@@ -1,6 +1,6 @@
-"""Learning without forgetting: the model of the previous stage is the teacher on the inputs of the new domain.
+"""Learning without forgetting and MIRO: a frozen copy of the network is the teacher.
 
-Shapes: b batch, c classes.
+Shapes: b batch, c classes, d width.
 """
 
 import copy
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
@@ -72,3 +73,41 @@ def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
     p = (teacher / temperature).log_softmax(-1)
     q = (student / temperature).log_softmax(-1)
     return temperature**2 * (p.exp() * (p - q)).sum(-1).mean()
+
+
+class MIRO(Method):
+    """Minimise risk + weight * mean[log s + (z - z0)^2 / s] (Cha et al., 2022).
+
+    z0 are the features before training and s is a learned variance per feature: a bound on the mutual information with
+    the pretrained network. The published form adds intermediate layers; this one uses the backbone's output.
+    """
+
+    @dataclass(frozen=True)
+    class Settings:
+        weight: float = setting(0.1, search=choice(0.001, 0.01, 0.1, 1.0), help="weight of the penalty")
+        start: float = setting(0.1, help="initial variance")
+
+    def setup(self) -> None:
+        self.oracle = copy.deepcopy(self.model.backbone).requires_grad_(False).eval()
+        width = int(self.model.backbone.width)  # pyright: ignore[reportArgumentType]
+        device = next(self.model.head.parameters()).device
+        inverse = torch.tensor(self.settings.start).expm1().log().item()  # softplus(inverse) = start
+        self.spread = nn.Parameter(torch.full((width,), inverse, device=device))  # (d,)
+        self.optimizer = self.make_optimizer([*self.model.trainable_parameters(), self.spread])
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.oracle.eval()
+        return self
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        with tape() as side:
+            z = self.model.backbone(batch.x)  # (b, d)
+            output = self.model.head(self.model.neck(z))
+        with torch.no_grad():
+            anchor: Tensor = self.oracle(batch.x)
+        risk = self.task.loss(output, batch.y)
+        variance = F.softplus(self.spread) + 1e-5
+        penalty = (variance.log() + (z - anchor).pow(2) / variance).mean()
+        self.optimizer.minimize(with_auxiliary(risk + self.settings.weight * penalty, side))
+        return {"risk": risk.detach(), "penalty": penalty.detach()}

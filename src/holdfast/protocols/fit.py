@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from holdfast.core import parallel
-from holdfast.core.errors import BadInput
-from holdfast.core.seeds import process_rng_state, rng_state, set_process_rng_state, set_rng_state
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput, warn
+from holdfast.core.seeds import process_rng_state, rng_state, set_process_rng_state, set_rng_state, use_process_rng
+from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
-from holdfast.protocols.microbatch import optimizers_of, set_microbatches, train_step
+from holdfast.methods.optim import Optimizer
 from holdfast.protocols.resume import Interrupted, Saver
 from holdfast.protocols.select import Choose, Validation, should_stop
 
@@ -226,3 +228,55 @@ def _require_finite(values: dict[str, float], step: int, rows: Sequence[int] = (
             raise Diverged.at(
                 f"training diverged: {name} is {value} at step {step}; lower --lr or set clip", step, rows
             )
+
+
+def set_microbatches(method: Method, count: int) -> None:
+    """Set the number of microbatches of a method and of the methods that it wraps."""
+    for module in method.modules():
+        if isinstance(module, Method):
+            module.microbatches = count
+
+
+def train_step(method: Method, batch: DomainBatch) -> Metrics:
+    """Take one step and return its metrics with the shares that modules recorded.
+
+    Out of memory, the step is repeated with twice the number of microbatches, which is kept for later steps.
+    """
+    while True:
+        try:
+            with use_process_rng(), collect_shares() as passes:
+                metrics = method.step(batch)
+            parallel.average_batch_statistics(method)
+            return {**metrics, **mean_shares(passes)}
+        except torch.OutOfMemoryError:
+            pass  # handled below, where the exception no longer keeps the tensors of the failed step alive
+        _double_microbatches(method, batch)
+        for optimizer in optimizers_of(method):
+            optimizer.discard_gradients()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def optimizers_of(method: Method) -> list[Optimizer]:
+    """Return the optimizers of a method and of the methods that it wraps, in a fixed order."""
+    methods = [module for module in method.modules() if isinstance(module, Method)]
+    values = [getattr(owner, name) for owner in methods for name in owner.saved_attributes]
+    return [value for value in values if isinstance(value, Optimizer)]
+
+
+def _double_microbatches(method: Method, batch: DomainBatch) -> None:
+    size, limit = len(batch.y), max(batch.sizes)
+    reason = method.why_not_split(batch) if parallel.world_size() == 1 else "other processes wait for its gradients"
+    if not reason and method.microbatches >= limit:
+        reason = "microbatches have one example per domain already"
+    if reason:
+        raise BadInput(
+            f"the device has too little memory for a step on {size} examples, and {reason}: use a smaller --batch, "
+            "shorter inputs, a smaller encoder or --tune frozen"
+        )
+    count = min(2 * method.microbatches, limit)
+    set_microbatches(method, count)
+    warn(
+        f"the device has too little memory for {size} examples at once, so every batch is split into {count} "
+        "microbatches whose gradients are added: the update is that of the complete batch"
+    )

@@ -9,7 +9,7 @@ from torch import nn
 
 from holdfast.core.errors import BadInput
 from holdfast.methods.base import StageInfo
-from holdfast.methods.ewc import EWC
+from holdfast.methods.consolidation import EWC
 from tests.unit.methods.streams import (
     assert_first_stage_is_erm,
     assert_later_domains_are_not_used,

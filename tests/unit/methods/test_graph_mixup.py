@@ -11,7 +11,7 @@ from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs
-from holdfast.methods.graph_mixup import GMixup, Graphons, degree_rank, sample_graph
+from holdfast.methods.mixup import GMixup, Graphons, degree_rank, sample_graph
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.backbones.graph import GraphNetwork
 from holdfast.nn.backbones.small import Features

@@ -11,9 +11,9 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Raw, Texts
 from holdfast.methods.averaging import MovingAverage
 from holdfast.methods.base import StageInfo
+from holdfast.methods.consolidation import EWC
 from holdfast.methods.distil import Distillation
 from holdfast.methods.erm import ERM
-from holdfast.methods.ewc import EWC
 from holdfast.methods.progressive import Progressive
 from holdfast.methods.replay import Replay
 from holdfast.nn.heads import Linear

@@ -9,7 +9,7 @@ from torch import nn
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.methods.base import StageInfo
-from holdfast.methods.si import SynapticIntelligence
+from holdfast.methods.consolidation import SynapticIntelligence
 from holdfast.nn.backbones.small import Features
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck

@@ -14,8 +14,7 @@ from holdfast import catalog
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import seeded
-from holdfast.methods.adversarial import DANN
-from holdfast.methods.alignment import PDA
+from holdfast.methods.adversarial import DANN, PDA
 from holdfast.methods.base import StageInfo
 from holdfast.methods.fishr import Fishr
 from holdfast.methods.optim import Optimizer, OptimizerSettings

@@ -12,7 +12,7 @@ from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.methods.optim import Optimizer, OptimizerSettings
 from holdfast.nn.model import Model
-from holdfast.protocols.microbatch import train_step
+from holdfast.protocols.fit import train_step
 from holdfast.protocols.resume import Saver
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
