@@ -185,7 +185,7 @@ def capture(function: Callable[..., Outputs], inputs: Sequence[Tensor], pool: An
     """Run the function once so that libraries initialise, which cannot be captured, then capture a second run."""
     copies = [each.detach().clone() for each in inputs]
     device = copies[0].device
-    side, current = _warmup_stream(device), torch.cuda.current_stream(device)
+    side, current = _stream(device, "warm-up"), torch.cuda.current_stream(device)
     side.wait_stream(current)
     with torch.cuda.stream(side):
         function(*copies)
@@ -193,21 +193,15 @@ def capture(function: Callable[..., Outputs], inputs: Sequence[Tensor], pool: An
     graph = torch.cuda.CUDAGraph()
     with (
         torch.cuda.device(device),
-        torch.cuda.graph(graph, pool=pool, stream=_capture_stream(device), capture_error_mode="thread_local"),
+        torch.cuda.graph(graph, pool=pool, stream=_stream(device, "capture"), capture_error_mode="thread_local"),
     ):
         outputs = function(*copies)
     return CapturedPass(copies, tuple(outputs), graph)
 
 
 @cache
-def _warmup_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return one stream for all warm-up runs: memory freed on a stream can only be reused on it."""
-    return torch.cuda.Stream(device)
-
-
-@cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return one stream per device: torch's default is on one device and would not capture work on another."""
+def _stream(device: torch.device, purpose: str) -> torch.cuda.Stream:
+    """Return one stream per device, on which torch's default may not be, and purpose: freed memory stays on it."""
     return torch.cuda.Stream(device)
 
 

@@ -3,13 +3,26 @@
 t tokens, e experts, k chosen
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import unknown
 from holdfast.nn.experts.router import Routing
 
 FORMS = ("logit", "tutel")
+
+
+class Config(NamedTuple):
+    """Choice and balance losses of a layer; `weight` is 0 if nobody reads the losses."""
+
+    top: int
+    renormalise: bool
+    noise: float  # standard deviation
+    weight: float
+    sigma: float
+    form: str
+    detach: bool
 
 
 def importance(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -37,27 +50,15 @@ def squared_variation(amounts: Tensor, *, unbiased: bool = False) -> Tensor:
     return amounts.var(unbiased=unbiased and len(amounts) > 1) / (amounts.mean().square() + 1e-10)
 
 
-def balance_losses(
-    routing: Routing, *, sigma: float, form: str = "logit", detach: bool = False, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the importance loss, the load loss, and the importance (e,) without gradient.
+def weighted_balance(routing: Routing, config: Config, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the weighted sum of both losses, and without gradient both losses and shares of importance (e,).
 
     The form `tutel` also divides the variance by e - 1, which makes the losses larger by e / (e - 1).
     """
-    if form not in FORMS:
-        raise unknown("form of the balance loss", form, FORMS)
-    amounts, unbiased = importance(routing.clean, mask), form == "tutel"
-    loads = load(routing, sigma=sigma, form=form, detach=detach, mask=mask)
-    first, second = (squared_variation(x, unbiased=unbiased) for x in (amounts, loads))
-    return first, second, amounts.detach()
-
-
-def weighted_balance(
-    routing: Routing, *, weight: float, sigma: float, form: str, detach: bool, mask: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return `weight` times the sum of both losses, and without gradient both losses and shares of importance (e,)."""
-    first, second, amounts = balance_losses(routing, sigma=sigma, form=form, detach=detach, mask=mask)
-    return weight * (first + second), first.detach(), second.detach(), amounts / amounts.sum()
+    amounts = importance(routing.clean, mask)
+    loads = load(routing, sigma=config.sigma, form=config.form, detach=config.detach, mask=mask)
+    first, second = (squared_variation(x, unbiased=config.form == "tutel") for x in (amounts, loads))
+    return config.weight * (first + second), first.detach(), second.detach(), (amounts / amounts.sum()).detach()
 
 
 def _sum_tokens(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -66,9 +66,9 @@ def expert_capacity(tokens: int, experts: int, *, top: int, factor: float) -> in
     return top * int(factor * math.ceil(tokens / experts))
 
 
-def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor, *, loop: bool = False) -> Tensor:
+def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Multiply rows x (s, i), sorted by expert, by the transposed weight (e, o, i) of their expert; returns (s, o)."""
-    if not loop and supports_grouped_mm(x, weight):
+    if supports_grouped_mm(x, weight):
         return grouped_mm(x, weight.transpose(-2, -1), ends)
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     return torch.cat([F.linear(rows, w) for rows, w in zip(x.split(sizes), weight.unbind(0), strict=True)])
@@ -112,18 +112,11 @@ def grouped_mm_is_asynchronous(device: torch.device) -> bool:
 
 
 def apply_experts(
-    u: Tensor,
-    gates: Tensor,
-    pairs: SortedPairs,
-    weights: FeedForward,
-    activation: Callable[[Tensor], Tensor],
-    *,
-    loop: bool = False,
+    u: Tensor, gates: Tensor, pairs: SortedPairs, weights: FeedForward, activation: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Return sum_j gate_j E_j(u) over the chosen experts of each token (t, d), with gates (t, k).
 
-    `activation` maps the hidden rows (s, h). Pairs beyond the capacity add nothing. `loop` forces one product per
-    expert, the path for shapes and versions without a grouped product.
+    `activation` maps the hidden rows (s, h). Pairs beyond the capacity add nothing.
     """
     up, up_bias, down, down_bias = weights
     x = GatherPairs.apply(u, pairs.token, pairs.position)  # (s, d)
@@ -132,9 +125,9 @@ def apply_experts(
     # a compiler fuses an addition out of place with what follows
     out_of_place = torch.compiler.is_compiling() or up_bias is None
     one_hot = None if out_of_place else expert_one_hot(pairs.expert, len(up), x.dtype)
-    hidden = _add_bias(grouped_linear(x, up, pairs.ends, loop=loop), up_bias, pairs.expert, one_hot)
+    hidden = _add_bias(grouped_linear(x, up, pairs.ends), up_bias, pairs.expert, one_hot)
     hidden = activation(hidden)  # (s, h)
-    y = _add_bias(grouped_linear(hidden, down, pairs.ends, loop=loop), down_bias, pairs.expert, one_hot)  # (s, d)
+    y = _add_bias(grouped_linear(hidden, down, pairs.ends), down_bias, pairs.expert, one_hot)  # (s, d)
     pair_gates = GatherPairs.apply(gates.T.reshape(-1), pairs.order, pairs.position)  # (s,), one position per pair
     return SumPairs.apply(y * pair_gates[:, None].to(y.dtype), pairs.token, pairs.position, len(u))
 

@@ -89,9 +89,6 @@ def _has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and usable("experts", device, dtype) is not None
 
 
-# --- CUDA graphs -----------------------------------------------------------------------------------------------------
-
-
 class LayerGraphs:
     """Captured passes of one layer, in training and in prediction."""
 
@@ -104,10 +101,9 @@ _layers = WeakIdKeyDictionary()  # LayerGraphs by the layer's up projection; a c
 
 def graphs_of(up: Tensor) -> LayerGraphs:
     """Return the graphs of the layer with this up projection."""
-    graphs = _layers.get(up)
-    if graphs is None:
-        graphs = _layers[up] = LayerGraphs()
-    return graphs
+    if up not in _layers:
+        _layers[up] = LayerGraphs()
+    return _layers[up]
 
 
 def release_graphs(up: Tensor) -> None:
@@ -138,7 +134,9 @@ def _find(
     Training frees the graphs of predictions, whose memory it may need.
     """
     u = inputs[0]
-    if len(u) * config.top > MAX_CAPTURED_PAIRS or not _capturable(u):
+    if len(u) * config.top > MAX_CAPTURED_PAIRS or not can_capture(u) or not grouped_mm_is_asynchronous(u.device):
+        return None
+    if _has_saved_tensor_hooks():
         return None
     graphs = graphs_of(weights.up)
     if save and graphs.prediction.passes is not None:
@@ -147,10 +145,6 @@ def _find(
     key = save, inference, len(inputs), u.shape, u.dtype, dtype, config, *capture_key(u), *_addresses(weights)
     repeated = graphs.training if save else graphs.prediction
     return repeated.find(key, partial(_capture, inputs, dtype, config, weights, save=save))
-
-
-def _capturable(u: Tensor) -> bool:
-    return can_capture(u) and grouped_mm_is_asynchronous(u.device) and not _has_saved_tensor_hooks()
 
 
 def _has_saved_tensor_hooks() -> bool:
@@ -243,8 +237,6 @@ class ReplayedExperts(torch.autograd.Function):
         return by_u, None, None, None, *by_weights
 
 
-# --- operator for torch.compile --------------------------------------------------------------------------------------
-
 WEIGHTS_SCHEMA = (
     "Tensor up, Tensor? up_bias, Tensor down, Tensor? down_bias, "
     "Tensor project, Tensor project_bias, Tensor directions, Tensor log_scale"
@@ -258,11 +250,9 @@ def compiled_forward(
 ) -> Result:
     """Return the result of `fused_forward` by the operator; `replay` allows it to use CUDA graphs."""
     replay = replay and _may_replay(u.device)
-    out, scores, chosen, load, *losses = torch.ops.holdfast.experts(u, mask, dtype, replay, *weights, *config)
-    if not losses:
-        return out, None, Stats(scores, chosen, load)
-    loss, first, second, importance = losses
-    return out, loss, Stats(scores, chosen, load, (first, second, importance))
+    out, scores, chosen, load, *rest = torch.ops.holdfast.experts(u, mask, dtype, replay, *weights, *config)
+    loss, *losses = rest or (None,)
+    return out, loss, Stats(scores, chosen, load, tuple(losses) or None)
 
 
 @constant

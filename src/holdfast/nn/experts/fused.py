@@ -14,22 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.nn.experts.balance import balance_losses
+from holdfast.nn.experts.balance import Config, weighted_balance
 from holdfast.nn.experts.dispatch import SortedPairs, apply_experts, grouped_mm
 from holdfast.nn.experts.router import MAX_SCALE, Routing, folded_scores, gate_values
 from holdfast.nn.kernels import differentiable_gradients
-
-
-class Config(NamedTuple):
-    """Choice and balance losses of a layer; `weight` is 0 if nobody reads the losses."""
-
-    top: int
-    renormalise: bool
-    noise: float  # standard deviation
-    weight: float
-    sigma: float
-    form: str
-    detach: bool
 
 
 class Weights(NamedTuple):
@@ -236,5 +224,4 @@ def reference_forward(
     if not config.weight:
         return out, None
     routing = Routing(clean, noisy, saved.chosen, gates)
-    first, second, _ = balance_losses(routing, sigma=config.sigma, form=config.form, detach=config.detach, mask=mask)
-    return out, config.weight * (first + second)
+    return out, weighted_balance(routing, config, mask)[0]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import type_error
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
@@ -31,8 +31,7 @@ def expert_settings(value: int | Mapping[str, Any] | None) -> dict[str, Any] | N
         return None
     names = ("at", *(field.name for field in fields(ExpertSettings)))
     for key in settings:
-        if key not in names:
-            raise unknown("setting of experts", key, names)
+        check_known("setting of experts", key, names)
     at = settings.pop("at", LAYER_CHOICES[0])
     if wrong := type_error(ExpertSettings, settings):
         raise BadInput(f"experts: {wrong}")
@@ -66,18 +65,6 @@ def configure_experts(layers: nn.ModuleList, value: int | Mapping[str, Any] | No
     return resolved
 
 
-def remove_experts(layers: nn.ModuleList) -> None:
-    """Restore plain feed-forward networks; raises if the experts of a layer already differ."""
-    for layer in layers:
-        for names in _feed_forward_candidates(layer):
-            experts = layer.get_submodule(names[0])
-            if isinstance(experts, SparseMoE):
-                up, down = experts.to_feed_forward()
-                for name, module in zip(names, (up, experts.act_fn, down), strict=True):
-                    layer.set_submodule(name, module)
-                break
-
-
 def expert_layers(module: nn.Module) -> list[SparseMoE]:
     """Return the expert layers of a network, from input to output."""
     return [part for part in module.modules() if isinstance(part, SparseMoE)]
@@ -96,12 +83,12 @@ def layer_indices(at: str | int | Sequence[int], layers: int) -> list[int]:
 
     `last-two` selects every second of the last four layers (8 and 10 of 12), `every-two` selects 0, 2, 4 and so on.
     """
+    if isinstance(at, str):
+        check_known("value of experts.at", at, LAYER_CHOICES)
     if at == "last-two":
         return [i for i in (layers - 4, layers - 2) if i >= 0] or [0]
     if at == "every-two":
         return list(range(0, layers, 2))
-    if isinstance(at, str):
-        raise unknown("value of experts.at", at, LAYER_CHOICES)
     indices = [at] if isinstance(at, int) else list(at)
     if not indices or any(type(i) is not int or not -layers <= i < layers for i in indices):
         choices = " or ".join(LAYER_CHOICES)
@@ -109,25 +96,15 @@ def layer_indices(at: str | int | Sequence[int], layers: int) -> list[int]:
     return sorted({i % layers for i in indices})
 
 
-def _feed_forward_candidates(layer: nn.Module) -> list[tuple[str, str, str]]:
-    """Return names of (up, activation, down) that exist in the layer or in a layer that it wraps."""
-    modules = [name for name, _ in layer.named_modules()]
-    candidates = []
-    for names in FEED_FORWARD_NAMES:
-        for module in modules:
-            prefix = module.removesuffix(names[0])
-            if module.endswith(names[0]) and prefix in ("", *(f"{name}." for name in modules)):
-                prefixed = (prefix + names[0], prefix + names[1], prefix + names[2])
-                if all(name in modules for name in prefixed):
-                    candidates.append(prefixed)
-    return candidates
-
-
-def feed_forward_names(layer: nn.Module) -> tuple[str, str, str]:
-    """Return the submodule names of a layer's up projection, activation and down projection."""
-    for names in _feed_forward_candidates(layer):
-        if all(isinstance(layer.get_submodule(name), nn.Linear) for name in (names[0], names[2])):
-            return names
+def feed_forward_names(layer: nn.Module) -> tuple[str, ...]:
+    """Return the names of up projection, activation and down projection in a layer or in a layer that it wraps."""
+    modules = dict(layer.named_modules())
+    for suffixes in FEED_FORWARD_NAMES:
+        for prefix in ("", *(f"{name}." for name in modules)):
+            names = tuple(prefix + suffix for suffix in suffixes)
+            up, activation, down = (modules.get(name) for name in names)
+            if isinstance(up, nn.Linear) and activation is not None and isinstance(down, nn.Linear):
+                return names
     if expert_layers(layer):
         raise BadInput(
             "the encoder already has experts in this layer: insert them once, with neck=experts or encoder.experts"
@@ -162,8 +139,7 @@ def widen(up: nn.Linear, down: nn.Linear, *, times: int) -> tuple[nn.Linear, nn.
     Every hidden unit is copied and its outgoing weights are divided at random among the copies. Equal shares would give
     the copies equal gradients forever.
     """
-    if times < 1:
-        raise BadInput(f"`times` must be at least 1 to widen a feed-forward network; got {times}")
+    check_at_least(1, times=times)
     hidden, width = up.weight.shape
     wide, narrow = nn.Linear(width, times * hidden, bias=up.bias is not None), nn.Linear(times * hidden, width)
     shares = torch.rand(times, hidden) + 0.1

@@ -3,8 +3,7 @@
 t tokens, k chosen, e experts, d width, h hidden width
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -12,24 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import ScopedValue, exporting, is_recording, record
-from holdfast.nn.experts.balance import FORMS, importance, weighted_balance
+from holdfast.nn.experts.balance import FORMS, Config, importance, weighted_balance
 from holdfast.nn.experts.dispatch import FeedForward, apply_all_experts, apply_experts, expert_capacity, sort_pairs
 from holdfast.nn.experts.fast import fast_forward, release_graphs
-from holdfast.nn.experts.fused import Config, Weights
+from holdfast.nn.experts.fused import Weights
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
 
 _mask = ScopedValue[Tensor]()
 BALANCE_RECORDS = ("loss/experts", "experts/importance-loss", "experts/load-loss", "share/experts/importance")
 
 
-@contextmanager
-def exclude_padding(mask: Tensor) -> Iterator[None]:
+def exclude_padding(mask: Tensor) -> AbstractContextManager[None]:
     """Exclude the tokens where the mask (b, t) is False from losses and statistics; experts still process them."""
-    with _mask.bind(mask.bool()):
-        yield
+    return _mask.bind(mask.bool())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +58,7 @@ class ExpertSettings:
                 raise BadInput(f"experts: `{name}` must not be negative; got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise BadInput(f"experts: `dropout` must be at least 0 and below 1; got {self.dropout}")
-        if self.form not in FORMS:
-            raise unknown("form of the balance loss", self.form, FORMS)
+        check_known("form of the balance loss", self.form, FORMS)
 
     @property
     def sums_to_one(self) -> bool:
@@ -121,22 +117,6 @@ class SparseMoE(nn.Module):
                     target.copy_(source.expand_as(target))
         return layer.to(up.weight.device)
 
-    @torch.no_grad()
-    def to_feed_forward(self) -> tuple[nn.Linear, nn.Linear]:
-        """Return the up and down projection that all experts share; raises if they differ."""
-        stacked = [weight for weight in self._experts() if weight is not None]
-        if not self.settings.sums_to_one:
-            raise BadInput("experts cannot become one feed-forward network: their gates do not sum to one")
-        if not all(torch.equal(weight, weight[:1].expand_as(weight)) for weight in stacked):
-            raise BadInput("experts cannot become one feed-forward network: their weights differ")
-        _, hidden, width = self.up_proj.shape
-        up = nn.Linear(width, hidden, bias=self.up_proj_bias is not None)
-        down = nn.Linear(hidden, width, bias=self.up_proj_bias is not None)
-        targets = [p for p in (up.weight, up.bias, down.weight, down.bias) if p is not None]
-        for target, weight in zip(targets, stacked, strict=True):
-            target.copy_(weight[0])
-        return up.to(stacked[0].device), down.to(stacked[0].device)
-
     def _experts(self) -> FeedForward:
         return self.up_proj, self.up_proj_bias, self.down_proj, self.down_proj_bias
 
@@ -155,8 +135,9 @@ class SparseMoE(nn.Module):
         weights = self.up_proj.to(dtype), self.up_proj_bias, self.down_proj.to(dtype), self.down_proj_bias
         # narrow products gain nothing on a CPU, so its scores are the same with and without autocast
         narrow = x.view_as(states) if x.is_cuda and x.dtype == torch.bfloat16 else None
+        config = self._config()
         routing = route(
-            self.router, states, top=settings.top, renormalise=settings.sums_to_one, noise=self._noise(), narrow=narrow
+            self.router, states, top=config.top, renormalise=config.renormalise, noise=config.noise, narrow=narrow
         )
         if exporting() and not self.training and not factor:  # sizes of groups depend on the data
             return apply_all_experts(x, routing.gates, routing.chosen, weights, self._activation).view_as(states)
@@ -167,12 +148,7 @@ class SparseMoE(nn.Module):
         pairs = sort_pairs(routing.chosen, settings.count, first=first, capacity=capacity)
         out = apply_experts(x, routing.gates, pairs, weights, F.gelu if exact_gelu else self._activation)
         if is_recording():
-            balance = None
-            if self.training and settings.balance:
-                balance = weighted_balance(
-                    routing, weight=settings.balance / 2, sigma=settings.sigma, form=settings.form,
-                    detach=not settings.threshold_learns, mask=mask,
-                )  # fmt: skip
+            balance = weighted_balance(routing, config, mask) if config.weight else None
             if pairs.within is not None:
                 counted = torch.ones_like(pairs.within) if mask is None else mask[pairs.token]
                 record("share/experts/dropped", (~pairs.within & counted).sum() / counted.sum())
@@ -182,20 +158,14 @@ class SparseMoE(nn.Module):
 
     def _fast_path(self, states: Tensor, router: CosineRouter, mask: Tensor | None) -> Tensor | None:
         """Return the output by fused kernels and CUDA graphs, None where they do not apply."""
-        settings, recording = self.settings, is_recording()
-        weight = settings.balance / 2 if self.training and recording else 0.0
-        config = Config(
-            settings.top, settings.sums_to_one, self._noise(), weight, settings.sigma, settings.form,
-            not settings.threshold_learns,
-        )  # fmt: skip
         project, dtype = router.project, _product_dtype(states, self.up_proj)
         weights = Weights(*self._experts(), project.weight, project.bias, router.directions, router.log_scale)
         u = states.reshape(-1, states.shape[-1])  # (t, d)
-        result = fast_forward(u, dtype, config, weights, mask, training=self.training)
+        result = fast_forward(u, dtype, self._config(), weights, mask, training=self.training)
         if result is None:
             return None
         out, loss, stats = result
-        if recording:
+        if is_recording():
             balance = None if loss is None or stats.losses is None else (loss, *stats.losses)
             self._record(stats.scores, stats.chosen, stats.load, balance, states.shape[:-1], mask)
         return out.view_as(states)
@@ -214,8 +184,12 @@ class SparseMoE(nn.Module):
     def _activation(self, hidden: Tensor) -> Tensor:
         return F.dropout(self.act_fn(hidden), self.settings.dropout, self.training)
 
-    def _noise(self) -> float:
-        return self.settings.noise / self.settings.count if self.training else 0.0
+    def _config(self) -> Config:
+        options = self.settings
+        noise = options.noise / options.count if self.training else 0.0
+        weight = options.balance / 2 if self.training and is_recording() else 0.0
+        learns = options.threshold_learns
+        return Config(options.top, options.sums_to_one, noise, weight, options.sigma, options.form, not learns)
 
     def _record(
         self, scores: Tensor, chosen: Tensor, load: Tensor | None, balance: tuple[Tensor, ...] | None,

@@ -69,10 +69,7 @@ def launch(function: Any, grid: tuple[int, ...], tensors: Sequence[Tensor], *num
     """
     if type(tensors[0]) is FakeTensor:
         return
-    if torch.compiler.is_compiling():  # the compiler captures kernels itself
-        function[grid](*tensors, *numbers, **constants)
-        return
-    device = tensors[0].get_device()
+    device = -1 if torch.compiler.is_compiling() else tensors[0].get_device()  # the compiler captures kernels itself
     if device >= 0 and device != torch.cuda.current_device():
         with torch.cuda.device(device):
             function[grid](*tensors, *numbers, **constants)

@@ -21,7 +21,6 @@ from holdfast.nn.experts.graft import (
     expert_settings,
     insert_experts,
     layer_indices,
-    remove_experts,
     widen,
 )
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
@@ -39,17 +38,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_new_experts_equal_the_plain_network_and_can_be_removed(family, folder):
+def test_new_experts_equal_the_plain_network(family, folder):
     plain, x = transformer(family, folder)
     net, _ = transformer(family, folder, experts=ALL)
     assert len(expert_layers(net)) == 3
     assert_close(net(x), plain(x), rtol=1e-4, atol=1e-5)
     raw, _ = transformer(family, folder, experts={**ALL, "top": 1})
     assert float((raw(x) - plain(x)).detach().abs().max()) > 1e-3
-    remove_experts(net.stack())
-    assert not expert_layers(net)
-    assert list(net.state_dict()) == list(plain.state_dict())
-    assert torch.equal(net(x), plain(x))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -64,10 +59,6 @@ def test_every_expert_layer_is_trained(family, folder):
     for layer in expert_layers(net):
         assert bool(layer.up_proj.grad.any())
         assert bool(layer.router.directions.grad.any())
-    with torch.no_grad():
-        expert_layers(net)[1].down_proj[2] += 1
-    with pytest.raises(BadInput, match="weights differ"):
-        remove_experts(net.stack())
 
 
 def test_layer_indices():
