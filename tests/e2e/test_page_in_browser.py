@@ -197,7 +197,8 @@ def test_commands_can_be_copied(page):
 
 def test_server_form_requests_predictions(browser, tmp_path):
     from holdfast import DomainClassifier
-    from holdfast.serve.server import Service, serving
+    from holdfast.serve.server import serving
+    from holdfast.serve.service import Service
 
     classifier = DomainClassifier(encoder="mlp", steps=2, batch=2, device="cpu", settings={"encoder.hidden": [4]})
     rows = [[float(i), -float(i), 0.5] for i in range(12)]

@@ -17,7 +17,8 @@ from holdfast import DomainClassifier
 from holdfast.data.synthetic import world
 from holdfast.run.workspace import training_data
 from holdfast.serve.requests import Limits
-from holdfast.serve.server import Service, serving
+from holdfast.serve.server import serving
+from holdfast.serve.service import Service
 from tests.annotated import write_names
 from tests.graphs import rings_and_stars, write_zip
 from tests.property.strategies import JSON, TEXT

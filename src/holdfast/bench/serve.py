@@ -19,7 +19,8 @@ import torch
 from holdfast.bench.harness import Result
 from holdfast.data.raw import Texts
 from holdfast.estimator import DomainClassifier
-from holdfast.serve.server import Service, serving
+from holdfast.serve.server import serving
+from holdfast.serve.service import Service
 
 CLIENTS, REQUESTS, ROUNDS = 32, 2000, 3
 WORDS = ("film", "book", "phone", "was", "very", "not", "quite", "good", "bad", "dull", "slow", "story", "screen")

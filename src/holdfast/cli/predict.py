@@ -119,8 +119,8 @@ def serve(
     SIGINT and SIGTERM stop the server after pending requests are answered.
     """
     from holdfast.serve.requests import Limits
-    from holdfast.serve.server import Service
     from holdfast.serve.server import serve as run
+    from holdfast.serve.service import Service
 
     limits = Limits(
         body=max_body, examples=max_examples, text=max_text, seconds=max_seconds, batch=max_batch, wait=max_wait / 1000

@@ -19,7 +19,7 @@ from holdfast.core.errors import BadInput, one_line
 from holdfast.serve.batcher import Batcher
 from holdfast.serve.metrics import CONTENT_TYPE, Metrics
 from holdfast.serve.requests import Busy, TooLarge
-from holdfast.serve.server import Service
+from holdfast.serve.service import Service
 
 PATHS = ("/predict", "/health", "/model", "/metrics", "/docs", "/openapi.json")
 PAGE = Path(__file__).with_name("docs.html")

@@ -14,7 +14,8 @@ import pytest
 
 from holdfast import DomainClassifier
 from holdfast.serve.requests import Limits
-from holdfast.serve.server import Service, serving
+from holdfast.serve.server import serving
+from holdfast.serve.service import Service
 
 TEXTS = [f"{word} thing {i % 3}" for word in ("good", "bad") for i in range(12)]
 

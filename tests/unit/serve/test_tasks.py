@@ -9,7 +9,7 @@ from holdfast import BadInput, DomainClassifier
 from holdfast.models.predict import predict
 from holdfast.run.workspace import training_data
 from holdfast.serve.requests import Limits, TooLarge
-from holdfast.serve.server import Service
+from holdfast.serve.service import Service
 from tests.annotated import question_rows, tagged_sentences, write_corpus, write_names, write_questions
 from tests.graphs import rings_and_stars, write_zip
 from tests.tiny import tiny_bert

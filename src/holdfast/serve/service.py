@@ -1,0 +1,79 @@
+"""A model folder on one device that answers parsed requests."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.data.raw import Raw
+from holdfast.models.saved import SavedModel, load_model
+from holdfast.models.versions import current_folder
+from holdfast.run.cost import code_version
+from holdfast.run.workspace import choose_device
+from holdfast.serve.requests import Limits, ParsedRequest, RequestParser, merge
+
+TASK_INPUTS = {"tag": "sentence", "span": "question"}  # other tasks use the input of the encoder
+
+
+class Service:
+    """A model folder on one device that answers requests."""
+
+    def __init__(
+        self, folder: str | Path, *, limits: Limits | None = None, device: str = "auto",
+        columns: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.folder, self.limits, self.device = Path(folder), limits or Limits(), choose_device(device)
+        self.saved: SavedModel = load_model(self.folder)
+        if self.saved.task == "masked":
+            raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
+        encoder = self.saved.encoder
+        kind = TASK_INPUTS.get(self.saved.task, encoder.takes)
+        self.parser = RequestParser(kind, self.limits, size=encoder.size, columns=columns, features=self.saved.columns)
+
+    @property
+    def alone(self) -> bool:
+        """Whether predictions of different requests would influence each other."""
+        return self.saved.model.prediction_batch is not None
+
+    def answer(self, requests: Sequence[ParsedRequest]) -> list[dict[str, Any]]:
+        """Return one answer per example of these requests, equal to offline predictions."""
+        raw = merge(requests)
+        if self.saved.is_responder:
+            answers = [{"response": text} for text in self.saved.responses(raw, device=self.device)]
+        elif self.saved.task in TASK_INPUTS:
+            columns = self.saved.predict_columns(raw, device=self.device)
+            answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        else:
+            answers = self._class_answers(raw)
+        ids = [id for request in requests for id in (request.ids or [None] * len(request))]
+        return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
+
+    def _class_answers(self, raw: Raw) -> list[dict[str, Any]]:
+        """Return label, probabilities, and the percentiles `foreign` and `undecided` if known."""
+        predictions, names = self.saved.predict(raw, device=self.device), self.saved.classes
+        answers = [
+            {"label": names[row.argmax()], "probabilities": dict(zip(names, row.tolist(), strict=True))}
+            for row in predictions.probabilities
+        ]
+        for name, values in (("foreign", predictions.foreign), ("undecided", predictions.undecided)):
+            for answer, value in zip(answers, [] if values is None else values.tolist(), strict=values is not None):
+                answer[name] = value
+        return answers
+
+    def model(self) -> dict[str, Any]:
+        """Return names, versions and the card; the local path of an encoder is not disclosed."""
+        record, card = self.saved.record, current_folder(self.folder) / "README.md"
+        spec, release = record.spec, dict(code_version())["version"]
+        kind, colon, path = spec["encoder"].partition(":")
+        shown = f"{kind}:{Path(path).name}" if colon else spec["encoder"]
+        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+        return {
+            "name": self.folder.resolve().name, "task": self.saved.task, "takes": self.saved.encoder.takes,
+            "labels": list(self.saved.classes), "method": spec["method"], "encoder": shown, **self.saved.components,
+            "trained": {"version": record.code["version"], "torch": record.machine["torch"]},
+            "versions": {"holdfast": release, "torch": torch.__version__, "python": platform.python_version()},
+            "card": text.replace(spec["encoder"], shown),
+        }  # fmt: skip
