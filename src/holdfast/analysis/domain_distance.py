@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
-from markupsafe import Markup
 
 from holdfast.analysis import random_generator, rounded
 from holdfast.core.errors import BadInput
@@ -168,7 +167,7 @@ def sections(groups: Groups, metric: str) -> list[Section]:
         f"{noise:.2f}."
     )
     positions = {label: position for position, label in enumerate(groups)}
-    figure = Markup(draw_distances(bars, positions))
+    figure = draw_distances(bars, positions)
     return [Section("Distance between target and sources", text, figure=figure, legend=legend(groups, bars))]
 
 

@@ -13,17 +13,7 @@ import numpy as np
 
 from holdfast.analysis import rounded
 from holdfast.report.plots import escape, grouped_bars, heatmap, style, to_html
-from holdfast.report.sections import (
-    Cell,
-    Figure,
-    Groups,
-    Result,
-    RunResult,
-    Section,
-    figure_section,
-    mean_cell,
-    results_by_target,
-)  # fmt: skip
+from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult, Section, figure_section, mean_cell
 
 if TYPE_CHECKING:
     from holdfast.analysis.memory_views import GeneralView
@@ -81,11 +71,7 @@ def sections(groups: Groups, metric: str) -> list[Section]:
             "method, target and layer", "attention, sources", "attention, target", "lowest", "highest",
             "depth, sources", "depth, target", "change", "score", "hidden",
         ),
-        rows=[
-            (f"{name}, layer {layer}", layer_cells(runs, i))
-            for name, runs in results_by_target(groups, "general-memory")
-            for i, layer in enumerate(runs[0]["layers"])
-        ],
+        rows=lambda runs: [(f", layer {n}", layer_cells(runs, i)) for i, n in enumerate(runs[0]["layers"])],
         figure_text="Hatched bars are targets. The dotted line is no preference, or a uniform share.",
     )  # fmt: skip
 

@@ -14,17 +14,7 @@ import numpy as np
 
 from holdfast.analysis import rounded
 from holdfast.report.plots import COLOURS, escape, grouped_bars, heatmap, to_html
-from holdfast.report.sections import (
-    Cell,
-    Figure,
-    Groups,
-    Result,
-    RunResult,
-    Section,
-    figure_section,
-    mean_cell,
-    results_by_target,
-)  # fmt: skip
+from holdfast.report.sections import Cell, Figure, Groups, Result, RunResult, Section, figure_section, mean_cell
 
 if TYPE_CHECKING:
     from holdfast.analysis.views import View, Views
@@ -141,7 +131,7 @@ def sections(groups: Groups, metric: str) -> list[Section]:
             "method and target", "slots", "effective, sources", "effective, target", "used, sources", "used, target",
             "weight", "change",
         ),
-        rows=[(name, usage_cells(runs)) for name, runs in results_by_target(groups, "memory-use")],
+        rows=lambda runs: [("", usage_cells(runs))],
         figure_text="The dotted line is the uniform weight.",
     )  # fmt: skip
     segments = figure_section(

@@ -31,7 +31,6 @@ from holdfast.report.sections import (
     figure_section,
     first_seeds,
     mean_cell,
-    results_by_target,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -128,11 +127,7 @@ def sections(groups: Groups, metric: str) -> list[Section]:
             "method, target and layer", "experts", "effective, sources", "effective, target", "entropy, sources",
             "entropy, target", "information", "random", "random, 95 %",
         ),
-        rows=[
-            (f"{name}, layer {block}", layer_cells(runs, i))
-            for name, runs in results_by_target(groups, "routing")
-            for i, block in enumerate(runs[0]["blocks"])
-        ],
+        rows=lambda runs: [(f", layer {n}", layer_cells(runs, i)) for i, n in enumerate(runs[0]["blocks"])],
         figure_text="Bars: share of tokens per expert, hatched for targets; the dotted line is a uniform share. "
         "Images: best expert per patch in the last layer with experts.",
     )  # fmt: skip
@@ -215,7 +210,7 @@ def draw_map(image: Mapping[str, Any], count: int, name: str) -> str:
     figure.add_heatmap(z=grid, x0=0.5, dx=1, y0=0.5, dy=1, opacity=0.55, showscale=False, **options)
     figure.update_xaxes(range=[0, side], visible=False, constrain="domain")
     figure.update_yaxes(range=[side, 0], visible=False, scaleanchor="x")
-    return f'<div class="map">{to_html(figure, name, height=140, legend=False, bare=True)}</div>'
+    return Markup('<div class="map">{}</div>').format(to_html(figure, name, height=140, legend=False, bare=True))
 
 
 def to_grey(image: str) -> str:
@@ -256,8 +251,7 @@ def _training_section(groups: Groups) -> list[Section]:
     for label, record, shares in selected:
         figures, text, experts = _draw_training(record.id, shares)
         title = f"{label}, {record.episode}, seed {record.spec.get('seed')}"
-        html = [(caption, Markup(figure)) for caption, figure in figures]
-        runs.append(RunFigures(title, html, text, expert_colours(experts)))
+        runs.append(RunFigures(title, figures, text, expert_colours(experts)))
     text = (
         "Share of tokens per expert and share of the routing probabilities at each validation; with a capacity, also "
         "the share of token-expert pairs that were dropped."

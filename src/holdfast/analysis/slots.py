@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
-from markupsafe import Markup
 
 from holdfast.analysis import rounded
 from holdfast.analysis.projection import project
@@ -168,10 +167,8 @@ def sections(groups: Groups, metric: str) -> list[Section]:
         draw_similarity,
         describe=lambda run: f"{run.result['slots']} slots per class, mean similarity {run.result['mean']:.2f}.",
     )  # fmt: skip
-    sizes = [
-        RunFigures(data, [("", Markup(html))])
-        for data, html in size_maps([record for group in groups.values() for record in group], metric)
-    ]
+    records = [record for group in groups.values() for record in group]
+    sizes = [RunFigures(data, [("", html)]) for data, html in size_maps(records, metric)]
     text = f"Mean {metric_name(metric)} over seeds and targets by rows of the queue and slots per class (0: none)."
     return projections + attention + similarity + ([Section("Memory sizes", text, runs=sizes)] if sizes else [])
 

@@ -50,9 +50,7 @@ def run(device: torch.device) -> list[Result]:
     with one_thread():
         return [
             attempt(f"ray/local, {RUNS} runs, {AT_ONCE} at once", lambda: _ray_over_local(device), bar=1.3),
-            attempt(
-                f"ray/local, {RUNS} runs of {FEWER} steps", lambda: _ray_over_local(device, FEWER, rounds=1), bar=None
-            ),
+            attempt(f"ray/local, {RUNS} runs of {FEWER} steps", lambda: _ray_over_local(device, FEWER, 1), bar=None),
             Result("overhead of the local engine, ms per run", _overhead(device), bar=60.0),
         ]
 
@@ -65,22 +63,11 @@ def tiny(count: int, device: torch.device, steps: int = STEPS) -> tuple[list[Spe
     return [replace(spec, seed=seed) for seed in range(count // EACH)], workspace
 
 
-def seconds(engine: Engine, count: int, device: torch.device, steps: int = STEPS) -> float:
-    """Return the seconds an engine takes for this number of runs, start-up and shutdown included."""
-    specs, workspace = tiny(count, device, steps)
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        workspace.out = Path(folder)
-        records = run_all(resolve(Request(specs=specs), workspace), workspace, engine=engine)
-        assert len(records) == count
-        return time.perf_counter() - start
-
-
-def _ray_over_local(device: torch.device, steps: int = STEPS, *, rounds: int = ROUNDS) -> float:
+def _ray_over_local(device: torch.device, steps: int = STEPS, rounds: int = ROUNDS) -> float:
     values = []
     for _ in range(rounds):
-        local = seconds(Local(AT_ONCE), RUNS, device, steps)
-        values.append(seconds(Ray(), RUNS, device, steps) / local)
+        local = _sweep(Local(AT_ONCE), RUNS, device, steps).seconds
+        values.append(_sweep(Ray(), RUNS, device, steps).seconds / local)
     return median(values)
 
 
@@ -114,8 +101,8 @@ class SweepTimes:
 def run_cluster(device: torch.device) -> list[Result]:
     """Measure how well fewer runs predict the time of 200, and the costs per run."""
     with one_thread(), cluster((1,) * SLOTS) as nodes, _connected(nodes.address):
-        _sweep(nodes.address, 2 * 4, device)  # start the processes of the nodes and load the code
-        few, some, many = (_sweep(nodes.address, count, device) for count in (FEW, SOME, MANY))
+        _sweep(Ray(nodes.address), 2 * 4, device)  # start the processes of the nodes and load the code
+        few, some, many = (_sweep(Ray(nodes.address), count, device) for count in (FEW, SOME, MANY))
     overhead = (SLOTS * (some.seconds - few.seconds) - (some.inside - few.inside)) / (SOME - FEW)
     start = few.seconds - (few.inside + FEW * overhead) / SLOTS
     predicted = start + (many.inside + MANY * overhead) / SLOTS
@@ -142,12 +129,13 @@ def _connected(address: str) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _sweep(address: str, count: int, device: torch.device) -> SweepTimes:
-    specs, workspace = tiny(count, device)
+def _sweep(engine: Engine, count: int, device: torch.device, steps: int = STEPS) -> SweepTimes:
+    """Execute this number of runs; start-up and shutdown of the engine count."""
+    specs, workspace = tiny(count, device, steps)
     with tempfile.TemporaryDirectory() as folder:
         start, cpu = time.perf_counter(), time.process_time()
         workspace.out = Path(folder)
-        records = run_all(resolve(Request(specs=specs), workspace), workspace, engine=Ray(address))
+        records = run_all(resolve(Request(specs=specs), workspace), workspace, engine=engine)
         elapsed, driver = time.perf_counter() - start, time.process_time() - cpu
         stored = sum(path.stat().st_size for path in (Path(folder) / "records").iterdir())
     assert len(records) == count
@@ -180,15 +168,11 @@ def cluster(cpus: Sequence[int] = (1, 1), *, memory_mb: int = 100) -> Iterator[C
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     folder = Path(tempfile.mkdtemp(prefix="hf-"))  # short, because socket paths have a length limit
-    started = Cluster(f"127.0.0.1:{_free_port()}", [])
+    port = _free_port()
+    started = Cluster(f"127.0.0.1:{port}", [])
     try:
         for at, count in enumerate(cpus):
-            head = [
-                "--head",
-                f"--port={started.address.split(':')[1]}",
-                f"--temp-dir={folder}",
-                "--include-dashboard=false",
-            ]
+            head = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
             words = head if at == 0 else [f"--address={started.address}"]
             started.nodes.append(_start(words, count, memory_mb, folder / f"node{at}.txt"))
             _wait(started, folder)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import ViTConfig
 
-from holdfast.bench.harness import Result, attempt, busy, one_thread, peak, ratio
+from holdfast.bench.harness import Result, attempt, busy, one_thread, peak, random_images, ratio, repeated
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import seeded
 from holdfast.core.tape import tape
@@ -134,11 +134,10 @@ def _gpu_time(top: int, device: torch.device, mode: str) -> float:
 def _memory(top: int, device: torch.device) -> float:
     """Compare peak memory over enough steps that captured CUDA graphs are included."""
     _reset()
-
-    def steps(top: int) -> Callable[[], None]:
-        return partial(_repeat, _steps(top, device, "eager"), WARMUP, "eager")
-
-    return peak(partial(steps, top), device) / peak(partial(steps, 0), device)
+    with_experts, without = (
+        peak(lambda top=k: repeated(_steps(top, device, "eager"), WARMUP), device) for k in (top, 0)
+    )
+    return with_experts / without
 
 
 def _passes(
@@ -147,16 +146,12 @@ def _passes(
     """Return forward and backward passes to the input and every parameter, in bf16 on a GPU."""
     leaves = (u, *part.parameters())
 
-    def run() -> None:
-        for _ in range(count):
-            with tape() as side, torch.autocast(u.device.type, torch.bfloat16, enabled=u.is_cuda):
-                out = forward(u)
-            loss = (out.float() * grad).sum()
-            for extra in side["loss/experts"]:
-                loss = loss + extra
-            torch.autograd.grad(loss, leaves)
+    def once() -> None:
+        with tape() as side, torch.autocast(u.device.type, torch.bfloat16, enabled=u.is_cuda):
+            out = forward(u)
+        torch.autograd.grad(sum(side["loss/experts"], (out.float() * grad).sum()), leaves)
 
-    return run
+    return repeated(once, count)
 
 
 def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBatch]:
@@ -172,10 +167,7 @@ def _network(top: int, device: torch.device, mode: str) -> tuple[Model, DomainBa
     if mode != "eager":  # layer by layer: equal layers are compiled once
         for layer in layer_stack(backbone.module):
             layer.compile(options=MODES[mode])
-    rng = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=rng).to(torch.uint8)
-    y = torch.randint(0, CLASSES, (size,), generator=rng)
-    return model, DomainBatch(images.to(device), y.to(device), (0,), (size,))
+    return model, random_images(size, pixels, CLASSES, device)
 
 
 def _steps(top: int, device: torch.device, mode: str) -> Callable[[], None]:

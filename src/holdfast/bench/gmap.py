@@ -27,14 +27,9 @@ def run(device: torch.device) -> list[Result]:
     one layer with cached states has none.
     """
     gpu = device.type == "cuda"
-    results = []
     with one_thread():
-        candidate, plain = _layers(device)
-        results.append(
-            Result(
-                "layer with memory/plain layer", ratio(candidate, plain, device, rounds=30), bar=None if gpu else 1.5
-            )
-        )
+        layers = ratio(*_layers(device), device, rounds=30)
+        results = [Result("layer with memory/plain layer", layers, bar=None if gpu else 1.5)]
         plain = _step(device)
         cases = (("chunk-gated", 0, 1.5 if gpu else 1.6), ("single, cached states", 4096, 1.08 if gpu else 1.3))
         for name, cache, target in cases:
@@ -45,13 +40,9 @@ def run(device: torch.device) -> list[Result]:
 
 
 def _network(device: torch.device) -> Any:
-    gpu = device.type == "cuda"
+    width, depth = (768, 12) if device.type == "cuda" else (384, 6)
     config = BertConfig(
-        hidden_size=768 if gpu else 384,
-        num_hidden_layers=12 if gpu else 6,
-        num_attention_heads=12,
-        intermediate_size=3072 if gpu else 1536,
-        vocab_size=1000,
+        hidden_size=width, num_hidden_layers=depth, num_attention_heads=12, intermediate_size=4 * width, vocab_size=1000
     )
     torch.manual_seed(0)
     network: Any = module_from_config(config)

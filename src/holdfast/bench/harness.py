@@ -9,7 +9,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from holdfast.core.batch import DomainBatch
 from holdfast.core.tape import ScopedValue
 
 
@@ -32,19 +34,16 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        if self.error:
-            return False
-        if self.bar is None:
-            return True
+        if self.error or self.bar is None:
+            return not self.error
         return self.ratio >= self.bar if self.at_least else self.ratio <= self.bar
 
     def bar_text(self) -> str:
         return "-" if self.bar is None else f"{'at least' if self.at_least else 'at most'} {self.bar}"
 
     def json(self) -> dict[str, Any]:
-        if self.error:
-            return {"case": self.case, "ratio": None, "bar": self.bar, "ok": False, "error": self.error}
-        return {"case": self.case, "ratio": round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
+        measured = {"ratio": None if self.error else round(self.ratio, 4), "bar": self.bar, "ok": self.ok}
+        return {"case": self.case, **measured, **({"error": self.error} if self.error else {})}
 
 
 on_result = ScopedValue[Callable[[Result], None]]()  # called with each result as soon as it is measured
@@ -59,6 +58,32 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def repeated(function: Callable[[], object], count: int) -> Callable[[], None]:
+    """Return a function that calls `function` this number of times."""
+
+    def run() -> None:
+        for _ in range(count):
+            function()
+
+    return run
+
+
+def passes(
+    module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor, count: int = 1
+) -> Callable[[], None]:
+    """Return forward and backward passes with gradients of the input and every parameter."""
+    leaves = (x, *module.parameters())
+    return repeated(lambda: torch.autograd.grad(forward(x), leaves, grad), count)
+
+
+def random_images(size: int, pixels: int, classes: int, device: torch.device) -> DomainBatch:
+    """Return random images (size, 3, pixels, pixels) of one domain with random labels."""
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (size, 3, pixels, pixels), generator=rng).to(torch.uint8)
+    y = torch.randint(0, classes, (size,), generator=rng)
+    return DomainBatch(images.to(device), y.to(device), (0,), (size,))
 
 
 def seconds(function: Callable[[], object], device: torch.device) -> float:

@@ -5,14 +5,13 @@ regulariser is active, and methods for graphs on graphs.
 """
 
 import copy
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
 
 from holdfast import catalog
-from holdfast.bench.harness import Result, attempt, one_thread, ratio
+from holdfast.bench.harness import Result, attempt, one_thread, ratio, repeated
 from holdfast.core.batch import DomainBatch
 from holdfast.core.seeds import generator, seeded
 from holdfast.data.batches import Batches, Examples, prepare
@@ -48,11 +47,11 @@ def run(device: torch.device) -> list[Result]:
     gpu = device.type == "cuda"
     batch, encoder = image_batch(device), image_encoder(device)
     count = 8 if gpu else 1
-    reference = steps(method_on("erm", encoder, device), batch, count)
+    reference = repeated(partial(method_on("erm", encoder, device).step, batch), count)
     results = []
     with one_thread():
         for name, target in TARGETS.items():
-            candidate = steps(method_on(name, encoder, device), batch, count)
+            candidate = repeated(partial(method_on(name, encoder, device).step, batch), count)
             results.append(Result(f"{name}/erm", ratio(candidate, reference, device, rounds=15), bar=target))
     return results
 
@@ -85,14 +84,6 @@ def method_on(name: str, encoder: Backbone, device: torch.device) -> Method:
     return method.train()
 
 
-def steps(method: Method, batch: DomainBatch, count: int) -> Callable[[], None]:
-    def go() -> None:
-        for _ in range(count):
-            method.step(batch)
-
-    return go
-
-
 def run_costs(device: torch.device) -> list[Result]:
     """Measure every method without a target, alternating with ERM on the same network and batch."""
     gpu = device.type == "cuda"
@@ -103,10 +94,8 @@ def run_costs(device: torch.device) -> list[Result]:
         for name in catalog.buildable_names("methods"):
             if name in TARGETS or name in MEASURED_ELSEWHERE:
                 continue
-            backbone, batch, count = graphs if catalog.incompatibility(name, "mlp") else images
-            results.append(
-                attempt(f"{name}/erm", partial(_second_stage_ratio, name, backbone, batch, count, device), bar=None)
-            )
+            measure = partial(_second_stage_ratio, name, *(graphs if catalog.incompatibility(name, "mlp") else images))
+            results.append(attempt(f"{name}/erm", partial(measure, device), bar=None))
     return results
 
 
@@ -117,7 +106,7 @@ def _second_stage_ratio(name: str, backbone: Backbone, batch: DomainBatch, count
         method.step(batch)
         method.end_stage([batch])
         method.begin_stage(StageInfo(1, tuple(f"later {i}" for i in range(DOMAINS))))
-        candidates.append(steps(method, batch, count))
+        candidates.append(repeated(partial(method.step, batch), count))
     return ratio(candidates[0], candidates[1], device, rounds=ROUNDS)
 
 

@@ -5,13 +5,14 @@ The encoder has the shape of MiniLM and random weights: bf16, 32 texts of 128 to
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig
 
-from holdfast.bench.harness import Result, one_thread, ratio
+from holdfast.bench.harness import Result, one_thread, ratio, repeated
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.seeds import seeded
@@ -29,6 +30,7 @@ from holdfast.nn.necks import NoNeck
 from holdfast.tasks.classify import Classify
 
 WIDTH, WORDS, HELD = 384, 30_522, 2
+TRAINING: dict[str, Any] = {"task": Classify(), "optimizer": partial(Optimizer, OptimizerSettings(lr=1e-5))}
 
 
 class Encoder(nn.Module):
@@ -37,15 +39,10 @@ class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         config = BertConfig(
-            vocab_size=WORDS,
-            hidden_size=WIDTH,
-            num_hidden_layers=6,
-            num_attention_heads=12,
-            intermediate_size=1536,
+            vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
             # on a CPU dropout would take as long as the rest of the forward pass
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip
         self.module = module_from_config(config)
 
     def forward(self, x: Inputs) -> Tensor:
@@ -60,11 +57,11 @@ def run(device: torch.device) -> list[Result]:
     count, rounds = (8, 30) if gpu else (1, 15)
     batch = _batch(32 if gpu else 8, 128 if gpu else 64, device)
     training, _ = batch.hold_out(HELD)
-    mil, erm = _mil(device), _erm(device)
-    step = _steps(mil, batch, count)
+    mil, erm = _mil(device).train(), ERM(_model(NoNeck, device), **TRAINING).train()
+    step = repeated(partial(mil.step, batch), count)
     cases: list[tuple[str, Callable[[], None], Callable[[], None], float]] = [
-        ("meta-step/erm-on-seen", step, _steps(erm, training, count), 1.75),
-        ("meta-step/erm-on-all", step, _steps(erm, batch, count), 1.75),
+        ("meta-step/erm-on-seen", step, repeated(partial(erm.step, training), count), 1.75),
+        ("meta-step/erm-on-all", step, repeated(partial(erm.step, batch), count), 1.75),
         ("predict-with-memory/without", _predictions(mil, device), _predictions(erm, device), 1.03),
     ]
     with one_thread():
@@ -78,12 +75,8 @@ def _model(neck: Callable[[int], nn.Module], device: torch.device) -> Model:
         return Model(encoder, neck(WIDTH), Linear(WIDTH, 2), precision=precision).to(device)
 
 
-def _erm(device: torch.device) -> Method:
-    return ERM(_model(NoNeck, device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-5)))
-
-
 def _mil(device: torch.device) -> Method:
-    method = MIL(_model(key_value, device), task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-5)))
+    method = MIL(_model(key_value, device), **TRAINING)
     method.begin_stage(StageInfo(0, ("a", "b", "c")))
     method.begin_phase("meta")
     method.held_out, method.remaining = HELD, 1 << 30  # hold out this domain during the measurement
@@ -96,15 +89,6 @@ def _batch(size: int, length: int, device: torch.device) -> DomainBatch:
     ids = torch.randint(0, WORDS, (2 * size, length), generator=rng).to(device)
     y = torch.randint(0, 2, (2 * size,), generator=rng).to(device)
     return DomainBatch(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)), y, (0, 1, 2), (size // 2, size // 2, size))
-
-
-def _steps(method: Method, batch: DomainBatch, count: int) -> Callable[[], None]:
-    def go() -> None:
-        method.train()
-        for _ in range(count):
-            method.step(batch)
-
-    return go
 
 
 def _predictions(method: Method, device: torch.device) -> Callable[[], None]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from holdfast.bench.harness import Result, captured, one_thread, ratio
+from holdfast.bench.harness import Result, captured, one_thread, passes, ratio
 from holdfast.nn.memory.key_value import KeyValueMemory
 from holdfast.nn.memory.product_key import ProductKeyMemory
 from holdfast.nn.recurrent.layer import RecurrentLayer
@@ -36,8 +36,7 @@ def run(device: torch.device) -> list[Result]:
     ]
     results = []
     for name, module, forward, eager_target, graph_target in cases:
-        candidate = _read_passes(module, forward, z, grad, count)
-        reference = _read_passes(ffn, ffn, z, grad, count)
+        candidate, reference = passes(module, forward, z, grad, count), passes(ffn, ffn, z, grad, count)
         measured = ratio(candidate, reference, device, rounds=rounds)
         if not gpu:
             results.append(Result(name, measured, bar=eager_target or graph_target))
@@ -47,19 +46,6 @@ def run(device: torch.device) -> list[Result]:
         measured = ratio(candidate, reference, device, rounds=rounds)
         results.append(Result(f"{name}, CUDA graph", measured, bar=graph_target))
     return results
-
-
-def _read_passes(
-    module: nn.Module, forward: Callable[[Tensor], Tensor], z: Tensor, grad: Tensor, count: int
-) -> Callable[[], None]:
-    """Forward and backward pass with gradients of the input and every parameter."""
-    inputs = (z, *module.parameters())
-
-    def go() -> None:
-        for _ in range(count):
-            torch.autograd.grad(forward(z), inputs, grad)
-
-    return go
 
 
 LSTM_WIDTH, ROWS, STEPS = 300, 32, 30
@@ -73,22 +59,12 @@ def run_recurrent(device: torch.device) -> list[Result]:
     grad = torch.randn(ROWS, STEPS, 2 * LSTM_WIDTH, device=device)
     lengths = torch.full((ROWS,), STEPS)
     plain = nn.LSTM(LSTM_WIDTH, LSTM_WIDTH, batch_first=True, bidirectional=True).to(device)
-    reference = _lstm_passes(plain, lambda: plain(x)[0], x, grad)
+    reference = passes(plain, lambda x: plain(x)[0], x, grad)
     results = []
     with one_thread():
         for slots, target in LSTM_TARGETS[device.type].items():
             layer = RecurrentLayer(LSTM_WIDTH, LSTM_WIDTH, slots=slots).to(device)
-            passes = _lstm_passes(layer, lambda layer=layer: layer(x, lengths).padded(), x, grad)
-            results.append(
-                Result(f"memory-lstm/lstm, {slots} slots", ratio(passes, reference, device, rounds=30), bar=target)
-            )
+            candidate = passes(layer, lambda x, layer=layer: layer(x, lengths).padded(), x, grad)
+            measured = ratio(candidate, reference, device, rounds=30)
+            results.append(Result(f"memory-lstm/lstm, {slots} slots", measured, bar=target))
     return results
-
-
-def _lstm_passes(module: nn.Module, forward: Callable[[], Tensor], x: Tensor, grad: Tensor) -> Callable[[], None]:
-    inputs = (x, *module.parameters())
-
-    def go() -> None:
-        torch.autograd.grad(forward(), inputs, grad)
-
-    return go

@@ -61,14 +61,8 @@ def _model(folder: Path, device: torch.device) -> Path:
 
 def _send(address: str, texts: list[str]) -> dict[str, Any]:
     url = urlsplit(address)
-    plan = {
-        "host": url.hostname,
-        "port": url.port,
-        "clients": CLIENTS,
-        "bodies": [json.dumps({"example": text}) for text in texts],
-    }
-    completed = subprocess.run(
-        [sys.executable, "-m", "holdfast.bench.clients"],
-        input=json.dumps(plan), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    bodies = [json.dumps({"example": text}) for text in texts]
+    plan = json.dumps({"host": url.hostname, "port": url.port, "clients": CLIENTS, "bodies": bodies})
+    command = [sys.executable, "-m", "holdfast.bench.clients"]
+    completed = subprocess.run(command, input=plan, capture_output=True, text=True, check=True)
     return json.loads(completed.stdout)

@@ -25,11 +25,6 @@ def configuration(record: RunRecord) -> str:
     return settings_key(record.spec, "seed")
 
 
-def label(record: RunRecord, among: Iterable[RunRecord] = ()) -> str:
-    """Return the method and the settings that distinguish this configuration from the others in `among`."""
-    return _labels([*among, record])[configuration(record)]
-
-
 def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Map label to its records without repeated runs; the baseline comes first, then by name."""
     unique = list({r.id: r for r in records}.values())

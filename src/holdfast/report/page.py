@@ -60,10 +60,8 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
     mixed = len({data_and_plan(r) for r in rivals}) > 1
     ids = {r.id for r in rivals}
     shown = {label for label, group in groups.items() if any(r.id in ids for r in group)}
-    headline, cost_chart = (
-        "The records come from several data sets or plans, so no single best method is reported.",
-        None,
-    )
+    headline = "The records come from several data sets or plans, so no single best method is reported."
+    cost_chart = None
     if not mixed:
         headline = words.headline([row for row in table if row.label in shown], metric)
         cost_chart = charts.cost_chart(table, spent, metric, shown=shown)
@@ -83,12 +81,12 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
         "methods": list(dict.fromkeys(str(group[0].spec["method"]) for group in groups.values())),
         "legend_entries": plots.legend(groups),
         "against": [_against_line(test, metric) for test in against_baseline(records, metric)],
-        "scores": Markup(charts.scores_chart(table, metric)),
+        "scores": charts.scores_chart(table, metric),
         "gaps": _gap_lines(records, metric),
-        "curves": Markup(charts.validation_chart(records)) if validated else None,
+        "curves": charts.validation_chart(records) if validated else None,
         "curve_legend": plots.legend(groups, validated),
         "costs": [_cost_line(entry) for entry in spent],
-        "cost_chart": None if cost_chart is None else Markup(cost_chart),
+        "cost_chart": cost_chart,
         "cost_legend": plots.legend(groups, shown),
     }
 
@@ -100,13 +98,10 @@ def _streams(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[
     span = (min(scores), max(scores)) if scores else None  # one range of colours for all streams
     return {
         "streams": [
-            (name, record.spec.get("seed"), Markup(stream_heatmap(record, metric, span=span)))
+            (name, record.spec.get("seed"), stream_heatmap(record, metric, span=span))
             for name, record in firsts.items()
         ],
-        "courses": [
-            (order, [(domain, Markup(figure)) for domain, figure in order.figures])
-            for order in course_figures(groups, metric)
-        ],
+        "courses": course_figures(groups, metric),
         "transfers": [
             (entry.label, [(format_cell(cell, metric), None if cell is None else cell.mean)
                            for cell in (entry.average, entry.backward, entry.forgetting)])
@@ -149,7 +144,7 @@ def write_audit(
     path: Path, *, title: str, headline: str, advice: Sequence[str], grids: Sequence[Grid], notes: Sequence[str]
 ) -> Path:
     """Write the HTML report of an audit, readable offline."""
-    figures = [(grid, None if grid.top is None else Markup(grid_map(grid, f"map-{i}"))) for i, grid in enumerate(grids)]
+    figures = [(grid, None if grid.top is None else grid_map(grid, f"map-{i}")) for i, grid in enumerate(grids)]
     text = _template("audit.html").render(title=title, headline=headline, advice=advice, grids=figures, notes=notes)
     return write_text(path, text)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io as pio
+from markupsafe import Markup
 
 # the palette of Okabe and Ito without black and yellow; each cycle of colours has its own symbol and dash
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -47,7 +48,7 @@ def escape(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def to_html(figure: go.Figure, name: str, *, height: int, legend: bool = True, bare: bool = False) -> str:
+def to_html(figure: go.Figure, name: str, *, height: int, legend: bool = True, bare: bool = False) -> Markup:
     """Render a figure in the style of the report; `name` is its HTML id, `bare` drops the margins for axes."""
     document = figure.to_dict()
     layout = document["layout"]  # plain dicts: updating plotly objects takes ten times longer
@@ -59,10 +60,10 @@ def to_html(figure: go.Figure, name: str, *, height: int, legend: bool = True, b
         axis = layout[key] = {**layout.get(key, {}), "automargin": True, "zeroline": False, "gridcolor": GRID}
         if key.startswith("y"):
             axis["title"] = {**axis.get("title", {}), "standoff": 12}
-    return pio.to_html(
+    return Markup(pio.to_html(
         document, full_html=False, include_plotlyjs=False, div_id=name, default_height=f"{height}px",
         config={"displayModeBar": False, "responsive": True}, validate=False,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def heatmap(

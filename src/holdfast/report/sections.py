@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from markupsafe import Markup
-
 from holdfast.record import RunRecord
 from holdfast.report.labels import natural_key
 from holdfast.report.statistics import mean
@@ -102,18 +100,22 @@ def figure_section(
     groups: Groups, name: str, title: str, text: str, draw: Callable[[RunResult], Sequence[Figure]], *,
     describe: Callable[[RunResult], str] = lambda run: "",
     colours: Callable[[RunResult], Sequence[tuple[str, int]]] = lambda run: (),
+    rows: Callable[[Sequence[Result]], Iterable[tuple[str, Sequence[Cell]]]] = lambda results: (),
     **options: Any,
 ) -> list[Section]:  # fmt: skip
     """Return the section of one analysis with the figures that `draw` makes per run; empty without results.
 
-    `options` are further fields of the section.
+    `rows` returns table rows of one method and target from the results of its seeds; their labels are appended to the
+    names of method and target. `options` are further fields of the section.
     """
     selected, left_out = select_runs(groups, name)
-    runs = [
-        RunFigures(run.title, [(caption, Markup(html)) for caption, html in draw(run)], describe(run), colours(run))
-        for run in selected
+    runs = [RunFigures(run.title, draw(run), describe(run), colours(run)) for run in selected]
+    table = [
+        (of_target + label, cells)
+        for of_target, results in results_by_target(groups, name)
+        for label, cells in rows(results)
     ]
-    return [Section(title, text, runs=runs, left_out=left_out, **options)] if runs else []
+    return [Section(title, text, rows=table, runs=runs, left_out=left_out, **options)] if runs else []
 
 
 def mean_cell(values: Iterable[float | None], digits: int = 2) -> Cell:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.core.errors import unknown
+from holdfast.core.errors import check_known
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, natural_key
 from holdfast.report.statistics import Cell, mean, summarise
@@ -33,13 +33,14 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
     groups = grouped(records)
     records = [r for group in groups.values() for r in group]
     metrics = {m for r in records for s in r.stages for scores in s["test"].values() for m in scores}
-    if metrics and metric not in metrics:
-        raise unknown("metric", metric, metrics)
+    if metrics:
+        check_known("metric", metric, metrics)
     comparable: dict[tuple[str, ...], list[RunRecord]] = {}
     for record in records:
         comparable.setdefault(data_and_plan(record), []).append(record)
     scores = {key: _final_scores(members) for key, members in comparable.items()}
     targets = {key: _column_order(by_record) for key, by_record in scores.items()}
+    worst_of = max if metric in LOWER_IS_BETTER else min
     table = []
     for name, group in groups.items():
         key = data_and_plan(group[0])
@@ -53,16 +54,11 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
         averages = [math.fsum(s.values()) / len(s) for s in by_seed.values() if len(s) == len(targets[key])]
         means = {column: cell.mean for column, cell in cells.items()}
         average = summarise(averages) if averages else None
-        worst = worst_domain(means, metric) if means and len(means) == len(targets[key]) else None
+        complete = means and len(means) == len(targets[key])
+        worst = worst_of(means.items(), key=lambda pair: pair[1]) if complete else None
         is_paired, is_baseline = group[0].spec.get("plan") == SINGLE, name in baselines(groups, key)
         table.append(Row(name, cells, average, worst, _source_cells(group, metric), is_paired, is_baseline))
     return table
-
-
-def worst_domain(means: Mapping[str, float], metric: str) -> tuple[str, float]:
-    """Return the domain with the worst mean, and that mean."""
-    assert means, "no domain"
-    return (max if metric in LOWER_IS_BETTER else min)(means.items(), key=lambda pair: pair[1])
 
 
 def baselines(groups: Mapping[str, Sequence[RunRecord]], key: tuple[str, ...]) -> dict[str, RunRecord]:

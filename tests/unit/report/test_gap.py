@@ -4,7 +4,6 @@ import pytest
 
 from holdfast.core.errors import BadInput
 from holdfast.report.gap import gaps, in_domain_gap
-from holdfast.report.table import worst_domain
 from tests.unit.report.fake_records import record
 
 HELD_OUT = [
@@ -44,11 +43,6 @@ def test_incomparable_records_raise():
         in_domain_gap([*HELD_OUT, record("mil", 0, {"a": 0.1})], in_domain({"a": [0.9]}), "accuracy")
     with pytest.raises(BadInput, match="accuracy both held out and in-domain"):
         in_domain_gap(HELD_OUT, in_domain({"c": [0.9]}), "accuracy")
-
-
-def test_worst_domain():
-    assert worst_domain({"a": 0.5, "b": 0.4}, "accuracy") == ("b", 0.4)
-    assert worst_domain({"a": 0.5, "b": 0.4}, "nll") == ("a", 0.5)
 
 
 def test_reference_is_the_same_configuration_or_else_the_baseline():

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from holdfast.report.labels import grouped, label
+from holdfast.report.labels import grouped
 from tests.unit.report.fake_records import record
 
 
@@ -18,7 +18,7 @@ def test_labels_name_a_neck_that_all_runs_share():
     runs = [run("erm", "projection"), run("coral", "projection")]
     assert list(grouped(runs)) == ["erm + projection", "coral + projection"]
     assert list(grouped([run("erm", "experts")])) == ["erm + experts"]
-    assert label(run("mil", "memory", neck_args={"slots": 64})) == "mil + memory"
+    assert list(grouped([run("mil", "memory", neck_args={"slots": 64})])) == ["mil + memory"]
 
 
 def test_labels_omit_the_plain_backbone():
