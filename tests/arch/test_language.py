@@ -88,9 +88,14 @@ class Violation:
         return f"{self.path}:{self.line}: {self.text!r} (write: {self.instead})"
 
 
+ANY_PHRASE = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES), re.IGNORECASE)
+
+
 def in_prose(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield (offset in lines, phrase, replacement) for each banned phrase."""
     plain = re.sub(r"`[^`\n]*`", lambda match: "`" + "x" * (len(match.group()) - 2) + "`", text)
+    if not ANY_PHRASE.search(plain):
+        return
     for pattern, instead in PHRASES.items():
         for match in re.finditer(pattern, plain, re.IGNORECASE):
             yield plain.count("\n", 0, match.start()), text[match.start() : match.end()], instead

@@ -35,16 +35,20 @@ OPTIONS = {
 }  # fmt: skip
 MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
+ON_OTHER_KINDS = ("test_learns", "test_steps_after_a_state_round_trip_are_identical")
 ALWAYS = ("mlp", "gin-subgraph")  # the second one only for methods that need it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run every method on vectors and on one more kind, in turn; on all kinds with the slow tests."""
+    """Run every method on vectors and training also on one more kind, in turn; the rest are slow tests."""
     methods, others = catalog.buildable_names("methods"), [body for body in BODIES if body not in ALWAYS]
     for item in items:
         call = getattr(item, "callspec", None)
         method, body = (call.params.get("make"), call.params.get("bench")) if call else (None, None)
-        if method in methods and body in others and methods.index(method) % len(others) != others.index(body):
+        if method not in methods or body not in others:
+            continue
+        turn = methods.index(method) % len(others) == others.index(body)
+        if not turn or getattr(item, "originalname", "") not in ON_OTHER_KINDS:
             item.add_marker(pytest.mark.slow)
 
 

@@ -51,6 +51,7 @@ SHORTER = {
 # documents whose commands need MiniLM or torch-geometric
 MARKED = dict.fromkeys(("README.md", "docs/prompting.md", "docs/serving.md"), pytest.mark.minilm)
 MARKED["docs/tutorials/graphs.md"] = pytest.mark.graph
+MARKED |= dict.fromkeys(("docs/tutorials/images.md", "docs/theory.md"), pytest.mark.slow)
 PYTHON = {  # number of Python blocks per document
     "README.md": 2,
     "docs/adding-a-memory.md": 2,

@@ -51,6 +51,7 @@ def settings_class(part: Callable[..., Any]) -> type | None:
     return declared if isinstance(declared, type) and dataclasses.is_dataclass(declared) else None
 
 
+@cache
 def setting_names(part: Callable[..., Any]) -> list[str]:
     """Return every name a part can be configured with: parameters of its signature, then fields of its settings."""
     parameters = inspect.signature(part).parameters.values()

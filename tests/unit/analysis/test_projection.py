@@ -86,6 +86,7 @@ def test_result_is_small_and_deterministic():
     assert max(max(row) for row in side["density"]) == 1000
 
 
+@pytest.mark.slow
 def test_tsne_separates_the_target():
     result = panels(views(n=60), seed=0, algorithm="tsne")
     assert result is not None

@@ -43,7 +43,6 @@ QUICK = [
     ("vector-defaults", "torch"),
     ("vector-hma", "onnx"),
     ("text-memory", "onnx"),
-    ("image-memory", "torch"),
 ]
 CASES = [
     pytest.param(name, form, marks=() if (name, form) in QUICK else pytest.mark.slow)
@@ -110,6 +109,7 @@ def test_program_and_model_agree(fitted, tmp_path, name, form):
         np.testing.assert_allclose(outputs, model.predict_proba(batch), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_description_lists_experts(fitted, tmp_path):
     about = json.loads(export(fitted("text-experts")[0], tmp_path / "m.pt2", format="torch").about.read_text())
     assert about["experts"] == {"count": 6, "top": 2, "layers": 1}

@@ -31,6 +31,7 @@ def test_experts_count_per_choice(width):
     assert result[0] == each + width * 4 + 4 * 4  # the router
 
 
+@pytest.mark.slow
 def test_published_counts():
     x = torch.zeros(1, 3, 224, 224, dtype=torch.uint8)
     result = {}

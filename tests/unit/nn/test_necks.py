@@ -45,8 +45,7 @@ def test_feed_forward_equals_a_transformer_sub_layer():
     assert FeedForward(6, hidden=5).widen.out_features == 5
 
 
-@pytest.mark.parametrize("mode", ["frozen", "full"])
-@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize(("family", "mode"), [("bert", "frozen"), ("vit", "full")])
 def test_extra_layer_trains_on_frozen_and_tuned_transformers(family, mode, tmp_path):
     net, x = transformer(family, tmp_path)
     tune(net, mode)

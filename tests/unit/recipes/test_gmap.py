@@ -129,6 +129,7 @@ def test_layers_scale_to_any_depth(name):
                 assert [place + 1 for place in reads] == [(each + 1) // 2 for each in numbers]  # halves are rounded up
 
 
+@pytest.mark.slow
 def test_layer_sweeps_run_on_a_network_with_three_layers(data, models, tmp_path):
     four = run("gmap/figure4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["1-7", "6-12"])
     six = run("gmap/figure6", data, models, tmp_path / "6", columns=["acl-arc"], rows=["single-9", "gated-12"])
@@ -160,6 +161,7 @@ def run(name: str, data, models, out, *, domain: str = "domain", **options):
     return reproduce(name, data_dir=data, seeds=1, steps=1, out=out, settings=settings, **options)
 
 
+@pytest.mark.slow
 def test_every_baseline_strategy_and_control_runs(data, models, tmp_path):
     rows = [row for row in RECIPES["gmap/table1"].rows if row not in ("mix-0.1", "mix-0.3", "mix-0.9")]
     done = run("gmap/table1", data, models, tmp_path, rows=rows, columns=["acl-arc"], analyse=["general-memory"])
@@ -176,6 +178,7 @@ def test_every_baseline_strategy_and_control_runs(data, models, tmp_path):
     assert "Reads from the general model" in done.report.read_text()
 
 
+@pytest.mark.slow
 def test_the_column_without_leaks_and_checkpoints_by_start_and_data(data, models, tmp_path):
     options = {"columns": ["acl-arc", "acl-arc-clean"], "rows": ["tapt", "gmap"], "domain": "{start}-{data}"}
     done = run("gmap/table2", data, models, tmp_path, **options)
@@ -203,6 +206,7 @@ def test_attention_variants_questions_tags_and_masked_words_run(data, models, tm
         run("gmap/table3", data, models, tmp_path / "a", rows=["gmap"], analyse=["a-distance"])
 
 
+@pytest.mark.slow
 def test_the_general_memory_analysis_supports_tags_and_spans(data, models, tmp_path):
     columns = ["medication-f1", "ncbi-disease"]
     options = {"columns": columns, "rows": ["dapt", "gmap"], "analyse": ["general-memory"]}
@@ -220,6 +224,7 @@ def test_the_general_memory_analysis_supports_tags_and_spans(data, models, tmp_p
     assert "Reads from the general model" in report
 
 
+@pytest.mark.slow
 def test_tapt_rows_run_with_named_checkpoints(data, models, tmp_path):
     options = {"columns": ["ncbi-disease", "conll2003"], "rows": ["tapt", "dapt"]}
     done = run("gmap/table3", data, models, tmp_path, domain="{start}-{data}", **options)

@@ -222,6 +222,7 @@ def run(data, out, **more):
     return reproduce("gmoe/table17", data_dir=data, out=out, settings=settings, **options, **more)
 
 
+@pytest.mark.slow
 def test_a_row_with_a_resnet_runs_with_named_weights(data, weights, tmp_path):
     options = {"encoder.weights": str(weights / "{start}.safetensors")}
     done = run(data, tmp_path, rows=["erm"], settings=options)

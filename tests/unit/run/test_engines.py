@@ -190,13 +190,16 @@ class MyMethod(ERM):
     """A method of user code."""
 
 
-def test_registered_method_runs_in_workers_if_it_can_be_imported(workspace, specs, tmp_path):
+@pytest.mark.slow
+def test_registered_method_runs_in_workers(workspace, specs, tmp_path):
     name = catalog.register_method(MyMethod)
     records = run_specs([replace(specs[0], method=name)], workspace, tmp_path, engine=Local(2))
     expected = run_specs([specs[0]], workspace, tmp_path)
     assert [record.spec["method"] for record in records] == [name] * 3
     assert [record.stages for record in records] == [record.stages for record in expected]
 
+
+def test_a_method_that_cannot_be_imported_is_an_error_with_workers(workspace, specs):
     class Hidden(ERM): ...
 
     jobs = resolve(Request(specs=[replace(specs[0], method=catalog.register_method(Hidden))]), workspace)

@@ -45,6 +45,7 @@ def test_only_the_convolution_ignores_the_order_of_patches():
     assert sum(p.numel() for p in network("mlp").parameters()) == 41 * 100 + 101 * 100 + 101 * 4
 
 
+@pytest.mark.slow
 def test_each_network_fails_if_its_feature_is_shifted():
     small = {"examples": 20_000, "batch": 250}
     mlp = learned("mlp", World(), epochs=(6,), lr=3e-3, **small)[6]
@@ -57,6 +58,7 @@ def test_each_network_fails_if_its_feature_is_shifted():
     assert learned("fcn", World(), epochs=(1,), examples=500) == learned("fcn", World(), epochs=(1,), examples=500)
 
 
+@pytest.mark.slow
 def test_several_experts_learn_cases_better_than_one():
     errors = {count: cases_error(count, cases=3, width=8, hidden=8, examples=600, steps=120) for count in (1, 3)}
     assert errors[3] < 0.9 * errors[1] < 0.9

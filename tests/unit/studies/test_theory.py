@@ -18,6 +18,7 @@ CASES = {  # D = d = 50, sigma = 0.1: closed form of the disturbance with unifor
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new", "mass"), CASES)
 def test_monte_carlo_matches_the_closed_form(old, new, mass):
     expansion = Expansion(old=old, new=new, mass=mass)

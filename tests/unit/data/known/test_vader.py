@@ -123,6 +123,7 @@ def test_failed_downloads_are_reported(monkeypatch, tmp_path):
     assert not (tmp_path / "downloads" / vader.ARCHIVE).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.download
 def test_the_real_archive():
     try:

@@ -33,6 +33,8 @@ from tests import tiny
 from tests.unit.nn.graft.test_attention import tiny_gpt2
 from tests.unit.nn.transformers import LABELS, TEXTS
 
+OTHERS = ("roberta", "mpnet", "distilbert", "electra")
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
@@ -281,7 +283,7 @@ def test_cache_changes_only_rounding(folders):
         assert_close(stats(x), plain(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "mpnet", "distilbert", "electra"])
+@pytest.mark.parametrize("family", ["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_half_precision_is_close(family, attention, tmp_path):
     folder = str(getattr(tiny, f"tiny_{family}")(tmp_path))

@@ -155,6 +155,7 @@ def test_stable_sort_by_expert(t, k, experts, same):
     assert_close(pairs.load(), torch.bincount(chosen.flatten(), minlength=experts) / (t * k))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of torch's compiler
 def test_compiled_in_one_graph():
     u, gates, chosen, weights = case()

@@ -142,7 +142,7 @@ def test_experts_inserted_twice_are_an_error(folder):
     {"encoder.experts.count": 3, "encoder.experts.inner": 4, "encoder.experts.top": 1},
     {"encoder.experts": 3, "neck": "memory", "neck.slots": 6, "neck.key_width": 4},
 ], ids=["neck", "encoder", "with a memory"])  # fmt: skip
-@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize("family", ["vit", pytest.param("bert", marks=pytest.mark.slow)])
 def test_saved_model_gives_the_same_predictions(family, settings, tmp_path):
     from tests.unit.nn.memory.test_neck import check_folder  # imports the complete package
 

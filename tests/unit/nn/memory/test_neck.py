@@ -115,13 +115,19 @@ def test_copy_is_independent(family, place, tmp_path):
     assert sum(isinstance(part, MemoryBlend) for part in other.modules()) == (1 if place == "tokens" else 3)
 
 
-@pytest.mark.parametrize("settings", [{}, {"place": "tokens"}, {"place": "layers", "top": 2}], ids=str)
-@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize(("family", "settings"), [
+    ("bert", {}),
+    ("vit", {"place": "tokens"}),
+    ("bert", {"place": "layers", "top": 2}),
+    pytest.param("bert", {"place": "tokens"}, marks=pytest.mark.slow),
+    pytest.param("vit", {}, marks=pytest.mark.slow),
+    pytest.param("vit", {"place": "layers", "top": 2}, marks=pytest.mark.slow),
+], ids=str)  # fmt: skip
 def test_saved_and_loaded_model_is_equal(family, settings, tmp_path):
     check_folder(family, tmp_path, {"neck": "memory", **{f"neck.{k}": v for k, v in {**SMALL, **settings}.items()}})
 
 
-@pytest.mark.parametrize("family", ["bert", "vit"])
+@pytest.mark.parametrize("family", ["vit", pytest.param("bert", marks=pytest.mark.slow)])
 def test_extra_layer_is_saved(family, tmp_path):
     check_folder(family, tmp_path, {"neck": "layer"})
 

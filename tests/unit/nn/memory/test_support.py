@@ -47,12 +47,12 @@ def test_exhausted_class_passes_its_turns_on():
 
 
 def test_rows_of_a_class_are_sampled_uniformly():
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     seen = Counter()
-    for _ in range(2000):
+    for _ in range(500):
         seen.update(int(i) for i in balanced_sample(offered([0] * 8 + [1] * 8, 3), 4)[:, 0])
     assert len(seen) == 16
-    assert all(abs(count - 500) < 90 for count in seen.values()), seen  # four standard deviations
+    assert all(abs(count - 125) < 40 for count in seen.values()), seen  # four standard deviations
 
 
 def test_needs_a_row():

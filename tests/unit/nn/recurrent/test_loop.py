@@ -85,6 +85,7 @@ def test_loop_with_initial_state_equals_the_reference(cell, slots, inner, active
         assert_close(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradcheck_with_initial_state(cell):
     x, weights = parts(cell, slots=2, width=1)
