@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, check_known
+from holdfast.core.errors import BadInput, check_at_least, check_known, unknown
 from holdfast.core.settings import type_error
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
@@ -83,12 +83,12 @@ def layer_indices(at: str | int | Sequence[int], layers: int) -> list[int]:
 
     `last-two` selects every second of the last four layers (8 and 10 of 12), `every-two` selects 0, 2, 4 and so on.
     """
-    if isinstance(at, str):
-        check_known("value of experts.at", at, LAYER_CHOICES)
     if at == "last-two":
         return [i for i in (layers - 4, layers - 2) if i >= 0] or [0]
     if at == "every-two":
         return list(range(0, layers, 2))
+    if isinstance(at, str):
+        raise unknown("value of experts.at", at, LAYER_CHOICES)
     indices = [at] if isinstance(at, int) else list(at)
     if not indices or any(type(i) is not int or not -layers <= i < layers for i in indices):
         choices = " or ".join(LAYER_CHOICES)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 
 ROUTERS = ("cosine", "linear", "random")
 POSITIONS = 1021  # positions that the random router distinguishes
@@ -95,13 +95,10 @@ def make_router(
     kind: str, width: int, experts: int, *, inner: int, temperature: float, learned: bool
 ) -> CosineRouter | LinearRouter | RandomRouter:
     """Build a router by name; the keywords apply to the cosine router only."""
+    check_known("router", kind, ROUTERS)
     if kind == "cosine":
         return CosineRouter(width, experts, inner=inner, temperature=temperature, learned=learned)
-    if kind == "linear":
-        return LinearRouter(width, experts)
-    if kind == "random":
-        return RandomRouter(experts)
-    raise unknown("router", kind, ROUTERS)
+    return LinearRouter(width, experts) if kind == "linear" else RandomRouter(experts)
 
 
 def route(
@@ -115,10 +112,8 @@ def route(
     with torch.autocast(u.device.type, enabled=False):
         scores = router(u.float(), narrow) if isinstance(router, CosineRouter) else router(u.float())
         clean = scores.flatten(0, -2)
-        noisy, chosen, gates = choose(
-            clean, torch.randn_like(clean) if noise else None, sigma=noise, top=top, renormalise=renormalise
-        )
-    return Routing(clean, noisy, chosen, gates)
+        draws = torch.randn_like(clean) if noise else None
+        return choose(clean, draws, sigma=noise, top=top, renormalise=renormalise)
 
 
 def cosine_scores(dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor) -> Tensor:
@@ -167,13 +162,11 @@ class RouterProducts(torch.autograd.Function):
         return None, *by_narrow, by_folded, by_dots.sum(dim=0)
 
 
-def choose(
-    clean: Tensor, noise: Tensor | None, *, sigma: float, top: int, renormalise: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return noisy scores (t, e), the top k experts (t, k), the best first, and their gates (t, k)."""
+def choose(clean: Tensor, noise: Tensor | None, *, sigma: float, top: int, renormalise: bool) -> Routing:
+    """Choose the top k experts by scores (t, e) plus `sigma` times the noise (t, e)."""
     noisy = clean if noise is None else clean + sigma * noise
     chosen = _top_indices(noisy.detach(), top)
-    return noisy, chosen, gate_values(noisy, chosen, renormalise)
+    return Routing(clean, noisy, chosen, gate_values(noisy, chosen, renormalise))
 
 
 def gate_values(noisy: Tensor, chosen: Tensor, renormalise: bool) -> Tensor:

@@ -78,7 +78,9 @@ def insert_parts(module: nn.Module, entries: Sequence[Entry], *, network: nn.Mod
     if freeze:
         for parameter in own.values():
             parameter.requires_grad_(False)
-    container.handles += holder.ForwardHooks(general).register(module)
+    hooks = holder.ForwardHooks(general)
+    container.handles.append(module.register_forward_pre_hook(hooks.before, with_kwargs=True))
+    container.handles.append(module.register_forward_hook(hooks.after, always_call=True))
     container.train(module.training)
     return container
 

@@ -106,12 +106,6 @@ class ForwardHooks:
         _running.value = tuple(outer)
         contexts.close()
 
-    def register(self, module: nn.Module) -> list[RemovableHandle]:
-        return [
-            module.register_forward_pre_hook(self.before, with_kwargs=True),
-            module.register_forward_hook(self.after, always_call=True),
-        ]
-
 
 def _tokens(arguments: dict[str, Any], mask: Tensor | None) -> Tokens:
     ids = arguments.get("input_ids")
@@ -122,7 +116,6 @@ def _tokens(arguments: dict[str, Any], mask: Tensor | None) -> Tokens:
 
 
 def find_graft(module: nn.Module) -> Grafted | None:
-    """Return the container of inserted parts, or None."""
     container = dict(module.named_children()).get(NAME)
     return container if isinstance(container, Grafted) else None
 

@@ -1,12 +1,13 @@
 """Resolve a user's graft request to entries: which part is inserted where, with all settings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from torch import nn
 
 from holdfast.core.errors import BadInput, check_known
+from holdfast.core.settings import setting_names
 from holdfast.nn.experts.graft import LAYER_CHOICES, expert_settings, feed_forward_names, layer_indices
 from holdfast.nn.graft.holder import Entry
 from holdfast.nn.memory.general import GeneralSettings, ReadSettings, plan_reads
@@ -19,7 +20,7 @@ At = str | int | Sequence[str | int] | None
 def memories(module: nn.Module, request: int | Mapping[str, Any]) -> list[Entry]:
     """Return one entry per memory, given a number of slots or settings with `at`, `share` and `width`."""
     settings: dict[str, Any] = {"slots": request} if isinstance(request, int) else dict(request)
-    _check_names("setting of a memory", settings, ("at", "share", "width", *_names(KeyValueSettings)))
+    _check_names("setting of a memory", settings, ("at", "share", "width", *setting_names(KeyValueSettings)))
     share, at, width = settings.pop("share", 0.5), settings.pop("at", None), settings.pop("width", None)
     BlendSettings(share=share)  # raises unless the share lies between 0 and 1
     return [
@@ -52,22 +53,22 @@ def experts(module: nn.Module, request: int | Mapping[str, Any]) -> list[Entry]:
 def general_memory(module: nn.Module, request: nn.Module | Mapping[str, Any]) -> tuple[list[Entry], nn.Module]:
     """Return the entry of a general memory, in a list, and the general network."""
     settings: dict[str, Any] = {"network": request} if isinstance(request, nn.Module) else dict(request)
-    _check_names("setting of a general memory", settings, ("network", *_names(ReadSettings), *_names(GeneralSettings)))
+    _check_names(
+        "setting of a general memory",
+        settings,
+        ("network", *setting_names(ReadSettings), *setting_names(GeneralSettings)),
+    )
     network = settings.pop("network", None)
     if not isinstance(network, nn.Module) or network is module:
         raise BadInput("`general` needs a second network as its `network`, e.g. the model before domain adaptation")
     for net in (module, network):
         if "config" not in vars(net):
             raise BadInput(f"a general memory needs transformers models, got {type(net).__name__}")
-    plan = {name: settings.pop(name) for name in _names(ReadSettings) if name in settings}
+    plan = {name: settings.pop(name) for name in setting_names(ReadSettings) if name in settings}
     depth = {"depth": len(_stack(module)), "general": len(_stack(network))}
     reads = plan_reads(plan.pop("strategy", ReadSettings.strategy), **depth, **plan)
     entry = {"kind": "general", "reads": [[i, list(sources)] for i, sources in reads.items()]}
     return [{**entry, **asdict(GeneralSettings(**settings))}], network
-
-
-def _names(settings: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(settings))
 
 
 def _check_names(what: str, settings: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -162,7 +162,10 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
         ends = counts.cumsum(0)
         starts, segments = ends - counts, len(chosen)
     else:
-        chosen, (starts, ends), segments = row, _edges_of(row, m), m  # a row without choices is an empty segment
+        # where the choices of each table row begin and end in the sorted list; 0 and 0 without choices
+        starts, ends = torch.zeros(2, m, dtype=torch.int32, device=row.device)
+        launch(_edges, (ceil_div(len(row), 1024),), (row, starts, ends), len(row), BLOCK=1024)
+        chosen, segments = row, m
     grad_rows = table.new_empty(segments, d)
     launch(_segments, (ceil_div(segments, SEGMENTS),),
         (table, grad, order, weights, chosen, starts, ends, grad_rows, grad_weights), segments, k, d,
@@ -173,13 +176,6 @@ def gradients(table: Tensor, rows: Tensor, weights: Tensor, grad: Tensor, *, spa
     # the rows are sorted and distinct: declaring it spares the optimizer the check
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         return torch.sparse_coo_tensor(chosen.long()[None], grad_rows, (m, d), is_coalesced=True), grad_weights
-
-
-def _edges_of(row: Tensor, m: int) -> Tensor:
-    """Return where the choices of each table row begin and end in the sorted list (2, m); 0 and 0 without choices."""
-    edges = torch.zeros(2, m, dtype=torch.int32, device=row.device)
-    launch(_edges, (ceil_div(len(row), 1024),), (row, edges[0], edges[1]), len(row), BLOCK=1024)
-    return edges
 
 
 @kernel

@@ -20,7 +20,6 @@ COUNTS = 2048  # counts held at once, over all experts
 
 
 def folded_rows(q: int, e: int) -> int:
-    """Return w."""
     return 8 * ceil_div(q + e, 8)
 
 

@@ -94,9 +94,8 @@ class MemoryBank(SegmentedSlots):
     def _sample_segment(self, slots: int) -> tuple[Tensor, Tensor]:
         """Sample uniformly within 1/sqrt(width), a scale that does not depend on the number of slots."""
         like = self.keys[0] if len(self.keys) else torch.empty(0)
-        options = {"device": like.device, "dtype": like.dtype}
         sizes = ((self.directions, slots, width) for width in (self.hidden, self.width))
-        keys, values = (torch.empty(size, **options).uniform_(-(size[-1] ** -0.5), size[-1] ** -0.5) for size in sizes)
+        keys, values = (like.new_empty(size).uniform_(-(size[-1] ** -0.5), size[-1] ** -0.5) for size in sizes)
         return keys, values
 
     def read(self, query: Tensor) -> tuple[Tensor, Tensor]:

@@ -59,7 +59,12 @@ class ReadSettings:
 def plan_reads(strategy: str, *, depth: int, general: int, **settings: Any) -> Reads:
     """Return which of `depth` layers read which layers of the general network; `settings` as in `ReadSettings`."""
     options = ReadSettings(strategy, **settings)
-    chosen = reading_layers(options.layers, depth) if options.layers is not None else _published(strategy, depth)
+    if options.layers is not None:
+        chosen = reading_layers(options.layers, depth)
+    elif strategy == "multi":
+        chosen = list(range(1, depth + 1))
+    else:
+        chosen = sorted({height(i / 12, depth) for i in PUBLISHED[strategy]})
     source = general if options.source is None else options.source
     if not 1 <= source <= general:
         raise BadInput(f"encoder.source must be a layer of the general model, from 1 to {general}; got {source}")
@@ -83,12 +88,6 @@ def _equal_chunks(count: int, general: int) -> list[tuple[int, ...]]:
         raise BadInput(f"{count} encoder.layers cannot read one chunk each of {general} layers: name at most {general}")
     ends = [general * k // count for k in range(count + 1)]
     return [tuple(range(ends[k] + 1, ends[k + 1] + 1)) for k in range(count)]
-
-
-def _published(strategy: str, depth: int) -> list[int]:
-    if strategy == "multi":
-        return list(range(1, depth + 1))
-    return sorted({height(i / 12, depth) for i in PUBLISHED[strategy]})
 
 
 def reading_layers(layers: Layers, depth: int) -> list[int]:
@@ -154,12 +153,8 @@ class Gate(nn.Module):
         if init == "normal":
             nn.init.normal_(self.weight, std=0.02)
 
-    def shares(self, states: Sequence[Tensor]) -> Tensor:
-        """Return the weights (b, t, l) of the layers per token."""
-        return torch.stack([m @ self.weight.to(m.dtype) for m in states], dim=-1).float().softmax(-1)
-
     def forward(self, states: Sequence[Tensor]) -> Tensor:
-        shares = self.shares(states)
+        shares = torch.stack([m @ self.weight.to(m.dtype) for m in states], dim=-1).float().softmax(-1)  # (b, t, l)
         if is_recording() and not self.training:
             record("general/gate", shares.detach())
         mixed = torch.zeros_like(states[0])

@@ -131,8 +131,6 @@ class HeterogeneousMemory(nn.Module):
             out, second = self._attend_across(recalled, context, shared)
             outputs.append((out, recalled, first if recording else None, second if recording else None))
         out, recalled, first, second = (_join(tensors, z.shape[0]) for tensors in zip(*outputs, strict=True))
-        assert out is not None
-        assert recalled is not None
         record("heterogeneous/recalled", recalled.detach())
         if recording:
             self._record_weights(first, second, context)
@@ -208,7 +206,7 @@ class HeterogeneousMemory(nn.Module):
             record("heterogeneous/across/mass", torch.cat([itself, others, torch.zeros_like(itself), slots], dim=1))
 
 
-def _join(pieces: Sequence[Tensor | None], count: int) -> Tensor | None:
+def _join(pieces: Sequence[Tensor | None], count: int) -> Any:
     """Concatenate pieces and drop the rows that pad the last one."""
     present = [piece for piece in pieces if piece is not None]
     if len(present) < 2:

@@ -66,13 +66,7 @@ class BlendSettings:
 
 
 class MemoryNeck(nn.Module):
-    """A memory on the features or inside a transformer.
-
-    Args:
-        width: Width d of the features.
-        make: Returns a new memory; called once per position.
-        **settings: Fields of `BlendSettings`: `share`, `place`, `frozen`.
-    """
+    """A memory on the features or inside a transformer; calls `make` once per position. Settings: `BlendSettings`."""
 
     def __init__(self, width: int, make: Callable[[], nn.Module], **settings: Any) -> None:
         super().__init__()

@@ -53,19 +53,17 @@ def read(
     temperature: float = 1.0,
     top: int | None = None,
     mean: bool = False,
-    seen: Tensor | None = None,  # (m,) bool: slots that may be read
 ) -> Read:
     """Compute sum_h sum_m softmax_m(<query_h, key_hm>) value_m; with `top`, over the best slots of each head."""
     logits = scores(query, keys, similarity=similarity, temperature=temperature)  # (h, b, m)
-    if seen is not None:
-        logits = logits.masked_fill(~seen, -math.inf)
+    slots = None
     if top is not None and top < logits.shape[-1]:
         best, slots = logits.topk(top, dim=-1)  # (h, b, k)
         weights, slots = best.softmax(dim=-1).transpose(0, 1), slots.transpose(0, 1)  # (b, h, k)
         content = _read_chosen(weights, slots, values)
-        return Read(content / query.shape[1] if mean else content, weights, slots)
-    content, weights = _read_all(logits, values)
-    return Read(content / query.shape[1] if mean else content, weights.transpose(0, 1))
+    else:
+        content, weights = _read_all(logits, values)
+    return Read(content / query.shape[1] if mean else content, weights, slots)
 
 
 def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature: float = 1.0) -> Tensor:
@@ -83,10 +81,9 @@ def scores(query: Tensor, keys: Tensor, *, similarity: str = "dot", temperature:
 def _read_all(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     if values.dim() == 2:
         total, weights = softmax_sum(logits)
-        return total @ values, weights  # one product: weights are summed over heads first
-    weights = logits.softmax(dim=-1)
-    heads, b, m = weights.shape
-    return weights.transpose(0, 1).reshape(b, heads * m) @ values.reshape(heads * m, -1), weights
+        return total @ values, weights.transpose(0, 1)  # one product: weights are summed over heads first
+    weights = logits.softmax(dim=-1).transpose(0, 1)  # (b, h, m)
+    return weights.flatten(1) @ values.flatten(0, 1), weights
 
 
 def _read_chosen(weights: Tensor, slots: Tensor, values: Tensor) -> Tensor:

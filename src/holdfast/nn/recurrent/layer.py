@@ -51,12 +51,8 @@ class RecurrentSettings:
 class RecurrentLayer(nn.Module):
     """h_i = cell(h_{i-1}, [x_i; c_i]) with c_i = sum_j softmax_j(<h_{i-1}, k_j>) v_j (Asghar et al., 2020, Eqs. 1-2).
 
-    Each direction has its own cell and bank; without slots it is a plain LSTM or GRU.
-
-    Args:
-        inputs: Input width e.
-        hidden: Hidden units h per direction.
-        **settings: Fields of `RecurrentSettings`: `cell`, `slots`, `slot_width`, `directions`, `first_read`.
+    Each direction has its own cell and bank; without slots it is a plain LSTM or GRU. `inputs` is the input width e,
+    `hidden` the number of units h per direction; further keywords are the fields of `RecurrentSettings`.
     """
 
     Settings = RecurrentSettings

@@ -168,7 +168,8 @@ def test_choices_equal_a_sort(assert_derivatives, t, e, k, renormalise):
         return noisy, chosen, gates / gates.sum(-1, keepdim=True) if renormalise else gates
 
     def chosen(clean):
-        return choose(clean, noise, sigma=0.25, top=k, renormalise=renormalise)
+        result = choose(clean, noise, sigma=0.25, top=k, renormalise=renormalise)
+        return result.noisy, result.chosen, result.gates
 
     indices = chosen(clean)[1]
     assert torch.equal(indices, naive(clean)[1])
@@ -176,14 +177,14 @@ def test_choices_equal_a_sort(assert_derivatives, t, e, k, renormalise):
     assert_derivatives(chosen, naive, (clean,))
     assert_derivatives(lambda clean: chosen(clean)[2:], lambda clean: naive(clean)[2:], (clean,))
     without = choose(clean, None, sigma=0.0, top=k, renormalise=renormalise)
-    assert without[0] is clean
-    assert torch.equal(without[1], clean.argsort(dim=-1, descending=True, stable=True)[:, :k])
+    assert without.noisy is clean
+    assert torch.equal(without.chosen, clean.argsort(dim=-1, descending=True, stable=True)[:, :k])
 
 
 def test_nan_scores_choose_an_existing_expert():
     clean = torch.full((3, 5), math.nan)
     clean[1, :4] = 0.0
-    chosen = choose(clean, None, sigma=0.0, top=2, renormalise=True)[1]
+    chosen = choose(clean, None, sigma=0.0, top=2, renormalise=True).chosen
     assert 0 <= int(chosen.min()) <= int(chosen.max()) < 5
     assert int(chosen[1, 0]) == 4
 

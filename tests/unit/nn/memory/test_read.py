@@ -36,16 +36,15 @@ def met(query: list[float], key: list[float], similarity: str) -> float:
     return dot / math.sqrt(len(key)) if similarity == "scaled" else dot
 
 
-def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, mean=False, seen=None):
+def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, mean=False):
     """Read one example, head and slot at a time; return the content and {slot: weight} per example and head."""
     content, weights = torch.zeros(B, WIDTH, dtype=torch.float64), []
     for i in range(B):
         for h in range(HEADS):
             logits = {}
             for m in range(SLOTS):
-                if seen is None or bool(seen[m]):
-                    key = keys[h, m] if keys.dim() == 3 else keys[m]
-                    logits[m] = met(query[i, h].tolist(), key.tolist(), similarity) / temperature
+                key = keys[h, m] if keys.dim() == 3 else keys[m]
+                logits[m] = met(query[i, h].tolist(), key.tolist(), similarity) / temperature
             best = sorted(logits, key=lambda m: -logits[m])[: top or SLOTS]
             total = sum(math.exp(logits[m]) for m in best)
             weights.append({m: math.exp(logits[m]) / total for m in best})
@@ -61,14 +60,12 @@ def naive(query, keys, values, *, similarity="dot", temperature=1.0, top=None, m
     temperature=st.sampled_from([0.3, 1.0, 2.5]),
     top=st.sampled_from([None, 1, 3, SLOTS, SLOTS + 9]),
     mean=st.booleans(),
-    seen=st.none() | st.lists(st.booleans(), min_size=SLOTS, max_size=SLOTS).filter(any),
     seed=st.integers(0, 99),
 )
 @settings(max_examples=25, deadline=None)
-def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, temperature, top, mean, seen, seed):
+def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, temperature, top, mean, seed):
     query, keys, values = (t.detach() for t in parts(keys_per_head, values_per_head, seed))
-    mask = None if seen is None else torch.tensor(seen)
-    options = {"similarity": similarity, "temperature": temperature, "top": top, "mean": mean, "seen": mask}
+    options = {"similarity": similarity, "temperature": temperature, "top": top, "mean": mean}
     result = read(query, keys, values, **options)
     content, weights = naive(query, keys, values, **options)
     assert_close(result.content, content)
@@ -86,10 +83,8 @@ def test_read_equals_a_naive_loop(keys_per_head, values_per_head, similarity, te
 @pytest.mark.parametrize("top", [None, 3])
 @pytest.mark.parametrize(("keys_per_head", "values_per_head"), LAYOUTS)
 def test_gradcheck(keys_per_head, values_per_head, top, similarity):
-    seen = torch.tensor([True] * 5 + [False] * 2)
-
     def content(*tensors: Tensor) -> Tensor:
-        return read(*tensors, top=top, similarity=similarity, temperature=0.7, mean=True, seen=seen).content
+        return read(*tensors, top=top, similarity=similarity, temperature=0.7, mean=True).content
 
     tensors = parts(keys_per_head, values_per_head)
     assert torch.autograd.gradcheck(content, tensors, fast_mode=True)
@@ -103,18 +98,6 @@ def test_top_of_all_slots_equals_the_dense_read(keys_per_head, values_per_head):
     assert every.slots is None
     assert torch.equal(dense.content, every.content)
     assert torch.equal(dense.weights, every.weights)
-
-
-def test_masked_slots_get_no_weight_and_no_gradient():
-    query, keys, values = parts(True, False)
-    seen = torch.tensor([True, False, True, True, False, True, True])
-    result = read(query, keys, values, seen=seen)
-    result.content.square().sum().backward()
-    assert bool((result.weights[..., ~seen] == 0).all())
-    for grad in (keys.grad[:, ~seen], values.grad[~seen]):
-        assert bool((grad == 0).all())
-    fewer = read(query, keys[:, seen], values[seen])
-    assert_close(result.content, fewer.content)
 
 
 def test_shared_keys():
