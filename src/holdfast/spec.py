@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.core.errors import BadInput
 
-TYPES: dict[Any, type] = {"int": int, "float": float, "str": str, "bool": bool}
+CHECKED = (int, float, str, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,10 @@ class Spec:
     def __post_init__(self) -> None:
         for spec_field in fields(self):
             name, value = spec_field.name, getattr(self, spec_field.name)
-            if spec_field.type == "float" and type(value) is int:
+            if spec_field.type is float and type(value) is int:
                 object.__setattr__(self, name, float(value))  # 1 and 1.0 are the same setting, so the same run
-            elif spec_field.type in TYPES and type(value) is not TYPES[spec_field.type]:
-                raise BadInput(f"{name} must have the type {spec_field.type}, got {value!r}")
+            elif spec_field.type in CHECKED and type(value) is not spec_field.type:
+                raise BadInput(f"{name} must have the type {spec_field.type.__name__}, got {value!r}")
         if not isinstance(self.augment, bool | str):
             raise BadInput(f"augment must be true, false or a name, got {self.augment!r}")
         for name in ("steps", "every", "batch", "processes"):
