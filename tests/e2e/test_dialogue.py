@@ -52,7 +52,7 @@ def test_fit_and_predict(holdfast, tmp_path):
     first = json.loads((tmp_path / "responses.jsonl").read_text().splitlines()[0])
     assert first["response"]
     saved = load_model(tmp_path / "model")
-    assert saved.is_responder
+    assert saved.task == "respond"
     assert saved.classes == ()
 
 
@@ -133,7 +133,7 @@ def test_wrong_kind_of_model_raises(holdfast, tmp_path, reviews, quick):
     )
     assert holdfast("fit", reviews, "--steps", 2, "--out", "plain", *quick).code == 0
     classifier = load_model(tmp_path / "plain")
-    assert not classifier.is_responder
+    assert classifier.task == "classify"
     with pytest.raises(ValueError, match="responses"):
         classifier.responses(None)
     assert holdfast("fit", "talks.csv", "--task", "respond", "--steps", 1, "--out", "talker", *SMALL).code == 0

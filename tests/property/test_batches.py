@@ -61,8 +61,9 @@ def test_a_restored_position_gives_the_same_batches(steps, more):
 @settings(max_examples=10, deadline=None)
 def test_a_forbidden_row_raises(outside):
     batches, _ = sampler([6], 2)
+    state = batches.state_dict() | {"order": [torch.tensor([0, outside])]}
     with pytest.raises(ForbiddenRow, match=str(outside)):
-        batches.batch(torch.tensor([0, outside]))
+        batches.load_state_dict(state)
 
 
 def test_a_position_with_other_rows_is_an_error():

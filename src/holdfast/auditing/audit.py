@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.auditing import shift, tables
-from holdfast.auditing.clean import check_clean, write_clean
+from holdfast.auditing.clean import write_clean
 from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.facts import DomainFacts, Example, Leak, domain_facts, dropped, examples_of, leaks, overlaps
@@ -20,7 +20,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
 from holdfast.data.readers.memory import Source
-from holdfast.data.write import check_not_input
+from holdfast.data.write import check_not_input, check_suffix
 from holdfast.report.page import write_audit
 from holdfast.report.terminal import Grid
 from holdfast.run.settings import make_spec
@@ -79,7 +79,8 @@ def audit(
     if out is not None:
         check_not_input("--out", Path(out), data)
     if clean is not None:
-        check_clean(Path(clean), data)
+        check_suffix(Path(clean))
+        check_not_input("--clean", Path(clean), data)
     say = tell or (lambda sentence: None)
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir)
     data = data if isinstance(data, str | Path) else dataset  # a DataFrame has no name either
@@ -119,7 +120,7 @@ def audit(
         write_audit(page, title=title, headline=finding, advice=advice, grids=grids, notes=dataset.notes)
     table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
     return Audit(
-        dataset.name, examples.kind, len(dataset), finding, advice, facts, duplicates.extra(), leaked,
+        dataset.name, examples.kind, len(dataset), finding, advice, facts, len(dataset) - len(duplicates.first), leaked,
         overlaps(dataset, duplicates), shown, distances, shifts, words, costs, verdict, dropped(choice), grids,
         dataset.notes, page, table,
     )  # fmt: skip

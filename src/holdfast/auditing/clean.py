@@ -11,15 +11,9 @@ from holdfast.core.files import write_text
 from holdfast.core.inputs import Question, Sentence
 from holdfast.data.dataset import SPLITS, Dataset
 from holdfast.data.readers import formats
-from holdfast.data.write import check_not_input, check_suffix, write_tables
+from holdfast.data.write import write_tables
 
 LINES = (".jsonl", ".ndjson")
-
-
-def check_clean(out: Path, data: object) -> None:
-    """Raise early if the file cannot be written or is the input itself."""
-    check_suffix(out)
-    check_not_input("--clean", out, data)
 
 
 def write_clean(out: Path, data: str | Path | Dataset, dataset: Dataset, rows: np.ndarray) -> Path:

@@ -1,12 +1,10 @@
-"""Exact and near duplicates among the inputs of a data set, and which rows to keep.
-
-n rows, g groups of equal inputs, p pairs, k subsets (domains or splits)
-"""
+"""Exact and near duplicates of inputs, and which rows to keep (n rows, g groups of equal rows, p pairs, k subsets)."""
 
 from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from holdfast.auditing.examples import Examples
 
@@ -23,24 +21,14 @@ class Duplicates:
     pairs: np.ndarray  # (p, 2) groups
     similarity: np.ndarray  # (p,)
 
-    def extra(self) -> int:
-        """Return the number of rows beyond the first of their group."""
-        return len(self.group) - len(self.first)
-
     def presence(self, subset: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return per row and subset (n, k) whether its input occurs there, and whether only a near duplicate does.
-
-        `subset` (n,) is -1 for rows in no subset.
-        """
+        """Return per row and subset (n, k) whether its input, and whether only a near duplicate, occurs there."""
         equal, near = self._group_presence(subset, k)
         return equal[self.group], (near & ~equal)[self.group]
 
     def repeated(self, subset: np.ndarray) -> np.ndarray:
         """Return per row (n,) whether an earlier row of its subset has the same input."""
-        codes = self.group * (int(subset.max(initial=0)) + 2) + subset + 1
-        repeated = np.ones(len(subset), dtype=bool)
-        repeated[np.unique(codes, return_index=True)[1]] = False
-        return repeated
+        return pd.DataFrame({"group": self.group, "subset": subset}).duplicated().to_numpy()
 
     def near_within(self, subset: np.ndarray, k: int) -> np.ndarray:
         """Return per row (n,) whether its subset has a near duplicate that is not equal."""
@@ -50,7 +38,7 @@ class Duplicates:
     def _group_presence(self, subset: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return per group and subset (g, k) whether the group occurs there, and whether a similar group does."""
         equal = np.zeros((len(self.first), k), dtype=bool)
-        known = subset >= 0
+        known = subset >= 0  # -1 for rows in no subset
         equal[self.group[known], subset[known]] = True
         near = np.zeros_like(equal)
         for one, other in ((0, 1), (1, 0)):
@@ -68,17 +56,11 @@ class Choice:
     def kept_rows(self) -> np.ndarray:
         return np.flatnonzero(self.reason == KEPT)
 
-    def dropped_rows(self) -> np.ndarray:
-        return np.flatnonzero(self.reason != KEPT)
-
 
 def find_duplicates(examples: Examples, *, near: float) -> Duplicates:
     """Find equal inputs by hash, and pairs of similar inputs if `near` is below 1."""
-    _, first, group = np.unique(examples.hashes(), return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    first, group = first[order], rank[group.ravel()]
+    group, _ = pd.factorize(examples.hashes())  # in order of appearance
+    _, first = np.unique(group, return_index=True)
     pairs, similarity = np.empty((0, 2), dtype=np.int64), np.empty(0)
     if near < 1:
         pairs, similarity = examples.near(first, near=near)
@@ -88,11 +70,8 @@ def find_duplicates(examples: Examples, *, near: float) -> Duplicates:
 def conflicts(duplicates: Duplicates, targets: np.ndarray) -> np.ndarray:
     """Return per row (n,) whether its input also occurs with another target."""
     known = targets >= 0
-    low = np.full(len(duplicates.first), np.iinfo(np.int64).max)
-    high = np.full(len(duplicates.first), -1)
-    np.minimum.at(low, duplicates.group[known], targets[known])
-    np.maximum.at(high, duplicates.group[known], targets[known])
-    return (low < high)[duplicates.group] & known
+    distinct = pd.Series(targets).where(known).groupby(duplicates.group).transform("nunique").to_numpy()
+    return (distinct > 1) & known
 
 
 def choose(duplicates: Duplicates, targets: np.ndarray, split: np.ndarray | None) -> Choice:
@@ -104,9 +83,7 @@ def choose(duplicates: Duplicates, targets: np.ndarray, split: np.ndarray | None
     """
     group, n = duplicates.group, len(duplicates.group)
     rank = np.zeros(n, dtype=np.int64) if split is None else 2 - split  # rows without a split come last
-    codes = group * (int(targets.max(initial=0)) + 2) + targets + 1
-    _, inverse, counts = np.unique(codes, return_inverse=True, return_counts=True)
-    votes = np.where(targets < 0, 0, counts[inverse.ravel()])
+    votes = np.where(targets < 0, 0, pd.Series(targets).groupby([group, targets]).transform("size"))
     order = np.lexsort((np.arange(n), rank, -votes, group))
     winner = order[np.flatnonzero(np.diff(group[order], prepend=-1))]  # (g,)
     tied = np.zeros(len(duplicates.first), dtype=bool)

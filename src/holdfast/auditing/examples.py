@@ -29,9 +29,6 @@ class Examples:
         self.dataset, self.kind = dataset, dataset.raw.kind
         self.images: Thumbnails | None = thumbnails(dataset.raw) if self.kind == "image" else None
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
     def hashes(self) -> np.ndarray:
         """Return hashes (n,) that are equal for equal inputs, whatever their targets."""
         hashes = []
@@ -95,7 +92,8 @@ class Examples:
         return text if len(text) <= most else text[: most - 1] + "…"
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        return (np.arange(start, min(start + CHUNK, len(self))) for start in range(0, len(self), CHUNK))
+        n = len(self.dataset)
+        return (np.arange(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK))
 
 
 def as_text(example: Any) -> str:
@@ -104,7 +102,6 @@ def as_text(example: Any) -> str:
 
 
 def _texts_of(example: Any) -> Sequence[str]:
-    """Return the texts of an input."""
     if isinstance(example, str | Sentence):
         return (example if isinstance(example, str) else " ".join(example.words),)
     return (example.question, example.context) if isinstance(example, Question) else example

@@ -54,7 +54,6 @@ def domain_facts(
     dataset: Dataset, duplicates: Duplicates, choice: Choice, conflict: np.ndarray, names: tuple[str, ...],
     counts: np.ndarray,
 ) -> list[DomainFacts]:  # fmt: skip
-    """Return the counts of every domain."""
     k = len(dataset.domains)
     equal, near = duplicates.presence(dataset.domain, k)
     repeated, near_within = duplicates.repeated(dataset.domain), duplicates.near_within(dataset.domain, k)
@@ -125,5 +124,5 @@ def dropped(choice: Choice) -> list[dict[str, int | str]]:
     """Return every row a clean table omits, the reason, and the row it duplicates; counted from 1 in file order."""
     return [
         {"row": int(row) + 1, "reason": REASONS[choice.reason[row]], "of": int(choice.because[row]) + 1}
-        for row in choice.dropped_rows()
+        for row in np.flatnonzero(choice.reason != KEPT)
     ]

@@ -78,9 +78,7 @@ def candidates(bands: np.ndarray) -> np.ndarray:
     """Return pairs (p, 2) of rows of (n, b) numbers that share at least one band; smaller row first, no repeats."""
     n = len(bands)
     codes = [np.empty(0, dtype=np.int64)]
-    by_signature = np.lexsort(bands.T)
-    rank = np.empty(n, dtype=np.int64)
-    rank[by_signature] = np.arange(n)  # in a large bucket, rows that share other bands become neighbours
+    rank = np.argsort(np.lexsort(bands.T))  # in a large bucket, rows that share other bands become neighbours
     for band in bands.T:
         order = np.lexsort((rank, band))
         fresh = np.concatenate([[True], band[order][1:] != band[order][:-1]]) if n else np.empty(0, dtype=bool)

@@ -51,10 +51,7 @@ def thumbnails(raw: Raw) -> Thumbnails:
 
 
 def near_images(images: Thumbnails, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs (p, 2) of positions in `rows` that look alike, and their correlation (p,).
-
-    Images of a single colour have no pattern to compare and match nothing.
-    """
+    """Return pairs (p, 2) of similar images in `rows` and their correlation (p,); a single colour matches nothing."""
     hashes = images.hashes[rows]
     bands = [(hashes >> np.uint64(16 * i)) & np.uint64(0xFFFF) for i in range(4)]
     pairs = candidates(np.stack(bands, axis=1))
@@ -145,10 +142,7 @@ def _text_chunks(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def shingles(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return shingle hashes (s,) of all texts in order, and the start (n,) of each text's shingles.
-
-    A text shorter than a shingle is one shingle.
-    """
+    """Return shingle hashes (s,) of all texts in order, and the start (n,) of each; a short text is one shingle."""
     plain = [" ".join(text.lower().split()).ljust(WIDTH, "\0") for text in texts]
     letters = np.frombuffer("".join(plain).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     lengths = np.fromiter(map(len, plain), dtype=np.int64, count=len(plain))

@@ -90,11 +90,7 @@ def advise(
     data: str, spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaks: Sequence[Leak],
     more_domains: str,
 ) -> list[str]:  # fmt: skip
-    """Return what to clean, then what to try.
-
-    `data` is the data as written on a command line, `spec` the default spec of a comparison, and `more_domains` a hint
-    how to add domains.
-    """
+    """Return what to clean, then what to try; `data` is a command-line argument, `more_domains` how to add domains."""
     trials = _trial_advice(data, spec, kind, verdict, len(facts), more_domains)
     return [*_cleaning(spec.task, kind, facts, leaks), *_labels(facts), *_unmeasured(facts), *trials]
 

@@ -1,7 +1,4 @@
-"""Training batch grouped by domain.
-
-Shapes: b examples.
-"""
+"""Training batch of b examples, grouped by domain."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from torch import Tensor
 
 from holdfast.core import inputs
 from holdfast.core.inputs import Inputs
-from holdfast.core.ragged import cat_targets
+from holdfast.core.ragged import cat_padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class DomainBatch:
         """Concatenate batches; a domain that occurs in two of them stays two groups."""
         return DomainBatch(
             x=inputs.cat([b.x for b in batches]),
-            y=cat_targets([b.y for b in batches]),
+            y=cat_padded([b.y for b in batches]),
             domains=tuple(d for b in batches for d in b.domains),
             sizes=tuple(s for b in batches for s in b.sizes),
         )

@@ -104,7 +104,6 @@ def state_digest(state: Mapping[str, Any]) -> str:
 
 
 def load_tree(path: Path) -> Any:
-    """Read a tree written by `save_tree`."""
     tensors, metadata = load_tensors(path)
     if "tree" not in metadata:
         raise BadInput(f"{path} contains tensors but is not the checkpoint of a run")

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from holdfast.core.ragged import cat_targets
+from holdfast.core.ragged import cat_padded
 
 Rows = Any  # a slice, a list of ints or a tensor of ints
 
@@ -39,10 +38,10 @@ class Tokens:
 
     @staticmethod
     def cat(batches: Sequence[Tokens]) -> Tokens:
-        ids, mask = _cat_padded([b.ids for b in batches]), _cat_padded([b.mask for b in batches])
+        ids, mask = cat_padded([b.ids for b in batches], 0), cat_padded([b.mask for b in batches], 0)
         types = [b.types for b in batches if b.types is not None]
         positions = [b.at for b in batches if b.at is not None]
-        return Tokens(ids, mask, _cat_padded(types) if types else None, cat_targets(positions) if positions else None)
+        return Tokens(ids, mask, cat_padded(types, 0) if types else None, cat_padded(positions) if positions else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,10 @@ class Graphs:
         edge_sizes = torch.bincount(edge_owner, minlength=self.count)
         starts, edge_starts = sizes.cumsum(0) - sizes, edge_sizes.cumsum(0) - edge_sizes
         # a graph may be taken twice: its edges are copied for each occurrence and shifted to the new nodes
-        edges = edge_owner.argsort(stable=True)[_spans(edge_starts[chosen], edge_sizes[chosen])]
+        edges = edge_owner.argsort(stable=True)[spans(edge_starts[chosen], edge_sizes[chosen])]
         shift = sizes[chosen].cumsum(0) - sizes[chosen] - starts[chosen]
         return Graphs(
-            nodes=self.nodes[_spans(starts[chosen], sizes[chosen])],
+            nodes=self.nodes[spans(starts[chosen], sizes[chosen])],
             edges=self.edges[:, edges] + shift.repeat_interleave(edge_sizes[chosen]),
             owner=torch.arange(len(chosen), device=sizes.device).repeat_interleave(sizes[chosen]),
             count=len(chosen),
@@ -137,12 +136,7 @@ def _map(function: Callable[[Tensor], Tensor], x: Any) -> Any:
     return type(x)(*(function(value) if isinstance(value, Tensor) else value for value in values))
 
 
-def _cat_padded(tensors: Sequence[Tensor]) -> Tensor:
-    width = max(t.shape[1] for t in tensors)
-    return torch.cat([pad(t, (0, width - t.shape[1])) for t in tensors])
-
-
-def _spans(starts: Tensor, sizes: Tensor) -> Tensor:
+def spans(starts: Tensor, sizes: Tensor) -> Tensor:
     """Return start, start + 1, ... of every span, concatenated."""
     shift = starts - (sizes.cumsum(0) - sizes)
     return torch.arange(int(sizes.sum()), device=sizes.device) + shift.repeat_interleave(sizes)

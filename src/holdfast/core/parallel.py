@@ -60,12 +60,10 @@ def active() -> bool:
 
 
 def rank() -> int:
-    """Return the rank of this process."""
     return dist.get_rank() if active() else 0
 
 
 def world_size() -> int:
-    """Return the number of processes of this run."""
     return dist.get_world_size() if active() else 1
 
 
@@ -177,15 +175,11 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Replace `.grad` by its mean over the processes; it stays None where no process has a gradient."""
     if not active():
         return
-    needed = all_max(*(int(p.grad is not None) for p in parameters))
-    grads = []
-    for p, is_needed in zip(parameters, needed, strict=True):
-        if is_needed and p.grad is None:
-            p.grad = torch.zeros_like(p)
-        if p.grad is not None:
-            grads.append(p.grad)
-    for grad, average in zip(grads, _means(grads), strict=True):
-        grad.copy_(average)
+    for p, average in zip(parameters, mean_gradients([p.grad for p in parameters], parameters), strict=True):
+        if p.grad is None:
+            p.grad = average
+        elif average is not None:
+            p.grad.copy_(average)
 
 
 @torch.no_grad()

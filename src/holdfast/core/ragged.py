@@ -1,7 +1,4 @@
-"""Integer rows of different lengths, such as token positions or tags, padded with -1 per batch.
-
-Shapes: n rows, b rows in a batch, w length of the longest row.
-"""
+"""Integer rows of different lengths, padded with -1 per batch (n rows, b rows of a batch, w longest length)."""
 
 from __future__ import annotations
 
@@ -23,13 +20,11 @@ class Ragged:
 
     @staticmethod
     def build(rows: Sequence[Sequence[int]], dtype: type[np.integer] = np.int64) -> Ragged:
-        """Store lists of integers."""
         flat = np.fromiter((value for row in rows for value in row), dtype=dtype)
         return Ragged(torch.from_numpy(flat), torch.tensor([0, *map(len, rows)]).cumsum(0))
 
     @staticmethod
     def join(blocks: Sequence[Ragged]) -> Ragged:
-        """Concatenate the rows of several blocks."""
         sizes = torch.cat([torch.zeros(1, dtype=torch.long), *(block.starts.diff() for block in blocks)])
         return Ragged(torch.cat([block.values for block in blocks]), sizes.cumsum(0))
 
@@ -57,9 +52,9 @@ def strip_padding(row: Tensor) -> Tensor:
     return row[:, : max(1, int((row[0] != NONE).sum()))].clone()
 
 
-def cat_targets(targets: Sequence[Tensor]) -> Tensor:
-    """Concatenate targets (b,), or (b, w) padded to the widest."""
-    if targets[0].ndim == 1:
-        return torch.cat(list(targets))
-    width = max(rows.shape[1] for rows in targets)
-    return torch.cat([pad(rows, (0, width - rows.shape[1]), value=NONE) for rows in targets])
+def cat_padded(batches: Sequence[Tensor], padding: int = NONE) -> Tensor:
+    """Concatenate tensors (b,), or (b, w) padded to the widest."""
+    if batches[0].ndim == 1:
+        return torch.cat(list(batches))
+    width = max(rows.shape[1] for rows in batches)
+    return torch.cat([pad(rows, (0, width - rows.shape[1]), value=padding) for rows in batches])

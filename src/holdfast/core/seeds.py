@@ -43,7 +43,6 @@ def rng_state() -> RngState:
 
 
 def set_rng_state(state: RngState) -> None:
-    """Restore a state returned by `rng_state`."""
     torch.set_rng_state(state["cpu"])
     for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         if f"cuda{i}" in state:
@@ -77,7 +76,6 @@ def process_rng_state() -> RngState:
 
 
 def set_process_rng_state(state: RngState) -> None:
-    """Restore a state returned by `process_rng_state`."""
     if _streams.value is not None:
         _streams.value.inactive = state
 

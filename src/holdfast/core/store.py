@@ -1,7 +1,4 @@
-"""Prepared examples of a data set in memory; `take` builds the inputs of a batch.
-
-Shapes: n examples, b batch, t tokens.
-"""
+"""Prepared examples of a data set in memory; `take` builds the inputs of a batch (n examples, b batch)."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ class Store(ABC):
     def take(self, rows: Tensor) -> Inputs:
         """Return the inputs of the given rows (b,), in that order."""
 
-    @abstractmethod
     def to(self, device: torch.device | str) -> Store:
-        """Move the examples to a device where that makes batches faster."""
+        """Move the examples to a device where that makes batches faster; texts are padded on the CPU first."""
+        return self
 
     def lengths(self) -> Tensor | None:
         """Return (n,) the length of each example, or None if all have the same."""
@@ -61,10 +58,7 @@ class TensorStore(Store):
 
 
 class TokenStore(Store):
-    """Token ids of all texts; a batch is padded to its longest text.
-
-    `at` has the positions of every text for tasks with one output per position.
-    """
+    """Token ids of all texts, padded per batch, and the positions `at` for tasks with one output per position."""
 
     def __init__(self, ids: Ragged, *, pad: int, types: Ragged | None = None, at: Ragged | None = None) -> None:
         self.ids, self.pad, self.types, self.at = ids, pad, types, at
@@ -87,9 +81,6 @@ class TokenStore(Store):
         at = None if self.at is None else self.at.take(rows)
         return Tokens(self.ids.take(rows, padding=self.pad), self.ids.mask(rows), types, at)
 
-    def to(self, device: torch.device | str) -> TokenStore:
-        return self  # texts are padded on the CPU, then the batch is moved
-
 
 class GraphStore(Store):
     """Graphs, one `Graphs` object per example."""
@@ -111,7 +102,6 @@ class GraphStore(Store):
 
 
 def join(stores: Sequence[Store]) -> Store:
-    """Concatenate stores of one kind."""
     first = stores[0]
     if isinstance(first, TensorStore):
         return TensorStore(torch.cat([s.data for s in stores if isinstance(s, TensorStore)]))

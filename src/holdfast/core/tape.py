@@ -13,17 +13,13 @@ T = TypeVar("T")
 
 
 class ScopedValue(threading.local, Generic[T]):
-    """Value that is set inside a `with` block, per thread; None outside.
-
-    It is not a `contextvars.ContextVar` because torch.compile breaks the graph at those.
-    """
+    """Value set inside a `with` block, per thread; not a `ContextVar`, because torch.compile breaks the graph there."""
 
     def __init__(self) -> None:
         self.value: T | None = None
 
     @contextmanager
     def bind(self, value: T) -> Iterator[None]:
-        """Set the value inside the block."""
         before, self.value = self.value, value
         try:
             yield

@@ -9,7 +9,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Vectors
 from holdfast.data.readers.columns import listed
-from holdfast.data.splits import DomainRows, HeldOut, row_hashes
+from holdfast.data.splits import HeldOut, row_hashes
 
 
 def align_features(dataset: Dataset, learned: Sequence[str] | None) -> Dataset:
@@ -75,8 +75,3 @@ def without_held_out(dataset: Dataset, held: HeldOut | None) -> tuple[Dataset, i
     if not fresh.any():
         raise BadInput(f"every example of {dataset.name} is a held-out example of an earlier domain: use new examples")
     return (dataset if fresh.all() else dataset.subset(rows[fresh])), int((~fresh).sum())
-
-
-def new_domain_rows(dataset: Dataset, start: int) -> DomainRows:
-    """Return the only domain of a data set whose first row has the index `start` among other rows."""
-    return DomainRows.of(dataset, dataset.domains[0], np.arange(len(dataset)), start=start)

@@ -33,7 +33,7 @@ IMAGES_PER_BATCH = 256
 
 
 class ForbiddenRow(RuntimeError):
-    """A row outside the parts that a sampler may use was requested."""
+    """A restored position has a row outside the parts that a sampler may use."""
 
 
 class Batches:
@@ -60,9 +60,6 @@ class Batches:
             raise BadInput(f"batch size {size:,} exceeds the {available:,} training examples: lower --batch")
         self.domains = tuple(examples.index[part.domain] for part in domain_parts)
         self.sizes = (size,) * len(domain_parts)
-        self.allowed = torch.zeros(len(examples), dtype=torch.bool)
-        for rows in self.rows:
-            self.allowed[rows] = True
         self.drawn = torch.zeros(0, dtype=torch.long)  # rows of the latest batch
         self.order = [rows[:0] for rows in self.rows]  # remaining rows of each domain's current pass
 
@@ -71,25 +68,12 @@ class Batches:
 
     def __next__(self) -> DomainBatch:
         self.drawn = torch.cat([self._draw(i) for i in range(len(self.rows))])
-        return self._batch(self.drawn)
-
-    def batch(self, rows: Tensor) -> DomainBatch:
-        """Return the batch of these rows, `size` per domain in order; raise for a row outside the parts."""
-        self._check(rows)
-        return self._batch(rows)
-
-    def _batch(self, rows: Tensor) -> DomainBatch:
-        x, y = self.examples.inputs_and_targets(rows)
+        x, y = self.examples.inputs_and_targets(self.drawn)
         if self.transform is not None:
             x = self.transform(x, self.transform_generator)
         if self.augment is not None:
             x, y = self.augment(x, y, self.transform_generator)
         return DomainBatch(x, y, self.domains, self.sizes)
-
-    def _check(self, rows: Tensor) -> None:
-        if not bool(self.allowed[rows].all()):
-            outside = rows[~self.allowed[rows]].tolist()
-            raise ForbiddenRow(f"rows {outside[:5]} are outside the parts that this stage may train on")
 
     def _draw(self, i: int) -> Tensor:
         """Return the next `size` rows of the i-th domain; if a pass ends inside a batch, a new one starts."""
@@ -107,7 +91,9 @@ class Batches:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a position; raise if it refers to rows outside the parts."""
         for order in state["order"]:
-            self._check(order)
+            outside = order[~torch.isin(order, torch.cat(self.rows))].tolist()
+            if outside:
+                raise ForbiddenRow(f"rows {outside[:5]} are outside the parts that this stage may train on")
         self.generator.set_state(state["generator"])
         self.order = list(state["order"])
 
@@ -152,9 +138,7 @@ class Examples:
         rows = torch.from_numpy(part.rows)
         if self.starts is None:
             return rows
-        sizes = self.starts[rows + 1] - self.starts[rows]
-        shift = (self.starts[rows] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
-        return torch.arange(len(shift)) + shift
+        return inputs.spans(self.starts[rows], self.starts[rows + 1] - self.starts[rows])
 
     def origins(self, rows: Tensor) -> Tensor:
         """Return the raw examples from which these rows were made."""

@@ -10,21 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from holdfast.core import parallel
-from holdfast.core.checkpoint import load_tree, save_tree, state_digest
+from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_atomic
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Raw
 
 CHUNK = 256  # images decoded between two progress reports
-
-
-def weights_digest(module: nn.Module) -> str:
-    """Return a hash of all parameters and buffers."""
-    return state_digest(module.state_dict())
 
 
 def cached_features(

@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.seeds import generator
 from holdfast.data.raw import Concat, Raw, Subset
 
@@ -74,17 +74,14 @@ class Dataset:
                 raise BadInput(f"domain '{name}' of {self.name} is empty: add examples or remove the domain")
         return self
 
-    def limited(self, per_domain: int, seed: int = 0) -> Dataset:
-        """Draw at most `per_domain` examples per domain with the seed; file order is preserved."""
-        if per_domain < 1:
-            raise BadInput(f"the number of examples per domain must be at least 1, got {per_domain}")
+    def limited(self, per_domain: int) -> Dataset:
+        """Draw at most `per_domain` examples per domain with a fixed seed; file order is preserved."""
+        check_at_least(1, examples=per_domain)
         chosen = []
         for name in self.domains:
             rows = self.rows_of(name)
-            if len(rows) > per_domain:
-                order = torch.randperm(len(rows), generator=generator(seed, "limit", name)).numpy()
-                rows = np.sort(rows[order[:per_domain]])
-            chosen.append(rows)
+            order = torch.randperm(len(rows), generator=generator(0, "limit", name)).numpy()
+            chosen.append(rows[order[:per_domain]])
         return self.subset(np.sort(np.concatenate(chosen)))
 
     def subset(self, rows: np.ndarray) -> Dataset:
@@ -106,17 +103,17 @@ class Dataset:
 def encode(values: Sequence[object]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Map values to codes (n,) and sorted names: numbers in numeric order, then texts in alphabetic order."""
     texts = np.asarray([str(v) for v in values], dtype=object)
-    names = sorted(set(texts), key=_sort_key)
+    names = sorted(set(texts), key=lambda name: (0, float(name), name) if is_finite(name) else (1, 0.0, name))
     index = {name: i for i, name in enumerate(names)}
     return np.asarray([index[t] for t in texts], dtype=np.int64), tuple(names)
 
 
-def _sort_key(name: str) -> tuple[int, float, str]:
+def is_finite(name: str) -> bool:
+    """Whether a text is a finite number."""
     try:
-        value = float(name)
+        return math.isfinite(float(name))
     except ValueError:
-        return (1, 0.0, name)
-    return (0, value, name) if math.isfinite(value) else (1, 0.0, name)
+        return False
 
 
 def join(datasets: Sequence[Dataset]) -> Dataset:

@@ -12,10 +12,7 @@ from holdfast.core.errors import BadInput
 
 
 def decode_image(file: Path | BinaryIO, size: int, *, where: str = "") -> Tensor:
-    """Decode one image and resize it to a square: uint8 (3, size, size).
-
-    The EXIF orientation is applied. Errors name the path, or `where` for an open file.
-    """
+    """Decode an image with its EXIF orientation to uint8 (3, size, size); errors name the path, or else `where`."""
     try:
         with Image.open(file) as image:
             image = _rgb(ImageOps.exif_transpose(image))

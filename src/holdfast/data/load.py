@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,8 @@ def load_data(
     if "shift" in settings:  # the shift defines the domains
         need = [role for role in need if role != "domain"]
     reader = _reader(source, known, data_dir, form, columns, need)
-    accepted = _free_keywords(reader)
+    parameters = inspect.signature(reader).parameters.values()
+    accepted = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in reader.keywords]
     for key in settings:
         check_known(f"setting of {source}", key, [*accepted, *SHIFT_SETTINGS])
     if "shift" not in settings and set(settings) & set(SHIFT_SETTINGS):
@@ -78,7 +79,7 @@ def load_chunks(
     if not isinstance(data, Dataset):
         source, text = _split_settings(data, READERS)
         reader = _reader(source, READERS, None, form, columns, ())
-        if isinstance(reader, partial) and reader.func is read_table and not text:
+        if reader.func is read_table and not text:
             yield from table_chunks(*reader.args, **reader.keywords, rows=rows)
             return
     dataset = load_data(data, columns=columns, need=(), form=form)
@@ -89,7 +90,7 @@ def load_chunks(
 def _reader(
     data: str | Path, known: Mapping[str, Reader], data_dir: Path | None, form: str,
     columns: Mapping[str, str] | None, need: Collection[str],
-) -> Reader:  # fmt: skip
+) -> partial[Dataset]:  # fmt: skip
     """Return the reader for a name or path, with everything but its settings bound."""
     if isinstance(data, str) and data in known:
         return partial(known[data], data_dir=data_dir)
@@ -139,10 +140,3 @@ def _parse_settings(text: str) -> dict[str, Any]:
         except json.JSONDecodeError:
             settings[key.strip()] = value.strip()
     return settings
-
-
-def _free_keywords(reader: Callable[..., Dataset]) -> list[str]:
-    """Return the keyword-only parameters that are not bound yet."""
-    bound = reader.keywords if isinstance(reader, partial) else {}
-    parameters = inspect.signature(reader).parameters.values()
-    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.name not in bound]

@@ -27,7 +27,6 @@ class Sample:
     limit: int
 
     def merge(self, other: Sample) -> Sample:
-        """Return a sample with the examples of both."""
         return Sample(replace(join([self.dataset, other.dataset]), name=self.dataset.name), self.limit)
 
 
@@ -72,7 +71,6 @@ def save_sample(path: Path, sample: Sample, *, size: int | None) -> Path:
 
 
 def load_sample(path: Path) -> Sample:
-    """Read a sample that `save_sample` wrote."""
     tree = load_tree(path)
     y, domain, split = (tree[name].numpy() for name in ("y", "domain", "split"))
     raw = _from_tree(tree["kind"], tree["examples"])

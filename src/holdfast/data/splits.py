@@ -121,17 +121,14 @@ class HeldOut:
         return HeldOut(named, {part.domain: row_hashes(dataset, part.rows) for part in domain_parts})
 
     def merge(self, other: HeldOut) -> HeldOut:
-        """Return the examples of both."""
         pairs = ((self.ids, other.ids), (self.hashes, other.hashes))
         return HeldOut(*({name: [*a.get(name, ()), *b.get(name, ())] for name in {**a, **b}} for a, b in pairs))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` reads."""
         return {name: {"ids": list(self.ids[name]), "hashes": list(self.hashes[name])} for name in self.hashes}
 
     @staticmethod
     def from_json(domains: Mapping[str, Any]) -> HeldOut:
-        """Read the output of `to_json`."""
         ids, hashes = ({name: entry[key] for name, entry in domains.items()} for key in ("ids", "hashes"))
         return HeldOut(ids, hashes)
 

@@ -16,13 +16,11 @@ FORMULA = ("=", "+", "-", "@")
 
 
 def check_suffix(out: Path) -> None:
-    """Raise if the suffix of an output file is not supported."""
     if out.suffix not in SUFFIXES:
         raise BadInput(f"cannot write '{out}': use a file name that ends in {', '.join(SUFFIXES)}")
 
 
 def check_not_input(option: str, out: Path, data: object) -> None:
-    """Raise if the output file is the input data."""
     if isinstance(data, str | Path) and Path(data).expanduser().resolve() == out.expanduser().resolve():
         raise BadInput(f"{option} {out} would overwrite the data: name another file")
 
@@ -33,15 +31,14 @@ def write_tables(out: Path, tables: Iterator[pa.Table], *, escape_formulas: bool
     With `escape_formulas`, texts that a spreadsheet would run as a formula are prefixed with ' in csv files.
     """
     check_suffix(out)
-    if escape_formulas and out.suffix == ".csv":
-        tables = map(_escape_table, map(_flatten, tables))
+    if out.suffix == ".csv":
+        tables = map(_escape_table if escape_formulas else _flatten, tables)
     if out.suffix == ".jsonl":
         return write_atomic(out, lambda draft: _write_jsonl(draft, tables))
     return write_atomic(out, lambda draft: _write_schema(draft, out.suffix, tables))
 
 
 def _write_schema(draft: Path, suffix: str, tables: Iterator[pa.Table]) -> None:
-    tables = map(_flatten, tables) if suffix == ".csv" else tables
     first = next(tables)
     open_writer = pyarrow.csv.CSVWriter if suffix == ".csv" else pyarrow.parquet.ParquetWriter
     with open_writer(draft, first.schema) as writer:
@@ -60,7 +57,7 @@ def _escape_table(table: pa.Table) -> pa.Table:
     columns = [
         pa.chunked_array([[_escape(text) for text in column.to_pylist()]], type=column.type)
         if column.type in (pa.string(), pa.large_string()) else column
-        for column in table.columns
+        for column in _flatten(table).columns
     ]  # fmt: skip
     return pa.table(columns, names=[_escape(name) for name in table.column_names])
 

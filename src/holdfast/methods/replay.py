@@ -11,7 +11,7 @@ from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Inputs, Tokens
-from holdfast.core.ragged import cat_targets, strip_padding
+from holdfast.core.ragged import cat_padded, strip_padding
 from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import setting, whole
 from holdfast.core.tape import tape, with_auxiliary
@@ -167,13 +167,13 @@ class Reservoir:
         domains = tuple(dict.fromkeys(owners))
         return DomainBatch(
             x=inputs.to(inputs.cat([self.x[i] for i in rows]), device),
-            y=cat_targets([self.y[i] for i in rows]).to(device),
+            y=cat_padded([self.y[i] for i in rows]).to(device),
             domains=domains,
             sizes=tuple(owners.count(d) for d in domains),
         )
 
     def state_dict(self) -> dict[str, Any]:
-        examples = {"x": _packed(inputs.cat(self.x)), "y": cat_targets(self.y)} if len(self) else {}
+        examples = {"x": _packed(inputs.cat(self.x)), "y": cat_padded(self.y)} if len(self) else {}
         return {"seen": self.seen, "domain": list(self.domain), **examples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

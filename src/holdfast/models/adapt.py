@@ -5,18 +5,19 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
-from holdfast.data.align import align_features, new_domain_rows, one_domain, with_classes, without_held_out
+from holdfast.data.align import align_features, one_domain, with_classes, without_held_out
 from holdfast.data.dataset import Dataset, join
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
-from holdfast.data.splits import TEST, TRAIN, HeldOut, Part, merge_marked, split_parts
+from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.saved import SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
@@ -122,7 +123,7 @@ def adapt_model(
     method, options = choose_method(terms.method, saved.model, saved.task, examples=bool(trained))
     request = _request(Spec(**saved.record.spec), method, terms, {**options, **terms.settings}, workspace.device)
     start, (seed,) = len(dataset) - len(new), request.seeds
-    learn, valid = new_domain_rows(new, start).train_valid(0.2, seed)
+    learn, valid = DomainRows.of(new, new.domains[0], np.arange(len(new)), start=start).train_valid(0.2, seed)
     episode = Episode(f"{parent}>{learn.domain}", (Stage((learn,), (valid,), held_out),))
     (job,) = resolve(replace(request, episode=episode), workspace)
     spec = job.spec
@@ -189,7 +190,6 @@ def _adapted_model(
 
 
 def ledger_of(folder: Path) -> Ledger:
-    """Return the versions of a model folder."""
     check_model(folder)
     return read_ledger(folder, version_of(read(folder / "record.json")))
 

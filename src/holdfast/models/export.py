@@ -57,13 +57,8 @@ def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: b
         out.unlink()
         reason = f"its probabilities differ from the model's by {difference:.2g}"
         raise BadInput(f"{out} was deleted because {reason}: use --format torch")
-    about = write_text(_next_to(out, "json"), json.dumps(_description(saved, sample, out, format), indent=1) + "\n")
-    return Exported(out, about, difference)
-
-
-def _next_to(out: Path, ending: str) -> Path:
-    """Return a file name that is unique to this program and format."""
-    return out.with_name(f"{out.name}.{ending}")
+    description = json.dumps(_description(saved, sample, out, format), indent=1) + "\n"
+    return Exported(out, write_text(out.with_name(f"{out.name}.json"), description), difference)
 
 
 def _traced(saved: SavedModel, module: torch.nn.Module, sample: Sample) -> Any:
@@ -134,8 +129,7 @@ def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
     if encoder.takes == "image":
         return {"takes": "image", "size": encoder.size, "values": "uint8, 0 to 255", "scaling": "inside the program"}
     tokenizer: Any = encoder.tokenizer  # recurrent encoders have none and cannot be traced
-    path = _next_to(out, "tokenizer.json")
-    write_text(path, tokenizer.backend_tokenizer.to_str())
+    path = write_text(out.with_name(f"{out.name}.tokenizer.json"), tokenizer.backend_tokenizer.to_str())
     settings = {key: encoder.settings.get(key) for key in ("length", "template")}
     return {"takes": "text", "tokenizer": path.name, "padding": tokenizer.pad_token_id, **settings}
 
@@ -182,16 +176,9 @@ class TensorModule(ExportModule):
 
 
 class TokenModule(ExportModule):
-    """Token ids (b, t) with their mask."""
+    """Token ids (b, t) with their mask and, for text pairs, segment ids."""
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.probabilities(Tokens(ids, mask.bool()))
-
-
-class PairModule(ExportModule):
-    """Token ids (b, t) of text pairs with mask and segment ids."""
-
-    def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
         return self.probabilities(Tokens(ids, mask.bool(), types))
 
 
@@ -208,7 +195,16 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     store = saved.encoder.prepare(raw.take(np.arange(len(raw)), size=saved.encoder.size))
     saved.model.cpu().eval().requires_grad_(False)
     saved.model.precision = "fp32"
-    return _module(saved, store.take(torch.arange(len(raw))), raw)
+    x = store.take(torch.arange(len(raw)))
+    batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
+    temperature = 1.0 if saved.calibration is None else saved.calibration.temperature
+    if isinstance(x, Tensor):
+        return TensorModule(saved.model, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
+    assert isinstance(x, Tokens)
+    length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", MAX_BATCH)))
+    named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
+    dynamic = {name: {0: batch, 1: length} for name in named}
+    return TokenModule(saved.model, temperature), Sample(named, dynamic, raw)
 
 
 def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
@@ -220,15 +216,3 @@ def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:
         return Vectors(rng.normal(size=(len(SAMPLE_TEXTS), int(encoder.settings["inputs"]))))
     size = encoder.size or 224
     return Pixels(rng.integers(0, 256, (len(SAMPLE_TEXTS), 3, size, size), dtype=np.uint8))
-
-
-def _module(saved: SavedModel, x: Inputs, raw: Raw) -> tuple[ExportModule, Sample]:
-    batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
-    temperature = 1.0 if saved.calibration is None else saved.calibration.temperature
-    if isinstance(x, Tensor):
-        return TensorModule(saved.model, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
-    assert isinstance(x, Tokens)
-    length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", MAX_BATCH)))
-    named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
-    module = TokenModule if x.types is None else PairModule
-    return module(saved.model, temperature), Sample(named, {name: {0: batch, 1: length} for name in named}, raw)

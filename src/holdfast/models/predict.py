@@ -18,7 +18,7 @@ from holdfast.models.saved import WINDOW, SavedModel, load_model
 from holdfast.run.workspace import choose_device
 
 OUTPUTS = {"tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
-NOT_CALIBRATED = "the model folder has no calibration, so `foreign` is missing: fit the model again to calibrate it"
+NOT_CALIBRATED = "the probabilities are uncalibrated and `foreign` is missing: fit the model again to calibrate it"
 
 
 @dataclass
@@ -86,7 +86,7 @@ def _table(
     """Return the predictions for a chunk and add it to the counts."""
     first, result.examples = result.examples, result.examples + len(chunk)
     ids = [str(first + i + 1) for i in range(len(chunk))] if chunk.ids is None else list(chunk.ids)
-    if saved.is_responder:
+    if saved.task == "respond":
         return pa.table({"id": ids, "response": pa.array(saved.responses(chunk.raw, device=device), pa.string())})
     if saved.task != "classify":
         return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})

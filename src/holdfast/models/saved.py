@@ -73,14 +73,9 @@ class SavedModel:
         """Neck and expert layers, for exported and served models."""
         return {"neck": self.record.spec["neck"], "experts": describe_experts(self.model.backbone)}
 
-    @property
-    def is_responder(self) -> bool:
-        """Whether the model answers messages."""
-        return self.task == "respond"
-
     def responses(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[str]:
         """Return a response per message; of pairs, the first text is the message."""
-        if not self.is_responder or not isinstance(self.encoder, Responder):
+        if self.task != "respond" or not isinstance(self.encoder, Responder):
             raise BadInput(f"a model of the task {self.task} has no responses: use a model of the task respond")
         answers = self._map(raw, self.encoder.answer, device)
         return [] if answers is None else self.encoder.texts(answers.long())
@@ -199,7 +194,6 @@ def check_folder(folder: Path) -> None:
 
 
 def check_model(folder: Path) -> None:
-    """Raise if a folder is not a model folder."""
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder} is not a model folder (no config.json): create one with `holdfast fit`")
 

@@ -53,12 +53,10 @@ class Ledger:
 
 
 def version_folder(folder: Path, number: int) -> Path:
-    """Return the folder of a version."""
     return folder if number == 1 else folder / FOLDER / str(number)
 
 
 def current_folder(folder: Path) -> Path:
-    """Return the folder of the current version."""
     return version_folder(folder, _read(folder / FOLDER / LEDGER).current) if has_versions(folder) else folder
 
 
@@ -85,8 +83,8 @@ def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[P
             if stale.is_dir():
                 shutil.rmtree(stale)
         write(draft)
-        made = _date(datetime.now(UTC))
-        version = replace(about, number=number, parent=ledger.current, made=made, files=_digests(draft))
+        created = _date(datetime.now(UTC))
+        version = replace(about, number=number, parent=ledger.current, made=created, files=_digests(draft))
         os.replace(draft, home / str(number))
     except OSError as error:
         raise write_error(home / str(number), error) from error

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from holdfast import catalog
 from holdfast.core import parallel
+from holdfast.core.checkpoint import state_digest
 from holdfast.core.errors import BadInput
 from holdfast.core.files import cache_folder
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
-from holdfast.data.cache import cached_features, weights_digest
+from holdfast.data.cache import cached_features
 from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
@@ -112,7 +113,7 @@ class Workspace:
         assert self.cache is not None
         if encoder in self.features:
             return self.features[encoder]
-        text = f"{weights_digest(encoder)}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
+        text = f"{state_digest(encoder.state_dict())}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
         key = hashlib.sha256(text.encode()).hexdigest()
         groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
         encoded = 0

@@ -41,7 +41,7 @@ class Service:
     def answer(self, requests: Sequence[ParsedRequest]) -> list[dict[str, Any]]:
         """Return one answer per example of these requests, equal to offline predictions."""
         raw = merge(requests)
-        if self.saved.is_responder:
+        if self.saved.task == "respond":
             answers = [{"response": text} for text in self.saved.responses(raw, device=self.device)]
         elif self.saved.task in TASK_INPUTS:
             columns = self.saved.predict_columns(raw, device=self.device)

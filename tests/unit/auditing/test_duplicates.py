@@ -33,7 +33,7 @@ def planted() -> Dataset:
 def test_choice_keeps_test_rows_and_most_frequent_labels():
     dataset = planted()
     duplicates = find_duplicates(Examples(dataset), near=0.8)
-    assert duplicates.extra() == 5
+    assert len(duplicates.group) - len(duplicates.first) == 5
     choice = choose(duplicates, dataset.y, dataset.split)
     expected = {1: KEPT, 4: KEPT, 8: KEPT, 10: KEPT, 3: NEAR, 5: CONFLICT, 6: CONFLICT}
     assert choice.reason.tolist() == [expected.get(row, EQUAL) for row in range(11)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Tokens
-from holdfast.core.ragged import NONE, Ragged, cat_targets, strip_padding
+from holdfast.core.ragged import NONE, Ragged, cat_padded, strip_padding
 from holdfast.core.store import TokenStore, join
 
 ROWS = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=6)
@@ -34,8 +34,8 @@ def test_join_has_the_rows_of_both(first, second):
 
 
 def test_targets_are_padded_to_the_widest():
-    assert cat_targets([torch.tensor([1, 2]), torch.tensor([3])]).tolist() == [1, 2, 3]
-    wide = cat_targets([torch.tensor([[1, 2, 3]]), torch.tensor([[4], [5]])])
+    assert cat_padded([torch.tensor([1, 2]), torch.tensor([3])]).tolist() == [1, 2, 3]
+    wide = cat_padded([torch.tensor([[1, 2, 3]]), torch.tensor([[4], [5]])])
     assert wide.tolist() == [[1, 2, 3], [4, NONE, NONE], [5, NONE, NONE]]
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.align import new_domain_rows, one_domain, with_classes, without_held_out
-from holdfast.data.splits import HeldOut, Part
+from holdfast.data.align import one_domain, with_classes, without_held_out
+from holdfast.data.splits import DomainRows, HeldOut, Part
 from holdfast.data.synthetic import world
 
 
@@ -56,5 +56,5 @@ def test_held_out_examples_are_dropped(data):
 def test_splits_of_the_file_are_used(data):
     one = one_domain(data, data.domains[0], ())
     marked = replace(one, split=np.asarray([0] * 6 + [1] * 2 + [2] * 2))
-    train, valid = new_domain_rows(marked, 100).train_valid(0.2, 0)
+    train, valid = DomainRows.of(marked, marked.domains[0], np.arange(len(marked)), start=100).train_valid(0.2, 0)
     assert (train.rows.tolist(), valid.rows.tolist()) == (list(range(100, 106)), [106, 107])

@@ -37,14 +37,9 @@ class KnownSet:
 
     @staticmethod
     def of(name: str) -> KnownSet:
-        """Return the data set of this name."""
         row = dict(table()[name])
         known = {key: row.pop(key) for key in {field.name for field in fields(KnownSet)} & row.keys()}
         return KnownSet(**{"files": (name,), "domains": {name: ()}, **known}, name=name, options=row)
-
-    def read(self, **settings: Any) -> Dataset:
-        """Read the data set; `data_dir` is the folder with its files."""
-        return self.load_reader()(**settings)
 
     def load_reader(self) -> Reader:
         """Import the reader and bind this data set."""
@@ -64,7 +59,6 @@ class KnownSet:
         raise self.absent(data_dir, expected)
 
     def absent(self, data_dir: Path | None, expected: str, *, reason: str = "") -> Absent:
-        """Return the error for missing files."""
         folder = "a folder that you pass with --data-dir" if data_dir is None else str(data_dir)
         where = f"get it from {self.home} and put {expected.replace('FOLDER', folder)}"
         return Absent(f"the data set {self.name} is not downloaded automatically: {reason}{where}")

@@ -27,15 +27,12 @@ def read_camelyon(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
 
 
 def read_fmow(known: KnownSet, *, data_dir: Path | None = None) -> Dataset:
-    """Read satellite images of 62 kinds of buildings and land use; the domains are six regions (Christie et al., 2018).
-
-    Rows marked `seq` are withheld by the authors and have no image.
-    """
+    """Read satellite images of buildings and land use; the domains are six regions (Christie et al., 2018)."""
     folder = _find(known, "rgb_metadata.csv", data_dir)
     table = _read(folder / "rgb_metadata.csv", ("split", "category", "country_code"))
     codes = _read(folder / "country_code_mapping.csv", ("alpha-3", "region"))
     region = dict(zip(codes["alpha-3"], codes["region"], strict=True))
-    rows = [i for i, split in enumerate(table["split"]) if split != "seq"]
+    rows = [i for i, split in enumerate(table["split"]) if split != "seq"]  # the authors withhold those images
     paths = [folder / "images" / f"rgb_img_{i}.png" for i in rows]
     domains = [region.get(table["country_code"][i]) or NO_REGION for i in rows]
     withheld = len(table["split"]) - len(rows)

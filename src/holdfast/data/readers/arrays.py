@@ -32,8 +32,6 @@ def read_arrays(
     path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = ("label", "domain")
 ) -> Dataset:
     """Read a .npz file; `columns` maps roles to array names, `need` lists the roles that must be present."""
-    assert set(need) <= {"label", "domain"}, need
-    path = Path(path)
     arrays = _load(path, columns or {}, need)
     raw = _raw(path, arrays["features"])
     for role, values in arrays.items():

@@ -1,6 +1,5 @@
 """Encode columns of names as integer codes: labels, domains and splits; Python sees only distinct values."""
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
-from holdfast.data.dataset import SPLITS, Dataset, encode
+from holdfast.data.dataset import SPLITS, Dataset, encode, is_finite
 from holdfast.data.raw import Raw
 from holdfast.data.readers.formats import is_number
 
@@ -53,17 +52,9 @@ class CodeColumn:
         return self.index.setdefault(name, len(self.index)) if name else -1
 
 
-def class_codes(column: CodeColumn) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return labels (n,) and the classes: numbers in numeric order, then texts in alphabetic order."""
-    if not column.index:
-        return column.codes(), ()
-    order, classes = encode(list(column.index))
-    return np.append(order, -1)[column.codes()], classes
-
-
 def regression_note(classes: Sequence[str], examples: int, *, where: str) -> str:
     """Return a note if labels look like measurements; raise if most examples have a distinct one."""
-    if len(classes) <= _MANY_CLASSES or not all(map(_is_finite, classes)):
+    if len(classes) <= _MANY_CLASSES or not all(map(is_finite, classes)):
         return ""
     fractional, rare = any(not float(name).is_integer() for name in classes), 2 * len(classes) > examples
     summary = f"{where} has {len(classes)} distinct numeric labels in {examples} examples"
@@ -73,22 +64,13 @@ def regression_note(classes: Sequence[str], examples: int, *, where: str) -> str
     return f"{summary}, and each one is a class; if they are measurements, {fix}" if fractional or rare else ""
 
 
-def _is_finite(name: str) -> bool:
-    try:
-        return math.isfinite(float(name))
-    except ValueError:
-        return False
-
-
 def domain_codes(column: CodeColumn, time: np.ndarray | None) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return domains (n,) and their names, in order of first appearance or of earliest time."""
     codes, names = column.codes(), list(column.index)
     if time is None:
         return codes, tuple(names)
     order = sorted(range(len(names)), key=lambda i: time[codes == i].min())
-    rank = np.empty(len(names), dtype=np.int64)
-    rank[order] = np.arange(len(names))
-    return rank[codes], tuple(names[i] for i in order)
+    return np.argsort(order)[codes], tuple(names[i] for i in order)
 
 
 def coded_dataset(
@@ -102,7 +84,8 @@ def coded_dataset(
     """
     y = np.full(len(raw), -1, dtype=np.int64)
     if "label" in coded:
-        y, classes = class_codes(coded["label"])
+        order, classes = encode(list(coded["label"].index))
+        y = np.append(order, -1)[coded["label"].codes()]
         if "label" in need and (note := regression_note(classes, len(raw), where=where)):
             notes = [*notes, note]
     domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)

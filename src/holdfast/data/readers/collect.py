@@ -97,22 +97,22 @@ class TableCollector:
                 raise BadInput(f"{self.where}: {cell} is {value}: features must be finite numbers")
         return values
 
-    def dataset(self, name: str, *, named_time: bool, named_features: bool) -> Dataset:
-        """Return all rows as a data set; `named_*` is whether the user named the column."""
+    def dataset(self, name: str) -> Dataset:
+        """Return all rows as a data set."""
         where, roles, notes = self.where, self.roles, []
         raw: Raw
         if roles.texts:
             raw = Texts(*(texts.column() for texts in self.texts))
         else:
             raw = Vectors(np.concatenate(self.features))
-            if not named_features:
+            if "features" not in roles.named:
                 inputs = f"the {len(roles.features)} numeric columns {listed(roles.features)}"
                 fix = "name a text column with --column text=NAME"
                 notes.append(f"no text column was found, so the input is {inputs}; {fix}")
         time = times(pa.chunked_array(self.time)) if roles.time is not None else None
         if roles.time is not None and time is None:
             fault = f"column '{roles.time}' of {where} is not all numbers or all dates such as 2024-01-31"
-            if named_time:
+            if "time" in roles.named:
                 raise BadInput(f"{fault}: fix the values or remove --column time={roles.time}")
             notes.append(f"{fault}, so it is not used as the time")
         ids = None if roles.id is None else Strings(self.ids.column())

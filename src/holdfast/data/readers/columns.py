@@ -51,6 +51,7 @@ class Roles:
     split: str | None = None
     time: str | None = None
     id: str | None = None
+    named: Collection[str] = ()  # roles whose columns the user named
 
 
 def find(names: Sequence[str], wanted: Sequence[str]) -> str | None:
@@ -133,7 +134,7 @@ def assign(
             raise BadInput(f"{where} has two columns named '{name}': rename one of them")
         if used.count(name) > 1:
             raise BadInput(f"{where} uses its column '{name}' for two roles: name others with --column KEY=NAME")
-    return Roles(texts, features, **roles)
+    return Roles(texts, features, **roles, named=set(finder.columns))
 
 
 def _text_columns(finder: ColumnFinder) -> tuple[str, ...]:

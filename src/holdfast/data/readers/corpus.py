@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.data.dataset import Dataset
 from holdfast.data.raw import Texts
 from holdfast.data.readers import formats
@@ -16,10 +16,7 @@ from holdfast.data.readers.table import read_table, unlabelled_dataset
 def read_corpus(
     path: Path, *, columns: Mapping[str, str] | None = None, need: Collection[str] = (), pack: int = 0
 ) -> Dataset:
-    """Read a .txt file, a folder of them (one domain per file) or a table.
-
-    `pack` concatenates successive documents of the same domain and split up to this number of characters.
-    """
+    """Read a .txt file, a folder of them (one domain per file) or a table; `pack` joins documents up to this length."""
     if path.is_dir() or path.suffix.lower() == ".txt":
         if columns:
             raise BadInput(f"{path} is plain text, which has no columns: remove --column")
@@ -56,8 +53,8 @@ def _read_column(path: Path, columns: Mapping[str, str] | None, need: Collection
 
 
 def _pack(dataset: Dataset, limit: int) -> Dataset:
-    if limit < 1:
-        raise BadInput(f"pack must be a number of characters of at least 1, got {limit}")
+    """Concatenate successive documents of the same domain and split up to `limit` characters."""
+    check_at_least(1, pack=limit)
     split = np.full(len(dataset), -1) if dataset.split is None else dataset.split
     groups: list[list[str]] = []
     first: list[int] = []  # row of the first document per group

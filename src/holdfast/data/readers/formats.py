@@ -21,7 +21,12 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _TEXT = pa.large_string()
 _BATCH = 1 << 14  # rows of parquet per batch
 _PEEK = 200  # lines of json that determine the types
-_TYPE_NAMES = {_TEXT: "a text", pa.float64(): "a number", pa.int64(): "an integer", pa.bool_(): "true or false"}
+_JSON_TYPES: dict[pa.DataType, tuple[str, set[type]]] = {
+    pa.bool_(): ("true or false", {bool}),
+    pa.int64(): ("an integer", {int}),
+    pa.float64(): ("a number", {int, float}),
+    _TEXT: ("a text", {str}),
+}
 
 Types = Mapping[str, pa.DataType]
 
@@ -51,7 +56,6 @@ def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -100,11 +104,7 @@ def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     if path.suffix.lower() in (".parquet", *_SEPARATORS):
         for batch in iter_batches(path, dict.fromkeys(names, _TEXT), LONG_BLOCK):
             yield from batch.to_pylist()
-    else:
-        yield from _iter_json(path, names)
-
-
-def _iter_json(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
+        return
     with path.open(encoding="utf-8-sig") as file:
         for row, line in enumerate((line for line in file if line.strip()), start=1):
             try:
@@ -144,16 +144,12 @@ def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
     seen: dict[str, set[type]] = {}
     for row in rows:
         for key, value in row.items():
-            seen.setdefault(key, set()).add(type(value))
-    return pa.schema([(key, _json_type(types)) for key, types in seen.items()])
+            seen.setdefault(key, set()).update([] if value is None else [type(value)])
 
+    def arrow_type(types: set[type]) -> pa.DataType:
+        return next((kind for kind, (_, accepted) in _JSON_TYPES.items() if types and types <= accepted), _TEXT)
 
-def _json_type(types: set[type]) -> pa.DataType:
-    types = types - {type(None)}
-    for accepted, arrow_type in (({bool}, pa.bool_()), ({int}, pa.int64()), ({int, float}, pa.float64())):
-        if types and types <= accepted:
-            return arrow_type
-    return _TEXT
+    return pa.schema([(key, arrow_type(types)) for key, types in seen.items()])
 
 
 def _open_csv(path: Path, types: Types, block: int) -> Any:
@@ -244,17 +240,8 @@ def _json_fault(path: Path, types: Types) -> str | None:
 def row_fault(number: int, row: Mapping[str, Any], types: Types) -> str | None:
     """Describe the first value of a JSON object that does not have its column's type."""
     for name, kind in types.items():
-        if not _has_type(row.get(name), kind):
-            shown, expected = repr(row[name])[:60], _TYPE_NAMES.get(kind, str(kind))
+        expected, accepted = _JSON_TYPES[kind]
+        if row.get(name) is not None and type(row[name]) not in accepted:
+            shown = repr(row[name])[:60]
             return f"row {number}, column '{name}' has {shown}, expected {expected}: fix the value or remove the row"
     return None
-
-
-def _has_type(value: Any, kind: pa.DataType) -> bool:
-    if value is None:
-        return True
-    if kind == _TEXT:
-        return isinstance(value, str)
-    if kind == pa.bool_() or isinstance(value, bool):
-        return kind == pa.bool_() and isinstance(value, bool)
-    return isinstance(value, int) or (kind == pa.float64() and isinstance(value, float))

@@ -1,7 +1,4 @@
-"""Parse graphs from text: one file per set, or the layout of several files that TU's data sets have.
-
-v nodes of one graph, e edges, k attributes
-"""
+"""Parse graphs from text: one file per set, or TU's layout of several files (v nodes, e edges, k attributes)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

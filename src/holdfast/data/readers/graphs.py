@@ -37,7 +37,6 @@ def holds_graphs(path: Path) -> bool:
 
 def read_graphs(path: Path, *, fold: int | None = None) -> Dataset:
     """Read one domain per set of graphs; `fold` marks the rows of that test fold."""
-    path = Path(path)
     sets = _find_sets(path)
     if not sets:
         raise BadInput(f"{path} holds no graphs: expected {_LAYOUT}, as files, in a folder or in a zip")

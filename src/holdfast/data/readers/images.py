@@ -19,8 +19,6 @@ _LAYOUT = "put images at DOMAIN/CLASS/FILE"
 
 def read_images(folder: Path, *, need: Collection[str] = ("label", "domain")) -> Dataset:
     """Read DOMAIN/CLASS/FILE, or any nesting if neither label nor domain is needed."""
-    assert set(need) <= {"label", "domain"}, need
-    folder = Path(folder)
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder")
     files = sorted(files_below(folder))

@@ -150,23 +150,15 @@ def read_frame(
         raise BadInput(f"{FRAME} has no rows: pass one row per example")
     try:
         table = pa.Table.from_pandas(frame.set_axis(list(map(str, frame.columns)), axis=1), preserve_index=False)
-    except (pa.ArrowException, UnicodeError, OverflowError) as error:
-        raise _mixed_column(error) from error
-    numeric = {field.name for field in table.schema if pa.types.is_boolean(field.type) or is_number(field.type)}
-    roles = assign(FRAME, table.schema.names, numeric=numeric, columns=columns, need=need)
-    collector = TableCollector(FRAME, roles, need)
-    try:
+        numeric = {field.name for field in table.schema if pa.types.is_boolean(field.type) or is_number(field.type)}
+        roles = assign(FRAME, table.schema.names, numeric=numeric, columns=columns, need=need)
+        collector = TableCollector(FRAME, roles, need)
         for batch in table.to_batches():
             collector.add(batch)
-    except pa.ArrowException as error:
-        raise _mixed_column(error) from error
-    named = columns or {}
-    return collector.dataset("data", named_time=bool(named.get("time")), named_features="features" in named)
-
-
-def _mixed_column(error: Exception) -> BadInput:
-    reason = "; ".join(map(str, error.args))[:200]
-    return BadInput(f"{FRAME} has a column that is neither all numbers nor all texts ({reason}): convert it")
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        reason = "; ".join(map(str, error.args))[:200]
+        raise BadInput(f"{FRAME} has a column that is neither numbers nor texts ({reason}): convert it") from error
+    return collector.dataset("data")
 
 
 def _check_names(frame: pd.DataFrame) -> None:

@@ -54,7 +54,6 @@ def _chunks(
         kind = schema.field(name).type
         if pa.types.is_nested(kind):
             raise BadInput(f"{path}: column '{name}' holds {kind}: convert it to texts or numbers")
-    named = {"named_time": bool((columns or {}).get("time")), "named_features": "features" in (columns or {})}
     collector = TableCollector(str(path), roles, need, before=skip)
     for batch in formats.iter_batches(path, types, block):
         at = min(skip, len(batch))
@@ -67,12 +66,12 @@ def _chunks(
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise formats.explain(path, error) from error
             if collector.rows == rows:
-                yield collector.dataset(path.stem, **named)
+                yield collector.dataset(path.stem)
                 collector = TableCollector(str(path), roles, need, before=collector.before + collector.rows)
     if not collector.rows and not collector.before:
         raise BadInput(f"{path} has columns but no rows: write one row per example")
     if collector.rows:
-        yield collector.dataset(path.stem, **named)
+        yield collector.dataset(path.stem)
 
 
 def _check_file(path: Path) -> None:
@@ -104,7 +103,7 @@ def read_json_rows(
     schema = formats.json_schema(rows)
     numeric = {field.name for field in schema if field.type in (pa.bool_(), pa.int64(), pa.float64())}
     roles = assign(where, schema.names, numeric=numeric, columns=columns, need=())
-    roles = replace(roles, label=None, domain=None, split=None, time=None)
+    roles = replace(roles, label=None, domain=None, split=None, time=None, named=("features",))
     types = _column_types(_JSON_ROWS, schema, roles)
     for number, row in enumerate(rows, 1):
         if fault := formats.row_fault(number, row, types):
@@ -115,11 +114,10 @@ def read_json_rows(
         collector.add(pa.record_batch({name: pa.array(arrays[name], kind) for name, kind in types.items()}))
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         raise BadInput(f"{where}: a value cannot be read ({str(error).splitlines()[0][:100]}): fix it") from error
-    return collector.dataset(Path(where).stem, named_time=False, named_features=True)
+    return collector.dataset(Path(where).stem)
 
 
 def column_finder(path: Path, columns: Mapping[str, str] | None) -> ColumnFinder:
-    """Return a finder for the columns of a table file."""
     if path.stat().st_size == 0:
         raise BadInput(f"{path} is empty: write one row per example")
     return ColumnFinder(str(path), formats.read_schema(path).names, columns)

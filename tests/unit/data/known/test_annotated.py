@@ -58,7 +58,7 @@ def test_plain_texts_of_one_field(folder, tmp_path):
         load_data("books-texts", data_dir=folder)
     (tmp_path / "books-texts.txt").write_text("".join(f"line {i}\n" for i in range(9)))
     few = replace(KnownSet.of("books-texts"), sizes={"all": 5})
-    first, second = (few.read(data_dir=tmp_path) for _ in range(2))
+    first, second = (few.load_reader()(data_dir=tmp_path) for _ in range(2))
     assert len(first) == 5
     assert first.notes == ()
     assert first.fingerprint == second.fingerprint

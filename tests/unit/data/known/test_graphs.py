@@ -40,7 +40,7 @@ def test_folder_or_text_file_is_read(tmp_path):
 
 def test_published_size_needs_no_note(tmp_path):
     write_zip(tmp_path / "NCI1.zip", rings_and_stars(6))
-    assert replace(KnownSet.of("nci1"), sizes={"all": 6}).read(data_dir=tmp_path).notes == ()
+    assert replace(KnownSet.of("nci1"), sizes={"all": 6}).load_reader()(data_dir=tmp_path).notes == ()
 
 
 @pytest.mark.parametrize("name", [*SETS, *MOLECULES])

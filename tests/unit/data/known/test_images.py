@@ -60,7 +60,7 @@ def test_domain_folders_get_their_published_names(name, spelling, tmp_path):
 
 def test_published_sizes_need_no_note(tmp_path):
     fill(tmp_path / "PACS", PACS.domains, 1)
-    assert replace(PACS, sizes={"all": 8}, classes=2).read(data_dir=tmp_path).notes == ()
+    assert replace(PACS, sizes={"all": 8}, classes=2).load_reader()(data_dir=tmp_path).notes == ()
 
 
 def test_missing_incomplete_and_unknown_folders_are_rejected(tmp_path):
@@ -188,7 +188,7 @@ def test_complete_fmow_matches_the_published_size_with_and_without_withheld_rows
     (tmp_path / "rgb_metadata.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "country_code_mapping.csv").write_text("name,alpha-3,region\nFrance,FRA,Europe\n")
     draw(tmp_path / "images" / "rgb_img_0.png")
-    notes = replace(KnownSet.of("fmow"), sizes={"all": 62}).read(data_dir=tmp_path).notes
+    notes = replace(KnownSet.of("fmow"), sizes={"all": 62}).load_reader()(data_dir=tmp_path).notes
     assert len(notes) == listed
     assert all("2 images" in note for note in notes)
 

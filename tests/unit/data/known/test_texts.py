@@ -148,7 +148,7 @@ def test_missing_split_is_drawn_with_the_seed(tmp_path):
         "text,label,split\n" + "".join(f"text {i},{str(i % 3 == 0).lower()},byarticle_train\n" for i in range(645))
     )
     known = KnownSet.of("hyperpartisan")
-    found = [known.read(data_dir=tmp_path, seed=seed) for seed in (None, 0, 1)]
+    found = [known.load_reader()(data_dir=tmp_path, seed=seed) for seed in (None, 0, 1)]
     splits = [each.split for each in found if each.split is not None]
     assert np.array_equal(splits[0], splits[1])
     assert not np.array_equal(splits[1], splits[2])
