@@ -107,7 +107,7 @@ def test_folder_without_calibration_predicts_with_a_note(model, table, tmp_path)
     (folder / "gauge.safetensors").unlink()
     (folder / "heldout.json").unlink()
     done = predict(folder, home / "new.csv", home / "out.parquet")
-    assert "no calibration" in done.notes[0]
+    assert "uncalibrated" in done.notes[0]
     predictions = pd.read_parquet(done.path)
     assert predictions.columns.tolist() == ["id", "label", *(f"p_{name}" for name in classifier.classes_)]
     plain = classifier._model().probabilities(saved_texts(rows), calibrated=False)

@@ -42,7 +42,7 @@ def test_columns_can_be_named():
         (pd.DataFrame({"text": ["a"], "label": ["x"], "domain": ["y"]}).iloc[:0], "has no rows"),
         (
             pd.DataFrame({"a": [1, "two"], "label": [0, 1], "domain": [0, 1]}),
-            r"neither all numbers nor .*column a ",
+            r"neither numbers nor .*column a ",
         ),
         (pd.DataFrame({"a": [1, None], "label": [0, 1], "domain": [0, 1]}), "the DataFrame: row 2, column 'a'"),
         (pd.DataFrame([["a", "b", 0, 1]], columns=["text", "text", "label", "domain"]), "two columns named 'text'"),
