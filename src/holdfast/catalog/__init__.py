@@ -125,7 +125,8 @@ def check_task(section: str, name: str, task: str) -> None:
         if isinstance(entry, Part) and task not in entry.tasks:
             entries = SECTIONS[section].items()
             others = ", ".join(other for other, known in entries if isinstance(known, Part) and task in known.tasks)
-            raise BadInput(f"{_singular(section)} '{part}' does not support the task {task}: use one of {others}")
+            kind, supported = _singular(section), ", ".join(entry.tasks)
+            raise BadInput(f"{kind} '{part}' does not support the task {task}, only {supported}: use one of {others}")
 
 
 def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:

@@ -1,6 +1,6 @@
 """Speed measurements of `holdfast bench`."""
 
-from holdfast.catalog.entry import BenchEntry
+from holdfast.catalog.entry import Entry
 
 _ABOUT = {  # function in holdfast.bench, description
     "methods": ("methods:run", "training step of methods with a target, compared with ERM"),
@@ -18,4 +18,4 @@ _ABOUT = {  # function in holdfast.bench, description
     "serve": ("serve:run", "server with 32 clients, compared with offline prediction"),
     "recurrent": ("read:run_recurrent", "LSTM with a memory bank, compared with torch.nn.LSTM"),
 }  # fmt: skip
-BENCHES = {name: BenchEntry(f"holdfast.bench.{target}", about) for name, (target, about) in _ABOUT.items()}
+BENCHES = {name: Entry(f"holdfast.bench.{target}", about) for name, (target, about) in _ABOUT.items()}

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.catalog.entry import DatasetEntry
+from holdfast.catalog.entry import Entry
 from holdfast.data.registry import READERS, table
 
 
 @dataclass(frozen=True)
-class PublishedEntry(DatasetEntry):
+class PublishedEntry(Entry):
     """A data set of the table; its target is its name there."""
 
     def load(self) -> Any:
@@ -16,4 +16,4 @@ class PublishedEntry(DatasetEntry):
         return READERS[self.target]
 
 
-DATASETS: dict[str, DatasetEntry] = {name: PublishedEntry(name, row["about"]) for name, row in table().items()}
+DATASETS: dict[str, Entry] = {name: PublishedEntry(name, row["about"]) for name, row in table().items()}

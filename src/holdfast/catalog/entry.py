@@ -13,7 +13,7 @@ FEATURE_TASKS = ("classify", *TOKEN_TASKS)
 ALL_TASKS = (*FEATURE_TASKS, "respond")
 BUILD_ARGUMENTS = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
 
-_registered: dict[str, Any] = {}  # target -> object, for classes and functions that user code registered
+REGISTERED: dict[str, Any] = {}  # target -> object, for classes and functions that user code registered
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Entry:
 
     def load(self) -> Any:
         """Import and return the target."""
-        if self.target in _registered:
-            return _registered[self.target]
+        if self.target in REGISTERED:
+            return REGISTERED[self.target]
         module, _, attributes = self.target.partition(":")
         if module == "__main__" or "<locals>" in attributes:
             raise BadInput(
@@ -96,14 +96,6 @@ class EncoderEntry(Part):
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
 
 
-class NeckEntry(Part):
-    """A part between encoder and head."""
-
-
-class HeadEntry(Part):
-    """A layer that maps features to outputs."""
-
-
 @dataclass(frozen=True)
 class AnalysisEntry(Part):
     """An analysis of a trained run."""
@@ -125,34 +117,9 @@ class AugmentationEntry(Entry):
     takes: str = ""
 
 
-class PlanEntry(Entry):
-    """A protocol: which domains train and which are scored."""
-
-
-class SelectionEntry(Entry):
-    """A way to choose a training step."""
-
-
-class DatasetEntry(Entry):
-    """A published data set."""
-
-
-class BenchEntry(Entry):
-    """A speed measurement."""
-
-
-class RecipeEntry(Entry):
-    """A published table or figure."""
-
-
 @dataclass(frozen=True)
 class BrokenEntry(Entry):
     """A plug-in that could not be imported; `about` is the reason."""
 
     def load(self) -> Any:
         raise BadInput(self.about)
-
-
-def remember(target: str, value: Any) -> None:
-    """Make `load` return this object for the target."""
-    _registered[target] = value

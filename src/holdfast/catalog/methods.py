@@ -4,49 +4,50 @@ Steps of a schedule (500 or 1,500 of 5,000) are given as fractions, so that they
 """
 
 from functools import partial
+from typing import Any
 
 from holdfast.catalog.entry import ALL_TASKS, MethodEntry
 from holdfast.core.settings import choice, even, log
 
-_PENALIZED = "holdfast.methods.penalties:Penalized"
+_PENALIZED = "penalties:Penalized"
 _WIDE = {"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)}
 
-_risk = partial(MethodEntry, family="risk and data mixing")
-_alignment = partial(MethodEntry, family="feature alignment")
-_invariance = partial(MethodEntry, family="invariant risk")
-_gradients = partial(MethodEntry, family="gradients and meta-learning")
-_memories = partial(MethodEntry, family="memories and pretrained features")
-_subgraphs = partial(MethodEntry, family="subgraphs", takes="graph", encoders=("gin-subgraph", "gcn-subgraph"))
-_continual = partial(MethodEntry, family="continual learning", acts_on="stream")
-_averaging = partial(MethodEntry, family="weight averaging", tasks=ALL_TASKS)
+
+def _method(target: str, about: str, **fields: Any) -> MethodEntry:
+    return MethodEntry(f"holdfast.methods.{target}", about, **fields)
+
+
+_risk = partial(_method, family="risk and data mixing")
+_alignment = partial(_method, family="feature alignment")
+_invariance = partial(_method, family="invariant risk")
+_gradients = partial(_method, family="gradients and meta-learning")
+_memories = partial(_method, family="memories and pretrained features")
+_subgraphs = partial(_method, family="subgraphs", takes="graph", encoders=("gin-subgraph", "gcn-subgraph"))
+_continual = partial(_method, family="continual learning", acts_on="stream")
+_averaging = partial(_method, family="weight averaging", tasks=ALL_TASKS)
 
 METHODS: dict[str, MethodEntry] = {
-    "erm": _risk(
-        "holdfast.methods.erm:ERM", "mean risk over all source domains, the baseline (Vapnik, 1998)", tasks=ALL_TASKS),
+    "erm": _risk("erm:ERM", "mean risk over all source domains, the baseline (Vapnik, 1998)", tasks=ALL_TASKS),
     "group-dro": _risk(
-        "holdfast.methods.erm:GroupDRO",
-        "domains weighted by their risk, for the worst domain (Sagawa et al., 2020)", tasks=ALL_TASKS),
+        "erm:GroupDRO", "domains weighted by their risk, for the worst domain (Sagawa et al., 2020)", tasks=ALL_TASKS),
     "mixup": _risk(
-        "holdfast.methods.mixup:Mixup",
-        "convex combinations of examples of two domains (Zhang et al., 2018; Yan et al., 2020)"),
+        "mixup:Mixup", "convex combinations of examples of two domains (Zhang et al., 2018; Yan et al., 2020)"),
     "manifold-mixup": _risk(
-        "holdfast.methods.mixup:ManifoldMixup",
-        "convex combinations of the features of any two examples (Verma et al., 2019)"),
+        "mixup:ManifoldMixup", "convex combinations of the features of any two examples (Verma et al., 2019)"),
     "g-mixup": _risk(
-        "holdfast.methods.mixup:GMixup",
-        "graphs sampled between the graphons of two classes (Han et al., 2022)", takes="graph"),
+        "mixup:GMixup", "graphs sampled between the graphons of two classes (Han et al., 2022)", takes="graph"),
     "coral": _alignment(
-        _PENALIZED, "equal means and covariances of features in all domains (Sun & Saenko, 2016)",
-        acts_on="features", fixed={"penalty": "coral"}, space={"weight": log(0.1, 10)}),
+        _PENALIZED, "equal means and covariances of features in all domains (Sun & Saenko, 2016)", acts_on="features",
+        fixed={"penalty": "coral"}, space={"weight": log(0.1, 10)}),
     "mmd": _alignment(
-        _PENALIZED, "equal feature distributions, measured with Gaussian kernels (Li et al., 2018)",
-        acts_on="features", fixed={"penalty": "mmd"}, space={"weight": log(0.1, 10)}),
+        _PENALIZED, "equal feature distributions, measured with Gaussian kernels (Li et al., 2018)", acts_on="features",
+        fixed={"penalty": "mmd"}, space={"weight": log(0.1, 10)}),
     "irm": _invariance(
         _PENALIZED, "a head that is optimal in every domain simultaneously (Arjovsky et al., 2019)",
         fixed={"penalty": "irm"}, preset={"weight": 100.0, "anneal": 0.1}, space=_WIDE),
     "vrex": _invariance(
-        _PENALIZED, "equal risks in all domains (Krueger et al., 2020)",
-        fixed={"penalty": "vrex"}, preset={"weight": 10.0, "anneal": 0.1}, space=_WIDE, tasks=ALL_TASKS),
+        _PENALIZED, "equal risks in all domains (Krueger et al., 2020)", fixed={"penalty": "vrex"},
+        preset={"weight": 10.0, "anneal": 0.1}, space=_WIDE, tasks=ALL_TASKS),
     "ib-erm": _invariance(
         _PENALIZED, "information bottleneck: low variance of the features (Ahuja et al., 2021)", acts_on="features",
         fixed={"penalty": "bottleneck", "before": 0.0}, preset={"weight": 100.0, "anneal": 0.1}, space=_WIDE),
@@ -55,72 +56,60 @@ METHODS: dict[str, MethodEntry] = {
         preset={"weight": 100.0, "bottleneck": 100.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": even(0.0, 0.9)}),
     "dann": _alignment(
-        "holdfast.methods.adversarial:DANN",
-        "features from which a discriminator cannot predict the domain (Ganin et al., 2016)",
+        "adversarial:DANN", "features from which a discriminator cannot predict the domain (Ganin et al., 2016)",
         acts_on="features", fixed={"conditional": False}),
     "cdann": _alignment(
-        "holdfast.methods.adversarial:DANN", "DANN with a discriminator conditioned on the class (Li et al., 2018)",
-        acts_on="features", fixed={"conditional": True}),
+        "adversarial:DANN", "DANN with a discriminator conditioned on the class (Li et al., 2018)", acts_on="features",
+        fixed={"conditional": True}),
     "mldg": _gradients(
-        "holdfast.methods.meta:MLDG",
-        "meta-learning: steps that also reduce the risk of a held-out domain (Li et al., 2018)", tasks=ALL_TASKS),
+        "meta:MLDG", "meta-learning: steps that also reduce the risk of a held-out domain (Li et al., 2018)",
+        tasks=ALL_TASKS),
     "fish": _gradients(
-        "holdfast.methods.meta:Fish",
-        "gradient agreement through one inner step per domain (Shi et al., 2021)", tasks=ALL_TASKS),
-    "fishr": _gradients(
-        "holdfast.methods.fishr:Fishr", "equal gradient variance in all domains (Rame et al., 2022)"),
+        "meta:Fish", "gradient agreement through one inner step per domain (Shi et al., 2021)", tasks=ALL_TASKS),
+    "fishr": _gradients("fishr:Fishr", "equal gradient variance in all domains (Rame et al., 2022)"),
     "miro": _memories(
-        "holdfast.methods.distil:MIRO",
-        "features that remain informative about the pretrained ones (Cha et al., 2022)", acts_on="backbone"),
-    "pda": _alignment(
-        "holdfast.methods.adversarial:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)"),
+        "distil:MIRO", "features that remain informative about the pretrained ones (Cha et al., 2022)",
+        acts_on="backbone"),
+    "pda": _alignment("adversarial:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)"),
     "m-scl": _alignment(
-        "holdfast.methods.contrastive:MemoryContrastive",
+        "contrastive:MemoryContrastive",
         "supervised contrastive loss with a queue of source features (Tan et al., 2022)", acts_on="features"),
     "mil": _memories(
-        "holdfast.methods.mil:MIL",
-        "memory meta-learned to hide the domain, then frozen while the task is trained (Jia & Zhang, 2023)",
+        "mil:MIL", "memory meta-learned to hide the domain, then frozen while the task is trained (Jia & Zhang, 2023)",
         necks=("memory", "memory-4.8m", "product-memory")),
     "hma": _memories(
-        "holdfast.methods.hma:HMA",
-        "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
+        "hma:HMA", "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
         necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param")),
     "ciga-v1": _subgraphs(
-        "holdfast.methods.invariant_graph:CIGA",
-        "predictive subgraph whose features agree within a class (Chen et al., 2022)", fixed={"hinge": 0.0}),
+        "invariant_graph:CIGA", "predictive subgraph whose features agree within a class (Chen et al., 2022)",
+        fixed={"hinge": 0.0}),
     "ciga-v2": _subgraphs(
-        "holdfast.methods.invariant_graph:CIGA",
-        "CIGA with a hinge loss on the rest of the graph (Chen et al., 2022)"),
+        "invariant_graph:CIGA", "CIGA with a hinge loss on the rest of the graph (Chen et al., 2022)"),
     "dir": _subgraphs(
-        "holdfast.methods.invariant_graph:DIR",
-        "predictive subgraph whose risk is stable for every other rest (Wu et al., 2022)"),
+        "invariant_graph:DIR", "predictive subgraph whose risk is stable for every other rest (Wu et al., 2022)"),
     "ewc": _continual(
-        "holdfast.methods.consolidation:EWC",
-        "penalty on changes of parameters with high Fisher information (Kirkpatrick et al., 2017)",
+        "consolidation:EWC", "penalty on changes of parameters with high Fisher information (Kirkpatrick et al., 2017)",
         fixed={"online": False}, tasks=ALL_TASKS),
     "online-ewc": _continual(
-        "holdfast.methods.consolidation:EWC", "EWC with one anchor and a running importance (Schwarz et al., 2018)",
+        "consolidation:EWC", "EWC with one anchor and a running importance (Schwarz et al., 2018)",
         fixed={"online": True}, space={"decay": choice(0.8, 0.9, 0.95, 1.0)}, tasks=ALL_TASKS),
     "si": _continual(
-        "holdfast.methods.consolidation:SynapticIntelligence",
+        "consolidation:SynapticIntelligence",
         "penalty on changes of parameters that reduced earlier losses (Zenke et al., 2017)", tasks=ALL_TASKS),
     "lwf": _continual(
-        "holdfast.methods.distil:Distillation",
-        "distillation from the model of earlier domains on new inputs (Li & Hoiem, 2016)"),
+        "distil:Distillation", "distillation from the model of earlier domains on new inputs (Li & Hoiem, 2016)"),
     "replay": _continual(
-        "holdfast.methods.replay:Replay",
-        "training on stored examples of earlier domains (Rolnick et al., 2019)", tasks=ALL_TASKS),
+        "replay:Replay", "training on stored examples of earlier domains (Rolnick et al., 2019)", tasks=ALL_TASKS),
     "agem": _continual(
-        "holdfast.methods.replay:AGEM",
-        "gradients projected to not increase the loss on stored examples (Chaudhry et al., 2019)", tasks=ALL_TASKS),
+        "replay:AGEM", "gradients projected to not increase the loss on stored examples (Chaudhry et al., 2019)",
+        tasks=ALL_TASKS),
     "progressive(METHOD)": _continual(
-        "holdfast.methods.progressive:Progressive",
+        "progressive:Progressive",
         "any method, with new slots, words, hidden units or a column per domain (Asghar et al., 2020)",
         necks=("memory", "memory-4.8m"), tasks=ALL_TASKS, preset={"expand": "M"}),
     "moving-average(METHOD)": _averaging(
-        "holdfast.methods.averaging:MovingAverage",
-        "any method, with the average of the weights over training (Arpit et al., 2022)"),
+        "averaging:MovingAverage", "any method, with the average of the weights over training (Arpit et al., 2022)"),
     "swad(METHOD)": _averaging(
-        "holdfast.methods.averaging:SWAD",
+        "averaging:SWAD",
         "any method, with the average of the weights over a flat region of the loss (Cha et al., 2021)"),
 }  # fmt: skip

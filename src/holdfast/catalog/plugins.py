@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.catalog.datasets import DATASETS, PublishedEntry
 from holdfast.catalog.encoders import ENCODERS
-from holdfast.catalog.entry import BrokenEntry, DatasetEntry, EncoderEntry, Entry, MethodEntry, remember
+from holdfast.catalog.entry import REGISTERED, BrokenEntry, EncoderEntry, Entry, MethodEntry
 from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
 from holdfast.data import registry
@@ -68,7 +68,7 @@ def register_dataset(read: Callable[..., Any], name: str | None = None, about: s
     """Add a function `read(data_dir=None, **settings)` that returns a `Dataset`, and return its name."""
     if not callable(read):
         raise BadInput(f"{read!r} is not a data set: pass a function that returns a Dataset")
-    name = _register("datasets", DatasetEntry(_target(read), about or _first_line(read)), read, name)
+    name = _register("datasets", Entry(_target(read), about or _first_line(read)), read, name)
     registry.register(name, read)
     return name
 
@@ -83,7 +83,7 @@ def _register(section: str, entry: Entry, target: Any, name: str | None) -> str:
         raise BadInput(f"'{name}' cannot be the name of a {kind}: use letters, digits, '-', '_' and '.'")
     if name in OPEN_SECTIONS[section] and (section, name) not in _added:
         raise BadInput(f"{kind} '{name}' exists already: register {target.__qualname__} under another name")
-    remember(entry.target, target)
+    REGISTERED[entry.target] = target
     OPEN_SECTIONS[section][name] = _added[section, name] = entry
     return name
 

@@ -1,6 +1,6 @@
 """Protocols, model selection and tasks."""
 
-from holdfast.catalog.entry import PlanEntry, SelectionEntry, TaskEntry
+from holdfast.catalog.entry import Entry, TaskEntry
 
 _PLANS = {  # class in holdfast.protocols.plans, description
     "leave-one-out": ("LeaveOneOut", "train on all domains but one and score that one, for every domain"),
@@ -20,10 +20,9 @@ _SELECTIONS = {  # function in holdfast.protocols.select, description
     "current-domain": ("current_domain", "held-out rows of the domains of the current stage"),
     "last": ("last", "the last step"),
 }  # fmt: skip
-PLANS = {name: PlanEntry(f"holdfast.protocols.plans:{plan}", about) for name, (plan, about) in _PLANS.items()}
+PLANS = {name: Entry(f"holdfast.protocols.plans:{plan}", about) for name, (plan, about) in _PLANS.items()}
 SELECTIONS = {
-    name: SelectionEntry(f"holdfast.protocols.select:{function}", about)
-    for name, (function, about) in _SELECTIONS.items()
+    name: Entry(f"holdfast.protocols.select:{function}", about) for name, (function, about) in _SELECTIONS.items()
 }
 TASKS = {
     "classify": TaskEntry("holdfast.tasks.classify:Classify", "one label per example"),

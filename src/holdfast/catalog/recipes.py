@@ -1,6 +1,6 @@
 """Published tables and figures that `holdfast reproduce` runs; their numbers are in `holdfast/recipes/*.toml`."""
 
-from holdfast.catalog.entry import RecipeEntry
+from holdfast.catalog.entry import Entry
 
 _CITATIONS = {
     "mil": "Jia & Zhang, 2023",
@@ -56,6 +56,6 @@ _ABOUT = {
     "gmap/figure6": "G-MAP by the reading layer",
 }
 RECIPES = {
-    name: RecipeEntry("holdfast.recipes.recipe:load_recipe", f"{about} ({_CITATIONS[name.partition('/')[0]]})")
+    name: Entry("holdfast.recipes.recipe:load_recipe", f"{about} ({_CITATIONS[name.partition('/')[0]]})")
     for name, about in _ABOUT.items()
 }

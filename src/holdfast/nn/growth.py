@@ -29,20 +29,14 @@ class GrowsWords(Protocol):
 
 @runtime_checkable
 class GrowsUnits(Protocol):
-    """A backbone that can be widened: `widen` adds hidden units and returns the new position (d,) of old features.
+    """A backbone that can be widened, or frozen and extended by a column, which reads it and never feeds back.
 
-    `units_for` returns the number of units whose cost is nearest to a parameter budget.
+    `widen` and `add_column` return the new position (d,) of old features. `units_for` returns the number of units whose
+    cost is nearest to a parameter budget.
     """
 
-    def units_for(self, parameters: int) -> int: ...
+    def units_for(self, parameters: int, *, column: bool = False) -> int: ...
     def widen(self, units: int) -> Tensor: ...
-
-
-@runtime_checkable
-class GrowsColumns(Protocol):
-    """A backbone that can be frozen and extended by a column, which reads it and never feeds back."""
-
-    def units_for(self, parameters: int, *, column: bool) -> int: ...
     def add_column(self, units: int) -> Tensor: ...
 
 
@@ -126,13 +120,11 @@ def add_units(model: Model, units: int, *, worth: int, column: bool) -> list[nn.
     backbone = model.backbone
     if not isinstance(model.neck, NoNeck):
         raise BadInput("expand=H and expand=C need a network without a neck: remove H and C, or use neck=none")
-    before = set(model.parameters())
-    if column and isinstance(backbone, GrowsColumns):
-        at = backbone.add_column(units or backbone.units_for(worth, column=True))
-    elif not column and isinstance(backbone, GrowsUnits):
-        at = backbone.widen(units or backbone.units_for(worth))
-    else:
+    if not isinstance(backbone, GrowsUnits):
         raise BadInput("expand=H and expand=C need the encoder memory-lstm or memory-gru: use one, or remove H and C")
+    before = set(model.parameters())
+    units = units or backbone.units_for(worth, column=column)
+    at = backbone.add_column(units) if column else backbone.widen(units)
     width = model.neck.width = int(backbone.width)  # pyright: ignore[reportArgumentType]
     has_parameters = any(True for _ in model.head.parameters())
     if width != len(at) or (column and has_parameters):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.mlm_head import MaskedLMHead, Transform, load_mlm_head
+from holdfast.nn.backbones.mlm_head import Transform, load_mlm_head
 from holdfast.nn.backbones.text import TextEncoder
 
 
@@ -32,13 +32,6 @@ class LabelWords(nn.Module):
 
     The word vectors are a trained copy; in the checkpoint they are tied to the word embeddings. With `vocabulary`
     rows the decoder contains every word, and p is normalised over all of them.
-
-    Args:
-        words: Token ids of the label words per class.
-        width: Width d of the features.
-        inner: Width of the transform; 0: no transform.
-        activation, eps: Activation and layer norm epsilon of the transform.
-        vocabulary: Number of words of the decoder; 0: only the label words.
     """
 
     Settings = LabelWordSettings
@@ -48,12 +41,12 @@ class LabelWords(nn.Module):
     def __init__(
         self,
         *,
-        words: Sequence[Sequence[int]],
+        words: Sequence[Sequence[int]],  # token ids of the label words per class
         width: int,
-        inner: int = 0,
+        inner: int = 0,  # width of the transform; 0: no transform
         activation: str = "",
-        eps: float = 0.0,
-        vocabulary: int = 0,
+        eps: float = 0.0,  # of the transform's layer norm
+        vocabulary: int = 0,  # number of words of the decoder; 0: only the label words
     ) -> None:
         super().__init__()
         self.outputs = len(words)
@@ -88,7 +81,8 @@ class LabelWords(nn.Module):
             if embedding.shape[1] != width:
                 raise BadInput(f"head.tied needs word vectors of width {width}, these have {embedding.shape[1]}")
             head = cls(words=ids, width=width, vocabulary=vocabulary)
-            head._initialise(embedding if rows is None else embedding[list(rows)])
+            weight = embedding if rows is None else embedding[list(rows)]
+            head.decoder.load_state_dict({"weight": weight, "bias": torch.zeros(len(weight))})
             return head
         if not encoder.checkpoint:
             raise BadInput("head=words needs a checkpoint with a masked-word head: use hf:NAME, or head.tied=true")
@@ -96,17 +90,9 @@ class LabelWords(nn.Module):
         dense, norm = source.transform.dense, source.transform.norm
         shape = {"inner": dense.out_features, "activation": source.activation, "eps": norm.eps}
         head = cls(words=ids, width=width, vocabulary=vocabulary, **shape)
-        head._initialise(source.weight, source)
+        head.decoder.load_state_dict({"weight": source.weight, "bias": source.bias})
+        head.transform.load_state_dict(source.transform.state_dict())
         return head
-
-    @torch.no_grad()
-    def _initialise(self, weight: Tensor, source: MaskedLMHead | None = None) -> None:
-        self.decoder.weight.copy_(weight)
-        if source is None:
-            nn.init.zeros_(self.decoder.bias)
-        else:
-            self.decoder.bias.copy_(source.bias)
-            self.transform.load_state_dict(source.transform.state_dict())
 
     def last_layer(self) -> nn.Linear:
         if self.settings["vocabulary"]:

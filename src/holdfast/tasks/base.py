@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import unknown
+from holdfast.core.errors import check_known
 from holdfast.core.inputs import Inputs
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import Store
@@ -36,13 +36,13 @@ class Task(ABC):
         """Number of terms in the mean of `loss` for these targets; None if it depends on the outputs too."""
         return None
 
-    @abstractmethod
     def stats(self, output: Tensor, y: Tensor) -> Tensor:
         """(b, k) statistics of a batch, sufficient for its loss and for the metrics used in validation."""
+        return output
 
-    @abstractmethod
     def loss_from_stats(self, stats: Tensor, y: Tensor) -> Tensor:
         """Mean loss over many examples, from the rows that `stats` returned."""
+        return self.loss(stats, y)
 
     def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, k) statistics of a batch, sufficient for every metric; may do more than one forward pass."""
@@ -62,8 +62,7 @@ class Task(ABC):
 
     def selection_value(self, metric: str, value: float) -> float:
         """Return the value with a sign such that higher is better."""
-        if metric not in self.metrics:
-            raise unknown("metric", metric, self.metrics)
+        check_known("metric", metric, self.metrics)
         return -value if metric in LOWER_IS_BETTER else value
 
     def sample_targets(self, output: Tensor, y: Tensor) -> Tensor:
@@ -74,8 +73,7 @@ class Task(ABC):
 def select(values: Mapping[str, float], names: Sequence[str]) -> Scores:
     """Return the named metrics; raise for an unknown name."""
     for name in names:
-        if name not in values:
-            raise unknown("metric", name, values)
+        check_known("metric", name, values)
     return {name: values[name] for name in names}
 
 
@@ -106,37 +104,32 @@ class Prepared:
 class Structured(Protocol):
     """A task whose targets are part of the raw examples, at positions that depend on the encoder's tokenizer."""
 
-    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared:
-        """Build inputs with the positions to predict, and the targets at these positions."""
-        ...
+    # build inputs with the positions to predict, and the targets at these positions
+    def prepare(self, encoder: Backbone, raw: Rows, classes: Sequence[str]) -> Prepared: ...
 
 
 @runtime_checkable
 class Augmenting(Protocol):
     """A task that changes inputs and targets every time an example is used for training."""
 
-    def augment(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
-        """Return a training batch with newly sampled inputs and targets."""
-        ...
+    # return a training batch with newly sampled inputs and targets
+    def augment(self, x: Inputs, y: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]: ...
 
 
 @runtime_checkable
 class InferenceTask(Protocol):
     """A task that prepares examples for prediction differently from examples for training."""
 
-    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared:
-        """Build inputs with the positions that the user marked."""
-        ...
+    # build inputs with the positions that the user marked
+    def prepare_inference(self, encoder: Backbone, raw: Rows) -> Prepared: ...
 
-    def compress(self, output: Tensor) -> Tensor:
-        """(b, k, n) the part of the outputs (b, k, c) that `prediction_columns` needs."""
-        ...
+    # (b, k, n) the part of the outputs (b, k, c) that `prediction_columns` needs
+    def compress(self, output: Tensor) -> Tensor: ...
 
 
 @runtime_checkable
 class ColumnTask(Protocol):
     """A task whose predictions are not class labels: it defines the columns of a prediction file."""
 
-    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]:
-        """Return columns with one value per raw example, from the outputs (k, c) and the targets of each input."""
-        ...
+    # return columns with one value per raw example, from the outputs (k, c) and the targets of each input
+    def prediction_columns(self, raw: Rows, outputs: Sequence[Tensor], y: Tensor | Ragged) -> dict[str, list[Any]]: ...

@@ -29,12 +29,6 @@ class Classify(Task):
     def loss_count(self, y: Tensor) -> int | Tensor | None:
         return len(y)
 
-    def stats(self, output: Tensor, y: Tensor) -> Tensor:
-        return output
-
-    def loss_from_stats(self, stats: Tensor, y: Tensor) -> Tensor:
-        return self.loss(stats, y)
-
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         probability = stats.double().softmax(dim=-1).numpy()  # (b, c)
         labels = y.numpy()

@@ -36,12 +36,6 @@ class Respond(Task):
         loss, words = output.unbind(1)
         return loss.sum() / words.sum().clamp(min=1)
 
-    def stats(self, output: Tensor, y: Tensor) -> Tensor:
-        return output
-
-    def loss_from_stats(self, stats: Tensor, y: Tensor) -> Tensor:
-        return self.loss(stats, y)
-
     def evaluate(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
         """(b, 7 + t) outputs, shared unigrams and bigrams, both lengths, similarity (NaN if unknown), response ids."""
         backbone = model.backbone

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Question
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import join
@@ -91,19 +91,15 @@ class Span(Task):
         return stats[:, LOSS].mean()
 
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
-        values: Scores = {}
-        answers = self._answers(stats) if {"answer_f1", "exact_match"} & set(names) else []
         for name in names:
-            match name:
-                case "answer_f1":
-                    values[name] = float(np.mean([max(word_f1(text, a) for a in q.answers) for q, text in answers]))
-                case "exact_match":
-                    values[name] = float(np.mean([any(exact_match(text, a) for a in q.answers) for q, text in answers]))
-                case "nll":
-                    values[name] = float(stats[:, LOSS].double().mean())
-                case _:
-                    raise unknown("metric", name, self.metrics)
-        return values
+            check_known("metric", name, self.metrics)
+        values = {"nll": float(stats[:, LOSS].double().mean())}
+        if set(names) - {"nll"}:
+            answers = self._answers(stats)
+            exact = [any(exact_match(text, a) for a in q.answers) for q, text in answers]
+            f1 = [max(word_f1(text, a) for a in q.answers) for q, text in answers]
+            values |= {"exact_match": float(np.mean(exact)), "answer_f1": float(np.mean(f1))}
+        return {name: values[name] for name in names}
 
     def _best_windows(self, stats: Tensor) -> dict[int, int]:
         """Question -> row of its window with the highest score, in the order of the questions' first windows."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import catalog, compare
-from holdfast.catalog import plugins
+from holdfast.catalog import entry
 from holdfast.core.errors import BadInput
 from holdfast.data.load import load_data
 from holdfast.data.synthetic import world
@@ -95,7 +95,7 @@ def test_a_local_class_cannot_run_in_worker_processes(tmp_path):
 
     catalog.register_method(Inner)
     parts = catalog.user_parts()
-    plugins.remember.__globals__["_registered"].clear()  # as in a worker process
+    entry.REGISTERED.clear()  # as in a worker process
     parts.install()
     with pytest.raises(BadInput, match=r"Inner.*one job"):
         catalog.lookup("methods", "inner").load()
@@ -131,3 +131,8 @@ def test_a_broken_plugin_gives_one_sentence_and_leaves_others_alone(install, cap
     assert "'erm' of broken" in caplog.text
     with pytest.raises(BadInput, match="did you mean"):
         catalog.lookup("methods", "errm")
+
+
+def test_error_of_a_task_names_the_supported_tasks_and_other_parts():
+    with pytest.raises(BadInput, match=r"'mixup'.* tag, only classify: .*erm"):
+        catalog.check_task("methods", "swad(mixup)", "tag")

@@ -17,15 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
-from holdfast.nn.backbones.pretrained import (
-    Stamp,
-    layer_stack,
-    load_config,
-    load_module,
-    locate,
-    module_from_config,
-    quiet,
-)
+from holdfast.nn.backbones import pretrained
 
 WHAT = "general model"
 FOLDER = "general"  # inside a model folder
@@ -38,13 +30,11 @@ class Companion(Protocol):
     width: int
     settings: dict[str, Any]
 
-    def __call__(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
-        """(b, t, width) token states; `run` returns those (b, t, d) of the encoder's network."""
-        ...
+    # (b, t, width) token states; `run` returns those (b, t, d) of the encoder's network
+    def __call__(self, run: Callable[[], Tensor], x: Tokens) -> Tensor: ...
 
-    def learned(self) -> nn.Module:
-        """Submodules that are always trained together with the last layers."""
-        ...
+    # submodules that are always trained together with the last layers
+    def learned(self) -> nn.Module: ...
 
     def save(self, folder: Path) -> None: ...
 
@@ -77,26 +67,26 @@ class GeneralEncoder(nn.Module):
             raise BadInput(f"encoder.cache must be at least 0 MiB, and 0 unless encoder.frozen=true; got {cache}")
         self.cache = cache * 2**20
         inner: Any = self.module
-        self.width, self.depth = int(inner.config.hidden_size), len(layer_stack(inner))
+        self.width, self.depth = int(inner.config.hidden_size), len(pretrained.layer_stack(inner))
         segments = int(inner.config.to_dict().get("type_vocab_size", 0))
         self._typed = segments > 1 and "token_type_ids" in inspect.signature(inner.forward).parameters
 
     @classmethod
     def build(cls, name: str, *, frozen: bool, cache: int = 0) -> Self:
         """Load a folder or a hub name."""
-        return cls(_shared(*locate(name), name) if frozen else load_module(name, what=WHAT), cache=cache)
+        module = _shared(*pretrained.locate(name), name) if frozen else pretrained.load_module(name, what=WHAT)
+        return cls(module, cache=cache)
 
     @classmethod
     def untrained(cls, name: str, *, frozen: bool, cache: int = 0) -> Self:
         """Build the architecture with random weights, as a control."""
-        module = module_from_config(load_config(name, what=WHAT))
+        module = pretrained.module_from_config(pretrained.load_config(name, what=WHAT))
         return cls(FrozenModule(module) if frozen else module, cache=cache)
 
     @classmethod
     def load(cls, folder: Path, *, frozen: bool) -> Self:
         """Load from a model folder; a trained network gets its weights later, from the model file."""
-        name = str(folder / FOLDER)
-        return cls.build(name, frozen=True) if frozen else cls(module_from_config(load_config(name, what=WHAT)))
+        return (cls.build if frozen else cls.untrained)(str(folder / FOLDER), frozen=frozen)
 
     def save(self, folder: Path) -> None:
         inner: Any = self.module
@@ -104,7 +94,7 @@ class GeneralEncoder(nn.Module):
         if self.frozen is None:
             inner.config.save_pretrained(folder / FOLDER)
             return
-        with quiet():
+        with pretrained.quiet():
             inner.save_pretrained(folder / FOLDER)
 
     @property
@@ -162,8 +152,8 @@ class GeneralEncoder(nn.Module):
 
 
 @lru_cache(maxsize=1)  # shared by the runs of a comparison
-def _shared(place: str, stamp: Stamp, name: str) -> FrozenModule:
-    return FrozenModule(load_module(name, what=WHAT))
+def _shared(place: str, stamp: pretrained.Stamp, name: str) -> FrozenModule:
+    return FrozenModule(pretrained.load_module(name, what=WHAT))
 
 
 def _digest(module: nn.Module) -> str:

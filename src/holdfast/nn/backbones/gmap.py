@@ -7,16 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Tokens
+from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.companion import WHAT, GeneralEncoder
-from holdfast.nn.backbones.pretrained import (
-    check_text_encoder,
-    load_module,
-    load_tokenizer,
-    max_positions,
-    with_dropout,
-)
 from holdfast.nn.backbones.text import DEFAULT_LENGTH, TextEncoder, minilm_folder
 from holdfast.nn.fusion import ConcatenatedStates
 from holdfast.nn.memory.general import STRATEGIES, Chunks, GeneralMemory, Layers, plan_reads
@@ -71,10 +65,8 @@ class GMap:
         `mix` is the weight of the general model in the initial weights of the domain encoder. `dropout` applies to the
         networks that are trained.
         """
-        if strategy not in ALL_STRATEGIES:
-            raise unknown("strategy", strategy, ALL_STRATEGIES)
-        if memory not in MEMORIES:
-            raise unknown("memory", memory, MEMORIES)
+        check_known("strategy", strategy, ALL_STRATEGIES)
+        check_known("memory", memory, MEMORIES)
         if memory == "other" and strategy == "beside":
             raise BadInput("encoder.memory=other needs layers that read: use another encoder.strategy than `beside`")
         if not 0 <= mix <= 1:
@@ -86,15 +78,15 @@ class GMap:
             encoder = TextEncoder.build(training, name=domain, length=length, **common)
         name = encoder.checkpoint if general is None else str(minilm_folder()) if general == "minilm" else general
         if name != encoder.checkpoint:
-            _check_tokenizers(encoder.tokenizer, load_tokenizer(name, what=WHAT), domain, name)
+            _check_tokenizers(encoder.tokenizer, pretrained.load_tokenizer(name, what=WHAT), domain, name)
         if mix:
-            _interpolate(encoder.module, load_module(name, what=WHAT), mix)
+            _interpolate(encoder.module, pretrained.load_module(name, what=WHAT), mix)
         if strategy == "none":
             return encoder
         build = GeneralEncoder.untrained if memory == "random" else GeneralEncoder.build
         second = build(encoder.checkpoint if memory == "own" else name, frozen=frozen, cache=cache)
         if second.own is not None and dropout is not None:
-            second.own = with_dropout(second.own, dropout)
+            second.own = pretrained.with_dropout(second.own, dropout)
         if strategy == "beside":
             encoder.attach_companion(ConcatenatedStates(encoder.width, second))
         else:
@@ -103,8 +95,8 @@ class GMap:
             others = _substitutes(encoder, training) if memory == "other" else None
             options: dict[str, Any] = {"attention": attention, "mask": mask, "gate": gate, "share": share}
             encoder.attach_companion(GeneralMemory(encoder.module, second, reads, others=others, **options))
-        limits = [max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
-        check_text_encoder(encoder, encoder.states, min(limits))
+        limits = [pretrained.max_positions(module, encoder.tokenizer) for module in (encoder.module, second.module)]
+        pretrained.check_text_encoder(encoder, encoder.states, min(limits))
         return encoder
 
     @classmethod

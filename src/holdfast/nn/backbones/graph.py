@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.inputs import Graphs, Inputs
 from holdfast.core.store import GraphStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
@@ -22,14 +22,32 @@ KINDS = ("gcn", "gin")
 POOLINGS = ("mean", "sum", "max")
 
 
-class GraphNetwork(Backbone):
+class GraphBackbone(Backbone):
+    """Base of encoders for graphs of one form."""
+
+    takes: ClassVar[str] = "graph"
+    form: GraphForm
+    settings: dict[str, Any]  # with the keys `form` and `kind`
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
+        """Build the network for graphs like the training graphs."""
+        return cls(form=GraphForm.from_examples(training()), **settings)
+
+    def prepare(self, examples: Sequence[Graphs]) -> GraphStore:
+        signed = self.settings["kind"] == "gin" or self.form.edge_width > 1
+        return GraphStore([self.form.prepare(graph, signed=signed) for graph in examples])
+
+    def preparation_key(self) -> str:
+        return fingerprint(json.dumps(["graph", self.settings["kind"], self.settings["form"]], sort_keys=True))
+
+
+class GraphNetwork(GraphBackbone):
     """Message passing layers with BatchNorm, ReLU and Dropout, then a pooling over each graph's nodes.
 
     gcn averages neighbours by degree (Kipf & Welling, 2017); gin passes (1 + eps) h plus the sum of the neighbours
     through a perceptron (Xu et al., 2019).
     """
-
-    takes: ClassVar[str] = "graph"
 
     @dataclass(frozen=True, kw_only=True)
     class Settings:
@@ -43,14 +61,9 @@ class GraphNetwork(Backbone):
         pooling: str = "mean"
 
         def __post_init__(self) -> None:
-            if self.kind not in KINDS:
-                raise unknown("kind of graph layer", self.kind, KINDS)
-            if self.pooling not in POOLINGS:
-                raise unknown("pooling", self.pooling, POOLINGS)
-            if self.layers < 1 or self.hidden < 1:
-                raise BadInput(
-                    f"encoder.layers and encoder.hidden must be at least 1, got {self.layers} and {self.hidden}"
-                )
+            check_known("kind of graph layer", self.kind, KINDS)
+            check_known("pooling", self.pooling, POOLINGS)
+            check_at_least(1, layers=self.layers, hidden=self.hidden)
 
     def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
         super().__init__()
@@ -67,15 +80,6 @@ class GraphNetwork(Backbone):
             Messages(options.kind, width, edges=self.form.edge_width, dropout=rate, last=i == last)
             for i in range(options.layers)
         )
-
-    @classmethod
-    def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
-        """Build the network for graphs like the training graphs."""
-        return cls(form=GraphForm.from_examples(training()), **settings)
-
-    def prepare(self, examples: Sequence[Graphs]) -> GraphStore:
-        signed = self.kind == "gin" or self.form.edge_width > 1
-        return GraphStore([self.form.prepare(graph, signed=signed) for graph in examples])
 
     def nodes(self, x: Graphs, gate: Tensor | None = None) -> Tensor:
         """(v, d) node features before pooling; a gate (e,) multiplies the message of each edge."""
@@ -102,9 +106,6 @@ class GraphNetwork(Backbone):
     def blocks(self) -> list[nn.Module]:
         first = self.embed if self.hub is None else nn.ModuleList([self.embed, self.hub])
         return [first, *self.layers]
-
-    def preparation_key(self) -> str:
-        return fingerprint(json.dumps(["graph", self.kind, self.settings["form"]], sort_keys=True))
 
 
 def geometric() -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Graphs
 
 NODES = ("numbers", "categories", "degree", "scaled-degree")
@@ -36,8 +36,7 @@ class GraphForm:
     scale: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of a scaled degree
 
     def __post_init__(self) -> None:
-        if self.nodes not in NODES:
-            raise unknown("form of nodes", self.nodes, NODES)
+        check_known("form of nodes", self.nodes, NODES)
 
     @staticmethod
     def from_examples(graphs: Sequence[Any]) -> GraphForm:
@@ -128,8 +127,8 @@ class GraphForm:
         if weights.is_floating_point():
             raise BadInput("a graph has float edge features, but the model needs categories: use integers")
         coded = _coded(weights, self.edge_categories)
-        columns_one_hot = [F.one_hot(coded[:, i], c) for i, c in enumerate(self.edge_categories)]
-        return torch.cat(columns_one_hot, dim=1).float()  # (e, all values): a linear layer on it sums embeddings
+        one_hot = [F.one_hot(coded[:, i], c) for i, c in enumerate(self.edge_categories)]
+        return torch.cat(one_hot, dim=1).float()  # (e, all values): a linear layer on it sums embeddings
 
 
 @runtime_checkable

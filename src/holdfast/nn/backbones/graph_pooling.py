@@ -4,9 +4,8 @@ Shapes: b graphs, v nodes of all graphs, k selected clusters, e edges, d width.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +13,7 @@ from torch.nn.functional import dropout, leaky_relu
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Inputs, select_nodes, top_fraction
-from holdfast.core.store import GraphStore
-from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.backbones.graph import GraphNetwork, geometric
+from holdfast.nn.backbones.graph import GraphBackbone, GraphNetwork, geometric
 from holdfast.nn.backbones.graph_inputs import GraphForm
 
 
@@ -40,11 +37,10 @@ class SelectionSettings:
         return {name: value for name, value in asdict(self).items() if name != "ratio"}
 
 
-class PooledNetwork(Backbone):
+class PooledNetwork(GraphBackbone):
     """Layers over the nodes, a selection of their clusters, layers over these (ASAP; Ranjan et al., 2020)."""
 
     Settings = SelectionSettings
-    takes: ClassVar[str] = "graph"
 
     def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
         super().__init__()
@@ -55,14 +51,6 @@ class PooledNetwork(Backbone):
         self.width, self.form = options.hidden, self.before.form
         self.settings = {"form": self.form.to_json(), **asdict(options)}
 
-    @classmethod
-    def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
-        """Build the network for graphs like the training graphs."""
-        return cls(form=GraphForm.from_examples(training()), **settings)
-
-    def prepare(self, examples: Sequence[Graphs]) -> GraphStore:
-        return self.before.prepare(examples)
-
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Graphs)
         h = self.before.nodes(x)
@@ -71,9 +59,6 @@ class PooledNetwork(Backbone):
 
     def blocks(self) -> list[nn.Module]:
         return [*self.before.blocks(), self.clusters, *self.after.blocks()]
-
-    def preparation_key(self) -> str:
-        return self.before.preparation_key()
 
 
 class Clusters(nn.Module):
@@ -130,14 +115,13 @@ def _cluster_adjacency(edges: Tensor, share: Tensor, selected: Tensor, v: int) -
         return torch.sparse.mm(s.t(), torch.sparse.mm(a, s)).coalesce()
 
 
-class SubgraphNetwork(Backbone):
+class SubgraphNetwork(GraphBackbone):
     """One network scores the edges, another encodes the share with the best scores (Chen et al., 2022).
 
     `both` also encodes the rest of each graph, which should hold spurious features, for methods that use it.
     """
 
     Settings = SelectionSettings
-    takes: ClassVar[str] = "graph"
 
     def __init__(self, *, form: GraphForm | dict[str, Any], **settings: Any) -> None:
         super().__init__()
@@ -148,14 +132,6 @@ class SubgraphNetwork(Backbone):
         self.score = nn.Sequential(nn.Linear(2 * hidden, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, 1))
         self.width, self.ratio, self.form = hidden, options.ratio, self.body.form
         self.settings = {"form": self.form.to_json(), **asdict(options)}
-
-    @classmethod
-    def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
-        """Build the network for graphs like the training graphs."""
-        return cls(form=GraphForm.from_examples(training()), **settings)
-
-    def prepare(self, examples: Sequence[Graphs]) -> GraphStore:
-        return self.body.prepare(examples)
 
     def forward(self, x: Inputs) -> Tensor:
         assert isinstance(x, Graphs)
@@ -184,9 +160,6 @@ class SubgraphNetwork(Backbone):
 
     def blocks(self) -> list[nn.Module]:
         return [nn.ModuleList([self.scorer, self.score]), *self.body.blocks()]
-
-    def preparation_key(self) -> str:
-        return self.body.preparation_key()
 
 
 def best_edges(x: Graphs, scores: Tensor, ratio: float) -> Tensor:

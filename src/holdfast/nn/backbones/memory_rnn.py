@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, check_at_least, unknown
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
@@ -59,11 +59,8 @@ class MemoryRNN(WordBackbone):
         parity: bool = False  # split texts as the released code does
 
         def __post_init__(self) -> None:
-            if self.pooling not in POOLINGS:
-                raise unknown("pooling", self.pooling, POOLINGS)
-            for name in ("length", "joint", "embedding"):
-                if getattr(self, name) < 1:
-                    raise BadInput(f"encoder.{name} must be at least 1, got {getattr(self, name)}")
+            check_known("pooling", self.pooling, POOLINGS)
+            check_at_least(1, length=self.length, joint=self.joint, embedding=self.embedding)
 
     def __init__(
         self,
@@ -81,14 +78,8 @@ class MemoryRNN(WordBackbone):
         self.settings = {"pairs": pairs, **asdict(options), "spread": spread, "columns": []}
         self.table = WordTable(words, options.embedding, spread=spread)
         self.dropout = nn.Dropout(options.dropout)
-        self.rnn = RecurrentLayer(
-            options.embedding,
-            options.hidden,
-            cell=options.cell,
-            slots=options.slots,
-            slot_width=options.slot_width,
-            first_read=options.first_read,
-        )
+        bank: dict[str, Any] = {name: getattr(options, name) for name in ("slots", "slot_width", "first_read")}
+        self.rnn = RecurrentLayer(options.embedding, options.hidden, cell=options.cell, **bank)
         self.later = nn.ModuleList()  # columns added after it
         self.joint = PairLayer(2 * options.hidden, options.joint, dropout=options.dropout) if pairs else None
         self.width = options.joint if pairs else 2 * options.hidden
@@ -176,11 +167,7 @@ class MemoryRNN(WordBackbone):
         return positions
 
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
-        pretrained = {} if vectors is None else read_vectors(vectors, words, self.table.width)
-        known = set(self.table.index)
-        new = self.table.grow(words)
-        self.table.set_vectors({word: vector for word, vector in pretrained.items() if word not in known})
-        return new
+        return self.table.grow(words, vectors=vectors)
 
     def split(self, text: str) -> list[str]:
         return [*split_plain(text)[: self.length], END] if self.parity else super().split(text)

@@ -14,7 +14,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM
 from transformers.activations import ACT2FN
 
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.pretrained import Stamp, load_config, loading, locate
+from holdfast.nn.backbones.pretrained import Stamp, load_config, load_weights, loading, locate
 
 WHAT = "masked-LM head"
 FIX = "use a checkpoint that has one, or --set head.tied=true to use its word vectors only"
@@ -53,13 +53,10 @@ def _load(place: str, stamp: Stamp, name: str, rows: tuple[int, ...] | None) -> 
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise BadInput(f"'{name}' has no masked-LM head: {FIX}")
     with loading(WHAT, name):
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            place, config=config, trust_remote_code=False, use_safetensors=True, output_loading_info=True
-        )
-        missing = sorted(map(str, info["missing_keys"]))
+        model, missing = load_weights(AutoModelForMaskedLM, place, config)
         if missing:
             raise BadInput(f"'{name}' has no masked-LM head (no '{missing[0]}'): {FIX}")
-        return _extract(model.float().eval(), name, rows)
+        return _extract(model.eval(), name, rows)
 
 
 @torch.no_grad()

@@ -15,7 +15,6 @@ from holdfast.core.errors import BadInput
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone
 
-IDS_ONLY: dict[str, Any] = {"padding": False, "return_attention_mask": False}
 FIRST = 0  # position of the first token, which represents the complete text, or no position in it
 
 
@@ -38,6 +37,11 @@ def token_encoder(encoder: Backbone, task: str) -> TokenEncoder:
     return encoder
 
 
+def tokenize(encoder: TokenEncoder, *texts: Any, **options: Any) -> Any:
+    """Call the tokenizer with the encoder's maximum length, for lists of ids without padding."""
+    return encoder.tokenizer(*texts, max_length=encoder.length, padding=False, return_attention_mask=False, **options)
+
+
 def states_at(states: Tensor, at: Tensor) -> Tensor:
     """(b, k, d) states (b, t, d) at positions (b, k); the first token's state where a position is -1."""
     return states.gather(1, at.clamp(min=FIRST)[..., None].expand(-1, -1, states.shape[-1]))
@@ -48,14 +52,8 @@ def first_tokens(encoder: TokenEncoder, sentences: Sequence[Sequence[str]]) -> t
 
     Words are joined by spaces and located by their character offsets, so every fast tokenizer works.
     """
-    encoded = encoder.tokenizer(
-        [" ".join(words) for words in sentences],
-        truncation=True,
-        max_length=encoder.length,
-        return_token_type_ids=False,
-        return_offsets_mapping=True,
-        **IDS_ONLY,
-    )
+    texts = [" ".join(words) for words in sentences]
+    encoded = tokenize(encoder, texts, truncation=True, return_token_type_ids=False, return_offsets_mapping=True)
     starts = [_starts(words, spans) for words, spans in zip(sentences, encoded["offset_mapping"], strict=True)]
     positions = [[FIRST if start is None else start for start in row] for row in starts]
     store = TokenStore.build(encoded["input_ids"], pad=encoder.tokenizer.pad_token_id, at=positions)
@@ -78,15 +76,8 @@ def _starts(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int 
 
 def windows(encoder: TokenEncoder, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
     """Return the token ids of consecutive windows that cover the texts completely, and the windows per text."""
-    encoded = encoder.tokenizer(
-        list(texts),
-        truncation=True,
-        max_length=encoder.length,
-        stride=0,
-        return_overflowing_tokens=True,
-        return_token_type_ids=False,
-        **IDS_ONLY,
-    )
+    options = {"return_overflowing_tokens": True, "return_token_type_ids": False}
+    encoded = tokenize(encoder, list(texts), truncation=True, stride=0, **options)
     return encoded["input_ids"], _counts(encoded["overflow_to_sample_mapping"], len(texts))
 
 
@@ -115,28 +106,23 @@ def question_windows(
             f"task.stride {overlap} is too large for encoder.length {encoder.length} and questions of {longest} "
             f"tokens: choose at most {room - 1}"
         )
-    encoded = tokenizer(
+    encoded = tokenize(
+        encoder,
         [_truncated(tokenizer, question, longest) for question, _ in pairs],
         [text for _, text in pairs],
         truncation="only_second",
-        max_length=encoder.length,
         stride=min(encoder.length // 3, room - 1) if overlap is None else overlap,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
         return_token_type_ids=encoder.typed,
-        **IDS_ONLY,
     )
     parsed, positions = [], []
     for i, owner in enumerate(encoded["overflow_to_sample_mapping"]):
         in_text = [position for position, sequence in enumerate(encoded.sequence_ids(i)) if sequence == 1]
         positions.append([FIRST, *in_text])
         parsed.append(Window(owner, np.asarray(encoded["offset_mapping"][i], dtype=np.int32)[in_text]))
-    store = TokenStore.build(
-        encoded["input_ids"],
-        pad=tokenizer.pad_token_id,
-        types=encoded["token_type_ids"] if encoder.typed else None,
-        at=positions,
-    )
+    types = encoded["token_type_ids"] if encoder.typed else None
+    store = TokenStore.build(encoded["input_ids"], pad=tokenizer.pad_token_id, types=types, at=positions)
     return store, parsed, _counts(encoded["overflow_to_sample_mapping"], len(pairs))
 
 

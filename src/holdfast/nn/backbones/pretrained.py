@@ -80,6 +80,13 @@ def load_config(name: str, *, what: str) -> Any:
     return config
 
 
+def load_weights(auto: Any, place: str, config: Any, **options: Any) -> tuple[Any, list[str]]:
+    """Load a network in float32 by a class of transformers, and the names of the weights that its files lack."""
+    options |= {"trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+    module, info = auto.from_pretrained(place, config=config, **options)
+    return module.float(), sorted(map(str, info["missing_keys"]))
+
+
 def load_module(name: str, *, what: str) -> PreTrainedModel:
     """Load a new copy of a network with its pretrained weights, in float32."""
     return copy.deepcopy(_module(*locate(name), name, what))
@@ -89,18 +96,10 @@ def load_module(name: str, *, what: str) -> PreTrainedModel:
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
     config = load_config(name, what=what)
     with loading(what, name):
-        module, info = AutoModel.from_pretrained(
-            place,
-            config=config,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-            **_without_pooler(config),
-        )
-    missing = sorted(map(str, info["missing_keys"]))
+        module, missing = load_weights(AutoModel, place, config, **_without_pooler(config))
     if missing:
         raise BadInput(f"the weights of '{name}' lack {len(missing)} tensors such as '{missing[0]}'")
-    return module.float()
+    return module
 
 
 def module_from_config(config: Any) -> PreTrainedModel:

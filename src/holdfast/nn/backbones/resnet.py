@@ -6,14 +6,14 @@ Shapes: b batch, s pixels per side.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, check_side
 
@@ -21,67 +21,37 @@ SIZES = {"small": 32, "large": 224}  # stem -> default pixels per side
 STATISTICS = ("batch", "frozen", "auto")
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+class Block(nn.Module):
+    """Two 3x3 convolutions, or in a bottleneck 1x1, 3x3 and 1x1 ones, and a shortcut; the first 3x3 has the stride."""
 
-    times: ClassVar[int] = 1  # output channels in units of the width
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, *, bottleneck: bool) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False)
+        self.bottleneck, outputs = bottleneck, 4 * width if bottleneck else width
+        kernel, strides = (1, (1, stride)) if bottleneck else (3, (stride, 1))
+        self.conv1 = nn.Conv2d(inputs, width, kernel, strides[0], padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, strides[1], padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(inputs, width, stride)
+        if bottleneck:
+            self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.downsample = None
+        if stride > 1 or inputs != outputs:
+            convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+            self.downsample = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
     @property
     def last_norm(self) -> nn.BatchNorm2d:
-        return self.bn2
+        return self.bn3 if self.bottleneck else self.bn2
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.bottleneck:
+            out = self.bn3(self.conv3(F.relu(out)))
         return F.relu(out + (x if self.downsample is None else self.downsample(x)))
 
 
-class Bottleneck(nn.Module):
-    """1x1, 3x3 (with the stride) and 1x1 convolutions, and a shortcut."""
-
-    times: ClassVar[int] = 4
-
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
-        super().__init__()
-        outputs = self.times * width
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(outputs)
-        self.downsample = _shortcut(inputs, outputs, stride)
-
-    @property
-    def last_norm(self) -> nn.BatchNorm2d:
-        return self.bn3
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = F.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
-
-
-LAYOUTS: dict[int, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]] = {
-    18: (BasicBlock, (2, 2, 2, 2)),
-    50: (Bottleneck, (3, 4, 6, 3)),
-    101: (Bottleneck, (3, 4, 23, 3)),
-}  # depth -> block and number of blocks per stage
-
-
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    if stride == 1 and inputs == outputs:
-        return None
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+# depth -> whether its blocks are bottlenecks, and their number per stage
+LAYOUTS = {18: (False, (2, 2, 2, 2)), 50: (True, (3, 4, 6, 3)), 101: (True, (3, 4, 23, 3))}
 
 
 class ResNet(ImageBackbone):
@@ -101,20 +71,18 @@ class ResNet(ImageBackbone):
         statistics: str = "batch"
 
         def __post_init__(self) -> None:
-            if self.depth not in LAYOUTS:
-                raise unknown("depth of a ResNet", str(self.depth), map(str, LAYOUTS))
-            if self.stem not in SIZES:
-                raise unknown("stem", self.stem, SIZES)
-            if self.statistics not in STATISTICS:
-                raise unknown("statistics", self.statistics, STATISTICS)
+            check_known("depth of a ResNet", str(self.depth), [str(depth) for depth in LAYOUTS])
+            check_known("stem", self.stem, SIZES)
+            check_known("statistics", self.statistics, STATISTICS)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        block, counts = LAYOUTS[options.depth]
+        bottleneck, counts = LAYOUTS[options.depth]
+        times = 4 if bottleneck else 1  # output channels of a block in units of its width
         size = check_side(SIZES[options.stem] if options.size is None else options.size)
         statistics = "batch" if options.statistics == "auto" else options.statistics
-        self.width, self.size = 512 * block.times, size
+        self.width, self.size = 512 * times, size
         self.settings = asdict(replace(options, size=size, statistics=statistics))
         self.normalise = Normalise(*IMAGENET)
         if options.stem == "small":
@@ -125,14 +93,15 @@ class ResNet(ImageBackbone):
         inputs, stages = 64, []
         for i, count in enumerate(counts):
             width, stride = 64 * 2**i, 1 if i == 0 else 2
-            rest = [block(width * block.times, width, 1) for _ in range(count - 1)]
-            stages.append(nn.Sequential(block(inputs, width, stride), *rest))
-            inputs = width * block.times
+            shapes = [(inputs, stride), *[(width * times, 1)] * (count - 1)]
+            blocks = [Block(before, width, stride, bottleneck=bottleneck) for before, stride in shapes]
+            stages.append(nn.Sequential(*blocks))
+            inputs = width * times
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         for part in self.modules():
             if isinstance(part, nn.Conv2d):
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(part, BasicBlock | Bottleneck) and options.zero_init:
+            elif isinstance(part, Block) and options.zero_init:
                 nn.init.zeros_(part.last_norm.weight)
         self.train()
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import check_at_least, check_known
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
@@ -34,10 +34,8 @@ class BiLSTM(Backbone):
         length: int = 256
 
         def __post_init__(self) -> None:
-            if self.pooling not in POOLINGS:
-                raise unknown("pooling", self.pooling, POOLINGS)
-            if self.length < 3:
-                raise BadInput(f"encoder.length must be at least 3 tokens, got {self.length}")
+            check_known("pooling", self.pooling, POOLINGS)
+            check_at_least(3, length=self.length)
 
     def __init__(self, *, words: Sequence[str], **settings: Any) -> None:
         super().__init__()

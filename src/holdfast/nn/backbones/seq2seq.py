@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
-from holdfast.nn.backbones.word_vectors import read_vectors
+from holdfast.core.errors import BadInput, check_known
 from holdfast.nn.backbones.words import SEPARATOR, WordTable
 from holdfast.nn.decoding import Score, State
 from holdfast.nn.growth import expand_inputs
@@ -52,8 +51,7 @@ class Attention(nn.Module):
 
     def __init__(self, hidden: int, joint: int, *, kind: str = "dot") -> None:
         super().__init__()
-        if kind not in ATTENTIONS:
-            raise unknown("attention", kind, ATTENTIONS)
+        check_known("attention", kind, ATTENTIONS)
         self.by_state = nn.Linear(hidden, hidden, bias=False) if kind == "general" else None
         self.joint = nn.Linear(2 * hidden, joint)
 
@@ -182,11 +180,7 @@ class Seq2Seq(nn.Module):
 
     def grow_words(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
         """Add new words to inputs and outputs; `vectors` is a file of initial input vectors."""
-        pretrained = {} if vectors is None else read_vectors(vectors, words, self.table.width)
-        known = set(self.table.index)
-        new = [*self.table.grow(words), *self.out.grow(words)]
-        self.table.set_vectors({word: vector for word, vector in pretrained.items() if word not in known})
-        return new
+        return [*self.table.grow(words, vectors=vectors), *self.out.grow(words)]
 
     def widen(self, units: int) -> None:
         """Add hidden units to encoder and decoder."""

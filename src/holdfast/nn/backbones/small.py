@@ -7,12 +7,13 @@ Shapes: n examples, b batch, d width, s pixels per side.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Inputs
 from holdfast.core.store import TensorStore
 from holdfast.nn.backbones.base import Backbone, fingerprint
@@ -93,12 +94,9 @@ class MLP(VectorBackbone):
         self.settings = {"inputs": inputs, "hidden": hidden, "dropout": options.dropout}
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("std", torch.ones(inputs))
-        self.layers = nn.Sequential(
-            *(
-                nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Dropout(options.dropout))
-                for i, o in zip((inputs, *hidden), hidden, strict=False)
-            )
-        )
+        shapes = pairwise((inputs, *hidden))
+        layers = [nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Dropout(options.dropout)) for i, o in shapes]
+        self.layers = nn.Sequential(*layers)
 
     @classmethod
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
@@ -185,8 +183,7 @@ class PixelMLP(ImageBackbone):
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         options = self.Settings(**settings)
-        if options.hidden < 1:
-            raise BadInput(f"encoder.hidden must be at least 1, got {options.hidden}")
+        check_at_least(1, hidden=options.hidden)
         self.width, self.size, self.settings = options.hidden, check_side(options.size), asdict(options)
         shapes = [(3 * options.size**2, options.hidden), (options.hidden, options.hidden)]
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in shapes))
@@ -211,12 +208,11 @@ class CNN(ImageBackbone):
         self.width, self.size, self.settings = 128, check_side(size), {"size": size}
         self.normalise = Normalise(*HALF)
         shapes = [(3, 64, 1), (64, 128, 2), (128, 128, 1), (128, 128, 1)]
-        self.layers = nn.Sequential(
-            *(
-                nn.Sequential(nn.Conv2d(i, o, 3, stride, padding=1), nn.GroupNorm(8, o), nn.ReLU())
-                for i, o, stride in shapes
-            )
-        )
+        layers = [
+            nn.Sequential(nn.Conv2d(i, o, 3, stride, padding=1), nn.GroupNorm(8, o), nn.ReLU())
+            for i, o, stride in shapes
+        ]
+        self.layers = nn.Sequential(*layers)
 
     @classmethod
     def build(cls, training: Callable[[], Any], *, size: int = 32) -> Self:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 
 # the first three are published with MIL for sentiment; its template for pairs is described, not listed: eight learned
 # tokens that start as an English question
@@ -95,8 +95,7 @@ def resolve(template: str) -> str:
         raise BadInput(f"encoder.template must be a text such as '{PRESETS['sentiment-0']}', got {template!r}")
     if "{" in template:
         return template
-    if template not in PRESETS:
-        raise unknown("template", template, PRESETS)
+    check_known("template", template, PRESETS)
     return PRESETS[template]
 
 

@@ -14,24 +14,14 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.store import TokenStore
 from holdfast.core.tape import exporting
+from holdfast.nn.backbones import pretrained
 from holdfast.nn.backbones.base import Backbone, fingerprint
 from holdfast.nn.backbones.companion import Companion
-from holdfast.nn.backbones.positions import states_at
-from holdfast.nn.backbones.pretrained import (
-    check_text_encoder,
-    layer_stack,
-    load_config,
-    load_module,
-    load_tokenizer,
-    max_positions,
-    module_from_config,
-    split_blocks,
-    with_dropout,
-)
+from holdfast.nn.backbones.positions import states_at, tokenize
 from holdfast.nn.backbones.template import Template, resolve
 from holdfast.nn.experts.graft import configure_experts
 from holdfast.nn.experts.layer import exclude_padding
@@ -83,8 +73,7 @@ class TextEncoder(Backbone):
         experts: int | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise unknown("pooling", pooling, POOLINGS)
+        check_known("pooling", pooling, POOLINGS)
         if tokenizer.pad_token_id is None:
             raise BadInput(f"the tokenizer of '{name}' has neither a padding token nor an end of text: set one of them")
         if (template or pooling == "mask") and tokenizer.mask_token_id is None:
@@ -118,23 +107,17 @@ class TextEncoder(Backbone):
     @classmethod
     def _pretrained(cls, checkpoint: str, name: str, settings: Settings) -> Self:
         template = None if settings.template is None else resolve(settings.template)
-        module = load_module(checkpoint, what=WHAT)
+        module = pretrained.load_module(checkpoint, what=WHAT)
         if not isinstance(module.get_input_embeddings(), nn.Embedding):
             raise BadInput(f"'{name}' is not a text encoder: {type(module).__name__} takes no token ids")
-        module = module if settings.dropout is None else with_dropout(module, settings.dropout)
-        tokenizer = load_tokenizer(checkpoint, what=WHAT)
-        longest = max_positions(module, tokenizer)
-        encoder = cls(
-            module,
-            tokenizer,
-            name=name,
-            pooling=settings.pooling or ("mask" if template else "mean"),
-            length=settings.length or min(DEFAULT_LENGTH, longest),
-            template=template,
-            experts=settings.experts,
-        )
+        module = module if settings.dropout is None else pretrained.with_dropout(module, settings.dropout)
+        tokenizer = pretrained.load_tokenizer(checkpoint, what=WHAT)
+        longest = pretrained.max_positions(module, tokenizer)
+        length, pooling = settings.length or min(DEFAULT_LENGTH, longest), settings.pooling
+        options: dict[str, Any] = {"pooling": pooling or ("mask" if template else "mean"), "experts": settings.experts}
+        encoder = cls(module, tokenizer, name=name, length=length, template=template, **options)
         encoder.checkpoint = checkpoint
-        check_text_encoder(encoder, encoder.states, longest)
+        pretrained.check_text_encoder(encoder, encoder.states, longest)
         return encoder
 
     def prepare(self, examples: Any) -> TokenStore:
@@ -146,16 +129,8 @@ class TextEncoder(Backbone):
             return TokenStore.build(self.template.rows(examples, self.length), pad=pad)
         pairs = not isinstance(examples[0], str)
         typed = pairs and self.typed
-        first, second = zip(*examples, strict=True) if pairs else (examples, None)
-        encoded = self.tokenizer(
-            list(first),
-            None if second is None else list(second),
-            truncation="longest_first",
-            max_length=self.length,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=typed,
-        )
+        texts = [list(column) for column in zip(*examples, strict=True)] if pairs else [examples]
+        encoded = tokenize(self, *texts, truncation="longest_first", return_token_type_ids=typed)
         rows = encoded["input_ids"]
         if self.pooling == "mask":
             for i, row in enumerate(rows):
@@ -216,10 +191,10 @@ class TextEncoder(Backbone):
         return torch.where(learned, soft(at.clamp(min=0)), words(ids.clamp(max=words.num_embeddings - 1)))
 
     def stack(self) -> nn.ModuleList:
-        return layer_stack(self.module)
+        return pretrained.layer_stack(self.module)
 
     def blocks(self) -> list[nn.Module]:
-        first, *rest = split_blocks(self.module)
+        first, *rest = pretrained.split_blocks(self.module)
         if self.companion is not None:
             rest[-1] = nn.ModuleList([rest[-1], self.companion.learned()])
         return [first if self.soft is None else nn.ModuleList([first, self.soft]), *rest]
@@ -233,8 +208,8 @@ class TextEncoder(Backbone):
 
     @classmethod
     def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        module = module_from_config(load_config(str(folder), what=WHAT))
-        return cls(module, load_tokenizer(str(folder), what=WHAT), **settings)
+        module = pretrained.module_from_config(pretrained.load_config(str(folder), what=WHAT))
+        return cls(module, pretrained.load_tokenizer(str(folder), what=WHAT), **settings)
 
     def preparation_key(self) -> str:
         tokenizer = json.loads(self.tokenizer.backend_tokenizer.to_str())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import ViTConfig
 from transformers.utils import cached_file
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.pretrained import layer_stack, load_config, load_module, module_from_config, split_blocks
 from holdfast.nn.backbones.small import HALF, IMAGENET, Colours, ImageBackbone, Normalise, check_side
@@ -41,8 +41,7 @@ class VisionTransformer(ImageBackbone):
         drop_path: float = 0.0  # probability of dropping a residual branch of the last layer in training
 
         def __post_init__(self) -> None:
-            if self.pooling not in POOLINGS:
-                raise unknown("pooling", self.pooling, POOLINGS)
+            check_known("pooling", self.pooling, POOLINGS)
 
     def __init__(
         self,

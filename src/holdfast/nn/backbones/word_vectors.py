@@ -21,16 +21,20 @@ def read_vectors(path: str | Path, words: Iterable[str] | None, width: int | Non
 
     Without `words`, the first 400,000 of the file; without `width`, the width of the file.
     """
+    return dict(_read(*_stamped(path), None if words is None else frozenset(words), width))
+
+
+def _stamped(path: str | Path) -> tuple[Path, int, int]:
+    """Return the path, size and modification time of a file of word vectors."""
     path = Path(path)
     if not path.is_file():
         raise BadInput(f"no file of word vectors at {path}")
-    stamp = path.stat()
-    return dict(_read(path, stamp.st_mtime_ns, stamp.st_size, None if words is None else frozenset(words), width))
+    return path, path.stat().st_size, path.stat().st_mtime_ns
 
 
 @lru_cache(maxsize=2)  # a run builds its encoder twice, and a large file takes a minute
 def _read(
-    path: Path, modified: int, size: int, words: frozenset[str] | None, width: int | None
+    path: Path, size: int, modified: int, words: frozenset[str] | None, width: int | None
 ) -> dict[str, np.ndarray]:
     vectors: dict[str, np.ndarray] = {}
     for word, row, location in (_npz_rows if path.suffix.lower() == ".npz" else _text_rows)(path, width):
@@ -108,16 +112,12 @@ class TextSimilarity:
 
 def load_similarity(path: str | Path) -> TextSimilarity:
     """Build a similarity from a file of word vectors of any width."""
-    path = Path(path)
-    if not path.is_file():
-        raise BadInput(f"no file of word vectors at {path}")
-    stamp = path.stat()
-    return _similarity(path, f"{path.name}/{stamp.st_size}/{stamp.st_mtime_ns}")
+    return _similarity(*_stamped(path))
 
 
 @lru_cache(maxsize=1)  # a run builds its encoder twice
-def _similarity(path: Path, name: str) -> TextSimilarity:
+def _similarity(path: Path, size: int, modified: int) -> TextSimilarity:
     vectors = read_vectors(path, None, None)
     if not vectors:
         raise BadInput(f"{path} contains no word vectors")
-    return TextSimilarity(vectors, name)
+    return TextSimilarity(vectors, f"{path.name}/{size}/{modified}")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.word_vectors import read_vectors
 
 FILE = "words.json"
 PAD, UNKNOWN, SEPARATOR = range(3)
@@ -93,13 +94,17 @@ class WordTable(nn.Module):
             self.tables[0][PAD] = 0
         self.register_load_state_dict_pre_hook(_grow_to_state)
 
-    def grow(self, words: Sequence[str]) -> list[nn.Parameter]:
-        """Add randomly initialised rows for new words; return the new parameter in a list, empty if all are known."""
+    def grow(self, words: Sequence[str], *, vectors: str | None = None) -> list[nn.Parameter]:
+        """Add rows for new words, random or from a file; return the new parameter in a list, empty if all are known."""
         new = [word for word in dict.fromkeys(words) if word not in self.index]
+        pretrained = {} if vectors is None else read_vectors(vectors, words, self.width)
         if not new:
             return []
         first = self.tables[0]
-        return [self._add(new, torch.randn(len(new), self.width, dtype=first.dtype, device=first.device) * self.spread)]
+        rows = torch.randn(len(new), self.width, dtype=first.dtype, device=first.device) * self.spread
+        parameter = self._add(new, rows)
+        self.set_vectors({word: pretrained[word] for word in new if word in pretrained})
+        return [parameter]
 
     def _add(self, words: list[str], rows: Tensor) -> nn.Parameter:
         start = SPECIALS + len(self.index)

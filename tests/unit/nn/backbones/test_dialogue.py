@@ -315,7 +315,7 @@ def test_grown_network_loads_from_its_folder(options, tmp_path):
 def test_bad_input():
     for options, pattern in [
         ({"length": 0}, "at least 1"),
-        ({"beam": 0}, "beam.*longest"),
+        ({"beam": 0}, "beam.*0"),
         ({"attention": "dott"}, "did you mean 'dot'"),
         ({"directions": 2, "hidden": 5}, "even"),
         ({"min_count": 9}, "min_count"),

@@ -140,8 +140,8 @@ def test_settings_rebuild_the_network_and_key_depends_on_inputs_only(tmp_path):
     [
         ({"kind": "gat"}, "unknown kind of graph layer 'gat'"),
         ({"pooling": "min"}, "unknown pooling 'min'"),
-        ({"layers": 0}, "layers .* got 0"),
-        ({"hidden": 0}, "hidden .* 0"),
+        ({"layers": 0}, "layers.* got 0"),
+        ({"hidden": 0}, "hidden.* 0"),
     ],
 )
 def test_invalid_settings_raise(options, pattern):

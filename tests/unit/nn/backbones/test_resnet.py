@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from holdfast import catalog
 from holdfast.core.errors import BadInput
-from holdfast.nn.backbones.resnet import Bottleneck, ResNet
+from holdfast.nn.backbones.resnet import Block, ResNet
 from holdfast.nn.heads import Linear
 from holdfast.nn.model import Model
 from holdfast.nn.necks import NoNeck
@@ -103,7 +103,7 @@ def test_bottleneck_names_and_counts(depth: int, learned: int, tensors: int) -> 
 
 
 def test_bottleneck_equation() -> None:
-    net = Bottleneck(8, 2, 2).eval()
+    net = Block(8, 2, 2, bottleneck=True).eval()
     x = torch.randn(2, 8, 6, 6)
     out = F.relu(net.bn1(F.conv2d(x, net.conv1.weight)))
     out = F.relu(net.bn2(F.conv2d(out, net.conv2.weight, stride=2, padding=1)))
