@@ -145,11 +145,10 @@ def refit(
 
 def _is_model_of(folder: Path, wanted: dict[str, Any]) -> bool:
     """Whether a folder contains a finished model with these settings."""
-    path = folder / "record.json"
-    if not path.is_file() or not (folder / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         return False
     try:
-        spec = read(path).spec
-    except BadInput:
+        spec = read(folder / "record.json").spec
+    except BadInput:  # missing or damaged
         return False
     return all(spec.get(key) == value for key, value in wanted.items() if key not in MODEL_SETTINGS)

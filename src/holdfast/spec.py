@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least, check_known
 
 CHECKED = (int, float, str, bool)
 
@@ -54,14 +54,11 @@ class Spec:
             elif spec_field.type in CHECKED and type(value) is not spec_field.type:
                 raise BadInput(f"{name} must have the type {spec_field.type.__name__}, got {value!r}")
         if not isinstance(self.augment, bool | str):
-            raise BadInput(f"augment must be true, false or a name, got {self.augment!r}")
-        for name in ("steps", "every", "batch", "processes"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
+            raise BadInput(f"augment must be true, false or the name of an augmentation; got {self.augment!r}")
+        check_at_least(1, steps=self.steps, every=self.every, batch=self.batch, processes=self.processes)
         if self.patience < 0:
             raise BadInput(f"patience must be at least 0, which disables early stopping, got {self.patience}")
-        if self.precision not in ("fp32", "bf16"):
-            raise BadInput(f"unknown precision '{self.precision}': use fp32 or bf16 (bf16 needs a GPU)")
+        check_known("precision", self.precision, ("fp32", "bf16"))
 
     def json(self) -> dict[str, Any]:
         """Return the form that records store; empty task settings and a single process are left out."""

@@ -90,7 +90,8 @@ def trained(bench: Bench, name: str) -> Method:
             method.begin_stage(StageInfo(stage, tuple(p.domain for p in domains)))
             for phase in method.phases:
                 method.begin_phase(phase)
-                method.restart_schedules()
+                for optimizer in method.optimizers():
+                    optimizer.restart()
                 method.train()
                 for step in range(STEPS):
                     train_step(method, next(batches))

@@ -59,7 +59,7 @@ def check_known(kind: str, name: str, known: Iterable[str]) -> None:
         raise unknown(kind, name, known)
 
 
-def check_at_least(minimum: int, **values: int) -> None:
+def check_at_least(minimum: float, **values: float) -> None:
     """Raise an error for the first value below the minimum."""
     for name, value in values.items():
         if value < minimum:

@@ -99,13 +99,14 @@ class Method(nn.Module, ABC):
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
         """Run after a validation, with the score (higher is better) and the mean loss per domain."""
 
-    def restart_schedules(self) -> None:
-        """Restart the learning-rate schedules; the training loop calls it when a stage or a phase begins."""
-        for module in self.modules():
-            if isinstance(module, Method):
-                for value in (getattr(module, name) for name in module.saved_attributes):
-                    if isinstance(value, Optimizer):
-                        value.restart()
+    def methods(self) -> list["Method"]:
+        """Return this method and the methods that it wraps."""
+        return [module for module in self.modules() if isinstance(module, Method)]
+
+    def optimizers(self) -> list[Optimizer]:
+        """Return the optimizers of this method and of the methods that it wraps, in a fixed order."""
+        values = [getattr(method, name) for method in self.methods() for name in method.saved_attributes]
+        return [value for value in values if isinstance(value, Optimizer)]
 
     def get_extra_state(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.saved_attributes}

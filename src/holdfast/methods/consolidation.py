@@ -5,6 +5,7 @@ Shapes: p parameters, concatenated.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,11 @@ from torch.nn.functional import pad
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.settings import log, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
+from holdfast.methods.optim import Optimizer
 from holdfast.methods.replay import Reservoir
 
 
@@ -54,11 +56,10 @@ class EWC(Method):
         decay: float = setting(0.95, help="decay of the running Fisher information")
 
         def __post_init__(self) -> None:
-            if self.weight < 0 or self.samples < 1 or not 0 <= self.decay <= 1:
-                raise BadInput(
-                    "weight must be at least 0, samples at least 1 and decay from 0 to 1, "
-                    f"got {self.weight}, {self.samples} and {self.decay}"
-                )
+            check_at_least(0, weight=self.weight)
+            check_at_least(1, samples=self.samples)
+            if not 0 <= self.decay <= 1:
+                raise BadInput(f"decay must be from 0 to 1, got {self.decay}")
 
     saved_attributes = ("optimizer", "learned")
     supports_growth = "added"
@@ -69,9 +70,9 @@ class EWC(Method):
 
     def begin_stage(self, info: StageInfo) -> None:
         # created before it is used, so that a checkpoint can be loaded into it
-        fresh = Anchor(self._theta().detach())
+        fresh = Anchor(_theta(self.optimizer).detach())
         if self.settings.online and len(self.anchors):
-            before = self._newest()
+            before = cast(Anchor, self.anchors[-1])
             fresh.theta[: len(before.theta)] = before.theta
             fresh.fisher = pad(before.fisher, (0, len(fresh.theta) - len(before.fisher)))
             self.anchors[-1] = fresh
@@ -89,21 +90,21 @@ class EWC(Method):
         """Return the penalty, or None in the first stage."""
         if not self.learned:
             return None
-        theta = self._theta()
+        theta = _theta(self.optimizer)
         return self.settings.weight / 2 * torch.stack([anchor(theta) for anchor in self.anchors[: self.learned]]).sum()
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         chosen = Reservoir(self.settings.samples)
         chosen.fill(batches)
-        anchor = self._newest()
-        anchor.theta = self._theta().detach()
+        anchor = cast(Anchor, self.anchors[-1])
+        anchor.theta = _theta(self.optimizer).detach()
         anchor.fisher = self.settings.decay * anchor.fisher + self.fisher(chosen)  # a new anchor's F is zero
         self.learned += 1
 
     def fisher(self, chosen: Reservoir) -> Tensor:
         """Return (p,) the mean squared gradient of the log-likelihood of single examples, without dropout."""
         training, parameters = self.training, self.optimizer.parameters
-        total = torch.zeros_like(self._theta().detach())
+        total = torch.zeros_like(_theta(self.optimizer).detach())
         self.eval()
         # cuDNN has no backward pass for recurrent layers in evaluation mode
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
@@ -111,18 +112,9 @@ class EWC(Method):
                 output = self.model(one.x)
                 y = one.y if self.settings.empirical else self.task.sample_targets(output.detach(), one.y)
                 grads = torch.autograd.grad(self.task.loss(output, y), parameters, allow_unused=True)
-                pairs = zip(grads, parameters, strict=True)
-                total += torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in pairs]) ** 2
+                total += _concatenated(grads, parameters) ** 2
         self.train(training)
         return total / len(chosen)
-
-    def _newest(self) -> Anchor:
-        newest = self.anchors[-1]
-        assert isinstance(newest, Anchor)
-        return newest
-
-    def _theta(self) -> Tensor:
-        return torch.cat([p.flatten() for p in self.optimizer.parameters])
 
 
 class SynapticIntelligence(Method):
@@ -150,43 +142,48 @@ class SynapticIntelligence(Method):
     pending: Tensor  # (p,) gradient of the risk since the last update
 
     def setup(self) -> None:
-        theta = self._theta()
+        theta = _theta(self.optimizer).detach()
         self.register_buffer("start", theta)
         for name in ("omega", "path", "pending"):
             self.register_buffer(name, torch.zeros_like(theta))
 
     def begin_stage(self, info: StageInfo) -> None:
-        self.start = self._theta()
+        self.start = _theta(self.optimizer).detach()
         self.path, self.pending = torch.zeros_like(self.start), torch.zeros_like(self.start)
         self.omega = pad(self.omega, (0, len(self.start) - len(self.omega)))  # none for new parameters
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
             risk = self.task.loss(self.model(batch.x), batch.y)
-        parameters, before = self.optimizer.parameters, self._theta()
+        parameters, before = self.optimizer.parameters, _theta(self.optimizer).detach()
         grads = torch.autograd.grad(with_auxiliary(risk, side), parameters, allow_unused=True)
         grads = parallel.mean_gradients(grads, parameters)
         change = before - self.start
         pull = 2 * self.settings.strength * self.omega * change  # gradient of the penalty
         pieces = pull.split([p.numel() for p in parameters])
-        self.optimizer.apply_gradients(
-            [None if g is None else g + d.view_as(g) for g, d in zip(grads, pieces, strict=True)]
-        )
+        pulled = [None if g is None else g + d.view_as(g) for g, d in zip(grads, pieces, strict=True)]
+        self.optimizer.apply_gradients(pulled)
         self._add_to_path(grads, before)
         return {"risk": risk.detach(), "penalty": 0.5 * pull @ change}
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        gain = self.path / ((self._theta() - self.start) ** 2 + self.settings.xi)
+        gain = self.path / ((_theta(self.optimizer).detach() - self.start) ** 2 + self.settings.xi)
         self.omega = (self.omega + gain).clamp(min=0.0)
 
     def _add_to_path(self, grads: Sequence[Tensor | None], before: Tensor) -> None:
         """Add this step to the path; accumulated gradients count with the update they lead to."""
-        pairs = zip(grads, self.optimizer.parameters, strict=True)
-        flat = torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in pairs])
-        self.pending += flat / self.optimizer.settings.accumulate
+        self.pending += _concatenated(grads, self.optimizer.parameters) / self.optimizer.settings.accumulate
         if self.optimizer.calls % self.optimizer.settings.accumulate == 0:
-            self.path -= self.pending * (self._theta() - before)
+            self.path -= self.pending * (_theta(self.optimizer).detach() - before)
             self.pending.zero_()
 
-    def _theta(self) -> Tensor:
-        return torch.cat([p.detach().flatten() for p in self.optimizer.parameters])
+
+def _concatenated(tensors: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
+    """Return (p,) one tensor per parameter, flattened; zeros for None."""
+    pairs = zip(tensors, parameters, strict=True)
+    return torch.cat([torch.zeros_like(p).flatten() if t is None else t.flatten() for t, p in pairs])
+
+
+def _theta(optimizer: Optimizer) -> Tensor:
+    """Return (p,) the trained parameters."""
+    return torch.cat([p.flatten() for p in optimizer.parameters])

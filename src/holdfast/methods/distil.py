@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.settings import choice, log, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
@@ -31,10 +31,9 @@ class Distillation(Method):
         temperature: float = setting(2.0, search=choice(1.0, 2.0, 4.0), help="temperature of both distributions")
 
         def __post_init__(self) -> None:
-            if self.weight < 0 or not self.temperature > 0:
-                raise BadInput(
-                    f"weight must be at least 0 and temperature above 0, got {self.weight} and {self.temperature}"
-                )
+            check_at_least(0, weight=self.weight)
+            if not self.temperature > 0:
+                raise BadInput(f"temperature must be above 0, got {self.temperature}")
 
     teacher: Model | None
 
@@ -58,13 +57,13 @@ class Distillation(Method):
             output = self.model(batch.x)
         risk = self.task.loss(output, batch.y)
         loss = with_auxiliary(risk, side)
-        if self.teacher is None:
-            self.optimizer.minimize(loss)
-            return {"risk": risk.detach(), "distillation": torch.zeros_like(risk)}
-        with torch.no_grad():
-            target = self.teacher(batch.x)
-        distance = divergence(target, output, self.settings.temperature)
-        self.optimizer.minimize(loss + self.settings.weight * distance)
+        distance = torch.zeros_like(risk)
+        if self.teacher is not None:
+            with torch.no_grad():
+                target = self.teacher(batch.x)
+            distance = divergence(target, output, self.settings.temperature)
+            loss = loss + self.settings.weight * distance
+        self.optimizer.minimize(loss)
         return {"risk": risk.detach(), "distillation": distance.detach()}
 
 

@@ -52,9 +52,7 @@ class Fishr(Method):
 
     def step(self, batch: DomainBatch) -> Metrics:
         if self.anneal and self.steps == self.anneal:
-            self.optimizer = self.make_optimizer(
-                self.model.trainable_parameters()
-            )  # the jump invalidates Adam's moments
+            self.optimizer = self.make_optimizer(self.model.trainable_parameters())  # the jump invalidates its moments
         ema = self.settings.ema
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)

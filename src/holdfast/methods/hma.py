@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.averaging import blend, copy_buffers
@@ -46,8 +46,7 @@ class HMA(Method):
         def __post_init__(self) -> None:
             if not 0 <= self.momentum < 1:
                 raise BadInput(f"momentum must be at least 0 and below 1, got {self.momentum}")
-            if self.statistics not in STATISTICS:
-                raise unknown("statistics of the momentum encoder", self.statistics, STATISTICS)
+            check_known("statistics of the momentum encoder", self.statistics, STATISTICS)
 
     follower: nn.Module | None  # the momentum encoder
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import log, setting, whole
 from holdfast.core.tape import Tape, tape, with_auxiliary
@@ -52,16 +52,11 @@ class MIL(Method):
         blocks: bool = setting(False, help="train on one domain at a time in phase final")
 
         def __post_init__(self) -> None:
-            for kind, name, known in (
-                ("inner step", self.inner, INNER), ("order", self.order, ORDERS), ("part", self.learns, LEARNS),
-            ):  # fmt: skip
-                if name not in known:
-                    raise unknown(kind, name, known)
-            counts = (self.iterations, self.inner_steps, self.critic_steps, 1 if self.hidden is None else self.hidden)
-            if not all(isinstance(count, int) and count >= 1 for count in counts):
-                raise BadInput(
-                    f"iterations, inner_steps, critic_steps and hidden must be integers of at least 1, got {counts}"
-                )
+            check_known("inner step", self.inner, INNER)
+            check_known("order", self.order, ORDERS)
+            check_known("part", self.learns, LEARNS)
+            check_at_least(1, iterations=self.iterations, inner_steps=self.inner_steps, critic_steps=self.critic_steps)
+            check_at_least(1, hidden=1 if self.hidden is None else self.hidden)
             if self.memory_lr < 0 or not all(rate is None or rate > 0 for rate in (self.inner_lr, self.critic_lr)):
                 rates = f"{self.memory_lr}, {self.inner_lr} and {self.critic_lr}"
                 raise BadInput(f"memory_lr must be at least 0, inner_lr and critic_lr above 0; got {rates}")
@@ -92,7 +87,8 @@ class MIL(Method):
             self.optimizer.settings, weight_decay=0.0, schedule="constant", warmup=0, clip=options.memory_clip,
             optimizer=options.memory_optimizer, lr=options.memory_lr or 1.0,
         )  # fmt: skip
-        updated = [p for memory in memories for p in _updated(memory, options.learns)]
+        updated = [item for memory in memories for item in memory.memory.named_parameters()]
+        updated = [p for name, p in updated if options.learns == "all" or name.startswith("values")]
         self.memory_optimizer = Optimizer(memory_settings, updated)
         self.inner_lr = options.inner_lr or self.optimizer.settings.lr
         self.held_out, self.remaining = 0, 0
@@ -213,10 +209,6 @@ class _Features(nn.Module):
 def domain_critic(width: int, hidden: int) -> nn.Sequential:
     """Build a critic that maps features (b, width) to logits (b, 1): the held-out domain against the others."""
     return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 1))
-
-
-def _updated(memory: MemoryBlend, learns: str) -> list[nn.Parameter]:
-    return [p for name, p in memory.memory.named_parameters() if learns == "all" or name.startswith("values")]
 
 
 def _usage(side: Tape) -> Metrics:

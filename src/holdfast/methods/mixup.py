@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.inputs import Graphs, select_nodes
 from holdfast.core.seeds import use_shared_rng
 from holdfast.core.settings import choice, log, setting
@@ -46,9 +46,8 @@ class Mixup(Method):
         with tape() as side:
             groups = batch.split(x if mixes_inputs else self.model.features(x))
             sizes = [min(batch.sizes[i], batch.sizes[partner[i]]) for i in range(n)]
-            mixed = torch.cat(
-                [share[i] * groups[i][: sizes[i]] + (1 - share[i]) * groups[partner[i]][: sizes[i]] for i in range(n)]
-            )
+            pairs = [(groups[i][: sizes[i]], groups[partner[i]][: sizes[i]]) for i in range(n)]
+            mixed = torch.cat([s * a + (1 - s) * b for s, (a, b) in zip(share, pairs, strict=True)])
             output = self.model(mixed) if mixes_inputs else self.model.head(mixed)
         ys, risks = batch.split(batch.y), []
         for i, o in enumerate(output.split(sizes)):
@@ -94,12 +93,9 @@ class GMixup(Method):
         threshold: float = setting(0.2, help="singular values below threshold * sqrt(nodes) are dropped")
 
         def __post_init__(self) -> None:
-            mix = self.mix
-            if len(mix) != 2 or not 0 <= mix[0] <= mix[1] <= 1 or self.share < 0:
-                raise BadInput(
-                    "mix must be two ascending values from 0 to 1 and share at least 0, "
-                    f"got {list(mix)} and {self.share}"
-                )
+            check_at_least(0, share=self.share)
+            if len(self.mix) != 2 or not 0 <= self.mix[0] <= self.mix[1] <= 1:
+                raise BadInput(f"mix must be two ascending values from 0 to 1, got {list(self.mix)}")
 
     saved_attributes = ("optimizer", "graphons", "steps")
 

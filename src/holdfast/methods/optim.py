@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.parallel import average_gradients
 
 OPTIMIZERS = ("adamw", "adam", "sgd")
@@ -30,15 +30,12 @@ class OptimizerSettings:
     accumulate: int = 1  # losses per update
 
     def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise unknown("optimizer", self.optimizer, OPTIMIZERS)
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
+        check_known("optimizer", self.optimizer, OPTIMIZERS)
+        check_known("schedule", self.schedule, SCHEDULES)
         if not self.lr > 0:
             raise BadInput(f"lr must be above 0, got {self.lr:g}: set another --lr, such as 0.001")
-        for name, least in {"accumulate": 1, "warmup": 0, "clip": 0, "weight_decay": 0, "momentum": 0}.items():
-            if getattr(self, name) < least:
-                raise BadInput(f"{name} must be at least {least}, got {getattr(self, name):g}")
+        check_at_least(1, accumulate=self.accumulate)
+        check_at_least(0, warmup=self.warmup, clip=self.clip, weight_decay=self.weight_decay, momentum=self.momentum)
 
     def step_at(self, position: float) -> int:
         """Return a step of the run; a position below 1 is a fraction of all steps."""
@@ -133,10 +130,7 @@ class Optimizer:
     def discard_gradients(self) -> None:
         """Return to the state before a step that failed."""
         if self.calls % self.settings.accumulate:
-            raise BadInput(
-                "the device ran out of memory between two batches of one update: use a smaller --batch and a larger "
-                "accumulate"
-            )
+            raise BadInput("the device ran out of memory in one update: use a smaller --batch and larger accumulate")
         self._clear()
 
     def restart(self) -> None:
@@ -174,9 +168,6 @@ def _torch_optimizer(settings: OptimizerSettings, parameters: list[nn.Parameter]
     scalars = [p for p in parameters if p.dim() == 0]
     if settings.weight_decay and 0 < len(scalars) < len(parameters):
         groups = [{"params": [p for p in parameters if p.dim()]}, {"params": scalars, "weight_decay": 0.0}]
-    match settings.optimizer:
-        case "adamw":
-            return torch.optim.AdamW(groups, **common)
-        case "adam":
-            return torch.optim.Adam(groups, **common)
-    return torch.optim.SGD(groups, momentum=settings.momentum, **common)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, momentum=settings.momentum, **common)
+    return (torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam)(groups, **common)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import unknown
+from holdfast.core.errors import check_known
 from holdfast.core.settings import setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics
@@ -96,8 +96,7 @@ class Penalized(Method):
         before: float = setting(1.0, help="weight of the penalty before that step")
 
         def __post_init__(self) -> None:
-            if self.penalty not in PENALTIES:
-                raise unknown("penalty", self.penalty, PENALTIES)
+            check_known("penalty", self.penalty, PENALTIES)
 
     saved_attributes = ("optimizer", "steps")
     min_domains = 2
@@ -109,9 +108,7 @@ class Penalized(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         settings, annealed = self.settings, self.steps >= self.anneal
         if self.anneal and self.steps == self.anneal:
-            self.optimizer = self.make_optimizer(
-                self.model.trainable_parameters()
-            )  # the jump invalidates Adam's moments
+            self.optimizer = self.make_optimizer(self.model.trainable_parameters())  # the jump invalidates its moments
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         output = self.model.head(z)

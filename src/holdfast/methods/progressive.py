@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
@@ -38,10 +38,9 @@ class Progressive(Wrapper):
         def __post_init__(self) -> None:
             if not set(self.letters) <= set(LETTERS):
                 raise BadInput(f"expand must consist of the letters F, M, V, H and C, such as MV; got '{self.expand}'")
-            if self.freeze not in FREEZE:
-                raise BadInput(f"freeze must be one of {', '.join(FREEZE)}; got '{self.freeze}'")
-            if self.slots < 1 or self.units < 0:
-                raise BadInput(f"slots must be at least 1 and units at least 0, got {self.slots} and {self.units}")
+            check_known("value of freeze", self.freeze, FREEZE)
+            check_at_least(1, slots=self.slots)
+            check_at_least(0, units=self.units)
             if self.replaces and (self.freeze != "none" or self.carry):
                 raise BadInput("expand=H and expand=C replace parameters: do not use them with freeze or carry")
 
@@ -60,15 +59,10 @@ class Progressive(Wrapper):
         super().__init__(method, **settings)
         name, options = type(method).__name__, self.settings
         if options.letters and not method.supports_growth:
-            raise BadInput(
-                f"progressive(...) cannot grow a network that {name} trains, because its state does not grow with it: "
-                "use erm, ewc, replay or agem inside"
-            )
+            raise BadInput(f"the state of {name} cannot grow with the network: use erm, ewc, replay or agem inside")
         if (options.replaces or options.freeze == "old") and method.supports_growth != "any":
-            raise BadInput(
-                f"{name} supports added parameters, but not replaced or frozen ones: leave out H, C and freeze=old, or "
-                "use erm inside"
-            )
+            fix = "leave out H, C and freeze=old, or use erm inside"
+            raise BadInput(f"{name} supports added parameters, but not replaced or frozen ones: {fix}")
 
     @property
     def deployed(self) -> Model:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from holdfast.core import inputs, parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import check_at_least
 from holdfast.core.inputs import Graphs, Inputs, Tokens
 from holdfast.core.ragged import cat_padded, strip_padding
 from holdfast.core.seeds import use_shared_rng
@@ -27,10 +27,7 @@ class Rehearsal(Method):
         batch: int | None = setting(None, help="examples drawn per step; the size of the new batch by default")
 
         def __post_init__(self) -> None:
-            if self.batch is not None and self.batch < 1:
-                raise BadInput(
-                    f"batch, the examples drawn from the buffer per step, must be at least 1; got {self.batch}"
-                )
+            check_at_least(1, **{"method.batch": 1 if self.batch is None else self.batch})
 
     saved_attributes = ("optimizer", "memory")
     supports_growth = "any"
@@ -111,8 +108,7 @@ class Reservoir:
     """Uniform sample of all examples seen so far (Vitter, 1985, algorithm R)."""
 
     def __init__(self, capacity: int) -> None:
-        if capacity < 1:
-            raise BadInput(f"capacity must be at least 1, got {capacity}")
+        check_at_least(1, capacity=capacity)
         self.capacity, self.seen = capacity, 0
         self.x: list[Inputs] = []  # single examples, texts without padding
         self.y: list[Tensor] = []  # (1, ...)

@@ -18,7 +18,6 @@ from holdfast.core.seeds import process_rng_state, rng_state, set_process_rng_st
 from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
-from holdfast.methods.optim import Optimizer
 from holdfast.protocols.resume import Interrupted, Saver
 from holdfast.protocols.select import Choose, Validation, should_stop
 
@@ -69,7 +68,8 @@ def fit(
         if saved is None or number != state.phase:
             state = _State(phase=number, history=state.history)
             method.begin_phase(method.phases[number])
-            method.restart_schedules()
+            for optimizer in method.optimizers():
+                optimizer.restart()
         method.train()  # after begin_phase, which may freeze modules
         recent = RecentMetrics()
         while state.step < steps or state.unvalidated is not None:
@@ -144,7 +144,7 @@ def _process_state(method: Method, batches: Batches) -> dict[str, Any]:
     """Return the state that differs between processes; empty for a single process."""
     if not parallel.active():
         return {}
-    pending = [optimizer.pending_gradients() for optimizer in optimizers_of(method)]
+    pending = [optimizer.pending_gradients() for optimizer in method.optimizers()]
     grads = [[None if g is None else g.cpu() for g in gradients] for gradients in pending]
     return {"chance": process_rng_state(), "changes": batches.transform_generator.get_state(), "grads": grads}
 
@@ -161,7 +161,7 @@ def _restore(state: _State, saved: dict[str, Any], method: Method, batches: Batc
     if local:
         set_process_rng_state(local["chance"])
         batches.transform_generator.set_state(local["changes"])
-        for optimizer, grads in zip(optimizers_of(method), local["grads"], strict=True):
+        for optimizer, grads in zip(method.optimizers(), local["grads"], strict=True):
             optimizer.set_pending_gradients(grads)
 
 
@@ -207,34 +207,27 @@ class RecentMetrics:
         if not recent or self.batches is None:
             return
         values = [value.detach().float() for _, metrics, _ in recent for value in metrics.values()]
-        if all(bool(torch.stack(group).isfinite().all()) for group in by_device(values).values()):
+        by_device: dict[torch.device, list[Tensor]] = {}  # so that every device is synchronised once
+        for value in values:
+            by_device.setdefault(value.device, []).append(value)
+        if all(bool(torch.stack(group).isfinite().all()) for group in by_device.values()):
             return
         for step, metrics, rows in recent:
             origins = self.batches.examples.origins(rows).unique()
             _require_finite({name: float(value) for name, value in metrics.items()}, step, origins.tolist())
 
 
-def by_device(values: Sequence[Tensor]) -> dict[torch.device, list[Tensor]]:
-    """Group values by device: metrics may be on the CPU and on a GPU, and every device is synchronised once."""
-    groups: dict[torch.device, list[Tensor]] = {}
-    for value in values:
-        groups.setdefault(value.device, []).append(value)
-    return groups
-
-
 def _require_finite(values: dict[str, float], step: int, rows: Sequence[int] = ()) -> None:
     for name, value in values.items():
         if not math.isfinite(value):
-            raise Diverged.at(
-                f"training diverged: {name} is {value} at step {step}; lower --lr or set clip", step, rows
-            )
+            message = f"training diverged: {name} is {value} at step {step}; lower --lr or set clip"
+            raise Diverged.at(message, step, rows)
 
 
 def set_microbatches(method: Method, count: int) -> None:
     """Set the number of microbatches of a method and of the methods that it wraps."""
-    for module in method.modules():
-        if isinstance(module, Method):
-            module.microbatches = count
+    for part in method.methods():
+        part.microbatches = count
 
 
 def train_step(method: Method, batch: DomainBatch) -> Metrics:
@@ -251,17 +244,10 @@ def train_step(method: Method, batch: DomainBatch) -> Metrics:
         except torch.OutOfMemoryError:
             pass  # handled below, where the exception no longer keeps the tensors of the failed step alive
         _double_microbatches(method, batch)
-        for optimizer in optimizers_of(method):
+        for optimizer in method.optimizers():
             optimizer.discard_gradients()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def optimizers_of(method: Method) -> list[Optimizer]:
-    """Return the optimizers of a method and of the methods that it wraps, in a fixed order."""
-    methods = [module for module in method.modules() if isinstance(module, Method)]
-    values = [getattr(owner, name) for owner in methods for name in owner.saved_attributes]
-    return [value for value in values if isinstance(value, Optimizer)]
 
 
 def _double_microbatches(method: Method, batch: DomainBatch) -> None:
@@ -270,13 +256,9 @@ def _double_microbatches(method: Method, batch: DomainBatch) -> None:
     if not reason and method.microbatches >= limit:
         reason = "microbatches have one example per domain already"
     if reason:
-        raise BadInput(
-            f"the device has too little memory for a step on {size} examples, and {reason}: use a smaller --batch, "
-            "shorter inputs, a smaller encoder or --tune frozen"
-        )
+        fix = "use a smaller --batch, shorter inputs, a smaller encoder or --tune frozen"
+        raise BadInput(f"the device has too little memory for a step on {size} examples, and {reason}: {fix}")
     count = min(2 * method.microbatches, limit)
     set_microbatches(method, count)
-    warn(
-        f"the device has too little memory for {size} examples at once, so every batch is split into {count} "
-        "microbatches whose gradients are added: the update is that of the complete batch"
-    )
+    split = f"every batch is split into {count} microbatches whose gradients are added; the update is the same"
+    warn(f"the device has too little memory for {size} examples at once, so {split}")

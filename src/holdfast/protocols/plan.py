@@ -66,10 +66,8 @@ def require_domains(domains: RowsByDomain, least: int, plan: str) -> None:
     """Raise if the data has fewer domains than the plan needs."""
     if len(domains) < least:
         hint = next((rows.more_domains_hint for rows in domains.values()), "add more domains")
-        raise BadInput(
-            f"the protocol {plan} needs at least {least} domains, the data has {len(domains)} "
-            f"({', '.join(domains)}): {hint} or use --plan in-domain"
-        )
+        have = f"the data has {len(domains)} ({', '.join(domains)})"
+        raise BadInput(f"the protocol {plan} needs at least {least} domains, {have}: {hint} or use --plan in-domain")
 
 
 def check_domain_names(names: Sequence[str], domains: RowsByDomain) -> None:

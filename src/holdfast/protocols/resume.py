@@ -131,10 +131,8 @@ class Saver:
             count, now = run.get("processes", 1), parallel.world_size()
             if count != now:
                 processes = "1 process" if count == 1 else f"{count} processes"
-                raise BadInput(
-                    f"checkpoint was written by {processes}, and this run has {now}: resume with {processes} or delete "
-                    f"{self.path}"
-                )
+                fix = f"resume with {processes} or delete {self.path}"
+                raise BadInput(f"checkpoint was written by {processes}, and this run has {now}: {fix}")
         return saved
 
     def _read(self) -> dict[str, Any] | None:

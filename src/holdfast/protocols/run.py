@@ -79,9 +79,8 @@ def run(
         if selection.scored_on == "folds":
             steps = trainer.steps_by_folds(stage, index, examples, saver, is_new=resumed is None)
             choose = newest
-        fitted = trainer.fit(
-            method, stage, index, examples, steps=steps, choose=choose, saver=saver, saved=resumed, tick=tick
-        )
+        loop = {"steps": steps, "choose": choose, "saver": saver, "saved": resumed, "tick": tick}
+        fitted = trainer.fit(method, stage, index, examples, **loop)
         method.end_stage(examples.one_pass(stage.train, spec.batch))
         check_memory(method, examples, stage.train[0])
         done = [*done, {**_result(method, stage, fitted, examples, task), **(before if index == first else {})}]
@@ -132,10 +131,8 @@ class _Trainer:
         if scored_on == "current":
             domains = tuple(part for part in domains if part.domain in _names(stage.train))
         if not domains:
-            raise BadInput(
-                f"this protocol has no rows to select a step on ('{scored_on}'): use another --select, such as "
-                "train-validation, or another --plan"
-            )
+            fix = "use another --select, such as train-validation, or another --plan"
+            raise BadInput(f"this protocol has no rows to select a step on ('{scored_on}'): {fix}")
         return domains
 
     def steps_by_folds(self, stage: Stage, index: int, examples: Examples, saver: Saver, *, is_new: bool) -> int:
@@ -201,7 +198,5 @@ def check_labels(y: np.ndarray, classes: Sequence[str], episode: Episode) -> Non
         for part in stage.test:
             new = np.setdiff1d(y[part.rows], known)
             if len(new):
-                raise BadInput(
-                    f"label '{classes[new[0]]}' occurs in domain '{part.domain}' but in none of its training domains "
-                    f"({episode.name}): drop those rows or add training examples of it"
-                )
+                where = f"occurs in domain '{part.domain}' but in none of its training domains ({episode.name})"
+                raise BadInput(f"label '{classes[new[0]]}' {where}: drop those rows or add training examples of it")

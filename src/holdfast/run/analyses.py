@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from holdfast import catalog
 from holdfast.catalog.entry import TOKEN_TASKS
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.record import RunRecord
 from holdfast.report.sections import missing_analysis_notes
 
@@ -15,12 +15,11 @@ def choose_analyses(names: Iterable[str], tasks: Iterable[str] = ()) -> list[str
     if "all" in chosen:
         return [name for name, entry in catalog.ANALYSES.items() if set(tasks) <= set(entry.tasks)]
     for name in chosen:
-        if name not in catalog.ANALYSES:
-            raise unknown("analysis", name, [*catalog.ANALYSES, "all"])
+        check_known("analysis", name, [*catalog.ANALYSES, "all"])
         if unsupported := [task for task in tasks if task not in catalog.ANALYSES[name].tasks]:
+            tasks_text = ", ".join(unsupported)
             raise BadInput(
-                f"analysis '{name}' needs one feature per example, which {', '.join(unsupported)} does not have: "
-                "leave it out"
+                f"analysis '{name}' needs one feature per example, not a task such as {tasks_text}: leave it out"
             )
     return chosen
 

@@ -152,7 +152,12 @@ def _method(
     *, trained: Model | None, cached: bool, device: torch.device,
 ) -> Method:  # fmt: skip
     """Build the method around a new network, which starts from the features of the encoder if those are cached."""
-    copied = None if trained is None or cached else _copy(trained, spec)
+    copied = None
+    if trained is not None and not cached:
+        copied = copy.deepcopy(trained)  # as one object, because its parts may refer to each other
+        assert isinstance(copied.backbone, Backbone)
+        tune(copied.backbone, spec.tune, copied.neck)
+        copied.precision = spec.precision
     backbone = copied or (Features(inputs=encoder.width) if cached else _encoder(spec, dataset, rows, trained))
     with seeded(spec.seed, "init", "method"):
         ends = () if copied else _neck_and_head(spec, dataset, encoder, trained)
@@ -161,15 +166,6 @@ def _method(
         options = {"options": spec.method_args, "task": task, "optimizer": optimizer}
         method = catalog.build("methods", spec.method, model, **options)
     return method.to(device)
-
-
-def _copy(trained: Model, spec: Spec) -> Model:
-    """Copy a trained network as one object, because its parts may refer to each other."""
-    model = copy.deepcopy(trained)
-    assert isinstance(model.backbone, Backbone)
-    tune(model.backbone, spec.tune, model.neck)
-    model.precision = spec.precision
-    return model
 
 
 def _optimizer(spec: Spec) -> OptimizerSettings:

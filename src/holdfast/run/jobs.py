@@ -50,10 +50,8 @@ class Job:
 
     def worker_died(self) -> BadInput:
         """Return the error for a job whose workers died `MAX_ATTEMPTS` times."""
-        return BadInput(
-            f"the worker process of {self.name} died {MAX_ATTEMPTS} times, possibly for lack of memory: use fewer "
-            "--jobs or a smaller --batch; finished runs are saved, and the same command resumes"
-        )
+        fix = "use fewer --jobs or a smaller --batch; finished runs are saved, and the same command resumes"
+        return BadInput(f"the worker of {self.name} died {MAX_ATTEMPTS} times, possibly for lack of memory: {fix}")
 
 
 Outcome = RunRecord | BadInput
@@ -101,10 +99,8 @@ def _check_importable(jobs: Sequence[Job]) -> None:
     for method in dict.fromkeys(job.spec.method for job in jobs):
         for name, entry in catalog.unwrap("methods", method):
             if entry.target.startswith("__main__:") or "<locals>" in entry.target:
-                raise BadInput(
-                    f"method '{name}' ({entry.target}) cannot be imported by worker processes: define it at the top "
-                    "level of a module, or run with one job in this process"
-                )
+                fix = "define it at the top level of a module, or run with one job in this process"
+                raise BadInput(f"method '{name}' ({entry.target}) cannot be imported by worker processes: {fix}")
 
 
 class StepReporter:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -133,10 +134,8 @@ class _Worker:
 
 
 def _send(connection: Connection, message: Any) -> None:
-    try:
+    with suppress(ConnectionError):  # the worker died, which the next `recv` notices
         connection.send(message)
-    except ConnectionError:
-        return  # the worker died, which the next `recv` notices
 
 
 def _environment(workspace: Workspace, index: int) -> dict[str, str]:
@@ -159,10 +158,8 @@ def _stop(workers: Sequence[_Worker]) -> None:
         deadline = time.monotonic() + STOP_SECONDS
         for worker in workers:
             if worker.job is not None:
-                try:
+                with suppress(subprocess.TimeoutExpired):
                     worker.process.wait(max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    continue
     finally:
         for worker in workers:
             worker.close()

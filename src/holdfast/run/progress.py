@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.core import processes
 from holdfast.core.errors import BadInput
@@ -59,7 +59,7 @@ class LoggingListener(ProgressListener):
     Training steps are counted from the start of this attempt; validations have the steps of the record.
     """
 
-    def __init__(self, watch: ProgressListener, log: ScalarLog) -> None:
+    def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow) -> None:
         self.watch, self.log = watch, log
         self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
         self.steps, self.pending, self.running = 0, [], False
@@ -112,17 +112,7 @@ def validations(record: RunRecord) -> Iterator[tuple[int, dict[str, float]]]:
         before += last
 
 
-class ScalarLog(Protocol):
-    """Stores named numbers, one run after another."""
-
-    def begin(self, name: str) -> None: ...
-
-    def scalars(self, values: Mapping[str, float], step: int) -> None: ...
-
-    def end(self) -> None: ...
-
-
-def open_log(text: str, folder: Path) -> ScalarLog:
+def open_log(text: str, folder: Path) -> TensorBoard | MLflow:
     """Open `tensorboard` (writes to `folder`), `tensorboard:DIR` or `mlflow:URI`."""
     kind, _, location = text.partition(":")
     if kind == "tensorboard":

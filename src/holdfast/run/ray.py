@@ -58,10 +58,8 @@ class Ray:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(n.get("CPU", 0) >= self.cpus and n.get("GPU", 0) >= gpus for n in nodes):
             resources = "; ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
-            raise BadInput(
-                f"no node of the Ray cluster has {self.cpus:g} CPUs and {gpus:g} GPUs for a run (nodes: {resources}): "
-                "lower --cpus or --gpus"
-            )
+            wanted = f"{self.cpus:g} CPUs and {gpus:g} GPUs"
+            raise BadInput(f"no node of the Ray cluster has {wanted} (nodes: {resources}): lower --cpus or --gpus")
 
 
 class _Driver:
@@ -168,9 +166,8 @@ def _connected(address: str | None) -> Iterator[Any]:
             ray.init(location, logging_level=logging.ERROR, log_to_driver=False, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise BadInput(
-                f"no Ray cluster answers at --address {location} ({reason}): start one, or leave --address out"
-            ) from error
+            message = f"no Ray cluster answers at --address {location} ({reason}): start one, or leave --address out"
+            raise BadInput(message) from error
     try:
         yield ray
     finally:

@@ -123,10 +123,8 @@ def check_episode(spec: Spec, episode: Episode, workspace: Workspace, *, labels:
         check_labels(dataset.y, dataset.classes, episode)
     needed, count = min_domains(spec.method), training_domains([episode], spec.select)
     if count < needed:
-        raise BadInput(
-            f"method {spec.method} needs {needed} training domains, but {episode.name} has {count}: add domains, or "
-            "use another method, --plan or --select"
-        )
+        fix = "add domains, or use another method, --plan or --select"
+        raise BadInput(f"method {spec.method} needs {needed} training domains, but {episode.name} has {count}: {fix}")
 
 
 def training_domains(episodes: Iterable[Episode], select: str) -> int:
@@ -139,10 +137,8 @@ def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> li
     """Return the methods to compare, `all` resolved; the reasons of those left out are added to the notes."""
     episodes = workspace.episodes(spec)
     if not any(stage.test for episode in episodes for stage in episode.stages):
-        raise BadInput(
-            f"the plan {spec.plan} tests nothing, so there is nothing to compare: use another, such as --plan "
-            "leave-one-out, or train a model with `holdfast fit`"
-        )
+        fix = "use another, such as --plan leave-one-out, or train a model with `holdfast fit`"
+        raise BadInput(f"the plan {spec.plan} tests nothing, so there is nothing to compare: {fix}")
     names = list(dict.fromkeys(names))
     if names != ["all"]:
         return names
@@ -206,10 +202,9 @@ def check_records(folder: Path, records: Iterable[Path], spec: Spec, names: Iter
         except Damaged:
             continue
         if any(existing.get(name) != wanted[name] for name in names):
-            raise BadInput(
-                f"{folder} belongs to another experiment ({existing['method']} on {existing['data']}, "
-                f"{existing['steps']} steps): choose another folder with --out, or delete it"
-            )
+            other = f"{existing['method']} on {existing['data']}, {existing['steps']} steps"
+            fix = "choose another folder with --out, or delete it"
+            raise BadInput(f"{folder} belongs to another experiment ({other}): {fix}")
 
 
 def check_model_folder(folder: Path, spec: Spec, names: Collection[str] | None = None) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.core import parallel
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.data.dataset import Dataset
 from holdfast.nn.model import check_mode
 from holdfast.spec import Spec
@@ -91,8 +91,7 @@ def make_spec(
     check_mode(spec.tune)
     catalog.check_spec(spec, dataset.raw.kind)
     catalog.build("tasks", spec.task, options=spec.task_args)
-    if spec.metric not in task.metrics:
-        raise unknown("metric", spec.metric, task.metrics)
+    check_known("metric", spec.metric, task.metrics)
     return spec
 
 
@@ -116,10 +115,8 @@ def with_method(spec: Spec, name: str) -> Spec:
     if necks and spec.neck == "none":
         return replace(spec, method=method, neck=necks[0])
     if necks and spec.neck not in necks:
-        raise BadInput(
-            f"method {method} needs a neck such as {' or '.join(necks)}, not {spec.neck}: name both, as in "
-            f"{necks[0]}+{method}"
-        )
+        fix = f"name both, as in {necks[0]}+{method}"
+        raise BadInput(f"method {method} needs a neck such as {' or '.join(necks)}, not {spec.neck}: {fix}")
     return replace(spec, method=method)
 
 

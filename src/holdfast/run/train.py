@@ -43,10 +43,7 @@ def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
 
 
 def checkpoint_path(spec: Spec, episode: Episode, out: Path) -> Path:
-    """Return the file of the checkpoint; its name does not depend on the number of processes, so resuming with
-
-    another number is noticed.
-    """
+    """Return the file of the checkpoint, equal for any number of processes so that resuming with another is noticed."""
     return out / "checkpoints" / f"{run_id(replace(spec, processes=1).json(), episode.name)}.safetensors"
 
 
@@ -99,10 +96,8 @@ def train(
     cost = cost_of(spec, episode, workspace, assembly, saver)
     names = analyse if parallel.is_first() else ()
     analysis = _analyses(names, assembly, episode, spec, workspace.dataset, points)
-    record = RunRecord(
-        spec.json(), episode.name, stages, dict(code_version()), machine(workspace.device), cost, analysis=analysis
-    )
-    return record, assembly
+    where = (dict(code_version()), machine(workspace.device))
+    return RunRecord(spec.json(), episode.name, stages, *where, cost, analysis=analysis), assembly
 
 
 class _StepTimer:

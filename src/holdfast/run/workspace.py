@@ -19,7 +19,7 @@ from torch import Tensor
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.checkpoint import state_digest
-from holdfast.core.errors import BadInput
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import cache_folder
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
@@ -94,10 +94,8 @@ class Workspace:
         if key not in self.structured:
             self.structured[key] = task.prepare(encoder, self.dataset.raw, self.dataset.classes)
         prepared = self.structured[key]
-        examples = Examples(
-            prepared.store, prepared.y, self.dataset.domains, device=self.device, starts=prepared.starts
-        )
-        return examples, prepared.task
+        store, y, starts = prepared.store, prepared.y, prepared.starts
+        return Examples(store, y, self.dataset.domains, device=self.device, starts=starts), prepared.task
 
     def shared_encoder(self, spec: Spec, build: Callable[[], Backbone]) -> Backbone:
         """Return the spec's encoder; a frozen pretrained one is built once for all runs."""
@@ -190,8 +188,7 @@ def choose_device(name: str) -> torch.device:
     """Return the torch device; `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda"):
-        raise BadInput(f"unknown device '{name}': use auto, cpu or cuda")
+    check_known("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise BadInput("--device cuda needs a GPU that torch can use: use --device cpu")
     return torch.device(name)

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from holdfast import catalog
-from holdfast.core.errors import BadInput, unknown
+from holdfast.core.errors import BadInput, check_known
 from holdfast.core.seeds import derive
 from holdfast.core.settings import choice, log
 from holdfast.spec import Spec
@@ -54,18 +54,8 @@ def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-class Sampler(Protocol):
-    """Proposes the settings of trials 1, 2, ... of one method; trial 0 has the defaults."""
-
-    def ask(self, trial: int) -> dict[str, Any]: ...
-
-    def tell(self, trial: int, score: float | None) -> None:
-        """Report the score of a trial, higher is better; None if it failed."""
-        ...
-
-
 class Random:
-    """Independent draws."""
+    """Independent draws. A sampler proposes the settings of trials 1, 2, ... of a method; trial 0 has the defaults."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -74,7 +64,7 @@ class Random:
         return draw(self.space, trial)
 
     def tell(self, trial: int, score: float | None) -> None:
-        """Ignore the score."""
+        """Report the score of a trial, higher is better, or None if it failed; independent draws ignore it."""
 
 
 class Tpe:
@@ -109,8 +99,7 @@ class Tpe:
         return _rounded(trial.suggest_float(key, bounds[0], bounds[1], log=kind == "log"))
 
 
-def make_sampler(name: str, space: Space) -> Sampler:
+def make_sampler(name: str, space: Space) -> Random | Tpe:
     """Return the sampler of this name over a space."""
-    if name not in SAMPLERS:
-        raise unknown("sampler", name, SAMPLERS)
+    check_known("sampler", name, SAMPLERS)
     return Tpe(space) if name == "optuna" else Random(space)

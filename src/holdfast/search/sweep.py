@@ -167,6 +167,7 @@ def sweep(
 def _finish(search: Search, names: Sequence[str], searched: tuple[str, ...], title: str) -> Sweep:
     """Choose the best trials, and write the report and one config file per method."""
     best, out = search.best(), search.out
+    chosen = choose(search.runs, CRITERIA[search.select], search.folds)
     for name in names:
         if name not in best:
             raise BadInput(f"every trial of {name} failed: lower --lr, or use --set clip=1")
@@ -176,7 +177,7 @@ def _finish(search: Search, names: Sequence[str], searched: tuple[str, ...], tit
         settings = ", ".join(f"{key}={value}" for key, value in best[name].drawn.items()) or "the defaults"
         notes.append(f"{name}: trial {best[name].number} is best over all targets and seeds ({settings})")
     result = Sweep(
-        search.chosen(), search.trials, searched, search.select, best[names[0]].spec.metric,
+        chosen, search.trials, searched, search.select, best[names[0]].spec.metric,
         {name: _write_config(best[name].spec, out) for name in names}, out / "report.html",
         (*search.workspace.dataset.notes, *search.workspace.notes, *notes, *search.failures.values()),
     )  # fmt: skip
@@ -248,10 +249,6 @@ class Search:
         complete = {key: score for key, score in scores.items() if score and key not in self.failures}
         return [complete[each.key][each.spec.method][1] if each.key in complete else None for each in trials]
 
-    def chosen(self) -> list[Choice]:
-        """Return the chosen trial per method, episode and seed."""
-        return choose(self.runs, CRITERIA[self.select], self.folds)
-
     def best(self) -> dict[str, Trial]:
         """Return the best trial per method over all episodes and seeds."""
         keys = overall(self.runs, CRITERIA[self.select], self.folds)
@@ -291,7 +288,5 @@ class Search:
 def _check_folds(spec: Spec, domains: Sequence[str]) -> None:
     """Raise if leave-one-domain-out cannot leave out a second domain."""
     if spec.select == FOLDS and (spec.plan != "leave-one-out" or len(domains) < 3):
-        raise BadInput(
-            f"a sweep with --select {FOLDS} needs --plan leave-one-out and at least 3 domains, but the plan is "
-            f"{spec.plan} and the data has {len(domains)} domains: use --select train-validation"
-        )
+        have = f"the plan is {spec.plan} and the data has {len(domains)} domains: use --select train-validation"
+        raise BadInput(f"a sweep with --select {FOLDS} needs --plan leave-one-out and at least 3 domains, but {have}")

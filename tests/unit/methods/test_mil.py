@@ -463,7 +463,7 @@ def test_memory_inside_a_transformer(place, order, tmp_path):
         ({"order": "second"}, "unknown order 'second'"),
         ({"learns": "value"}, "did you mean 'values'"),
         ({"iterations": 0}, "iterations.*at least 1"),
-        ({"critic_steps": 1.5}, "critic_steps.*1.5"),
+        ({"critic_steps": 0}, "critic_steps.*0"),
         ({"hidden": 0}, "hidden.*0"),
         ({"memory_lr": -1.0}, "memory_lr.*-1.0"),
         ({"critic_lr": 0.0}, "critic_lr above 0.*0.0"),

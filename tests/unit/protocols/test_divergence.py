@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from holdfast.data.synthetic import world
-from holdfast.protocols.fit import Diverged, by_device
+from holdfast.protocols.fit import Diverged
 from holdfast.protocols.resume import Saver
 from holdfast.run.settings import make_spec
 from holdfast.run.train import train
@@ -54,13 +54,6 @@ def test_rows_without_ids_are_numbered(poisoned):
     with pytest.raises(Diverged, match=r"rows \d+, ") as caught:
         train(SPEC, episode, workspace)
     assert f"rows {caught.value.rows[0] + 1}, " in str(caught.value)
-
-
-def test_metrics_are_grouped_by_device():
-    """Metrics may be on the CPU and on a GPU; the `meta` device stands for the GPU."""
-    host, device = torch.ones(()), torch.ones((), device="meta")
-    groups = by_device([host, device, host])
-    assert {where.type: len(values) for where, values in groups.items()} == {"cpu": 2, "meta": 1}
 
 
 @pytest.mark.gpu
