@@ -126,10 +126,8 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             return self.method, self.settings
         neck, plus, _ = self.method.rpartition("+")
         method = f"{neck}{plus}erm"
-        warnings.warn(
-            f"without domains all examples form one domain, but {self.method} needs several: fitting {method} instead",
-            stacklevel=3,
-        )
+        need = f"{self.method} needs several: fitting {method} instead"
+        warnings.warn(f"without domains all examples form one domain, but {need}", stacklevel=3)
         return method, {key: value for key, value in (self.settings or {}).items() if not key.startswith("method.")}
 
     def _fit(

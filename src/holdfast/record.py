@@ -174,10 +174,8 @@ def load(source: Path) -> Iterator[RunRecord]:
 
 def pack(folder: Path, packed: Path) -> int:
     """Write all records of a folder to one gzipped JSON-lines file, sorted by id; return their number."""
-    lines = [
-        json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True, separators=(",", ":"))
-        for path in paths(folder)
-    ]
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in paths(folder)]
+    lines = [json.dumps(record, sort_keys=True, separators=(",", ":")) for record in records]
     packed.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
     return len(lines)
 

@@ -86,9 +86,7 @@ class GMixup(Method):
 
     @dataclass(frozen=True)
     class Settings:
-        share: float = setting(
-            0.15, search=choice(0.1, 0.15, 0.2, 0.25), help="synthetic graphs per graph of the batch"
-        )
+        share: float = setting(0.15, search=choice(0.1, 0.15, 0.2, 0.25), help="synthetic graphs per real graph")
         mix: Sequence[float] = setting((0.005, 0.01), help="range of l, as two values from 0 to 1")
         threshold: float = setting(0.2, help="singular values below threshold * sqrt(nodes) are dropped")
 

@@ -69,14 +69,11 @@ def reproduce(
     sets, absent = _read_all(tasks, data_dir=data_dir)
     by_sets = {job.sets: job for job in jobs if not absent.keys() & set(job.sets)}
     shared = {"cache": cache_folder() if cache else None, "out": Path(out), "analyse": tuple(analyses)}
-    workspaces = {
-        key: Workspace(job_dataset(job, sets, examples), choose_device(device), **shared)
-        for key, job in by_sets.items()
-    }
+    on = choose_device(device)
+    workspaces = {key: Workspace(job_dataset(job, sets, examples), on, **shared) for key, job in by_sets.items()}
     builder = SpecBuilder(table, jobs, encoder=encoder, steps=steps, options=options)
-    reasons = {
-        job.key: reason for job in jobs if (reason := missing_data(job, sets, absent) or missing_option(job, options))
-    }
+    missing = {job.key: missing_data(job, sets, absent) or missing_option(job, options) for job in jobs}
+    reasons = {key: reason for key, reason in missing.items() if reason}
     specs = {job.key: builder.spec(job, workspaces[job.sets]) for job in jobs if job.key not in reasons}
     for job in jobs:
         if job.key in specs and (reason := _equals_baseline(specs[job.key], workspaces[job.sets])):

@@ -75,8 +75,10 @@ def resolve(request: Request, workspace: Workspace) -> list[Job]:
     Methods that "all" leaves out are listed in `workspace.notes`.
     """
     specs = request.specs or _specs(request, workspace)
-    if request.model is not None and specs[0].plan != "stream":  # a stream saves no model
-        check_model_folder(request.model, specs[0], request.model_settings)
+    model, compared = request.model, request.model_settings
+    if model is not None and (model / "config.json").is_file() and specs[0].plan != "stream":  # which saves no model
+        names = [name for name in specs[0].json() if name not in MACHINE] if compared is None else compared
+        check_records(model, [model / "record.json"], specs[0], names)
     kind, jobs = workspace.dataset.raw.kind, dict[str, Job]()
     configurations: dict[str, tuple[Job, Episode]] = {}
     for spec in specs:
@@ -205,10 +207,3 @@ def check_records(folder: Path, records: Iterable[Path], spec: Spec, names: Iter
             other = f"{existing['method']} on {existing['data']}, {existing['steps']} steps"
             fix = "choose another folder with --out, or delete it"
             raise BadInput(f"{folder} belongs to another experiment ({other}): {fix}")
-
-
-def check_model_folder(folder: Path, spec: Spec, names: Collection[str] | None = None) -> None:
-    """Raise if a folder contains a model of another experiment; `names` are the settings compared, None for all."""
-    if (folder / "config.json").is_file():
-        compared = [name for name in spec.json() if name not in MACHINE] if names is None else names
-        check_records(folder, [folder / "record.json"], spec, compared)

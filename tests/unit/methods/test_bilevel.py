@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-from holdfast.methods.bilevel import look_ahead, outer_gradient, twice_differentiable
+from holdfast.methods.mil import look_ahead, outer_gradient, twice_differentiable
 
 RNG = torch.Generator().manual_seed(0)
 X, Y = torch.randn(7, 3, generator=RNG).double(), torch.randn(7, generator=RNG).double()
