@@ -35,6 +35,11 @@ OPTIONS = {
 }  # fmt: skip
 MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
+SAMPLED = (  # long tests of every method with every head or task: every third is run, the others are slow tests
+    "test_head_trains_predicts_and_resumes",
+    "test_trains_predicts_per_example_and_resumes_from_its_state",
+    "test_every_method_trains_predicts_and_resumes",
+)
 ON_OTHER_KINDS = ("test_learns", "test_steps_after_a_state_round_trip_are_identical")
 ALWAYS = ("mlp", "gin-subgraph")  # the second one only for methods that need it
 
@@ -44,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     methods, others = catalog.buildable_names("methods"), [body for body in BODIES if body not in ALWAYS]
     for item in items:
         call = getattr(item, "callspec", None)
+        if getattr(item, "originalname", "") in SAMPLED and call and any(i % 3 for i in call.indices.values()):
+            item.add_marker(pytest.mark.slow)
         method, body = (call.params.get("make"), call.params.get("bench")) if call else (None, None)
         if method not in methods or body not in others:
             continue

@@ -51,7 +51,14 @@ SHORTER = {
 # documents whose commands need MiniLM or torch-geometric
 MARKED = dict.fromkeys(("README.md", "docs/prompting.md", "docs/serving.md"), pytest.mark.minilm)
 MARKED["docs/tutorials/graphs.md"] = pytest.mark.graph
-MARKED |= dict.fromkeys(("docs/tutorials/images.md", "docs/theory.md"), pytest.mark.slow)
+LONG = (
+    "docs/tutorials/images.md",
+    "docs/theory.md",
+    "docs/scaling.md",
+    "docs/dialogue.md",
+    "docs/tutorials/features.md",
+)
+MARKED |= dict.fromkeys((f"docs/{name}" for name in LONG), pytest.mark.slow)
 PYTHON = {  # number of Python blocks per document
     "README.md": 2,
     "docs/adding-a-memory.md": 2,

@@ -74,6 +74,7 @@ def test_compare_over_a_stream_reports_the_requested_metric(holdfast, tmp_path):
     assert last["test"]["farm"]["w2v_similarity"] is None
 
 
+@pytest.mark.slow
 def test_small_version_of_the_published_table(holdfast, tmp_path):
     write_published(tmp_path / "data", "dialogue", size=40)
     np.savez(tmp_path / "v.npz", words=np.array(["yes", "it", "is"]), vectors=np.eye(3))

@@ -64,6 +64,7 @@ def test_two_rows_of_one_column(holdfast, data, quick, tmp_path):
     assert "published with hf:roberta-base" in again.err
 
 
+@pytest.mark.slow
 def test_means_cross_dataset_columns_the_oracle_and_rows_that_cannot_be_run(holdfast, data, quick):
     words = ["reproduce", "mil/table2", "--data-dir", data, "--rows", "oracle,pada,baseline", "--seeds", 1, *quick]
     ran = holdfast(*words, "--json")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 
-def random_generator(seed: int, *names: object) -> np.random.Generator:
+def random_generator(seed: int, *names: str | int) -> np.random.Generator:
     """Return the RNG of one analysis, with a seed derived from the names."""
     from holdfast.core.seeds import derive  # imports torch, which drawing does not need
 

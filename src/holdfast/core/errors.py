@@ -10,6 +10,8 @@ from holdfast.core import processes
 MAX_LENGTH = 800  # characters of a message, without the mark for the omitted middle
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # change the order of characters
 
+SHORT_LIST = 4  # known names that an error lists in full
+
 
 class BadInput(ValueError):
     """Wrong user input, described in one sentence; the command line prints it and exits with code 2."""
@@ -49,8 +51,10 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
     """Return an error for an unknown name that suggests the nearest known one."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-    return BadInput(f"unknown {kind} '{name}': {hint}")
+    hints = [f"did you mean '{near[0]}'?"] if near else []
+    if not near or len(known) <= SHORT_LIST:
+        hints.append(f"known: {', '.join(known)}")
+    return BadInput(f"unknown {kind} '{name}': {' '.join(hints)}")
 
 
 def check_known(kind: str, name: str, known: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ class ScopedValue(threading.local, Generic[T]):
         self.value: T | None = None
 
     @contextmanager
-    def bind(self, value: T) -> Iterator[None]:
+    def bind(self, value: T | None) -> Iterator[None]:
         before, self.value = self.value, value
         try:
             yield

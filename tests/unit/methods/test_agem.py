@@ -101,6 +101,7 @@ def test_only_the_current_domain_is_used():
     assert_later_domains_are_not_used(AGEM)
 
 
+@pytest.mark.slow
 def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
     _, accuracies = stream(lambda: build(AGEM))

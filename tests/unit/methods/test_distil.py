@@ -131,6 +131,7 @@ def test_only_the_current_domain_is_used():
     assert_later_domains_are_not_used(Distillation)
 
 
+@pytest.mark.slow
 def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
     _, held = stream(lambda: build(Distillation))

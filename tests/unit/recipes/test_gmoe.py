@@ -237,6 +237,7 @@ def test_a_row_with_a_resnet_runs_with_named_weights(data, weights, tmp_path):
     assert "multiply-adds (M)" in page
 
 
+@pytest.mark.slow
 def test_without_weights_a_row_is_skipped_and_others_use_another_encoder(data, tmp_path):
     done = run(data, tmp_path, rows=["erm", "vit", "gmoe-released"], encoder="vit-tiny")
     results = {one.cell.row.name: (bool(one.values), one.reason) for one in done.cells}

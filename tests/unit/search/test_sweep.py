@@ -46,6 +46,7 @@ def test_trials_are_reproducible_and_can_be_extended(data, tmp_path):
     assert common[0] == common[1]  # both methods share learning rates and batch sizes
 
 
+@pytest.mark.slow
 def test_table_has_one_row_per_method(data, tmp_path):
     done = sweep(data, methods=["erm", "coral"], trials=3, out=tmp_path, **QUICK)
     cells = {(c["method"], c["target"]): c["n"] for c in done.table()}

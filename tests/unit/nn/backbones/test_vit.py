@@ -97,6 +97,7 @@ def test_uint8_and_float_images_agree(folders) -> None:
     assert_close(net(images(2, 16)), net(images(2, 16).float() / 255), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "width"), [("vit-tiny", 192), ("vit-s/16", 384), ("vit-b/16", 768)])
 def test_presets(name: str, width: int) -> None:
     net = VisionTransformer.build(nothing, name=name, size=32).eval()
