@@ -35,12 +35,14 @@ OPTIONS = {
 }  # fmt: skip
 MARKS = {"gin-virtual": pytest.mark.graph, "gin-subgraph": pytest.mark.graph}
 
-SAMPLED = (  # long tests of every method with every head or task: every third is run, the others are slow tests
+SAMPLED = (  # long tests of many combinations: every third one is run, the others are slow tests
     "test_head_trains_predicts_and_resumes",
     "test_trains_predicts_per_example_and_resumes_from_its_state",
     "test_every_method_trains_predicts_and_resumes",
+    "test_predictions_are_independent_unless_context_is_batch",
+    "test_read_is_pure",
 )
-ON_OTHER_KINDS = ("test_learns", "test_steps_after_a_state_round_trip_are_identical")
+ON_OTHER_KINDS = ("test_learns",)
 ALWAYS = ("mlp", "gin-subgraph")  # the second one only for methods that need it
 
 

@@ -18,7 +18,7 @@ SMALL = {
     "vit-tiny": {"size": 32, "patch": 16}, "vit-s/16": {"size": 32}, "vit-b/16": {"size": 32},
     "resnet50": {"size": 32}, "resnet101": {"size": 32}, "dialogue-gru": _TALK, "dialogue-lstm": _TALK,
 }  # fmt: skip
-LARGE = ("vit-s/16", "vit-b/16", "resnet101")
+LARGE = ("resnet50", "vit-s/16", "vit-b/16", "resnet101")
 
 
 def marked(name):

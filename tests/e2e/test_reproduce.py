@@ -104,6 +104,7 @@ def test_rows_equal_to_the_baseline_are_skipped_with_a_reason(holdfast, data, qu
     assert re.search(r"Deep CORAL +91\.9 / – +89\.8 / –", ran.out)
 
 
+@pytest.mark.slow
 def test_a_figure_reports_its_claim(holdfast, data, quick):
     words = [
         "reproduce",

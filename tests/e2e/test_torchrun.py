@@ -34,6 +34,7 @@ def finish(folder: Path, *words, **env) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_single_process_commands_raise_once(tmp_path):
     code, out, err = finish(tmp_path, "predict", "model", "new.csv", "--json")
     assert code != 0

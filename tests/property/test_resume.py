@@ -121,7 +121,9 @@ def test_resume_is_exact_at_more_steps(tmp_path_factory, straight, method, plan,
     check_resume(tmp_path_factory, straight, method, plan, data)
 
 
-@pytest.mark.parametrize("method", ["mil", "swad(mil)", "moving-average(mil)"])
+@pytest.mark.parametrize(
+    "method", ["mil", *(pytest.param(f"{name}(mil)", marks=pytest.mark.slow) for name in ("swad", "moving-average"))]
+)
 @pytest.mark.parametrize("kills", [(5,), (STEPS,), (STEPS + 1,), (STEPS + 7,), (4, STEPS + 3)], ids=str)
 def test_resume_is_exact_in_each_phase(tmp_path, straight, method, kills):
     complete, weights = straight(method, "leave-one-out")

@@ -166,6 +166,7 @@ def test_torch_geometric_data(tmp_path):
         classifier.predict(Batch.from_data_list(graphs))
 
 
+@pytest.mark.slow
 def test_model_with_general_memory_needs_only_its_folder(tmp_path):
     domain, general = tiny_masked(tmp_path / "domain"), tiny_bert(tmp_path / "general")
     texts = ["good good film", "the bad phone", "very good", "bad food", "a good phone", "bad bad bad"] * 4

@@ -83,6 +83,7 @@ def test_the_empirical_fisher_of_a_logistic_regression():
     np.testing.assert_allclose(method.anchors[0].fisher.numpy(), squared(error, x), rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_fisher_of_a_logistic_regression():
     """With sampled labels the expectation is p (1 - p) x^2."""
     model = linear()
@@ -177,6 +178,7 @@ def test_only_the_current_domain_is_used():
     assert_later_domains_are_not_used(EWC)
 
 
+@pytest.mark.slow
 def test_less_forgetting_than_fine_tuning():
     plain = fine_tuned()
     _, held = stream(lambda: build(EWC, weight=30_000.0))

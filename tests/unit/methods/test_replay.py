@@ -58,6 +58,7 @@ def contents(x):
     return [x.ids, x.mask, x.types] if isinstance(x, Tokens) else [x.nodes, x.edges, x.owner, x.weights]
 
 
+@pytest.mark.slow
 def test_every_example_is_stored_with_equal_probability():
     counts = np.zeros(40)
     for seed in range(800):

@@ -70,6 +70,7 @@ def test_interrupted_training_ends_with_the_same_weights(tmp_path, corpus, monke
             assert torch.equal(value, second[name]), name
 
 
+@pytest.mark.slow
 def test_general_memory_is_not_written(tmp_path, corpus):
     start = str(tiny_bert(tmp_path / "start"))
     settings = {"encoder.domain": start, "encoder.layers": [1, 3]}
@@ -80,6 +81,7 @@ def test_general_memory_is_not_written(tmp_path, corpus):
     assert not torch.equal(plain.get_input_embeddings().weight, before.get_input_embeddings().weight)
 
 
+@pytest.mark.slow
 def test_splits_of_a_known_data_set_are_used(tmp_path):
     for split, size in (("train", 12), ("dev", 4), ("test", 3)):
         said = [

@@ -51,6 +51,7 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
     return scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_equal_the_masked_language_model(folders, family):
     encoder = encode(folders[family])

@@ -189,6 +189,7 @@ def test_the_column_without_leaks_and_checkpoints_by_start_and_data(data, models
     assert any("acl-arc@leaks=drop" in note for note in done.notes)
 
 
+@pytest.mark.slow
 def test_attention_variants_questions_tags_and_masked_words_run(data, models, tmp_path):
     five = run("gmap/table5", data, models, tmp_path / "5", columns=["acl-arc"], rows=["cross", "gate"])
     four = run("gmap/table4", data, models, tmp_path / "4", columns=["acl-arc"], rows=["unfrozen"])

@@ -61,6 +61,7 @@ def test_every_analysis_has_a_section_if_records_have_its_result(name):
     assert analysis_sections(grouped([analysed("erm"), analysed("mil", **{name: None})]), "accuracy") == []
 
 
+@pytest.mark.slow
 def test_report_escapes_names_and_gives_figures_unique_ids(tmp_path):
     text = written(tmp_path, [analysed(SCRIPT, **RESULTS), *(analysed("erm", seed, **RESULTS) for seed in (0, 1))])
     assert SCRIPT not in text

@@ -65,6 +65,7 @@ def test_table_has_one_row_per_method(data, tmp_path):
         assert choice["validation"] == pytest.approx(max(sum(s) / len(s) for s in scores))
 
 
+@pytest.mark.slow
 def test_config_has_the_best_settings_over_all_targets(data, tmp_path):
     done = sweep(data, methods=["swad(coral)"], trials=4, out=tmp_path, settings={"clip": 1.0}, **QUICK)
     means: dict[str, list[float]] = {}

@@ -136,6 +136,7 @@ def test_other_paths(address, folder):
     assert "examples" in json.dumps(paths["/predict"]["post"]["requestBody"])
 
 
+@pytest.mark.slow
 def test_model_description_lists_experts(tmp_path):
     settings = {"encoder.size": 32, "encoder.patch": 16, "neck.count": 3, "neck.top": 1, "neck.at": [0, 4, 8]}
     model = DomainClassifier("experts+erm", encoder="vit-tiny", tune="full", steps=1, batch=2, settings=settings)

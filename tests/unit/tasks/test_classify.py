@@ -63,6 +63,7 @@ def test_loss_is_cross_entropy(case):
     assert float(TASK.loss(logits, y)) == pytest.approx(by_hand, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 def test_ties_match_sklearn(classes):
     for seed in range(30):

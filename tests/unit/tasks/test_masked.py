@@ -77,6 +77,7 @@ def test_windows_cover_the_texts_and_special_tokens_are_never_masked(encoder):
         assert not special & set(y[y >= 0].tolist())
 
 
+@pytest.mark.slow
 def test_masking_rates(encoder):
     bound = prepared(encoder, corpus(40) * 10)
     rows = torch.arange(len(bound.store))
@@ -144,6 +145,7 @@ def test_loss_equals_the_complete_masked_lm(folders, family):
     assert 0 <= scores["accuracy"] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_checkpoint_loads_into_transformers(folders, family, tmp_path):
     model = network(folders[family])

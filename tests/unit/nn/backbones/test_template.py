@@ -55,6 +55,7 @@ def test_short_texts_equal_the_tokenized_sentence(folders, kind):
     assert pair.prepare([("good", "bad")]).take(torch.tensor([0])).types is None  # one sentence, one segment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pieces", "bytes"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
