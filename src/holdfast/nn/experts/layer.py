@@ -21,12 +21,25 @@ from holdfast.nn.experts.fused import Weights
 from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
 
 _mask = ScopedValue[Tensor]()
+_shuffle = ScopedValue[torch.Generator]()
 BALANCE_RECORDS = ("loss/experts", "experts/importance-loss", "experts/load-loss", "share/experts/importance")
 
 
 def exclude_padding(mask: Tensor) -> AbstractContextManager[None]:
     """Exclude the tokens where the mask (b, t) is False from losses and statistics; experts still process them."""
     return _mask.bind(mask.bool())
+
+
+def shuffled_routing(seed: int) -> AbstractContextManager[None]:
+    """Exchange choices and gates among the tokens of a pass: a null of routing with the loads of the trained router.
+
+    Padding keeps its own routing. The permutations of all layers and passes inside come from one generator.
+
+    >>> layer = SparseMoE(16, 32, count=4, top=2).eval()
+    >>> with shuffled_routing(0):
+    ...     out = layer(torch.randn(2, 10, 16))
+    """
+    return _shuffle.bind(torch.Generator().manual_seed(seed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +138,8 @@ class SparseMoE(nn.Module):
         mask = bound.reshape(-1).contiguous() if bound is not None and bound.shape == states.shape[:-1] else None
         factor = settings.capacity if self.training else settings.eval_capacity
         exact_gelu = _is_exact_gelu(self.act_fn) and not (self.training and settings.dropout)
-        if exact_gelu and not factor and isinstance(self.router, CosineRouter) and not exporting():
+        plain = not factor and not exporting() and _shuffle.value is None
+        if exact_gelu and plain and isinstance(self.router, CosineRouter):
             out = self._fast_path(states, self.router, mask)
             if out is not None:
                 return out
@@ -139,6 +153,8 @@ class SparseMoE(nn.Module):
         routing = route(
             self.router, states, top=config.top, renormalise=config.renormalise, noise=config.noise, narrow=narrow
         )
+        if _shuffle.value is not None:
+            routing = _permuted(routing, mask, _shuffle.value)
         if exporting() and not self.training and not factor:  # sizes of groups depend on the data
             return apply_all_experts(x, routing.gates, routing.chosen, weights, self._activation).view_as(states)
         first = capacity = None
@@ -215,6 +231,15 @@ class SparseMoE(nn.Module):
         record("experts/scores", scores.view(*shape, -1))
         if mask is not None:
             record("experts/real", mask.view(shape))
+
+
+def _permuted(routing: Routing, mask: Tensor | None, generator: torch.Generator) -> Routing:
+    """Assign the routing of every token to a random one; the mask (t,) selects the tokens that take part."""
+    tokens = torch.arange(len(routing.chosen)) if mask is None else mask.nonzero().flatten().cpu()
+    source = torch.arange(len(routing.chosen))
+    source[tokens] = tokens[torch.randperm(len(tokens), generator=generator)]
+    source = source.to(routing.chosen.device)
+    return Routing(*(x[source] for x in (routing.clean, routing.noisy, routing.chosen, routing.gates)))
 
 
 def _by_confidence(routing: Routing, mask: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ import holdfast.nn.experts.layer
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.experts.balance import Config, weighted_balance
-from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, _is_exact_gelu, exclude_padding
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, _is_exact_gelu, exclude_padding, shuffled_routing
 from holdfast.nn.experts.router import route
 
 U = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
@@ -323,4 +323,26 @@ def test_compiled_in_one_graph_with_the_same_records():
 
 def test_example_in_the_docstring():
     results = doctest.testmod(holdfast.nn.experts.layer)
-    assert (results.failed, results.attempted) == (0, 2)
+    assert (results.failed, results.attempted) == (0, 4)
+
+
+def test_shuffled_routing_keeps_loads_and_padding_and_changes_what_depends_on_the_choice():
+    layer, mask = differing(top=2).eval(), torch.ones(3, 7, dtype=torch.bool)
+    mask[1:, 4:] = False
+    with tape() as side, exclude_padding(mask):
+        expected = layer(U)
+    with tape() as shuffled, exclude_padding(mask), shuffled_routing(0):
+        out, again = layer(U), layer(U)
+    with shuffled_routing(0), exclude_padding(mask):
+        assert_close(layer(U), out, rtol=0, atol=0)
+    with shuffled_routing(1), exclude_padding(mask):
+        assert not torch.equal(layer(U), out)
+    assert not torch.equal(out, again)
+    changed = (out - expected).abs().amax(-1) > 1e-6
+    assert float(changed[mask].float().mean()) > 0.5
+    assert not changed[~mask].any()
+    chosen, before = shuffled["experts/chosen"][0], side["experts/chosen"][0]
+    assert_close(chosen.flatten().bincount(), before.flatten().bincount(), rtol=0, atol=0)
+    same = copied(top=2).eval()
+    with shuffled_routing(0):
+        assert_close(same(U), plain(), rtol=1e-5, atol=1e-5)
