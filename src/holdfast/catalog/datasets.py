@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.catalog.entry import Entry
-from holdfast.data.registry import READERS, table
+from holdfast.data.known import table
+from holdfast.data.registry import READERS
 
 
 @dataclass(frozen=True)

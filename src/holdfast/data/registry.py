@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.core.errors import BadInput
+from holdfast.data.known import table
 
 if TYPE_CHECKING:
     from holdfast.data.dataset import Dataset
 
-TABLE = Path(__file__).parent / "known" / "sets.toml"
 PLUGINS = "holdfast.datasets"  # entry-point group: NAME = "module:function", called with data_dir=PATH_OR_NONE
 
 Reader = Callable[..., "Dataset"]
 _registered: dict[str, Reader] = {}
-
-
-@cache
-def table() -> dict[str, dict[str, Any]]:
-    """Return the rows of the table of published data sets by name."""
-    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,8 @@ import numpy as np
 
 from holdfast.core.errors import Absent, BadInput
 from holdfast.data.dataset import SPLITS, Dataset
+from holdfast.data.known import table
 from holdfast.data.readers import formats
-from holdfast.data.registry import Reader, table
 
 Spellings = Mapping[str, Sequence[str]]  # name -> other spellings in files
 TABLE_FILE = "{}.csv, .jsonl or .parquet"
@@ -41,7 +41,7 @@ class KnownSet:
         known = {key: row.pop(key) for key in {field.name for field in fields(KnownSet)} & row.keys()}
         return KnownSet(**{"files": (name,), "domains": {name: ()}, **known}, name=name, options=row)
 
-    def load_reader(self) -> Reader:
+    def load_reader(self) -> Callable[..., Dataset]:
         """Import the reader and bind this data set."""
         module, _, function = self.reader.partition(":")
         return partial(getattr(importlib.import_module(f"holdfast.data.known.{module}"), function), self)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
+from holdfast.data.known import table
 from holdfast.data.known.base import KnownSet
 from holdfast.data.load import load_data
-from holdfast.data.registry import table
 from tests.graphs import rings_and_stars, text_form, write_layout, write_zip
 
 SETS = [name for name, row in table().items() if row["reader"] == "graphs:read_graph_set"]

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from holdfast.core.errors import Absent, BadInput
+from holdfast.data.known import table
 from holdfast.data.known.base import KnownSet
 from holdfast.data.load import load_data
-from holdfast.data.registry import table
 from tests.published import write_images
 
 BY_DOMAIN = [name for name, row in table().items() if row["reader"] == "images:read_domain_folders"]

@@ -7,9 +7,10 @@ import pytest
 
 from holdfast import catalog
 from holdfast.core.errors import Absent, BadInput
+from holdfast.data.known import table
 from holdfast.data.known.base import KnownSet
 from holdfast.data.load import load_data
-from holdfast.data.registry import READERS, table
+from holdfast.data.registry import READERS
 
 DOWNLOADED = ("vader",)
 
@@ -44,7 +45,7 @@ def test_reading_a_csv_imports_no_published_data_set(tmp_path):
     code = (
         "import sys, holdfast\n"
         f"assert len(holdfast.load_data({str(path)!r})) == 2\n"
-        "print([name for name in sys.modules if name.startswith('holdfast.data.known')])"
+        "print([name for name in sys.modules if name.startswith('holdfast.data.known.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
