@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.catalog.entry import Entry
-from holdfast.data.known import table
-from holdfast.data.registry import READERS
+from holdfast.data.registry import READERS, table
 
 
 @dataclass(frozen=True)
