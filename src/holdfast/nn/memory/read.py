@@ -4,6 +4,8 @@ Shapes: b batch, h heads, m slots, k chosen slots, q key width, d width.
 """
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -42,6 +44,41 @@ class HasMemory(Protocol):
 
     @property
     def tape_name(self) -> str: ...
+
+
+@runtime_checkable
+class HasNull(Protocol):
+    """A part that can be replaced by its null: inside `null()` it has the same size but carries no information."""
+
+    def null(self) -> AbstractContextManager[None]: ...
+
+
+@contextmanager
+def mean_values(values: Iterable[Tensor]) -> Iterator[None]:
+    """Replace the values of a memory by their mean over slots, and restore them afterwards.
+
+    `values` are the segments (..., m, d) of the memory.
+    """
+    segments = list(values)
+    saved = [segment.detach().clone() for segment in segments]
+    with torch.no_grad():
+        mean = torch.cat(saved, dim=-2).mean(dim=-2, keepdim=True)
+        for segment in segments:
+            segment.copy_(mean.expand_as(segment))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for segment, before in zip(segments, saved, strict=True):
+                segment.copy_(before)
+
+
+def effective_slots(weights: Tensor) -> Tensor:
+    """Return the effective number of slots per read: the mean over reads of exp(entropy of the read's weights).
+
+    The last dimension of `weights` is that of the slots, all others are reads.
+    """
+    return torch.special.entr(weights.float()).sum(-1).exp().mean()
 
 
 def read(
