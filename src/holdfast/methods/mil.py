@@ -157,7 +157,7 @@ class MIL(Method):
             with tape() as side:
                 fused = self._features(ahead, batch)
             for _ in range(self.settings.critic_steps - 1):
-                self.critic_optimizer.minimize(self.domain_loss(fused.detach(), batch, held_out)[0])
+                self.critic_optimizer.minimize(self.domain_loss(fused.detach(), batch, held_out)[0], ends_step=False)
             loss, accuracy = self.domain_loss(fused, batch, held_out)
             memory = self.memory_optimizer.parameters
             wanted = [*memory, *self.critic_optimizer.parameters]
@@ -170,9 +170,9 @@ class MIL(Method):
 
     def _inner_steps(self, others: DomainBatch) -> Tensor:
         losses = []
-        for _ in range(self.settings.inner_steps):
+        for left in reversed(range(self.settings.inner_steps)):
             losses.append(self._risk(self.trained, others))
-            self.optimizer.minimize(losses[-1])
+            self.optimizer.minimize(losses[-1], ends_step=left == 0)
         return losses[0]
 
     def _features(self, parameters: Sequence[Tensor], batch: DomainBatch) -> Tensor:
