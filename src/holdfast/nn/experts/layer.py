@@ -96,6 +96,8 @@ class SparseMoE(nn.Module):
     """
 
     Settings: ClassVar[type] = ExpertSettings
+    mechanism = "experts"
+    null_name = "choices and gates shuffled among tokens"
 
     def __init__(
         self, width: int, hidden: int, activation: nn.Module | None = None, *, bias: bool = True, **settings: Any
@@ -117,6 +119,10 @@ class SparseMoE(nn.Module):
     def prediction_batch(self) -> tuple[int, int] | None:
         """Batch size and seed for predictions that depend on the batch, as with a capacity in evaluation."""
         return (64, 0) if self.settings.eval_capacity else None
+
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which choices and gates of all expert layers are shuffled among tokens."""
+        return shuffled_routing(0)
 
     @classmethod
     def from_feed_forward(cls, up: nn.Linear, down: nn.Linear, activation: nn.Module, settings: ExpertSettings) -> Self:

@@ -20,6 +20,9 @@ class SegmentedSlots(nn.Module):
     A state_dict with more segments loads into a smaller memory.
     """
 
+    mechanism = "memory"
+    null_name = "all values replaced by their mean over slots"
+
     keys: nn.ParameterList  # one entry per segment
     values: nn.ParameterList
     owner: Tensor  # (m,) the domain of each slot

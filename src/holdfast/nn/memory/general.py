@@ -240,7 +240,7 @@ class GeneralMemory(nn.Module):
     def memory_states(self, x: Tokens) -> MemoryStates:
         """Return what each reading layer attends to for these tokens."""
         needed = sorted({i for sources in self.reads.values() for i in sources})
-        text, visible = x if self.others is None else self.others.replacements(x), None
+        text, visible = self.second.text_read(x if self.others is None else self.others.replacements(x)), None
         outputs = self.second.states(text, needed)
         if text is not x:
             outputs = [fit_length(states, x.ids.shape[1]) for states in outputs]

@@ -71,6 +71,8 @@ class ProductKeyMemory(nn.Module):
     """
 
     Settings = ProductKeySettings
+    mechanism = "memory"
+    null_name = "all values replaced by their mean over slots"
 
     def __init__(self, width: int, *, sparse: bool = False, **settings: Any) -> None:
         super().__init__()
