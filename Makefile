@@ -25,9 +25,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/holdfast demo
 
-# the types are checked beside the tests, which leave a core free now and then
-test: lint
-	$(MAKE) --no-print-directory --jobs 2 types suite
+test: lint suite
 
 suite: $(READY)
 	$(PYTEST)

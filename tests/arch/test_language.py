@@ -101,9 +101,9 @@ def in_prose(text: str) -> Iterator[tuple[int, str, str]]:
             yield plain.count("\n", 0, match.start()), text[match.start() : match.end()], instead
 
 
-def assigned_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def assigned_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield every name that code binds: variables, parameters, attributes, fields and functions."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id if isinstance(node, ast.Name) else node.attr
         elif isinstance(node, ast.arg):
@@ -112,14 +112,14 @@ def assigned_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
-def strings(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+def strings(nodes: list[ast.AST]) -> Iterator[tuple[int, str, bool]]:
     """Yield (line, text, is docstring) for docstrings and for literals that read as prose."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, documented) and ast.get_docstring(node) and isinstance(node.body[0], ast.Expr):
             docstrings.add(id(node.body[0].value))
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_docstring = id(node) in docstrings
             if is_docstring or " " in node.value.strip():
@@ -129,13 +129,13 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
 def check_python(path: Path, *, is_test: bool) -> list[Violation]:
     """Check names, docstrings, comments and (outside tests) messages of one Python file."""
     text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
-    tree, violations = ast.parse(text), []
-    for line, bound in assigned_names(tree):
+    nodes, violations = list(ast.walk(ast.parse(text))), []
+    for line, bound in assigned_names(nodes):
         if not is_test and bound.strip("_") in VAGUE_NAMES:
             violations.append(Violation(name, line, bound, "a name for what it holds"))
         if is_test and bound.startswith("test_"):
             violations += [Violation(name, line, bound, instead) for _, _, instead in in_prose(bound.replace("_", " "))]
-    for line, content, is_docstring in strings(tree):
+    for line, content, is_docstring in strings(nodes):
         if is_test and not is_docstring:
             continue
         if is_docstring and re.match(OPENINGS, content.strip()):

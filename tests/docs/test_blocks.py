@@ -51,13 +51,7 @@ SHORTER = {
 # documents whose commands need MiniLM or torch-geometric
 MARKED = dict.fromkeys(("README.md", "docs/prompting.md", "docs/serving.md"), pytest.mark.minilm)
 MARKED["docs/tutorials/graphs.md"] = pytest.mark.graph
-LONG = (
-    "docs/tutorials/images.md",
-    "docs/theory.md",
-    "docs/scaling.md",
-    "docs/dialogue.md",
-    "docs/tutorials/features.md",
-)
+LONG = ("theory.md", "scaling.md", "dialogue.md", "tutorials/images.md", "tutorials/features.md")
 MARKED |= dict.fromkeys((f"docs/{name}" for name in LONG), pytest.mark.slow)
 PYTHON = {  # number of Python blocks per document
     "README.md": 2,
