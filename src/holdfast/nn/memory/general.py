@@ -252,7 +252,8 @@ class GeneralMemory(nn.Module):
         read = {place: [states[i] for i in sources] for place, sources in self.reads.items()}
         memory = {i: layers[0] if len(layers) == 1 else self.gates[str(i)](layers) for i, layers in read.items()}
         shares = {int(place): share for place, share in self.shares.items()}
-        return MemoryStates(memory, visible, share=shares, released=x.mask if self.mask == "legacy" else None)
+        released = x.mask if self.mask == "legacy" else None
+        return MemoryStates(memory, visible, share=shares, released=released, real=x.mask)
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
         with attend_to(self.memory_states(x)):
