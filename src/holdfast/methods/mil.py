@@ -110,7 +110,7 @@ class MIL(Method):
         hidden = self.settings.hidden or width
         self.critics = nn.ModuleList(domain_critic(width, hidden) for _ in info.train_domains).to(device)
         lr = self.settings.critic_lr or self.optimizer.settings.lr
-        self.critic_optimizer = Optimizer(replace(self.optimizer.settings, lr=lr), list(self.critics.parameters()))
+        self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()), part="critic", lr=lr)
 
     def begin_phase(self, name: str) -> None:
         self.held_out, self.remaining = 0, 0

@@ -10,12 +10,11 @@ from holdfast.nn.memory.queue import SyntheticMemory
 from holdfast.nn.model import Model
 
 ENCODER = "encoder"  # its rate is that of the run
-PARTS = ("neck", "head", "router", "experts", "critic", "memory")  # `critic`: networks of a method, outside the model
 MEMORIES = (MemoryBlend, SegmentedSlots, ProductKeyMemory, SyntheticMemory)
 
 
 def part_names(model: Model) -> dict[nn.Parameter, str]:
-    """Return the part that each parameter belongs to.
+    """Return the part that each parameter belongs to: a name in `RATE_PARTS`, or `encoder`.
 
     Memories and expert layers count as such wherever they are; a parameter that head and backbone share belongs to
     the encoder.
