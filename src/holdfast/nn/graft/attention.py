@@ -182,10 +182,10 @@ def _record_mass(mass: Tensor, real: Tensor | None) -> None:
 @torch.no_grad()
 def _memory_mass(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Return the attention mass (b, h, t) that each token gives to the memory, a few texts at a time."""
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
     pieces = []
     for rows in torch.arange(len(query), device=query.device).split(ROWS):
-        scores = query[rows] @ keys[rows].transpose(-1, -2) * scale
+        scores = query[rows] @ keys[rows].transpose(-1, -2) * factor
         if mask is not None:
             hidden = mask[rows] if len(mask) == len(query) else mask
             scores = scores.masked_fill(~hidden, -torch.inf) if mask.dtype == torch.bool else scores + hidden

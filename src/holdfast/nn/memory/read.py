@@ -4,8 +4,8 @@ Shapes: b batch, h heads, m slots, k chosen slots, q key width, d width.
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import check_known
 from holdfast.core.tape import exporting
+from holdfast.nn.engagement import overwritten
 from holdfast.nn.kernels import kernels
 
 SIMILARITIES = ("dot", "scaled", "cosine")
@@ -53,24 +54,14 @@ class HasNull(Protocol):
     def null(self) -> AbstractContextManager[None]: ...
 
 
-@contextmanager
-def mean_values(values: Iterable[Tensor]) -> Iterator[None]:
+def mean_values(values: Iterable[Tensor]) -> AbstractContextManager[None]:
     """Replace the values of a memory by their mean over slots, and restore them afterwards.
 
     `values` are the segments (..., m, d) of the memory.
     """
     segments = list(values)
-    saved = [segment.detach().clone() for segment in segments]
-    with torch.no_grad():
-        mean = torch.cat(saved, dim=-2).mean(dim=-2, keepdim=True)
-        for segment in segments:
-            segment.copy_(mean.expand_as(segment))
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for segment, before in zip(segments, saved, strict=True):
-                segment.copy_(before)
+    mean = torch.cat(segments, dim=-2).detach().mean(dim=-2, keepdim=True)
+    return overwritten(*((segment, mean) for segment in segments))
 
 
 def effective_slots(weights: Tensor) -> Tensor:
