@@ -56,6 +56,8 @@ class Method(nn.Module, ABC):
     supports_growth: str = ""  # `added`: its state follows added parameters; `any`: replaced ones too
     needs_past: str = ""  # what it needs of earlier stages: their `examples`, or the `path` of training
     selects_itself: bool = False  # it uses the validations itself, so the last step is deployed
+    keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
+    phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before
 
     model: Model
     settings: Any
@@ -106,6 +108,10 @@ class Method(nn.Module, ABC):
 
     def begin_phase(self, name: str) -> None:
         """Run before the first step of a phase; on resume it is called for every phase up to the current one."""
+
+    def end_phase(self, name: str, batches: Iterable[DomainBatch]) -> dict[str, float]:
+        """Run after the last step of a phase, with some training examples; return metrics for the history."""
+        return {}
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         """Run after the last step of a stage, with one pass over its training data."""
