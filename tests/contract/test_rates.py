@@ -17,6 +17,7 @@ from holdfast.run.settings import make_spec, spec_settings
 from holdfast.run.workspace import Workspace
 from holdfast.search.space import space_of
 from holdfast.spec import RATE_PARTS, Spec
+from tests.contract.sizes import LIGHT
 from tests.tiny import tiny_bert
 
 TEXTS = world("text", "none", domains=3, size=12, classes=2, seed=0)
@@ -39,7 +40,8 @@ def test_necks_declare_their_parts(name, benches):
 @pytest.mark.parametrize(
     "name", [n for n in catalog.buildable_names("methods") if not catalog.incompatibility(n, "mlp")]
 )
-def test_methods_declare_their_critics(name, benches):
+def test_methods_declare_their_critics(name, benches, monkeypatch):
+    monkeypatch.setitem(LIGHT, "mil", {"critic": "adversarial"})  # the default has no parameters
     with seeded(0):
         method = benches["mlp"].method(name, rates={"critic": 5.0})
         method.begin_stage(StageInfo(0, ("d0", "d1", "d2")))

@@ -16,7 +16,8 @@ from tests.contract.sizes import LIGHT
 STEPS, RATES = 20, {"head": 10.0, "critic": 3.0, "memory": 7.0, "neck": 0.5}
 BUSY = {  # several updates per step, or a change of the loss during the run
     "dann": {"critic_steps": 4}, "cdann": {"critic_steps": 4}, "fishr": {"anneal": 0.5},
-    "mil": {"critic_steps": 3, "inner_steps": 2, "iterations": 3}, "irm": {"anneal": 0.5}, "vrex": {"anneal": 0.5},
+    "mil": {"critic": "adversarial", "critic_steps": 3, "inner_steps": 2, "iterations": 3},
+    "irm": {"anneal": 0.5}, "vrex": {"anneal": 0.5},
     "ib-erm": {"anneal": 0.5}, "ib-irm": {"anneal": 0.5},
 }  # fmt: skip
 
