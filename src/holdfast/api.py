@@ -14,6 +14,7 @@ from holdfast.data.part_locations import unmatched_note
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import drop_test_domains
 from holdfast.record import RunRecord, read
+from holdfast.report.engagement import engagement_table
 from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
@@ -43,6 +44,10 @@ class Comparison:
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
         return flat_table(self.records, self.metric)
+
+    def engagement(self) -> list[dict[str, Any]]:
+        """Return one dict per method and mechanism: share of predictions that depend on it, range, state, ..."""
+        return engagement_table(self.records)
 
     @property
     def why_no_model(self) -> str | None:

@@ -19,7 +19,7 @@ REQUIRED = (("spec", "method"), ("spec", "metric"), ("spec", "encoder"), ("code"
 OPTIONAL = {  # type -> settings of a spec that reports read
     str: ("data", "neck", "plan", "select", "task", "tune"),
     int: ("seed", "steps"),
-    dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args", "task_args"),
+    dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args", "task_args", "lr_args"),
 }
 
 LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")
@@ -50,7 +50,9 @@ class RunRecord:
     "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"},
     "right": {domain: `packed` correctness of the test examples}}; "right" is absent if predictions are not simply right
     or wrong. The first stage of a network that was trained earlier also has "before": {domain: Scores}.
-    `analysis` maps the name of an analysis to its result; None if it does not apply to the run.
+    `analysis` maps the name of an analysis to its result; None if it does not apply to the run. `engagement` maps a
+    mechanism of the network, such as `memory`, to {"share" of validation predictions that change if it is replaced by
+    its null, number of "predictions", name of the "null", "statistics": {name: mean}}; empty for a plain network.
     """
 
     spec: dict[str, Any]
@@ -61,6 +63,7 @@ class RunRecord:
     cost: dict[str, float]  # seconds, examples_per_second, peak_memory_mb, parameters, learning_parameters, macs
     schema: int = SCHEMA
     analysis: dict[str, Any] = field(default_factory=dict)
+    engagement: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -81,6 +84,8 @@ class RunRecord:
         """Return the content of the file, with a checksum that reveals later changes."""
         fields = asdict(self)
         analysis = fields.pop("analysis")
+        if not self.engagement:
+            del fields["engagement"]
         fields["checksum"] = _checksum({**fields, "analysis": analysis})
         text = json.dumps(fields, sort_keys=True, indent=1, allow_nan=False) + "\n"
         if not analysis:
@@ -128,7 +133,9 @@ def _parse(text: str, path: str) -> RunRecord:
 
 def _check(record: RunRecord) -> None:
     """Raise TypeError or KeyError unless the record has everything that reports need."""
-    kinds = {"episode": str, "stages": list} | dict.fromkeys(("spec", "code", "machine", "cost", "analysis"), dict)
+    kinds = {"episode": str, "stages": list} | dict.fromkeys(
+        ("spec", "code", "machine", "cost", "analysis", "engagement"), dict
+    )
     for name, kind in kinds.items():
         if not isinstance(getattr(record, name), kind):
             raise TypeError(f"{name} is not a {kind.__name__}")
@@ -143,6 +150,8 @@ def _check(record: RunRecord) -> None:
         raise TypeError("stages is empty")
     if not all(value is None or isinstance(value, int | float) for value in record.cost.values()):
         raise TypeError("a cost is not a number")
+    if not all(isinstance(measured["share"], int | float) for measured in record.engagement.values()):
+        raise TypeError("the share of a mechanism is not a number")
     for stage in record.stages:
         if not all(isinstance(name, str) for name in stage["train"]) or not isinstance(stage["step"], int):
             raise TypeError("a stage lacks the names of its training domains or the selected step")

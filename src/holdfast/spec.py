@@ -1,11 +1,13 @@
 """Spec: everything that determines the numbers of a run."""
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from holdfast.core.errors import BadInput, check_at_least, check_known
 
 CHECKED = (int, float, str, bool)
+RATE_PARTS = ("neck", "head", "router", "experts", "critic", "memory")  # parts that may have their own learning rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,7 @@ class Spec:
     warmup: float = 0.0  # steps, or a fraction of all steps if below 1
     clip: float = 0.0
     accumulate: int = 1
+    decay: str = "all"  # what weight decay applies to: all, or weights (neither biases nor norms)
     precision: str = "fp32"
     augment: bool | str = False  # name of an augmentation; true is the default for images
     method_args: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +48,7 @@ class Spec:
     head_args: dict[str, Any] = field(default_factory=dict)
     plan_args: dict[str, Any] = field(default_factory=dict)
     task_args: dict[str, Any] = field(default_factory=dict)
+    lr_args: dict[str, float] = field(default_factory=dict)  # part -> factor of its learning rate; 1 if missing
 
     def __post_init__(self) -> None:
         for spec_field in fields(self):
@@ -59,12 +63,21 @@ class Spec:
         if self.patience < 0:
             raise BadInput(f"patience must be at least 0, which disables early stopping, got {self.patience}")
         check_known("precision", self.precision, ("fp32", "bf16"))
+        for part, factor in self.lr_args.items():
+            check_known("setting of lr", part, RATE_PARTS)
+            if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+                raise BadInput(f"lr.{part} multiplies the learning rate and must be above 0, got {factor!r}")
 
     def json(self) -> dict[str, Any]:
-        """Return the form that records store; empty task settings and a single process are left out."""
+        """Return the form that records store; settings without effect that older records lack are left out."""
         values = asdict(self)
         if not self.task_args:
             del values["task_args"]
         if self.processes == 1:
             del values["processes"]
+        values["lr_args"] = {part: float(factor) for part, factor in self.lr_args.items() if factor != 1}
+        if not values["lr_args"]:
+            del values["lr_args"]
+        if self.decay == "all" or not self.weight_decay:
+            del values["decay"]
         return values

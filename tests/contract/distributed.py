@@ -148,7 +148,7 @@ def complete_run(method: str, plan: str, out: Path, *, stop_at: int = 0) -> dict
         assert stopped, "all processes stop"
         assert checkpoint_path(spec, episode, out).exists() == parallel.is_first()
     record = run_episode(spec, episode, Workspace(DATA, cache=None, out=out))
-    return {"record": record.stages, "steps": count, "id": record.id}
+    return {"record": record.stages, "engagement": record.engagement, "steps": count, "id": record.id}
 
 
 def worker(rank: int, folder: str, names: list[str], runs: list[tuple[str, str, int]]) -> None:

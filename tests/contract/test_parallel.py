@@ -85,6 +85,9 @@ def test_a_run_that_one_process_stopped_resumes_exactly(pair, method, plan, at):
     assert first[0]["record"] == first[1]["record"] == second[0]["record"] == second[1]["record"]
     assert (first[1]["steps"], second[1]["steps"]) == (at, at)
     assert first[0]["id"] == first[1]["id"]
+    measured = [run["engagement"] for run in (*first, *second)]
+    assert all(engagement == measured[0] for engagement in measured)
+    assert bool(measured[0]) == method.startswith("progressive")  # which has a memory
 
 
 def test_only_the_first_process_writes(pair):

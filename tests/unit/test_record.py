@@ -38,6 +38,16 @@ def test_records_without_analyses_can_be_read(tmp_path):
     assert read(path).analysis == {}
 
 
+def test_engagement_is_optional(tmp_path):
+    plain = record("erm", 0, {"t": 0.5})
+    assert "engagement" not in json.loads(plain.text())  # the file of a plain network has no field for it
+    shares = {"memory": {"share": 0.25, "predictions": 8, "null": "mean", "statistics": {"effective_slots": 3.5}}}
+    measured = replace(plain, engagement=shares)
+    assert read(measured.save(tmp_path)) == measured
+    assert measured.id == plain.id
+    assert read(plain.save(tmp_path)).engagement == {}
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -48,6 +58,9 @@ def test_records_without_analyses_can_be_read(tmp_path):
         (("code", "version"), {}, "code.version"),
         (("machine",), {}, "'torch'"),
         (("spec", "head_args"), 3, "spec.head_args"),
+        (("engagement",), [], "engagement"),
+        (("engagement",), {"memory": {"share": "all"}}, "share of a mechanism"),
+        (("engagement",), {"memory": {}}, "'share'"),
     ],
 )
 def test_invalid_records_raise(tmp_path, path, value, message):

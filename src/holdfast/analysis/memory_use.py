@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.analysis.views import View, Views
 
 SHOWN = 128  # slots whose usage is stored, the most used ones; all other numbers are over all slots
+KEYS = (("per_read", 1), ("effective", 1), ("used", 0))  # columns of the table and their digits
 SIDES = (("sources", "sources", COLOURS[0]), ("targets", "target", COLOURS[1]))  # key, name, colour
 
 
@@ -34,15 +35,18 @@ def memory_use(views: Views, *, seed: int) -> dict[str, Any] | None:
     return {
         "slots": len(overall),
         "shown": shown.tolist(),
-        "effective": round(effective_slots(overall), 2),
+        "effective": round(used_slots(overall), 2),
         "weight": None if weight is None else round(weight, 4),
         "moved": None if change is None else round(change, 4),
         **views.by_domain(lambda view: _usage(view, shown)),
     }
 
 
-def effective_slots(usage: np.ndarray) -> float:
-    """Effective number of slots, exp of the entropy of mean weights (m,): m if uniform, 1 if one slot gets all."""
+def used_slots(usage: np.ndarray) -> float:
+    """Number of slots in use by all reads together, exp of the entropy of the mean weights (m,).
+
+    It is m if all slots get the same weight and 1 if one slot gets all. A read may use fewer: see `View.per_read`.
+    """
     p = usage / usage.sum()
     p = p[p > 0]
     return float(np.exp(-(p * np.log(p)).sum()))
@@ -81,7 +85,8 @@ def _usage(view: View, shown: np.ndarray) -> dict[str, Any]:
     assert view.usage is not None
     assert view.peaks is not None
     return {
-        "effective": round(effective_slots(view.usage), 2),
+        "per_read": None if view.per_read is None else round(view.per_read, 2),
+        "effective": round(used_slots(view.usage), 2),  # of all reads together
         "used": round(used_share(view.peaks), 4),
         "usage": rounded(view.usage[shown], 6),
     }
@@ -109,7 +114,7 @@ def _segment_usage(view: View) -> dict[str, Any] | None:
     """Return the numbers of one domain; None if it never read, as for texts of a single word."""
     if view.usage is None or view.segments is None or not view.usage.sum() > 0:
         return None
-    slots = effective_slots(view.usage)
+    slots = used_slots(view.usage)
     return {
         "mass": rounded(mass(view.usage, [size for size, _ in view.segments])),
         "effective": round(slots, 2),
@@ -124,12 +129,13 @@ def sections(groups: Groups, metric: str) -> list[Section]:
         groups,
         "memory-use",
         "Memory use",
-        "Effective slots: exp of the entropy of the mean weights. Used: share of slots whose largest weight exceeds "
-        "the uniform weight. Weight: w of (1 - w) z + w m(z) by least squares. Change: mean relative change of z.",
+        "Effective: mean over reads of exp(entropy of the weights of a read). Overall: exp of the entropy of the mean "
+        "weights of all reads. Used: share of slots whose largest weight exceeds the uniform weight. Weight: w of "
+        "(1 - w) z + w m(z) by least squares. Change: mean relative change of z.",
         draw_slots,
         columns=(
-            "method and target", "slots", "effective, sources", "effective, target", "used, sources", "used, target",
-            "weight", "change",
+            "method and target", "slots", "effective, sources", "effective, target", "overall, sources",
+            "overall, target", "used, sources", "used, target", "weight", "change",
         ),
         rows=lambda runs: [("", usage_cells(runs))],
         figure_text="The dotted line is the uniform weight.",
@@ -139,24 +145,27 @@ def sections(groups: Groups, metric: str) -> list[Section]:
         "segment-mass",
         "Attention to memory segments",
         "Share of the attention of a domain that goes to each segment (slots that were added together); rows sum to "
-        "one. The domains of the last training stage come first. In parentheses: effective slots, exp of the entropy "
-        "of the mean weights.",
+        "one. The domains of the last training stage come first. In parentheses: slots in use by all reads together, "
+        "exp of the entropy of the mean weights.",
         draw_segments,
     )
     return use + segments
 
 
 def usage_cells(runs: Sequence[Result]) -> list[Cell]:
-    """Return slots, effective slots and used share on sources and target, fusion weight and relative change."""
+    """Return slots, effective and used slots on sources and target, fusion weight and relative change.
+
+    Records of earlier versions have no effective slots per read.
+    """
 
     def mean_of(side: str, key: str, digits: int) -> Cell:
-        per_run = [mean_cell([domain[key] for domain in run[side].values()])[1] for run in runs]
+        per_run = [mean_cell([domain.get(key) for domain in run[side].values()])[1] for run in runs]
         text, mean = mean_cell(per_run, digits)
         return (f"{mean:.0%}" if key == "used" else f"{mean:,.{digits}f}", mean) if mean is not None else (text, None)
 
     return [
         (f"{runs[0]['slots']:,}", runs[0]["slots"]),
-        *(mean_of(side, key, digits) for key, digits in (("effective", 1), ("used", 0)) for side, _, _ in SIDES),
+        *(mean_of(side, key, digits) for key, digits in KEYS for side, _, _ in SIDES),
         *(mean_cell([run[key] for run in runs]) for key in ("weight", "moved")),
     ]
 
@@ -177,7 +186,7 @@ def draw_slots(run: RunResult) -> list[Figure]:
 
 
 def draw_segments(run: RunResult) -> list[Figure]:
-    """Draw the attention of each domain to each segment, with the effective slots in the name of the domain."""
+    """Draw the attention of each domain to each segment, with the slots in use in the name of the domain."""
     result = run.result
     domains = {**result["sources"], **result["targets"]}
     even = [size / sum(result["sizes"]) for size in result["sizes"]]
@@ -190,5 +199,5 @@ def draw_segments(run: RunResult) -> list[Figure]:
         customdata=[[[share, d["entropy"], d["evenness"]] for share in even] for d in domains.values()],
     )
     figure.update_xaxes(title="segment")
-    figure.update_yaxes(title="domain (effective slots)", autorange="reversed")
+    figure.update_yaxes(title="domain (slots in use)", autorange="reversed")
     return [("", to_html(figure, f"segments-{run.id}", height=160 + 44 * len(domains)))]

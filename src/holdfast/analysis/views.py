@@ -47,6 +47,7 @@ class View:
     segments: tuple[tuple[int, int], ...] | None = None  # slots and domain per segment of a memory that can grow
     routing: RoutingView | None = None
     general: GeneralView | None = None
+    per_read: float | None = None  # effective number of slots per read
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,13 +128,14 @@ def _view(model: Model, examples: Examples, domain: str, rows: np.ndarray) -> Vi
     recorder = _Recorder(model)
     outputs = examples.map(recorder, rows, prediction_batch=model.prediction_batch).numpy()
     pieces = np.split(outputs, np.cumsum(recorder.widths)[:-1], axis=1)
-    usage = peaks = segments = None
+    usage = peaks = per_read = segments = None
     if recorder.usage is not None and recorder.peaks is not None:
         usage, peaks = (recorder.usage / recorder.reads).numpy(), recorder.peaks.numpy()
         segments = _segments(model, len(usage))
+        per_read = recorder.effective / recorder.counted if recorder.counted else None
     content = pieces[2] if len(pieces) > 2 else None
     routing, general = view_routing(model, examples, rows), view_general(model, examples, rows)
-    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routing, general)
+    return View(domain, pieces[0], pieces[1], content, usage, peaks, segments, routing, general, per_read)
 
 
 def _segments(model: Model, slots: int) -> tuple[tuple[int, int], ...] | None:
@@ -155,6 +157,8 @@ class _Recorder:
         self.usage: Tensor | None = None  # (m,) on the CPU
         self.peaks: Tensor | None = None
         self.reads = 0
+        self.effective = 0.0  # sum over rows of the effective slots per read
+        self.counted = 0  # rows
 
     def __call__(self, x: Inputs) -> Tensor:
         with tape() as recorded:
@@ -166,6 +170,9 @@ class _Recorder:
         if recorded["memory/weights"]:
             slots = recorded["memory/slots"][-1] if recorded["memory/slots"] else None
             self._count(recorded["memory/weights"][-1].float(), slots)
+        if recorded["stat/memory/effective_slots"]:
+            self.effective += float(recorded["stat/memory/effective_slots"][-1]) * len(features)
+            self.counted += len(features)
         self.widths = [piece.shape[1] for piece in pieces]
         return torch.cat([piece.float() for piece in pieces], dim=1)
 

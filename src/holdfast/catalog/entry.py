@@ -63,6 +63,7 @@ class Part(Entry):
     preset: Mapping[str, Any] = field(default_factory=dict)  # defaults that differ from those of the target
     space: Mapping[str, Any] = field(default_factory=dict)  # search space where it differs from that of the settings
     tasks: tuple[str, ...] = ("classify",)  # tasks that it supports
+    learned: tuple[str, ...] = ()  # what it adds that can have its own learning rate: names in `spec.RATE_PARTS`
 
     def setting_names(self) -> list[str]:
         return [name for name in super().setting_names() if name not in self.fixed]

@@ -57,10 +57,10 @@ METHODS: dict[str, MethodEntry] = {
         space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": even(0.0, 0.9)}),
     "dann": _alignment(
         "adversarial:DANN", "features from which a discriminator cannot predict the domain (Ganin et al., 2016)",
-        acts_on="features", fixed={"conditional": False}),
+        acts_on="features", fixed={"conditional": False}, learned=("critic",)),
     "cdann": _alignment(
         "adversarial:DANN", "DANN with a discriminator conditioned on the class (Li et al., 2018)", acts_on="features",
-        fixed={"conditional": True}),
+        fixed={"conditional": True}, learned=("critic",)),
     "mldg": _gradients(
         "meta:MLDG", "meta-learning: steps that also reduce the risk of a held-out domain (Li et al., 2018)",
         tasks=ALL_TASKS),
@@ -70,13 +70,14 @@ METHODS: dict[str, MethodEntry] = {
     "miro": _memories(
         "distil:MIRO", "features that remain informative about the pretrained ones (Cha et al., 2022)",
         acts_on="backbone"),
-    "pda": _alignment("adversarial:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)"),
+    "pda": _alignment(
+        "adversarial:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)", learned=("critic",)),
     "m-scl": _alignment(
         "contrastive:MemoryContrastive",
         "supervised contrastive loss with a queue of source features (Tan et al., 2022)", acts_on="features"),
     "mil": _memories(
         "mil:MIL", "memory meta-learned to hide the domain, then frozen while the task is trained (Jia & Zhang, 2023)",
-        necks=("memory", "memory-4.8m", "product-memory")),
+        necks=("memory", "memory-4.8m", "product-memory"), learned=("critic",)),
     "hma": _memories(
         "hma:HMA", "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
         necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param")),

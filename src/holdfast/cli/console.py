@@ -48,12 +48,14 @@ def show(result: Any) -> None:
 
 
 def show_records(records: Sequence[RunRecord], metric: str) -> None:
-    """Print the table of scores, and which methods differ from the baseline significantly."""
+    """Print the table of scores, inactive mechanisms, and which methods differ from the baseline significantly."""
+    from holdfast.report.engagement import inactive_notes
     from holdfast.report.significance import against_baseline, baseline_note, by_example, by_example_note
     from holdfast.report.table import rows
     from holdfast.report.terminal import rich_table
 
     show(rich_table(rows(records, metric), metric))
+    say(*inactive_notes(records))
     note = baseline_note(against_baseline(records, metric), metric) or by_example_note(by_example(records))
     if note is not None:
         say(note)

@@ -36,6 +36,7 @@ def report(
     from holdfast.catalog import ANALYSES
     from holdfast.core.errors import BadInput, unknown
     from holdfast.record import PACKED, load
+    from holdfast.report.engagement import engagement_table
     from holdfast.report.page import write_report
     from holdfast.report.sections import missing_analysis_notes
     from holdfast.report.table import flat_table
@@ -65,7 +66,8 @@ def report(
     page = write_report(records, out or folder / "report.html", title=f"Holdfast: {data}", metric=metric, notes=notes)
     if json:
         documents = [{"id": record.id, **asdict(record)} for record in records]
-        print_json({"table": flat_table(records, metric), "records": documents, "report": str(page)})
+        tables = {"table": flat_table(records, metric), "engagement": engagement_table(records)}
+        print_json({**tables, "records": documents, "report": str(page)})
         return
     show_records(records, metric)
     say(*notes)

@@ -74,6 +74,7 @@ def reproduce(
     Run the same command again to continue; finished runs are not repeated.
     """
     from holdfast.recipes.reproduce import reproduce as run
+    from holdfast.report.engagement import inactive_notes
 
     keywords = options.run_keywords(locals())
     with progress(json) as listener:
@@ -85,6 +86,7 @@ def reproduce(
         if "published / measured:" not in note:  # the table shows it
             say(note)
     show(_table(result))
+    say(*inactive_notes(result.records))
     say(f"report: {result.report}")
 
 

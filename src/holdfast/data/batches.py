@@ -84,6 +84,13 @@ class Batches:
         self.order[i] = left[total:]
         return left[first : first + self.size]
 
+    def examples_per_domain(self, count: int) -> Iterator[DomainBatch]:
+        """Iterate over `count` evenly spaced examples per domain, one domain per batch; the position stays."""
+        for domain, rows in zip(self.domains, self.rows, strict=True):
+            spaced = rows[torch.linspace(0, len(rows) - 1, min(count, len(rows))).long()]
+            for drawn in spaced.split(self.size):
+                yield DomainBatch(*self.examples.inputs_and_targets(drawn), (domain,), (len(drawn),))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position: the generator's state and the remaining rows."""
         return {"generator": self.generator.get_state(), "order": [order.clone() for order in self.order]}

@@ -51,14 +51,14 @@ class DANN(Method):
         if self.settings.conditional:
             self.classes = nn.Embedding(cast(Head, self.model.head).outputs, width).to(device)
         embedding = self.classes.parameters() if self.classes is not None else ()
-        self.critic_optimizer = self.make_optimizer([*self.critic.parameters(), *embedding])
+        self.critic_optimizer = self.make_optimizer([*self.critic.parameters(), *embedding], part="critic")
 
     def step(self, batch: DomainBatch) -> Metrics:
         target = batch.positions()
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
-        for _ in range(self.settings.critic_steps):
-            self.critic_optimizer.minimize(self._domain_loss(z.detach(), batch, target))
+        for left in reversed(range(self.settings.critic_steps)):
+            self.critic_optimizer.minimize(self._domain_loss(z.detach(), batch, target), ends_step=left == 0)
         risk = self.task.loss(self.model.head(z), batch.y)
         confusion = self._domain_loss(z, batch, target)
         self.optimizer.minimize(with_auxiliary(risk - self.settings.weight * confusion, side))
@@ -97,7 +97,7 @@ class PDA(Method):
         width, device = self.model.width, next(self.model.parameters()).device
         pairs = combinations(range(len(info.train_domains)), 2)
         self.critics = nn.ModuleList(discriminator(width, self.settings.hidden, 1) for _ in pairs).to(device)
-        self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()))
+        self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()), part="critic")
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
@@ -109,6 +109,8 @@ class PDA(Method):
             self.critic_optimizer.accumulate(critic_loss)
         if parallel.all_max(int(critic_loss.requires_grad))[0]:  # all processes take the step, or none
             self.critic_optimizer.step()
+        else:
+            self.critic_optimizer.end_step()
         confusion = self._critic_loss(z, batch, flipped=True)
         words = cast(WordHead, self.model.head).words(z) if self.settings.words else output
         gap = self._prediction_gap(words, batch)

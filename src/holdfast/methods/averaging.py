@@ -23,6 +23,7 @@ class Wrapper(Method):
         self.settings = self.Settings(**settings)
         self.method = method
         self.min_domains, self.phases, self.selects_itself = method.min_domains, method.phases, method.selects_itself
+        self.keeps_last = method.keeps_last
 
     @property
     def model(self) -> Model:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -44,11 +45,15 @@ class Wrapper(Method):
     def begin_phase(self, name: str) -> None:
         self.method.begin_phase(name)
 
+    def end_phase(self, name: str, batches: Iterable[DomainBatch]) -> dict[str, float]:
+        return self.method.end_phase(name, batches)
+
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         self.method.end_stage(batches)
 
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
         self.method.on_valid(step, scores, losses)
+        self.phase_ended = self.method.phase_ended
 
 
 class MovingAverage(Wrapper):

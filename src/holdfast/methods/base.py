@@ -14,10 +14,11 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.inputs import Inputs
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.model import Model
+from holdfast.nn.parts import ENCODER, part_names, undecayed
 from holdfast.tasks.base import Task
 
 Metrics = dict[str, Tensor]  # detached scalars, read later so that a step does not wait for the device
-OptimizerFactory = Callable[[Sequence[nn.Parameter]], Optimizer]
+OptimizerFactory = Callable[..., Optimizer]  # takes parameters and the keywords of an Optimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Method(nn.Module, ABC):
     supports_growth: str = ""  # `added`: its state follows added parameters; `any`: replaced ones too
     needs_past: str = ""  # what it needs of earlier stages: their `examples`, or the `path` of training
     selects_itself: bool = False  # it uses the validations itself, so the last step is deployed
+    keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
+    phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before
 
     model: Model
     settings: Any
@@ -63,12 +66,25 @@ class Method(nn.Module, ABC):
     def __init__(self, model: Model, *, task: Task, optimizer: OptimizerFactory, **settings: Any) -> None:
         super().__init__()
         self.settings = self.Settings(**settings)
-        self.model, self.task, self.make_optimizer = model, task, optimizer
-        self.optimizer = optimizer(model.trainable_parameters())
+        self.model, self.task, self.optimizer_factory = model, task, optimizer
+        self.optimizer = self.make_optimizer(model.trainable_parameters())
         self.setup()
 
     def setup(self) -> None:
         """Check the model and create further parameters, buffers and optimizers."""
+
+    def make_optimizer(self, parameters: Sequence[nn.Parameter], *, part: str = "", **changes: Any) -> Optimizer:
+        """Return an optimizer with the settings of the run, except for `changes`.
+
+        The learning rate of a parameter is multiplied by the factor of its part; `part`, such as `critic`, names that
+        of parameters that do not belong to the model.
+        """
+        return self.optimizer_factory(parameters, **self.groups_of(parameters, part=part), **changes)
+
+    def groups_of(self, parameters: Sequence[nn.Parameter], *, part: str = "") -> dict[str, Any]:
+        """Return what an optimizer needs to group parameters by learning rate and weight decay."""
+        names = part_names(self.model)
+        return {"part_names": [part or names.get(p, ENCODER) for p in parameters], "undecayed": undecayed(self.model)}
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:
@@ -92,6 +108,10 @@ class Method(nn.Module, ABC):
 
     def begin_phase(self, name: str) -> None:
         """Run before the first step of a phase; on resume it is called for every phase up to the current one."""
+
+    def end_phase(self, name: str, batches: Iterable[DomainBatch]) -> dict[str, float]:
+        """Run after the last step of a phase, with some training examples; return metrics for the history."""
+        return {}
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         """Run after the last step of a stage, with one pass over its training data."""

@@ -52,7 +52,7 @@ class Fishr(Method):
 
     def step(self, batch: DomainBatch) -> Metrics:
         if self.anneal and self.steps == self.anneal:
-            self.optimizer = self.make_optimizer(self.model.trainable_parameters())  # the jump invalidates its moments
+            self.optimizer.reset_moments()  # the jump of the loss invalidates them
         ema = self.settings.ema
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)

@@ -81,10 +81,10 @@ class Fish(Method):
         domains, risks = batch.by_domain(), []
         with use_shared_rng():
             order = torch.randperm(len(domains)).tolist()
-        for i in order:
+        for count, i in enumerate(order, 1):
             with tape() as side:
                 risk = self.task.loss(self.model(domains[i].x), domains[i].y)
-            self.optimizer.minimize(with_auxiliary(risk, side))
+            self.optimizer.minimize(with_auxiliary(risk, side), ends_step=count == len(order))
             risks.append(risk.detach())
         with torch.no_grad():
             for p, old in zip(trained, start, strict=True):

@@ -6,9 +6,11 @@ theta' = theta - lr dL/dtheta(theta, m);  d/dm O(theta', m) = dO/dm - lr d2L/(dm
 Shapes: b batch, d width.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,17 +20,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
-from holdfast.core.errors import BadInput, check_at_least, check_known
+from holdfast.core.errors import BadInput, check_at_least, check_known, warn
 from holdfast.core.seeds import rng_state, set_rng_state, use_shared_rng
-from holdfast.core.settings import log, setting, whole
+from holdfast.core.settings import choice, log, setting, whole
 from holdfast.core.tape import Tape, tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
+from holdfast.methods.discriminant import a_distance, fisher
 from holdfast.methods.optim import Optimizer
 from holdfast.nn.memory.neck import MemoryBlend, effective_slots
 from holdfast.nn.model import Model
 
 INNER = ("persistent", "virtual", "undone")
 LEARNS = ("all", "values")
+CRITICS = ("fisher", "adversarial")
+MEMORY_SCHEDULES = ("same", "constant")
+KEEPS = ("last", "best")
+HORIZON = 64  # steps over which losses are smoothed
+RISE = (2.0, 0.5)  # multiple of the first risk plus a constant, which the risk of a healthy run does not reach
 ORDERS = ("first", "exact", "finite")  # without the second term, with it, or with it by finite differences
 
 Parameters = Sequence[Tensor]
@@ -40,40 +48,70 @@ class MIL(Method):
     """max over memory, min over critics of L_d(theta'), theta' = argmin L_t with a fixed memory (Jia & Zhang, 2023).
 
     Phase `meta`: one source domain is held out at a time. The network takes a step on the risk of the others; then a
-    critic learns to tell the held-out domain from them, and the memory learns to prevent it. Phase `final`: network and
-    head are reset to their initial weights and trained on all source domains with the frozen memory.
+    critic learns to tell the held-out domain from them, and the memory learns to prevent it. The critic is the linear
+    discriminant of the batch in closed form, or one network per domain that takes gradient steps, as published. Phase
+    `final`: network and head are reset to their initial weights and trained on all source domains with the frozen
+    memory.
     """
 
     @dataclass(frozen=True)
     class Settings:
-        memory_lr: float = setting(1e-3, search=log(1e-5, 1e-2), help="learning rate of the memory; 0 skips phase meta")
+        memory_lr: float | None = setting(
+            1e-3,
+            search=log(1e-5, 1e-2),
+            help="rate of the memory; 0 skips phase meta, none: lr times lr.memory",
+        )
         memory_optimizer: str = setting("adam", help="optimizer of the memory")
+        memory_schedule: str = setting("same", help="schedule of the memory's rate: same as the run's, or constant")
         memory_clip: float = setting(1.0, help="maximum norm of the memory's gradient")
         learns: str = setting("all", help="what is trained of the memory: all or values")
-        iterations: int = setting(32, search=whole(1, 64), help="steps per held-out domain")
+        iterations: int | None = setting(
+            None, search=whole(1, 64), help="steps per held-out domain; 1 with critic=fisher, else 32 by default"
+        )
         inner: str = setting("persistent", help="what becomes of the inner step: persistent, virtual or undone")
         inner_steps: int = setting(1, help="inner steps per update of the memory")
         inner_lr: float | None = setting(None, help="learning rate of the inner step; that of the run by default")
         order: str = setting("first", help="derivative through the inner step: first, exact or finite")
+        critic: str = setting(
+            "fisher",
+            search=choice(*CRITICS),
+            help="discriminant in closed form (fisher) or trained networks (adversarial)",
+        )
+        shrinkage: float | None = setting(None, help="of the discriminant's covariance, 0 to 1; estimated by default")
         critic_steps: int = setting(1, search=whole(1, 4), help="updates of the critic per step")
-        critic_lr: float | None = setting(None, help="learning rate of the critics; that of the run by default")
+        critic_lr: float | None = setting(None, help="learning rate of the critics; lr times lr.critic by default")
         hidden: int | None = setting(None, help="hidden units of a critic; the feature width by default")
         balanced: bool = setting(True, help="weigh the held-out domain as much as all others")
         blocks: bool = setting(False, help="train on one domain at a time in phase final")
+        keep: str = setting("last", help="step of phase meta whose memory is kept: last, or best in validation")
+        divergence: float = setting(
+            0.05,
+            help="end phase meta if the critics' mean loss exceeds that of guessing by this; 0 never ends it",
+        )
 
         def __post_init__(self) -> None:
             check_known("inner step", self.inner, INNER)
             check_known("order", self.order, ORDERS)
             check_known("part", self.learns, LEARNS)
-            check_at_least(1, iterations=self.iterations, inner_steps=self.inner_steps, critic_steps=self.critic_steps)
-            check_at_least(1, hidden=1 if self.hidden is None else self.hidden)
-            if self.memory_lr < 0 or not all(rate is None or rate > 0 for rate in (self.inner_lr, self.critic_lr)):
+            check_known("critic", self.critic, CRITICS)
+            check_known("memory_schedule", self.memory_schedule, MEMORY_SCHEDULES)
+            check_known("step to keep", self.keep, KEEPS)
+            check_at_least(1, inner_steps=self.inner_steps, critic_steps=self.critic_steps)
+            optional = {"hidden": self.hidden, "iterations": self.iterations}
+            check_at_least(1, **{name: value for name, value in optional.items() if value is not None})
+            check_at_least(0, divergence=self.divergence)
+            if self.shrinkage is not None and not 0 < self.shrinkage <= 1:
+                raise BadInput(f"shrinkage must be above 0 and at most 1, got {self.shrinkage}")
+            negative = self.memory_lr is not None and self.memory_lr < 0
+            if negative or not all(rate is None or rate > 0 for rate in (self.inner_lr, self.critic_lr)):
                 rates = f"{self.memory_lr}, {self.inner_lr} and {self.critic_lr}"
                 raise BadInput(f"memory_lr must be at least 0, inner_lr and critic_lr above 0; got {rates}")
             if self.order == "finite" and self.inner_steps > 1:
                 raise BadInput("order=finite supports one inner step: use inner_steps=1 or order=exact")
 
-    saved_attributes = ("optimizer", "critic_optimizer", "memory_optimizer", "held_out", "remaining")
+    saved_attributes = (
+        "optimizer", "critic_optimizer", "memory_optimizer", "held_out", "remaining", "game_steps", "phase_ended",
+    )  # fmt: skip
     min_domains = 2
     phases = ("meta", "final")
 
@@ -84,7 +122,7 @@ class MIL(Method):
             raise BadInput("method mil trains a memory, and this network has none: use --set neck=memory")
         self.above_backbone = not any(isinstance(module, MemoryBlend) for module in model.backbone.modules())
         self.memory_parameters = [p for memory in memories for p in memory.parameters()]
-        if options.memory_lr > 0 and not any(p.requires_grad for p in self.memory_parameters):
+        if options.memory_lr != 0 and not any(p.requires_grad for p in self.memory_parameters):
             raise BadInput("method mil trains the memory, which neck.frozen prevents: leave it out, or set memory_lr=0")
         inside = {id(t) for memory in memories for t in (*memory.parameters(), *memory.buffers())}
         tensors = (*model.named_parameters(), *model.named_buffers())
@@ -93,28 +131,39 @@ class MIL(Method):
         self.names, self.trained = list(trained), list(trained.values())  # of the network without the memory
         self.initial_state = {name: t.clone() for name, t in model.state_dict().items()}
         self.optimizer = self.make_optimizer(self.trained)
-        memory_settings = replace(
-            self.optimizer.settings, weight_decay=0.0, schedule="constant", warmup=0, clip=options.memory_clip,
-            optimizer=options.memory_optimizer, lr=options.memory_lr or 1.0,
-        )  # fmt: skip
-        updated = [item for memory in memories for item in memory.memory.named_parameters()]
-        updated = [p for name, p in updated if options.learns == "all" or name.startswith("values")]
-        self.memory_optimizer = Optimizer(memory_settings, updated)
+        updated = [item for memory in memories for item in memory.named_parameters()]
+        updated = [p for name, p in updated if options.learns == "all" or name.startswith("memory.values")]
+        changes: dict[str, Any] = {"schedule": "constant", "warmup": 0} if options.memory_schedule == "constant" else {}
+        if options.memory_lr is not None:
+            changes |= {"lr": options.memory_lr or 1.0, "rates": {}}
+        self.memory_optimizer = self.make_optimizer(
+            updated, weight_decay=0.0, clip=options.memory_clip, optimizer=options.memory_optimizer, **changes
+        )
         self.inner_lr = options.inner_lr or self.optimizer.settings.lr
         self.held_out, self.remaining = 0, 0
+        self.iterations = options.iterations or (1 if options.critic == "fisher" else 32)
+        self.critic_optimizer: Optimizer | None = None
+        self.register_buffer("smoothed", torch.zeros(3))  # critic loss and risk over the last steps; first risk
+        self.trains_memory, self.game_steps, self.phase_ended = False, 0, False
+        self.keeps_last = ("meta",) if options.keep == "last" else ()
         if options.memory_lr == 0:
             self.phases = ("final",)  # phase meta would have no effect
 
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
+        self.smoothed = self.smoothed.to(device)
+        if self.settings.critic == "fisher":
+            return
         hidden = self.settings.hidden or width
         self.critics = nn.ModuleList(domain_critic(width, hidden) for _ in info.train_domains).to(device)
-        lr = self.settings.critic_lr or self.optimizer.settings.lr
-        self.critic_optimizer = Optimizer(replace(self.optimizer.settings, lr=lr), list(self.critics.parameters()))
+        rate = self.settings.critic_lr
+        changes = {} if rate is None else {"lr": rate, "rates": {}}
+        self.critic_optimizer = self.make_optimizer(list(self.critics.parameters()), part="critic", **changes)
 
     def begin_phase(self, name: str) -> None:
         self.held_out, self.remaining = 0, 0
-        self.trains_memory = name == "meta"
+        self.trains_memory, self.game_steps, self.phase_ended = name == "meta", 0, False
+        self.smoothed.zero_()
         for parameter in self.memory_parameters:
             parameter.requires_grad_(self.trains_memory)
         if name == "final":
@@ -137,7 +186,7 @@ class MIL(Method):
         """Return a random domain that stays the same for `iterations` steps."""
         if self.remaining == 0:
             with use_shared_rng():
-                self.held_out, self.remaining = int(torch.randint(len(batch.sizes), ())), self.settings.iterations
+                self.held_out, self.remaining = int(torch.randint(len(batch.sizes), ())), self.iterations
         self.remaining -= 1
         return self.held_out
 
@@ -156,23 +205,62 @@ class MIL(Method):
                 risk, first = self._inner_steps(others), []
             with tape() as side:
                 fused = self._features(ahead, batch)
-            for _ in range(self.settings.critic_steps - 1):
-                self.critic_optimizer.minimize(self.domain_loss(fused.detach(), batch, held_out)[0])
+            critic = self.critic_optimizer
+            for update in [] if critic is None else [critic.minimize] * (self.settings.critic_steps - 1):
+                update(self.domain_loss(fused.detach(), batch, held_out)[0], ends_step=False)
             loss, accuracy = self.domain_loss(fused, batch, held_out)
             memory = self.memory_optimizer.parameters
-            wanted = [*memory, *self.critic_optimizer.parameters]
-            grads = outer_gradient(loss, wanted, inner=inner, now=now, ahead=ahead, lr=lr, order=order)
+            wanted = [*memory, *(critic.parameters if critic else ())]
+            outer = loss if critic else loss.log()  # the gradient does not vanish where the domains are far apart
+            grads = outer_gradient(outer, wanted, inner=inner, now=now, ahead=ahead, lr=lr, order=order)
         self.memory_optimizer.apply_gradients([None if g is None else -g for g in grads[: len(memory)]])
-        self.critic_optimizer.apply_gradients(grads[len(memory) :])
+        if critic:
+            critic.apply_gradients(grads[len(memory) :])
         if is_virtual and self.settings.inner != "undone":
             self.optimizer.apply_gradients(first)
+        self._smooth(loss.detach(), risk.detach())
         return {"risk": risk.detach(), "domain": loss.detach(), "critic": accuracy, **_usage(side)}
+
+    def _smooth(self, loss: Tensor, risk: Tensor) -> None:
+        """Update the means of critic loss and risk; the first risk is that with the untrained memory."""
+        self.game_steps += 1
+        share = 1 / min(self.game_steps, HORIZON)
+        self.smoothed[:2].lerp_(torch.stack([loss, risk]).to(self.smoothed), share)
+        if self.game_steps == 1:
+            self.smoothed[2] = self.smoothed[1]
+
+    def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
+        """End phase meta if the game diverged: critics at their minimum are never worse than guessing."""
+        options = self.settings
+        if not (self.trains_memory and options.divergence) or self.phase_ended or self.game_steps < HORIZON:
+            return
+        loss, risk, start = parallel.mean(self.smoothed).tolist()
+        if options.critic == "adversarial" and loss > math.log(2) + options.divergence:
+            what = f"the critics' loss is {loss:.2f}, above ln 2 = 0.69 of a critic that guesses"
+            fix = "raise method.critic_lr or method.critic_steps, use method.critic=fisher"
+        elif risk > RISE[0] * start + RISE[1]:
+            what, fix = f"the risk rose from {start:.2f} to {risk:.2f}", "lower --lr or neck.share"
+        else:
+            return
+        self.phase_ended = True
+        fix = f"lower method.memory_lr, {fix}, or set method.divergence=0 to continue"
+        warn(f"mil ended phase meta at step {step} with the memory of the validation before, because {what}: {fix}")
+
+    @torch.no_grad()
+    def end_phase(self, name: str, batches: Iterable[DomainBatch]) -> dict[str, float]:
+        """Measure the A-distance between the source domains on the features that the head receives."""
+        self.eval()
+        features: dict[int, list[Tensor]] = {}
+        for batch in batches:
+            for domain, part in zip(batch.domains, batch.split(self.model.features(batch.x)), strict=True):
+                features.setdefault(domain, []).append(part)
+        return {"distance": a_distance([torch.cat(rows) for rows in features.values()])}
 
     def _inner_steps(self, others: DomainBatch) -> Tensor:
         losses = []
-        for _ in range(self.settings.inner_steps):
+        for left in reversed(range(self.settings.inner_steps)):
             losses.append(self._risk(self.trained, others))
-            self.optimizer.minimize(losses[-1])
+            self.optimizer.minimize(losses[-1], ends_step=left == 0)
         return losses[0]
 
     def _features(self, parameters: Sequence[Tensor], batch: DomainBatch) -> Tensor:
@@ -187,13 +275,23 @@ class MIL(Method):
         return self.model.apply_neck(z)
 
     def domain_loss(self, fused: Tensor, batch: DomainBatch, held_out: int) -> tuple[Tensor, Tensor]:
-        """Return the critic's cross-entropy for the held-out domain against the others, and its balanced accuracy."""
-        logits = batch.split(self.critics[held_out](fused)[:, 0])
-        sides = [logits[held_out], torch.cat([t for i, t in enumerate(logits) if i != held_out])]
-        losses = [F.softplus(-sides[0]), F.softplus(sides[1])]
-        accuracy = ((sides[0] > 0).float().mean() + (sides[1] <= 0).float().mean()) / 2
-        loss = (losses[0].mean() + losses[1].mean()) / 2 if self.settings.balanced else torch.cat(losses).mean()
-        return loss, accuracy.detach()
+        """Return the critic's loss for the held-out domain against the others, and its balanced accuracy.
+
+        The loss is the cross-entropy, or for critic=fisher the smallest mean squared error of a linear critic relative
+        to that of a constant: 1 / (1 + p (1 - p) J), with p the share of the held-out domain.
+        """
+        balanced = self.settings.balanced
+        if self.settings.critic == "fisher":
+            groups = [torch.full((n,), i == held_out, device=fused.device) for i, n in enumerate(batch.sizes)]
+            result = fisher(fused, torch.cat(groups), balanced=balanced, shrinkage=self.settings.shrinkage)
+            share = 0.5 if balanced else batch.sizes[held_out] / len(fused)
+            loss = 1 / (1 + share * (1 - share) * result.ratio.clamp(min=0))
+            return loss, _both_sides(result.margins > 0, batch, held_out)
+        logits = self.critics[held_out](fused)[:, 0]
+        sign = torch.cat([logits.new_full((n,), 1.0 if i == held_out else -1.0) for i, n in enumerate(batch.sizes)])
+        losses = F.softplus(-sign * logits)
+        right = torch.where(sign > 0, logits > 0, logits <= 0)
+        return _both_sides(losses, batch, held_out) if balanced else losses.mean(), _both_sides(right, batch, held_out)
 
     def _risk(self, parameters: Sequence[Tensor], batch: DomainBatch) -> Tensor:
         with tape() as side:
@@ -219,6 +317,13 @@ class _Features(nn.Module):
 def domain_critic(width: int, hidden: int) -> nn.Sequential:
     """Build a critic that maps features (b, width) to logits (b, 1): the held-out domain against the others."""
     return nn.Sequential(nn.Linear(width, hidden), nn.Tanh(), nn.Linear(hidden, 1))
+
+
+def _both_sides(values: Tensor, batch: DomainBatch, held_out: int) -> Tensor:
+    """Return the mean of the held-out domain's mean and that of all other examples; values (b,)."""
+    domains = batch.split(values if values.is_floating_point() else values.float())
+    rest = torch.cat([domain for i, domain in enumerate(domains) if i != held_out])
+    return (domains[held_out].mean() + rest.mean()) / 2
 
 
 def _usage(side: Tape) -> Metrics:

@@ -1,8 +1,8 @@
 """Optimizer of a method: torch optimizer, learning-rate schedule, gradient clipping and accumulation."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,15 @@ from holdfast.core.parallel import average_gradients
 
 OPTIMIZERS = ("adamw", "adam", "sgd")
 SCHEDULES = ("constant", "linear", "cosine", "halving")
+DECAYS = ("all", "weights")  # what weight decay applies to: everything but scalars, or neither biases nor norms
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """Settings of an optimizer; `warmup` and the end of the schedule are counted in updates."""
+    """Settings of an optimizer.
+
+    `warmup` is counted in updates and `steps` in steps of the method; an update takes `accumulate` steps.
+    """
 
     optimizer: str = "adamw"
     lr: float = 1e-3
@@ -28,10 +32,13 @@ class OptimizerSettings:
     steps: int = 1000
     clip: float = 0.0  # maximum norm of the gradient; 0 disables clipping
     accumulate: int = 1  # losses per update
+    decay: str = "all"  # one of DECAYS
+    rates: Mapping[str, float] = field(default_factory=dict)  # part of the network -> multiple of the learning rate
 
     def __post_init__(self) -> None:
         check_known("optimizer", self.optimizer, OPTIMIZERS)
         check_known("schedule", self.schedule, SCHEDULES)
+        check_known("decay", self.decay, DECAYS)
         if not self.lr > 0:
             raise BadInput(f"lr must be above 0, got {self.lr:g}: set another --lr, such as 0.001")
         check_at_least(1, accumulate=self.accumulate)
@@ -62,29 +69,46 @@ class Optimizer:
 
     Gradients are computed for these parameters only and are cleared after the update, so several optimizers of one
     network do not interfere and `zero_grad` is not needed.
+
+    The learning rate follows the steps of the method: if a step makes several updates, all calls except the last have
+    `ends_step=False` and all updates have the same rate.
+
+    Args:
+        part_names: the part that each parameter belongs to, for `settings.rates`; by default all are `encoder`.
+        undecayed: ids of parameters that get no weight decay with `decay=weights`, besides vectors and scalars.
+        changes: settings that replace those in `settings`.
     """
 
-    def __init__(self, settings: OptimizerSettings, parameters: Sequence[nn.Parameter]) -> None:
-        self.settings, self.calls, self.start = settings, 0, 0  # losses so far; losses before the schedule began
-        self.optimizer = _torch_optimizer(settings, list(parameters))
+    def __init__(
+        self, settings: OptimizerSettings, parameters: Sequence[nn.Parameter],
+        *, part_names: Sequence[str] = (), undecayed: Collection[int] = (), **changes: Any,
+    ) -> None:  # fmt: skip
+        self.settings = replace(settings, **changes) if changes else settings
+        self.calls, self.finished = 0, 0  # losses so far; finished steps of the method since the schedule began
         self.parameters = list(parameters)
+        groups = _groups(self.settings, self.parameters, part_names, undecayed)
+        self.optimizer, self.rates = _torch_optimizer(self.settings, groups), [rate for rate, _ in groups]
 
-    def add_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
+    def add_parameters(
+        self, parameters: Sequence[nn.Parameter], *, part_names: Sequence[str] = (), undecayed: Collection[int] = ()
+    ) -> None:
         """Train additional parameters from now on."""
-        self.optimizer.add_param_group({"params": list(parameters), "lr": self.settings.lr})
+        for rate, group in _groups(self.settings, list(parameters), part_names, undecayed):
+            self.optimizer.add_param_group(group)
+            self.rates.append(rate)
         self.parameters += list(parameters)
 
-    def minimize(self, loss: Tensor) -> None:
+    def minimize(self, loss: Tensor, *, ends_step: bool = True) -> None:
         """Add the gradient of a loss; update after every `accumulate` losses."""
         self.accumulate(loss)
-        self.step()
+        self.step(ends_step=ends_step)
 
     def accumulate(self, loss: Tensor) -> None:
         """Add the gradient of a term of a loss; call `step` after the last term."""
         share = loss if self.settings.accumulate == 1 else loss / self.settings.accumulate
         share.backward(inputs=self.parameters)
 
-    def apply_gradients(self, grads: Sequence[Tensor | None]) -> None:
+    def apply_gradients(self, grads: Sequence[Tensor | None], *, ends_step: bool = True) -> None:
         """Add given gradients instead of those of a loss; update after every `accumulate` calls."""
         for parameter, grad in zip(self.parameters, grads, strict=True):
             if grad is not None:
@@ -92,26 +116,34 @@ class Optimizer:
                 # fused optimizers and in-place clipping do not handle
                 copied = torch.empty_like(parameter).copy_(grad).div_(self.settings.accumulate)
                 parameter.grad = copied if parameter.grad is None else parameter.grad + copied
-        self.step()
+        self.step(ends_step=ends_step)
 
-    def step(self) -> None:
+    def step(self, *, ends_step: bool = True) -> None:
         """Count one loss; update after every `accumulate` losses."""
         settings = self.settings
         calls = self.calls + 1  # stored at the end, so that a step that fails does not count
-        if calls % settings.accumulate:
-            self.calls = calls
-            return
-        average_gradients(self.parameters)
-        if settings.clip > 0:
-            nn.utils.clip_grad_norm_(self.parameters, settings.clip)
-        if settings.warmup or settings.schedule != "constant":
-            factor = settings.factor((calls - self.start) // settings.accumulate - 1)
-            for group in self.optimizer.param_groups:
-                group["lr"] = settings.lr * factor
-        self._fill_momentum()
-        self.optimizer.step()
-        self._clear()
+        if calls % settings.accumulate == 0:
+            average_gradients(self.parameters)
+            if settings.clip > 0:
+                nn.utils.clip_grad_norm_(self.parameters, settings.clip)
+            if settings.warmup or settings.schedule != "constant":
+                factor = settings.factor(self.finished // settings.accumulate)
+                for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                    group["lr"] = settings.lr * factor * rate
+            self._fill_momentum()
+            self.optimizer.step()
+            self._clear()
         self.calls = calls
+        if ends_step:
+            self.end_step()
+
+    def end_step(self) -> None:
+        """Count a step of the method, for the schedule; `step` does so unless `ends_step` is false."""
+        self.finished += 1
+
+    def reset_moments(self) -> None:
+        """Drop momentum and moments, after a jump of the loss; the schedule continues."""
+        self.optimizer.state.clear()
 
     def _fill_momentum(self) -> None:
         """Give new parameters a zero momentum buffer: fused SGD needs one for all parameters or for none."""
@@ -136,7 +168,7 @@ class Optimizer:
     def restart(self) -> None:
         """Restart the schedule for a new stage or phase and drop accumulated gradients."""
         self.calls -= self.calls % self.settings.accumulate
-        self.start = self.calls
+        self.finished = 0
         self._clear()
 
     def pending_gradients(self) -> list[Tensor | None]:
@@ -150,24 +182,42 @@ class Optimizer:
             parameter.grad = None if grad is None else grad.to(parameter.device)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "began": self.start}
+        state = {"optimizer": self.optimizer.state_dict(), "calls": self.calls, "finished": self.finished}
         return {**state, "grads": self.pending_gradients()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self.calls, self.start = state["calls"], state["began"]
+        self.calls = state["calls"]
+        # checkpoints of earlier versions count the losses before the schedule began
+        self.finished = state["finished"] if "finished" in state else state["calls"] - state["began"]
         self.set_pending_gradients(state["grads"])
 
 
-def _torch_optimizer(settings: OptimizerSettings, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer; scalars, such as the temperature of a router, get no weight decay."""
-    if not parameters:
+Groups = list[tuple[float, dict[str, Any]]]  # (multiple of the learning rate, parameter group of torch)
+
+
+def _groups(
+    settings: OptimizerSettings, parameters: list[nn.Parameter], part_names: Sequence[str], undecayed: Collection[int]
+) -> Groups:
+    """Return one group per rate and weight decay, the fastest first."""
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for parameter, part in zip(parameters, part_names or ["encoder"] * len(parameters), strict=True):
+        rate = float(settings.rates.get(part, 1.0))
+        decays = parameter.dim() > (0 if settings.decay == "all" else 1)
+        if settings.decay != "all" and id(parameter) in undecayed:
+            decays = False
+        groups.setdefault((rate, decays or not settings.weight_decay), []).append(parameter)
+    return [
+        (rate, {"params": members, "lr": settings.lr * rate} | ({} if decays else {"weight_decay": 0.0}))
+        for (rate, decays), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
+    ]
+
+
+def _torch_optimizer(settings: OptimizerSettings, groups: Groups) -> torch.optim.Optimizer:
+    if not groups:
         raise BadInput("no parameter is left to train, since the complete network is frozen: use --tune full")
     common: dict[str, Any] = {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": True}
-    groups: list[dict[str, Any]] = [{"params": parameters}]
-    scalars = [p for p in parameters if p.dim() == 0]
-    if settings.weight_decay and 0 < len(scalars) < len(parameters):
-        groups = [{"params": [p for p in parameters if p.dim()]}, {"params": scalars, "weight_decay": 0.0}]
+    tensors = [group for _, group in groups]
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=settings.momentum, **common)
-    return (torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam)(groups, **common)
+        return torch.optim.SGD(tensors, momentum=settings.momentum, **common)
+    return (torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam)(tensors, **common)

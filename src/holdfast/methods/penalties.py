@@ -108,7 +108,7 @@ class Penalized(Method):
     def step(self, batch: DomainBatch) -> Metrics:
         settings, annealed = self.settings, self.steps >= self.anneal
         if self.anneal and self.steps == self.anneal:
-            self.optimizer = self.make_optimizer(self.model.trainable_parameters())  # the jump invalidates its moments
+            self.optimizer.reset_moments()  # the jump of the loss invalidates them
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         output = self.model.head(z)

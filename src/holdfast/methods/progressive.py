@@ -12,7 +12,6 @@ from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.methods.averaging import Wrapper
 from holdfast.methods.base import Method, StageInfo
-from holdfast.methods.optim import Optimizer
 from holdfast.nn.growth import add_slots, add_units, add_words, growable_memories
 from holdfast.nn.model import Model
 
@@ -109,6 +108,6 @@ class Progressive(Wrapper):
         old = [p for p in optimizer.parameters if id(p) in trainable and id(p) not in added]
         fresh = [p for p in new if p.requires_grad]
         if not self.settings.carry or freeze == "old":
-            self.method.optimizer = Optimizer(optimizer.settings, [*old, *fresh])
+            self.method.optimizer = self.method.make_optimizer([*old, *fresh])
         elif fresh:
-            optimizer.add_parameters(fresh)
+            optimizer.add_parameters(fresh, **self.method.groups_of(fresh))

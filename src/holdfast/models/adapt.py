@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from holdfast import catalog
+from holdfast.catalog.rates import changed_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
@@ -290,6 +291,7 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
     for group in ("encoder", "neck", "head", "task"):
         carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
+    carried |= {key: value for key, value in changed_rates(before.json()).items() if key != "lr.critic"}
     carried |= {"task": before.task, "neck": before.neck, "head": before.head}
     carried["precision"] = before.precision if device.type == "cuda" else "fp32"
     terms_set = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric")}

@@ -29,6 +29,14 @@ class Responder(Protocol):
     def texts(self, answers: Tensor) -> list[str]: ...
 
 
+@runtime_checkable
+class NextWords(Protocol):
+    """A backbone that predicts every word of the reference response from the words before it."""
+
+    # (b, t) predicted words, -1 after the end of a response
+    def next_words(self, x: Inputs) -> Tensor: ...
+
+
 class SpecialTokens(NamedTuple):
     """Token that starts a response, token that ends it, padding, and all tokens that are never generated."""
 

@@ -34,7 +34,7 @@ class ConcatenatedStates(nn.Module):
         self.settings: dict[str, Any] = {"frozen": second.frozen is not None, "digest": second.digest}
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
-        (other,) = self.second.states(x, [self.second.depth])
+        (other,) = self.second.states(self.second.text_read(x), [self.second.depth])
         states = run()
         return torch.cat([states, other.to(states.dtype)], dim=-1)
 

@@ -19,10 +19,11 @@ from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
 from holdfast.protocols.resume import Interrupted, Saver
-from holdfast.protocols.select import Choose, Validation, should_stop
+from holdfast.protocols.select import Choose, Validation, newest, should_stop
 
 Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # score (higher is better) and loss, per domain
 NAMED_ROWS = 20  # rows of a batch that an error names
+MEASURED_ROWS = 256  # examples per domain that a method may measure after a phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ def fit(
             for optimizer in method.optimizers():
                 optimizer.restart()
         method.train()  # after begin_phase, which may freeze modules
+        pick = newest if method.phases[number] in method.keeps_last else choose
         recent = RecentMetrics()
         while state.step < steps or state.unvalidated is not None:
             if state.unvalidated is None:
@@ -89,9 +91,10 @@ def fit(
                     if saver is not None:
                         saver.save(_pack(state, method, batches))
                     raise
-                if choose(state.validations) == len(state.validations) - 1:
+                is_picked = pick(state.validations) == len(state.validations) - 1 and not method.phase_ended
+                if is_picked or state.snapshot is None:
                     state.snapshot = copy.deepcopy(method.state_dict())
-                if should_stop(state.validations, choose, patience):
+                if method.phase_ended or should_stop(state.validations, pick, patience):
                     break
             if saver is not None and saver.due():
                 recent.check()  # never save a diverged state
@@ -101,6 +104,7 @@ def fit(
             saver.save(_pack(state, method, batches))
         assert state.snapshot is not None, "no step was validated"
         method.load_state_dict(state.snapshot)
+        state.history[-1] |= method.end_phase(method.phases[number], batches.examples_per_domain(MEASURED_ROWS))
     chosen = state.validations[choose(state.validations)]
     return FitResult(chosen.step, state.validations, state.history, method.microbatches)
 
@@ -120,7 +124,8 @@ def _validate(state: _State, method: Method, validate: Validate) -> None:
     method.on_valid(state.step, scores, losses)
     state.validations.append(Validation(state.step, scores))
     phase, metrics = method.phases[state.phase], state.unvalidated or {}
-    state.history.append({"phase": phase, "step": state.step, **metrics, "valid": scores, "loss": losses})
+    ended = {"ended": True} if method.phase_ended else {}
+    state.history.append({"phase": phase, "step": state.step, **metrics, "valid": scores, "loss": losses, **ended})
     state.unvalidated = None
 
 

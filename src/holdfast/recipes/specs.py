@@ -6,12 +6,14 @@ from typing import Any
 
 from holdfast import catalog
 from holdfast.core.errors import check_known
+from holdfast.data.dataset import Dataset
 from holdfast.recipes.measure import TableJob
 from holdfast.recipes.recipe import Key, Recipe
 from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
-from holdfast.spec import Spec
+from holdfast.spec import RATE_PARTS, Spec
 
+PUBLISHED = {"decay": "all"}  # unless a recipe sets it
 SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols", "task": "tasks"}
 
 
@@ -25,6 +27,8 @@ class SpecBuilder:
         self.recipe, self.encoder, self.steps, self.options = recipe, encoder, steps, options
         for key in options:
             group, _, name = key.partition(".")
+            if group == "lr" and name:
+                check_known("setting of lr", name, RATE_PARTS)
             if group in SECTIONS:
                 known = {other for job in jobs for other in self._setting_names(group, job)}
                 check_known(f"{group} setting of {recipe.name}", name, known)
@@ -33,6 +37,7 @@ class SpecBuilder:
         """Return the spec of a job; published epochs are converted to steps on the given training data."""
         data_settings = self.recipe.data_settings.get(job.data, {})
         settings = {
+            **PUBLISHED,
             **self.recipe.settings,
             **{key: value for key, value in data_settings.items() if key != "encoder" and self._applies(key, job)},
             **job.row.settings,
@@ -50,7 +55,7 @@ class SpecBuilder:
             settings["select"] = job.select
         options = {key: _filled(value, job) for key, value in self.options.items() if self._applies(key, job)}
         encoder, device = self._encoder(job), workspace.device
-        first = make_spec(workspace.dataset, encoder=encoder, device=device, settings={**settings, **options})
+        first = _published_spec(workspace.dataset, {**settings, **options}, encoder=encoder, device=device)
         trained = [stage.train for episode in workspace.episodes(first) for stage in episode.stages]
         domains, examples = max(map(len, trained)), max(sum(map(len, domains)) for domains in trained)
         budget = self.recipe.budgets.get(job.data, self.recipe.budget)
@@ -59,7 +64,7 @@ class SpecBuilder:
         settings |= budget.settings(domains=domains, examples=examples, steps=self.steps)
         if job.row.turn_setting:
             settings[job.row.turn_setting] = budget.turn(domains=domains, steps=settings["steps"])
-        return make_spec(workspace.dataset, encoder=encoder, device=device, settings={**settings, **options})
+        return _published_spec(workspace.dataset, {**settings, **options}, encoder=encoder, device=device)
 
     def notes(self, jobs: Iterable[TableJob], specs: Mapping[Key, Spec]) -> list[str]:
         """Return what differs from the published settings, and the length of every job."""
@@ -88,6 +93,13 @@ class SpecBuilder:
         chosen = {"plan": job.plan, "encoder": self._encoder(job), "task": self.recipe.task(job.data)}
         part = chosen.get(group) or str(job.row.settings.get(group, "none"))
         return [name for _, entry in catalog.unwrap(SECTIONS[group], part) for name in entry.setting_names()]
+
+
+def _published_spec(dataset: Dataset, settings: Mapping[str, Any], **options: Any) -> Spec:
+    """Return the spec of these settings, with one learning rate for all parts unless `lr.NAME` changes it."""
+    rates = {key: value for key, value in settings.items() if key.startswith("lr.")}
+    spec = make_spec(dataset, settings={key: settings[key] for key in settings.keys() - rates.keys()}, **options)
+    return replace(spec, lr_args={part: rates.get(f"lr.{part}", 1.0) for part in spec.lr_args})
 
 
 def _filled(value: Any, job: TableJob) -> Any:

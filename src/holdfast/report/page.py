@@ -16,6 +16,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import charts, plots, words
+from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
 from holdfast.report.gap import IN_DOMAIN, gaps
 from holdfast.report.labels import grouped
 from holdfast.report.runs import configurations, facts
@@ -64,6 +65,8 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
     cost_chart = None
     if not mixed:
         headline = words.headline([row for row in table if row.label in shown], metric)
+        idle = [label for label in groups if label in shown and is_idle(groups[label])]
+        headline += f" Not engaged: {', '.join(idle)}." if idle else ""
         cost_chart = charts.cost_chart(table, spent, metric, shown=shown)
     validated = {
         label for label, group in groups.items()
@@ -82,6 +85,8 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
         "legend_entries": plots.legend(groups),
         "against": [_against_line(test, metric) for test in against_baseline(records, metric)],
         "scores": charts.scores_chart(table, metric),
+        "engagement": engagement_lines(records),
+        "threshold": f"{ENGAGED:.0%}",
         "gaps": _gap_lines(records, metric),
         "curves": charts.validation_chart(records) if validated else None,
         "curve_legend": plots.legend(groups, validated),
@@ -113,7 +118,7 @@ def _streams(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[
 def _against_line(test: Against, metric: str) -> Line:
     pairs, seeds = test.pairs, test.seeds
     difference = f"{format_difference(pairs.difference, metric)} ± {format_number(pairs.stderr, metric)}"
-    return test.label, [
+    return test.label + (" (not engaged)" if test.idle else ""), [
         (test.rival, None), (difference, pairs.difference), (str(pairs.n), pairs.n), (format_p(pairs.p), pairs.p),
         (format_p(test.p), test.p), (f"{format_p(seeds.p)} (n={seeds.n})", seeds.p),
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from holdfast.catalog.rates import DECAY, changed_rates
 from holdfast.record import RunRecord
 from holdfast.spec import Spec
 
@@ -18,7 +19,10 @@ OPTIONS = ("encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr"
 BY_ENCODER = ("clip", "warmup", "precision")  # their defaults depend on a trained encoder and on the machine
 BY_TASK = ("head",)  # its default depends on the task
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task")
-ELSEWHERE = ("data", "fingerprint", "method", "task", "seed", "every", *OPTIONS, *(f"{group}_args" for group in GROUPS))
+ELSEWHERE = (
+    "data", "fingerprint", "method", "task", "seed", "every", "decay", "lr_args", *OPTIONS,
+    *(f"{group}_args" for group in GROUPS),
+)  # fmt: skip
 DEFAULTS = {field.name: field.default for field in fields(Spec)}
 REQUIRED = {"data", "method", "every", "plan_args", "method_args", *OPTIONS}  # specs of recipes omit some of them
 
@@ -100,6 +104,9 @@ def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     for name, default in DEFAULTS.items():
         if name not in ELSEWHERE and (name in always or spec.get(name, default) != default):
             settings[name] = spec.get(name, default)
+    if spec.get("decay", Spec.decay) != DECAY and spec.get("weight_decay", Spec.weight_decay):
+        settings["decay"] = spec.get("decay", Spec.decay)
+    settings |= changed_rates(spec)
     for group in GROUPS:
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
     return settings

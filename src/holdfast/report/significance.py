@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
+from holdfast.report.engagement import is_idle
 from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, settings_key
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
 from holdfast.report.table import Row, baselines, data_and_plan, rows
@@ -31,6 +32,7 @@ class Against:
     pairs: Paired  # over pairs of seed and target
     p: float | None  # of `pairs`, Holm-corrected over all methods of the records
     seeds: Paired  # over seeds, each the mean over targets
+    idle: bool = False  # no mechanism of the method is engaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class ByExample:
     rival: str
     test: McNemar
     p: float | None  # Holm-corrected over all methods of the records
+    idle: bool = False
 
 
 def paired(
@@ -86,7 +89,7 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
             tests.append((name, rival, pairs, means))
     corrected = holm([pairs.p for _, _, pairs, _ in tests])
     named = zip(tests, corrected, strict=True)
-    return [Against(name, rival, pairs, p, means) for (name, rival, pairs, means), p in named]
+    return [Against(name, rival, pairs, p, means, is_idle(groups[name])) for (name, rival, pairs, means), p in named]
 
 
 def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
@@ -101,7 +104,8 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
         if seeds < MIN_SEEDS and a:
             tests.append((name, rival, mcnemar(a, b)))
     corrected = holm([test.p for _, _, test in tests])
-    return [ByExample(name, rival, test, p) for (name, rival, test), p in zip(tests, corrected, strict=True)]
+    named = zip(tests, corrected, strict=True)
+    return [ByExample(name, rival, test, p, is_idle(groups[name])) for (name, rival, test), p in named]
 
 
 def _rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
@@ -151,15 +155,19 @@ def baseline_note(tests: Sequence[Against], metric: str) -> str | None:
     procedure = f"paired t test over {count} seed-target pairs, Holm-corrected p < {LEVEL}"
     rivals = {test.rival for test in tests}
     rival = rivals.pop() if len(rivals) == 1 else f"their {BASELINE}"
+    idle = _idle_labels(tests)
+    rest = len(tests) - len(significant) - len(idle)
+    note = [f"not engaged: {', '.join(idle)}"] if idle else []
     if not significant:
-        return f"no method differs significantly from {rival} ({procedure})"
+        none = f"no{' other' if idle else ''} method differs significantly from {rival} ({procedure})"
+        return "; ".join([*note, *([none] if rest else [])])
     differences = [
         f"{test.label} {format_difference(test.pairs.difference, metric)} (p {_p_relation(test.p)})"
         for test in significant
     ]
-    rest = len(tests) - len(significant)
-    others = "" if not rest else f"; {rest} other method{' does' if rest == 1 else 's do'} not differ significantly"
-    return f"significantly different from {rival} ({procedure}): {', '.join(differences)}{others}"
+    others = [f"{rest} other method{' does' if rest == 1 else 's do'} not differ significantly"] if rest else []
+    different = f"significantly different from {rival} ({procedure}): {', '.join(differences)}"
+    return "; ".join([different, *others, *note])
 
 
 def by_example_note(tests: Sequence[ByExample]) -> str | None:
@@ -173,9 +181,20 @@ def by_example_note(tests: Sequence[ByExample]) -> str | None:
         for test in tests
         if _is_significant(test)
     ]
+    idle = _idle_labels(tests)
+    note = f"not engaged: {', '.join(idle)}" if idle else ""
+    if idle and len(idle) == len(tests):
+        return note
     if not differences:
-        return f"on the test examples of these runs no method differs significantly from {BASELINE} ({procedure})"
-    return f"on the test examples of these runs {'; '.join(differences)} ({procedure})"
+        other = " other" if idle else ""
+        differences = [f"no{other} method differs significantly from {BASELINE}"]
+    text = f"on the test examples of these runs {'; '.join(differences)} ({procedure})"
+    return f"{text}; {note}" if note else text
+
+
+def _idle_labels(tests: Sequence[Against] | Sequence[ByExample]) -> list[str]:
+    """Return the methods that do not differ from their baseline and have no engaged mechanism: nothing was tested."""
+    return [test.label for test in tests if test.idle and not _is_significant(test)]
 
 
 def _is_significant(test: Against | ByExample | None) -> bool:
@@ -226,8 +245,9 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
             worst = _compare_worst(row, rival, metric)
             return row.label, f"it is significantly better than {test.rival}, {gain} on average ({procedure}){worst}"
     if tests:
-        why = f"no method is significantly better than {BASELINE}, and {baseline.label} is the simplest"
-        return baseline.label, why
+        idle = _idle_labels(list(tests.values()))
+        which = f"no method with an engaged mechanism (not engaged: {', '.join(idle)})" if idle else "no method"
+        return baseline.label, f"{which} is significantly better than {BASELINE}, and {baseline.label} is the simplest"
     return baseline.label, (
         f"fewer than three seeds cannot show that a method is better than {BASELINE}, and {baseline.label} is the "
         f"simplest{_better_by_example(records, table)}; use --seeds 3 for a test over seeds"

@@ -170,5 +170,5 @@ def _method(
 
 def _optimizer(spec: Spec) -> OptimizerSettings:
     warmup = spec.warmup * (spec.steps / spec.accumulate) if spec.warmup < 1 else spec.warmup
-    names = ("optimizer", "lr", "weight_decay", "momentum", "schedule", "steps", "clip", "accumulate")
-    return OptimizerSettings(**{name: getattr(spec, name) for name in names}, warmup=int(warmup))
+    names = ("optimizer", "lr", "weight_decay", "momentum", "schedule", "steps", "clip", "accumulate", "decay")
+    return OptimizerSettings(**{name: getattr(spec, name) for name in names}, warmup=int(warmup), rates=spec.lr_args)

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,15 @@ from holdfast.protocols.run import check_labels
 from holdfast.record import read
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.jobs import Job
-from holdfast.run.settings import make_spec, min_domains, required_necks, with_method
+from holdfast.run.settings import make_spec, min_domains, required_necks, with_method, with_rates
 from holdfast.run.workspace import Workspace, needs_labels
 from holdfast.spec import Spec
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
 EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting
 STEPS = ("steps", "batch", "lr", "every")
-SHARED = ("method", "neck")  # groups whose settings go to those methods and necks that have them
+SHARED = ("method", "neck", "lr")  # groups whose settings go to those methods and networks that have them
+GROUPED = tuple(f"{group}." for group in SHARED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def resolve(request: Request, workspace: Workspace) -> list[Job]:
     specs = request.specs or _specs(request, workspace)
     model, compared = request.model, request.model_settings
     if model is not None and (model / "config.json").is_file() and specs[0].plan != "stream":  # which saves no model
-        names = [name for name in specs[0].json() if name not in MACHINE] if compared is None else compared
+        names = [each.name for each in fields(Spec) if each.name not in MACHINE] if compared is None else compared
         check_records(model, [model / "record.json"], specs[0], names)
     kind, jobs = workspace.dataset.raw.kind, dict[str, Job]()
     configurations: dict[str, tuple[Job, Episode]] = {}
@@ -106,11 +107,12 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     if not request.seeds or not request.methods:
         raise BadInput("nothing to run: give at least one seed and one method")
     shared = {group: _settings_of(group, request.settings) for group in SHARED}
-    others = {key: value for key, value in request.settings.items() if not key.startswith(("method.", "neck."))}
+    others = {key: value for key, value in request.settings.items() if not key.startswith(GROUPED)}
     values = {name: getattr(request, name) for name in ("encoder", "tune", "plan", "select", "metric", *STEPS)}
     base = make_spec(workspace.dataset, settings=others, device=workspace.device, **values)
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
+    specs = with_rates(specs, shared["lr"])
     return [replace(spec, seed=seed) for spec in specs for seed in request.seeds]
 
 
@@ -203,7 +205,7 @@ def check_records(folder: Path, records: Iterable[Path], spec: Spec, names: Iter
             existing = read(path).spec
         except Damaged:
             continue
-        if any(existing.get(name) != wanted[name] for name in names):
+        if any(existing.get(name) != wanted.get(name) for name in names):
             other = f"{existing['method']} on {existing['data']}, {existing['steps']} steps"
             fix = "choose another folder with --out, or delete it"
             raise BadInput(f"{folder} belongs to another experiment ({other}): {fix}")

@@ -2,20 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
 from holdfast import catalog
+from holdfast.catalog.rates import DECAY, changed_rates, default_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.data.dataset import Dataset
 from holdfast.nn.model import check_mode
-from holdfast.spec import Spec
+from holdfast.spec import RATE_PARTS, Spec
 
-GROUPS = ("method", "encoder", "neck", "head", "plan", "task")
+GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
@@ -70,7 +71,7 @@ def make_spec(
     if tune == "auto":
         tune = str(task_entry.defaults.get("tune", "frozen" if entry.pretrained else "full"))
     chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
-    chosen |= {"metric": task.metrics[0]}
+    chosen |= {"metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
     chosen |= {key: value for key, value in values.items() if value is not None}
     known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint", "processes"}
@@ -87,7 +88,7 @@ def make_spec(
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
-    spec = with_method(spec, spec.method)
+    (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)
     check_mode(spec.tune)
     catalog.check_spec(spec, dataset.raw.kind)
     catalog.build("tasks", spec.task, options=spec.task_args)
@@ -102,7 +103,21 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     settings = {key: value for key, value in spec.items() if key not in skipped}
     for group in ("method", "encoder", "neck", "head", "task"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
-    return settings
+    return settings | {"decay": spec.get("decay", Spec.decay)} | changed_rates(spec)
+
+
+def with_rates(specs: Sequence[Spec], rates: Mapping[str, float]) -> list[Spec]:
+    """Set the factors of the learning rate; each one goes to the specs that have the part, at least one of them."""
+    existing = [default_rates(spec) for spec in specs]
+    for part in rates:
+        if not any(part in defaults for defaults in existing):
+            check_known("setting of lr", part, RATE_PARTS)
+            fix = "use " + " or ".join(f"lr.{name}" for name in sorted(set().union(*existing)))
+            raise BadInput(f"lr.{part} has no effect, since no method or network of this run has this part: {fix}")
+    return [
+        replace(spec, lr_args={part: rates.get(part, factor) for part, factor in defaults.items()})
+        for spec, defaults in zip(specs, existing, strict=True)
+    ]
 
 
 def with_method(spec: Spec, name: str) -> Spec:

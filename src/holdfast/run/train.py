@@ -18,7 +18,9 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import PartLocations, read_part_locations
 from holdfast.data.splits import Part
 from holdfast.methods.base import Metrics
+from holdfast.nn.engagement import mechanisms
 from holdfast.nn.model import Model
+from holdfast.protocols.engagement import measure_engagement, validation_parts
 from holdfast.protocols.fit import Diverged
 from holdfast.protocols.plan import Episode, PastStages
 from holdfast.protocols.resume import Saver
@@ -94,10 +96,22 @@ def train(
             raise error.with_ids(workspace.dataset.ids) from None
     assembly = assembly.trained(method)
     cost = cost_of(spec, episode, workspace, assembly, saver)
+    with _kernels():
+        engagement = _engagement(assembly, episode, workspace)
     names = analyse if parallel.is_first() else ()
     analysis = _analyses(names, assembly, episode, spec, workspace.dataset, points)
     where = (dict(code_version()), machine(workspace.device))
-    return RunRecord(spec.json(), episode.name, stages, *where, cost, analysis=analysis), assembly
+    results: dict[str, Any] = {"analysis": analysis, "engagement": engagement}
+    return RunRecord(spec.json(), episode.name, stages, *where, cost, **results), assembly
+
+
+def _engagement(assembly: Assembly, episode: Episode, workspace: Workspace) -> dict[str, Any]:
+    """Measure the mechanisms of the trained network; those inside a frozen encoder need the raw inputs again."""
+    assert assembly.method is not None
+    model, examples = assembly.method.deployed, assembly.examples
+    if model is not (complete := assembly.deploy()) and mechanisms(assembly.encoder):
+        model, examples = complete.to(workspace.device), workspace.examples(workspace.store(assembly.encoder))
+    return measure_engagement(model, examples, validation_parts(episode), assembly.task)
 
 
 class _StepTimer:

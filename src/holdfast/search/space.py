@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from holdfast import catalog
+from holdfast.catalog.rates import rate_parts
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.seeds import derive
 from holdfast.core.settings import choice, log
@@ -14,11 +15,15 @@ from holdfast.spec import Spec
 
 Space = dict[str, Mapping[str, Any]]  # setting as for --set -> log, even, choice or whole
 SAMPLERS = ("random", "optuna")
+RATES = choice(1.0, 3.0, 10.0, 30.0)  # factors of the learning rate of a part
 LR_FACTOR = 10.0  # the learning rate is searched up to this factor below and above its default
 
 
 def space_of(spec: Spec, fixed: Collection[str] = ()) -> Space:
-    """Return the search space of a method, its wrappers, its neck and the optimizer, without `fixed` settings."""
+    """Return the search space of a method, its wrappers, its neck and the optimizer, without `fixed` settings.
+
+    Parts have their own learning rates; with an encoder that is not trained, `lr` is that of the head.
+    """
     space: Space = {
         "lr": log(spec.lr / LR_FACTOR, spec.lr * LR_FACTOR),
         "weight_decay": log(1e-6, 1e-2),
@@ -27,6 +32,8 @@ def space_of(spec: Spec, fixed: Collection[str] = ()) -> Space:
     for section, name in (("methods", spec.method), ("necks", spec.neck)):
         for _, entry in reversed(catalog.unwrap(section, name)):
             space |= {f"{section.removesuffix('s')}.{key}": values for key, values in entry.search_space().items()}
+    trained = spec.tune != "frozen" and spec.encoder != "features"
+    space |= {f"lr.{part}": RATES for part in rate_parts(spec) if trained or part != "head"}
     return {key: values for key, values in space.items() if key not in fixed}
 
 

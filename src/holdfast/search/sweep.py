@@ -90,7 +90,7 @@ class Sweep:
         rest = {key: dict(value) if isinstance(value, dict) else value for key, value in spec.items()}
         for key in self.searched:
             group, dot, name = key.partition(".")
-            (rest[f"{group}_args"] if dot else rest).pop(name if dot else key, None)
+            (rest.get(f"{group}_args", {}) if dot else rest).pop(name if dot else key, None)
         return rest | {"select": self.select, "trials": 1 + max(each.number for each in self.trials.values())}
 
 

@@ -48,6 +48,10 @@ class Task(ABC):
         """(b, k) statistics of a batch, sufficient for every metric; may do more than one forward pass."""
         return self.stats(model(x), y)
 
+    def predictions(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        """(b, k) predicted class of each output: the index of its largest score; -1 where there is no output."""
+        return model(x).argmax(-1).view(len(y), -1)
+
     @abstractmethod
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         """Compute the named metrics over all examples, from `evaluate` or, for validation metrics, from `stats`."""

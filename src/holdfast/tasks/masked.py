@@ -19,6 +19,7 @@ from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import TokenStore, join
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import token_encoder, windows
+from holdfast.nn.model import Model
 from holdfast.record import Scores
 from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
 
@@ -153,6 +154,10 @@ class Masked(Task):
         losses = F.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=NONE, reduction="none").view_as(y)
         columns = (losses, y != NONE, output.argmax(-1) == y)
         return torch.stack([column.sum(1).to(losses) for column in columns], dim=1)
+
+    def predictions(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        """(b, k) predicted word per masked position."""
+        return super().predictions(model, x, y).masked_fill(y == NONE, NONE)
 
     def loss_from_stats(self, stats: Tensor, y: Tensor) -> Tensor:
         return stats[:, LOSS].sum() / stats[:, WORDS].sum().clamp(min=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.inputs import Inputs
-from holdfast.nn.decoding import Responder
+from holdfast.nn.decoding import NextWords, Responder
 from holdfast.nn.model import Model
 from holdfast.record import LOWER_IS_BETTER, Scores
 from holdfast.tasks.base import Task
@@ -49,6 +49,13 @@ class Respond(Task):
         counts = [(shared_ngrams(a, b, 1), shared_ngrams(a, b, 2), len(a), len(b)) for a, b in pairs]
         columns = (torch.tensor(counts), similarity[:, None], answers)
         return torch.cat([output, *(column.to(output) for column in columns)], 1)
+
+    def predictions(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        """(b, t) most probable next word at every position of the reference response; otherwise generated words."""
+        backbone = model.backbone
+        if isinstance(backbone, NextWords):
+            return backbone.next_words(x)
+        return backbone.answer(x) if isinstance(backbone, Responder) else super().predictions(model, x, y)
 
     def scores(self, stats: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         rows = stats.double()

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.core.errors import BadInput, check_known
-from holdfast.core.inputs import Question
+from holdfast.core.inputs import Inputs, Question
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import join
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import FIRST, Window, question_windows, token_encoder
+from holdfast.nn.model import Model
 from holdfast.record import Scores
 from holdfast.tasks.base import Prepared, Rows, Task, chunks
 
@@ -86,6 +87,11 @@ class Span(Task):
         """(b, 5) the loss, the score of the best span, its first and last token of the text, the window."""
         columns = (self._losses(output, y), *_best_spans(output, y, self.answer), y[:, WINDOW])
         return torch.stack([column.float() for column in columns], dim=1)
+
+    def predictions(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        """(b, 1) best span per window, as one number."""
+        _, first, last = _best_spans(output := model(x), y, self.answer)
+        return (first.long() * output.shape[1] + last.long())[:, None]
 
     def loss_from_stats(self, stats: Tensor, y: Tensor) -> Tensor:
         return stats[:, LOSS].mean()

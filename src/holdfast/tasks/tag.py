@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from holdfast.core.errors import BadInput
-from holdfast.core.inputs import Sentence
+from holdfast.core.inputs import Inputs, Sentence
 from holdfast.core.ragged import NONE, Ragged
 from holdfast.core.store import join
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.positions import first_tokens, token_encoder
+from holdfast.nn.model import Model
 from holdfast.record import Scores
 from holdfast.tasks.base import Prepared, Rows, Task, chunks, select
 
@@ -81,6 +82,11 @@ class Tag(Task):
         correct = begin & true_begin & (end == true_end) & (kind == true_kind)
         columns = (losses, visible, real, (predicted == true) & real, correct, begin, true_begin)
         return torch.stack([column.sum(1).to(losses) for column in columns], dim=1)
+
+    def predictions(self, model: Model, x: Inputs, y: Tensor) -> Tensor:
+        """(b, w) predicted tag per visible word."""
+        output = model(x)
+        return output.argmax(-1).masked_fill((y == NONE) | (y >= output.shape[-1]), NONE)
 
     def _entities(self, tags: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(b, w) each: whether an entity begins at a word, the last word of the entity there, its type."""

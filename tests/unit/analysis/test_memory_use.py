@@ -8,12 +8,12 @@ import pytest
 
 from holdfast.analysis.memory_use import (
     draw_slots,
-    effective_slots,
     fusion_weight,
     memory_use,
     relative_change,
     sections,
     used_share,
+    used_slots,
 )
 from holdfast.analysis.views import View, Views
 from holdfast.report.labels import grouped
@@ -27,11 +27,11 @@ def view(name: str, usage: list[float], *, share: float = 0.3) -> View:
     return View(name, z, (1 - share) * z + share * m, m, np.array(usage), np.array(usage))
 
 
-def test_effective_slots():
-    assert effective_slots(np.full(8, 1 / 8)) == pytest.approx(8)
-    assert effective_slots(np.array([1.0, 0.0, 0.0])) == pytest.approx(1)
+def test_used_slots():
+    assert used_slots(np.full(8, 1 / 8)) == pytest.approx(8)
+    assert used_slots(np.array([1.0, 0.0, 0.0])) == pytest.approx(1)
     half = -(0.5 * math.log(0.5) + 2 * 0.25 * math.log(0.25))
-    assert effective_slots(np.array([0.5, 0.25, 0.25])) == pytest.approx(math.exp(half))
+    assert used_slots(np.array([0.5, 0.25, 0.25])) == pytest.approx(math.exp(half))
 
 
 def test_slots_above_the_uniform_weight_count_as_used():
@@ -61,7 +61,7 @@ def test_usage_per_domain_lists_the_most_used_slots_first():
     assert result is not None
     assert result["slots"] == 3
     assert result["shown"] == [1, 2, 0]  # means 1.6, 1.2, 0.2 of 3
-    assert result["targets"]["ccc"] == {"effective": 1.0, "used": 0.3333, "usage": [1.0, 0.0, 0.0]}
+    assert result["targets"]["ccc"] == {"per_read": None, "effective": 1.0, "used": 0.3333, "usage": [1.0, 0.0, 0.0]}
     assert result["sources"]["a"]["usage"] == [0.2, 0.7, 0.1]
     json.dumps(result, allow_nan=False)
 
@@ -78,10 +78,18 @@ def test_networks_without_memory_have_no_result():
 
 
 def stored(effective: float, **other) -> dict:
-    domain = {"effective": effective, "used": 0.5, "usage": [0.6, 0.4]}
+    domain = {"per_read": 1.5, "effective": effective, "used": 0.5, "usage": [0.6, 0.4]}
     second = {"effective": effective + 2, "used": 1.0, "usage": [0.2, 0.0]}
     result = {"slots": 4, "shown": [3, 1], "effective": effective, "weight": 0.5, "moved": None}
     return result | {"sources": {"a": domain, "b": second}, "targets": {"films": domain}} | other
+
+
+def test_results_of_earlier_versions_have_no_slots_per_read():
+    result = stored(2.0)
+    for domain in (*result["sources"].values(), *result["targets"].values()):
+        domain.pop("per_read", None)
+    (section,) = sections(grouped([analysed("mil", memory_use=result)]), "accuracy")
+    assert section.rows[0][1][:4] == [("4", 4), ("–", None), ("–", None), ("3.0", 3.0)]
 
 
 def test_bars_are_means_over_domains():
@@ -97,15 +105,16 @@ def test_table_has_means_over_seeds():
     (section,) = sections(grouped([*runs, analysed("erm", memory_use=None)]), "accuracy")
     assert section.rows == [
         ("mil to films", [
-            ("4", 4), ("4.0", 4.0), ("3.0", 3.0), ("75%", 0.75), ("50%", 0.5), ("0.50", 0.5), ("–", None),
+            ("4", 4), ("1.5", 1.5), ("1.5", 1.5), ("4.0", 4.0), ("3.0", 3.0), ("75%", 0.75), ("50%", 0.5),
+            ("0.50", 0.5), ("–", None),
         ])
     ]  # fmt: skip
-    assert len(section.columns) == 8
+    assert len(section.columns) == 10
 
 
 def test_runs_without_targets_are_named_after_the_method():
     (section,) = sections(grouped([analysed("mil", memory_use=stored(2.0, targets={}))]), "accuracy")
     ((label, cells),) = section.rows
-    assert (label, cells[1], cells[2]) == ("mil", ("3.0", 3.0), ("–", None))
+    assert (label, cells[1], cells[3], cells[4]) == ("mil", ("1.5", 1.5), ("3.0", 3.0), ("–", None))
     assert section.runs[0].title == "mil, seed 0"
     assert figure(section.runs[0].figures[0][1])[0][1]["y"] == []

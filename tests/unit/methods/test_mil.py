@@ -46,7 +46,7 @@ def network(backbone: nn.Module | None = None, **neck) -> Model:
 
 
 def mil(model: Model | None = None, optim: dict | None = None, task: Classify | None = None, **settings) -> MIL:
-    settings = {"memory_optimizer": "sgd", "memory_lr": 0.1, "memory_clip": 0.0, **settings}
+    settings = {"critic": "adversarial", "memory_optimizer": "sgd", "memory_lr": 0.1, "memory_clip": 0.0, **settings}
     make = partial(Optimizer, OptimizerSettings(**{**PLAIN, **(optim or {})}))
     method = MIL(model or network(), task=task or Classify(), optimizer=make, **settings)
     torch.manual_seed(1)
@@ -439,7 +439,13 @@ def test_memory_inside_a_transformer(place, order, tmp_path):
     net, x = transformer("bert", tmp_path)
     torch.manual_seed(0)
     model = Model(net, key_value(32, slots=6, heads=2, key_width=3, place=place), Linear(32, 2))
-    method = MIL(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)), order=order)
+    method = MIL(
+        model,
+        task=Classify(),
+        optimizer=partial(Optimizer, OptimizerSettings(lr=1e-3)),
+        order=order,
+        critic="adversarial",
+    )
     method.begin_stage(INFO)
     method.begin_phase("meta")
     data = DomainBatch(x, LABELS, (0, 1, 2), (2, 2, 2))

@@ -110,6 +110,55 @@ def test_restart_resets_the_schedule_and_drops_accumulated_gradients():
     assert optimizer.optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
 
 
+def test_updates_within_a_step_share_one_rate():
+    p, rates = parameter(), []
+    optimizer = Optimizer(OptimizerSettings(lr=1.0, schedule="linear", steps=4), [p])
+    for _ in range(4):
+        for ends_step in (False, False, True):
+            optimizer.minimize(p.sum(), ends_step=ends_step)
+            rates.append(optimizer.optimizer.param_groups[0]["lr"])
+    assert rates == [rate for rate in (1.0, 0.75, 0.5, 0.25) for _ in range(3)]
+
+
+def test_resetting_moments_keeps_the_schedule():
+    p = parameter()
+    optimizer = Optimizer(OptimizerSettings(lr=1.0, schedule="linear", steps=4, weight_decay=0.0), [p])
+    for _ in range(2):
+        optimizer.minimize((100 * p).sum())
+    optimizer.reset_moments()
+    before = p.detach().clone()
+    optimizer.minimize((-p).sum())  # with its first moments, Adam takes a step of the learning rate
+    torch.testing.assert_close(p.detach() - before, torch.full((4,), 0.5))
+
+
+def test_state_of_earlier_versions_has_no_count_of_steps():
+    p = parameter()
+    optimizer = Optimizer(OptimizerSettings(lr=1.0, schedule="linear", steps=4), [p])
+    state = optimizer.state_dict()
+    del state["finished"]
+    optimizer.load_state_dict({**state, "calls": 7, "began": 5})
+    assert optimizer.finished == 2
+
+
+def test_rates_per_part():
+    weights, bias, head = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, 2))
+    settings = OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, rates={"head": 10.0}, warmup=2, weight_decay=0)
+    optimizer = Optimizer(settings, [weights, bias, head], part_names=["encoder", "encoder", "head"])
+    added = nn.Parameter(torch.ones(2, 2))
+    optimizer.add_parameters([added], part_names=["head"])
+    optimizer.minimize(sum(p.sum() for p in optimizer.parameters))
+    moved = [round(1 - p.detach().flatten()[0].item(), 4) for p in optimizer.parameters]
+    assert moved == [0.05, 0.05, 0.5, 0.5]
+
+
+def test_decay_of_weights_skips_vectors_and_named_parameters():
+    matrix, vector, position = (nn.Parameter(torch.ones(size)) for size in ((2, 2), (2,), (2, 2)))
+    settings = OptimizerSettings(lr=0.1, weight_decay=0.5, decay="weights")
+    optimizer = Optimizer(settings, [matrix, vector, position], undecayed={id(position)})
+    optimizer.minimize(sum(p.sum() * 0 for p in optimizer.parameters))
+    assert [p.detach().max().item() for p in optimizer.parameters] == pytest.approx([0.95, 1.0, 1.0])
+
+
 def test_added_parameters_are_trained():
     p, new = parameter(), nn.Parameter(torch.ones(2))
     optimizer = Optimizer(OptimizerSettings(lr=0.1), [p])

@@ -48,6 +48,9 @@ class EndlessBatches:
     def __next__(self) -> None:
         return None
 
+    def examples_per_domain(self, count: int) -> list[DomainBatch]:
+        return []
+
     def state_dict(self) -> dict:
         return {}
 
@@ -79,6 +82,29 @@ def test_each_phase_ends_at_its_selected_step(scores, choose, start, end, select
     assert result.step == selected
     assert [(h["phase"], h["step"]) for h in result.history] == list(itertools.product(Counting.phases, (2, 4, 6)))
     assert [v.step for v in result.validations] == [2, 4, 6]  # of the last phase
+
+
+class Ending(Counting):
+    """Keep the last step of the first phase, which ends at step 6; measure every phase."""
+
+    keeps_last = ("first",)
+
+    def on_valid(self, step, scores, losses) -> None:
+        self.phase_ended = len(self.noted) == 1 and step == 6
+
+    def end_phase(self, name, batches) -> dict[str, float]:
+        assert list(batches) == []
+        return {"steps": float(self.steps)}
+
+
+def test_a_phase_may_keep_its_last_step_end_early_and_add_metrics():
+    method = Ending()
+    result = fit(method, EndlessBatches(), scripted(*[0.9, 0.1, 0.2] * 3), steps=8, every=2, choose=best_mean)
+    assert method.noted == [0.0, 4.0]  # the first phase continues from the validation before it ended
+    phases = [(h["phase"], h["step"], h.get("ended", False), h.get("steps")) for h in result.history]
+    assert phases[:3] == [("first", 2, False, None), ("first", 4, False, None), ("first", 6, True, 4.0)]
+    assert phases[3:] == [*(("second", step, False, None) for step in (2, 4, 6)), ("second", 8, False, 6.0)]
+    assert result.step == 2
 
 
 def test_patience_is_counted_per_phase():

@@ -25,7 +25,8 @@ def test_settings_of_rows():
         "neck.share": 0.5,
     }
     assert untrained == memory | {"neck.frozen": True}
-    assert mil == memory | {"method": "mil", "method.memory_lr": 1e-3}
+    published = {"method.critic": "adversarial", "method.memory_schedule": "same", "method.divergence": 0.0}
+    assert mil == memory | {"method": "mil", "method.memory_lr": 1e-3, **published}
     assert rows["invariance"].settings == {"method": "dann", "method.weight": 0.1}
     slots = [row.settings["neck.slots"] for row in RECIPES["mil/figure5"].rows.values()]
     assert slots == [128, 256, 512, 1024, 2048]

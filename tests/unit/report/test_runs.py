@@ -15,7 +15,7 @@ from tests.unit.report.fake_records import leave_one_out
 
 
 def spec(**other):
-    return Spec(data="reviews", fingerprint="f0", **other).json()
+    return Spec(data="reviews", fingerprint="f0", **{"decay": "weights", **other}).json()
 
 
 def parsed(text: str | None) -> tuple[dict[str, str], dict[str, object]]:
@@ -35,6 +35,13 @@ def test_defaults_of_a_frozen_encoder_need_no_set():
     assert settings == {}
 
 
+def test_settings_that_older_specs_lack_are_set():
+    _, settings = parsed(command(spec(decay="all", tune="full", neck="memory", lr_args={"memory": 10.0}), [0]))
+    assert settings["decay"] == "all"
+    assert settings["lr.head"] == 1  # the default is 10
+    assert "decay" not in parsed(command(spec(decay="all", weight_decay=0.0), [0]))[1]
+
+
 def test_other_settings_survive_a_round_trip():
     args = {"targets": ["1", "a,b"], "valid": 0.1}
     run = spec(
@@ -49,13 +56,14 @@ def test_other_settings_survive_a_round_trip():
     assert settings == {
         "every": 5, "clip": 0.0, "warmup": 0.0, "precision": "bf16", "augment": "flip", "neck": "memory",
         "method.weight": 1e-05, "encoder.experts": {"count": 6}, "encoder.template": "{text}, it is",
+        "lr.head": 1.0, "lr.memory": 1.0, "lr.router": 1.0,
         "encoder.name": "7", "neck.slots": 64, "neck.frozen": True, "plan.targets": ["1", "a,b"], "plan.valid": 0.1,
     }  # fmt: skip
 
 
 def test_defaults_of_the_catalog_are_part_of_the_command():
     by_encoder = {key for entry in ENCODERS.values() for key in entry.defaults}
-    assert {"lr", "clip"} <= by_encoder <= {*OPTIONS, *BY_ENCODER}
+    assert {"lr", "clip"} <= by_encoder <= {*OPTIONS, *BY_ENCODER, "lr_args"}
     by_task = {key for entry in TASKS.values() for key in entry.defaults}
     assert {"head"} <= by_task <= {*OPTIONS, *BY_TASK}
     _, settings = parsed(command(spec(task="tag", tune="full"), [0]))

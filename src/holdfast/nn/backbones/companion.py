@@ -8,6 +8,7 @@ Shapes: b batch, t tokens, l layers, d width.
 import hashlib
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
+from holdfast.core.tape import ScopedValue
 from holdfast.nn.backbones import pretrained
 
 WHAT = "general model"
 FOLDER = "general"  # inside a model folder
+_exchanged = ScopedValue[bool]()
 
 
 @runtime_checkable
@@ -58,6 +61,9 @@ class GeneralEncoder(nn.Module):
     `cache` is the memory in MiB for states of a frozen network. With a cache every text is encoded separately, and
     once while there is room, so that results do not depend on the order of batches.
     """
+
+    mechanism = "general"
+    null_name = "states of another text of the batch"
 
     def __init__(self, module: nn.Module | FrozenModule, *, cache: int = 0) -> None:
         super().__init__()
@@ -111,6 +117,16 @@ class GeneralEncoder(nn.Module):
         if self.frozen is not None:
             self.frozen.module._apply(fn)
         return self
+
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which every text is read as the previous text of the batch."""
+        return _exchanged.bind(True)
+
+    def text_read(self, x: Tokens) -> Tokens:
+        """Return the texts whose states are read: these, or with the null each one's predecessor in the batch."""
+        if not _exchanged.value:
+            return x
+        return Tokens(x.ids.roll(1, 0), x.mask.roll(1, 0), None if x.types is None else x.types.roll(1, 0))
 
     def states(self, x: Tokens, layers: Sequence[int]) -> list[Tensor]:
         """(b, t, d) states after each of these layers, in their order."""

@@ -139,6 +139,12 @@ class Dialogue(WordBackbone):
         return torch.stack([losses, lengths.to(losses.dtype)], 1)
 
     @torch.no_grad()
+    def next_words(self, x: Inputs) -> Tensor:
+        """(b, t) most probable word at every position of the responses, given the words before it; -1 for padding."""
+        response, lengths = _tokens_of_type(x, RESPONSE)
+        return self.net.next_words(*_tokens_of_type(x, MESSAGE), response, lengths) if response.shape[1] else response
+
+    @torch.no_grad()
     def answer(self, x: Inputs) -> Tensor:
         """(b, longest) word ids of one response per message; dropout is active in training mode."""
         message, lengths = _tokens_of_type(x, MESSAGE)

@@ -145,14 +145,29 @@ class Seq2Seq(nn.Module):
 
     def forward(self, message: Tensor, message_lengths: Tensor, response: Tensor, lengths: Tensor) -> Tensor:
         """(b,) summed negative log-likelihood of responses (b, t), with teacher forcing."""
+        combined, at = self._combined_states(message, message_lengths, response, lengths)
+        losses = self._losses(combined, response.flatten().index_select(0, at))
+        return losses.new_zeros(response.numel()).index_copy(0, at, losses).view_as(response).sum(1)
+
+    def next_words(self, message: Tensor, message_lengths: Tensor, response: Tensor, lengths: Tensor) -> Tensor:
+        """(b, t) most probable word at every position of the responses (b, t), with teacher forcing; -1 for padding."""
+        combined, at = self._combined_states(message, message_lengths, response, lengths)
+        rows = self.out.rows()
+        pieces = combined.split(max(1, ENTRIES // len(rows)))
+        words = torch.cat([_logits(piece, rows).argmax(-1) for piece in pieces])
+        return torch.full_like(response, -1).flatten().index_copy(0, at, words).view_as(response)
+
+    def _combined_states(
+        self, message: Tensor, message_lengths: Tensor, response: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(p, j) combined states before each real word of the responses, and the positions (p,) of these words."""
         encoded, starts = self.encode(message, message_lengths)
         previous = torch.cat([torch.full_like(response[:, :1], SEPARATOR), response[:, :-1]], 1)
         states = self.decode(previous, lengths.clamp(min=1), starts)
         real = torch.arange(response.shape[1], device=lengths.device) < lengths[:, None]
-        at = real.flatten().nonzero().squeeze(1)  # (p,)
+        at = real.flatten().nonzero().squeeze(1)
         attended = self.attention.attend(states, encoded, message_lengths).flatten(0, 1).index_select(0, at)
-        losses = self._losses(self.attention.combine(attended), response.flatten().index_select(0, at))
-        return losses.new_zeros(real.numel()).index_copy(0, at, losses).view_as(response).sum(1)
+        return self.attention.combine(attended), at
 
     def scorer(self, message: Tensor, lengths: Tensor) -> tuple[Score, State]:
         """Return a function that scores next words, for one or several responses per message, and its first state."""

@@ -17,7 +17,7 @@ class Config(NamedTuple):
     """Choice and balance losses of a layer; `weight` is 0 if nobody reads the losses."""
 
     top: int
-    renormalise: bool
+    gate: str
     noise: float  # standard deviation
     weight: float
     sigma: float

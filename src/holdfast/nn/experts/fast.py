@@ -241,7 +241,7 @@ WEIGHTS_SCHEMA = (
     "Tensor up, Tensor? up_bias, Tensor down, Tensor? down_bias, "
     "Tensor project, Tensor project_bias, Tensor directions, Tensor log_scale"
 )
-CONFIG_SCHEMA = "int top, bool renormalise, float noise, float weight, float sigma, str form, bool detach"
+CONFIG_SCHEMA = "int top, str gate, float noise, float weight, float sigma, str form, bool detach"
 LOSS = 4  # outputs: states, scores, choices, load; with a weight then the loss and three statistics of the balance
 
 

@@ -144,7 +144,7 @@ def forward(
     torch.addmm(folded_bias, u.float(), folded.T, out=dots)  # autocast does not apply to products with `out`
     scores, noisy, chosen, gates, notes, counts = routing.route(
         dots, query, directions, log_scale, noise, mask, max_log_scale=math.log(MAX_SCALE), sigma=config.noise,
-        top=config.top, renormalise=config.renormalise, inverse_sigma=1 / config.sigma, tutel=tutel,
+        top=config.top, renormalise=config.gate != "raw", inverse_sigma=1 / config.sigma, tutel=tutel,
         balanced=config.weight > 0,
     )  # fmt: skip
     pairs, (loss, first, second, importance, load) = routing.sort_pairs(
@@ -197,7 +197,7 @@ def backward(
         return None, by_up, by_up_bias, by_down, by_down_bias, None, None, None, None
     joined, sums = routing.route_backward(
         saved.scores, saved.noisy, saved.chosen, mask, saved.notes, saved.query, weights.log_scale, by_gates, by_loss,
-        max_log_scale=max_log_scale, renormalise=config.renormalise, inverse_sigma=1 / config.sigma,
+        max_log_scale=max_log_scale, gate=config.gate, inverse_sigma=1 / config.sigma,
         tutel=config.form == "tutel", weight=config.weight, detach=config.detach,
     )  # fmt: skip
     by_router = routing.unfold(*router, saved.notes[t:], sums, joined.T @ rows, max_log_scale)
@@ -218,7 +218,7 @@ def reference_forward(
     with torch.autocast(u.device.type, enabled=False):
         clean = folded_scores(u.float(), rows, *narrow[4:])
     noisy = clean + (saved.noisy - saved.scores) if config.noise else clean
-    gates = gate_values(noisy, saved.chosen, config.renormalise)
+    gates = gate_values(noisy, saved.chosen, config.gate)
     pairs = SortedPairs(saved.order, saved.position, saved.token, saved.expert, saved.ends)
     out = apply_experts(rows, gates, pairs, narrow[:4], F.gelu)
     if not config.weight:

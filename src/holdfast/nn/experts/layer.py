@@ -18,9 +18,11 @@ from holdfast.nn.experts.balance import FORMS, Config, importance, weighted_bala
 from holdfast.nn.experts.dispatch import FeedForward, apply_all_experts, apply_experts, expert_capacity, sort_pairs
 from holdfast.nn.experts.fast import fast_forward, release_graphs
 from holdfast.nn.experts.fused import Weights
-from holdfast.nn.experts.router import CosineRouter, Routing, make_router, route
+from holdfast.nn.experts.router import GATES, CosineRouter, Routing, make_router, route
 
 _mask = ScopedValue[Tensor]()
+_shuffle = ScopedValue[torch.Generator]()
+_GATE = {True: "renormalised", False: "raw"}  # by the setting `renormalise`
 BALANCE_RECORDS = ("loss/experts", "experts/importance-loss", "experts/load-loss", "share/experts/importance")
 
 
@@ -29,14 +31,35 @@ def exclude_padding(mask: Tensor) -> AbstractContextManager[None]:
     return _mask.bind(mask.bool())
 
 
+def shuffled_routing(seed: int) -> AbstractContextManager[None]:
+    """Exchange choices and gates among the tokens of a pass: a null of routing with the loads of the trained router.
+
+    Padding keeps its own routing. The permutations of all layers and passes inside come from one generator.
+
+    >>> layer = SparseMoE(16, 32, count=4, top=2).eval()
+    >>> with shuffled_routing(0):
+    ...     out = layer(torch.randn(2, 10, 16))
+    """
+    return _shuffle.bind(torch.Generator().manual_seed(seed))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExpertSettings:
     """Settings of an expert layer; with the defaults, copied experts compute what the copied network did."""
 
     count: int = setting(6, search=choice(2, 4, 6, 8), help="number of experts")
     top: int = setting(2, help="experts per token")
-    renormalise: bool | None = setting(None, help="divide gates by their sum; default: with several experts per token")
-    router: str = setting("cosine", help="cosine, linear, or random: fixed scores per position, a null control")
+    gate: str | None = setting(
+        None,
+        help="preserving: probability over its constant sum; renormalised: over its sum; raw: probability; default: "
+        "preserving with several experts per token, else raw",
+    )
+    renormalise: bool | None = setting(None, help="true: gate=renormalised, false: gate=raw")
+    router: str = setting(
+        "cosine",
+        help="cosine or linear; controls: random (fixed scores per position), random-matched (a cosine router that "
+        "reads pseudo-random vectors) and hash (fixed scores per hash of the token)",
+    )
     inner: int = setting(256, help="width in which the cosine router compares")
     temperature: float = setting(0.5, help="temperature of the cosine router")
     temperature_learned: bool = setting(True, help="train the temperature")
@@ -49,20 +72,32 @@ class ExpertSettings:
     capacity: float = setting(0.0, help="pairs per expert in training, in units of an equal share; 0: no limit")
     eval_capacity: float = setting(0.0, help="capacity in evaluation; predictions then depend on the batch")
     dropout: float = setting(0.0, help="dropout inside the experts")
+    jitter: float = setting(
+        0.0, help="standard deviation of the random differences between copied experts, relative to that of a weight"
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= self.count:
             raise BadInput(f"experts: `top` must be between 1 and `count` = {self.count}; got {self.top}")
-        for name in ("noise", "balance", "capacity", "eval_capacity"):
+        for name in ("noise", "balance", "capacity", "eval_capacity", "jitter"):
             if getattr(self, name) < 0:
                 raise BadInput(f"experts: `{name}` must not be negative; got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise BadInput(f"experts: `dropout` must be at least 0 and below 1; got {self.dropout}")
         check_known("form of the balance loss", self.form, FORMS)
+        if self.gate is not None:
+            check_known("gate of experts", self.gate, GATES)
+            if self.renormalise is not None and self.gate != _GATE[self.renormalise]:
+                raise BadInput(
+                    f"experts: `renormalise` = {str(self.renormalise).lower()} means gate={_GATE[self.renormalise]}, "
+                    f"but `gate` is {self.gate}: remove `renormalise`"
+                )
 
     @property
-    def sums_to_one(self) -> bool:
-        return self.top > 1 if self.renormalise is None else self.renormalise
+    def gates(self) -> str:
+        """Name of the gate, with the default resolved."""
+        default = ("preserving" if self.top > 1 else "raw") if self.renormalise is None else _GATE[self.renormalise]
+        return self.gate or default
 
     @property
     def sigma(self) -> float:
@@ -83,6 +118,8 @@ class SparseMoE(nn.Module):
     """
 
     Settings: ClassVar[type] = ExpertSettings
+    mechanism = "experts"
+    null_name = "choices and gates shuffled among tokens"
 
     def __init__(
         self, width: int, hidden: int, activation: nn.Module | None = None, *, bias: bool = True, **settings: Any
@@ -105,9 +142,16 @@ class SparseMoE(nn.Module):
         """Batch size and seed for predictions that depend on the batch, as with a capacity in evaluation."""
         return (64, 0) if self.settings.eval_capacity else None
 
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which choices and gates of all expert layers are shuffled among tokens."""
+        return shuffled_routing(0)
+
     @classmethod
     def from_feed_forward(cls, up: nn.Linear, down: nn.Linear, activation: nn.Module, settings: ExpertSettings) -> Self:
-        """Copy one feed-forward network into all experts, with a random router; a single missing bias becomes zero."""
+        """Copy one feed-forward network into all experts, with a random router; a single missing bias becomes zero.
+
+        With `jitter` the weights of the copies differ, but their mean is the copied weight.
+        """
         sources: tuple[Tensor | None, ...] = up.weight, up.bias, down.weight, down.bias
         bias = sources[1] is not None or sources[3] is not None
         layer = cls(up.in_features, up.out_features, activation, bias=bias, **asdict(settings))
@@ -115,6 +159,9 @@ class SparseMoE(nn.Module):
             for target, source in zip(layer._experts(), sources, strict=True):
                 if target is not None and source is not None:
                     target.copy_(source.expand_as(target))
+            for target in (layer.up_proj, layer.down_proj) if settings.jitter else ():
+                draws = torch.randn(target.shape)
+                target += settings.jitter * float(target.std()) * (draws - draws.mean(dim=0)).to(target)
         return layer.to(up.weight.device)
 
     def _experts(self) -> FeedForward:
@@ -125,7 +172,8 @@ class SparseMoE(nn.Module):
         mask = bound.reshape(-1).contiguous() if bound is not None and bound.shape == states.shape[:-1] else None
         factor = settings.capacity if self.training else settings.eval_capacity
         exact_gelu = _is_exact_gelu(self.act_fn) and not (self.training and settings.dropout)
-        if exact_gelu and not factor and isinstance(self.router, CosineRouter) and not exporting():
+        plain = not factor and not exporting() and _shuffle.value is None
+        if exact_gelu and plain and isinstance(self.router, CosineRouter):
             out = self._fast_path(states, self.router, mask)
             if out is not None:
                 return out
@@ -136,9 +184,9 @@ class SparseMoE(nn.Module):
         # narrow products gain nothing on a CPU, so its scores are the same with and without autocast
         narrow = x.view_as(states) if x.is_cuda and x.dtype == torch.bfloat16 else None
         config = self._config()
-        routing = route(
-            self.router, states, top=config.top, renormalise=config.renormalise, noise=config.noise, narrow=narrow
-        )
+        routing = route(self.router, states, top=config.top, gate=config.gate, noise=config.noise, narrow=narrow)
+        if _shuffle.value is not None:
+            routing = _permuted(routing, mask, _shuffle.value)
         if exporting() and not self.training and not factor:  # sizes of groups depend on the data
             return apply_all_experts(x, routing.gates, routing.chosen, weights, self._activation).view_as(states)
         first = capacity = None
@@ -189,7 +237,7 @@ class SparseMoE(nn.Module):
         noise = options.noise / options.count if self.training else 0.0
         weight = options.balance / 2 if self.training and is_recording() else 0.0
         learns = options.threshold_learns
-        return Config(options.top, options.sums_to_one, noise, weight, options.sigma, options.form, not learns)
+        return Config(options.top, options.gates, noise, weight, options.sigma, options.form, not learns)
 
     def _record(
         self, scores: Tensor, chosen: Tensor, load: Tensor | None, balance: tuple[Tensor, ...] | None,
@@ -211,10 +259,43 @@ class SparseMoE(nn.Module):
             else:
                 for name, value in zip(BALANCE_RECORDS, balance, strict=True):
                     record(name, value)
+        else:
+            self._record_statistics(scores, chosen, mask)
         record("experts/chosen", chosen.view(*shape, -1))
         record("experts/scores", scores.view(*shape, -1))
         if mask is not None:
             record("experts/real", mask.view(shape))
+
+    def _record_statistics(self, scores: Tensor, chosen: Tensor, mask: Tensor | None) -> None:
+        """Record the difference between experts, the effective number of experts, and the spread of scores.
+
+        The difference is that of the weights, relative to their mean; the effective number is exp of the entropy of the
+        loads; the spread is the standard deviation of an expert's score over tokens.
+        """
+        scores, e = scores.detach(), scores.shape[1]
+        share = scores.new_ones(len(scores)) if mask is None else mask.to(scores.dtype)
+        share = (share / share.sum().clamp_min(1))[:, None]  # (t, 1), sums to one over the tokens that count
+        load = ((chosen[..., None] == torch.arange(e, device=chosen.device)).float().mean(dim=1) * share).sum(dim=0)
+        deviation = ((scores - (scores * share).sum(dim=0)).square() * share).sum(dim=0).sqrt()
+        difference = (_spread_of(self.up_proj.detach()) + _spread_of(self.down_proj.detach())) / 2
+        record("stat/experts/difference", difference)
+        record("stat/experts/effective", torch.special.entr(load).sum().exp())
+        record("stat/experts/spread", deviation.mean())
+
+
+def _spread_of(weight: Tensor) -> Tensor:
+    """Return the root mean square distance of matrices (e, ...) from their mean, relative to the norm of the mean."""
+    mean = weight.mean(dim=0)
+    return (weight - mean).square().sum().div(len(weight)).sqrt() / mean.norm().clamp_min(1e-12)
+
+
+def _permuted(routing: Routing, mask: Tensor | None, generator: torch.Generator) -> Routing:
+    """Assign the routing of every token to a random one; the mask (t,) selects the tokens that take part."""
+    tokens = torch.arange(len(routing.chosen)) if mask is None else mask.nonzero().flatten().cpu()
+    source = torch.arange(len(routing.chosen))
+    source[tokens] = tokens[torch.randperm(len(tokens), generator=generator)]
+    source = source.to(routing.chosen.device)
+    return Routing(*(x[source] for x in (routing.clean, routing.noisy, routing.chosen, routing.gates)))
 
 
 def _by_confidence(routing: Routing, mask: Tensor | None) -> Tensor:

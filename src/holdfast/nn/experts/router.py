@@ -1,4 +1,4 @@
-"""Routers: scores of experts by cosine, a linear map or position, noise in training, the top k and their gates.
+"""Routers: scores of experts by cosine, a linear map or a control, noise in training, the top k and their gates.
 
 t tokens, e experts, k chosen, d width, q inner width of the cosine
 """
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 
-ROUTERS = ("cosine", "linear", "random")
-POSITIONS = 1021  # positions that the random router distinguishes
+ROUTERS = ("cosine", "linear", "random", "random-matched", "hash")
+GATES = ("preserving", "renormalised", "raw")
+POSITIONS = 1021  # positions or hashes with scores of their own
+HASH_STEP = 0.5  # width of a cell of the hash, in standard deviations of a random projection
 MAX_SCALE = 100.0  # of a cosine: the temperature never falls below 0.01
 MAX_ARGMAX = 4  # up to this k, repeated argmax is faster on a GPU than a partial sort
 
@@ -91,29 +93,85 @@ class RandomRouter(nn.Module):
         return self.scores.float()[position].expand(*u.shape[:-1], -1)  # (..., e)
 
 
-def make_router(
-    kind: str, width: int, experts: int, *, inner: int, temperature: float, learned: bool
-) -> CosineRouter | LinearRouter | RandomRouter:
-    """Build a router by name; the keywords apply to the cosine router only."""
+class ContentHash(nn.Module):
+    """Hash of a token's direction: the cell of a random grid with m axes that contains it, as an integer.
+
+    Tokens in one cell have one hash, others have unrelated ones. Rounding changes a hash only at the border of a cell,
+    so it depends neither on the rest of the batch nor on padding.
+    """
+
+    def __init__(self, width: int, axes: int) -> None:
+        super().__init__()
+        self.register_buffer("axes", F.normalize(torch.randn(axes, width), dim=-1))
+        self.register_buffer("offsets", torch.rand(axes))
+        self.register_buffer("factors", torch.randint(1 << 20, 1 << 30, (axes,)))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return hashes (...) from 0 to 2^31 - 2 of tokens (..., d)."""
+        axes, offsets, factors = self.axes, self.offsets, self.factors
+        assert isinstance(axes, Tensor)
+        assert isinstance(offsets, Tensor)
+        assert isinstance(factors, Tensor)
+        unit = F.normalize(u.detach().float(), dim=-1) * math.sqrt(u.shape[-1])
+        cells = (F.linear(unit, axes.float()) / HASH_STEP + offsets.float()).floor().long()  # (..., m)
+        return (cells * factors).sum(dim=-1) % ((1 << 31) - 1)
+
+
+class HashRouter(nn.Module):
+    """Control of learning: fixed random scores per `ContentHash`, so the token's content decides without training."""
+
+    def __init__(self, width: int, experts: int, *, axes: int = 8) -> None:
+        super().__init__()
+        self.hash = ContentHash(width, axes)
+        self.register_buffer("scores", torch.randn(POSITIONS, experts))
+
+    def forward(self, u: Tensor) -> Tensor:
+        assert isinstance(self.scores, Tensor)
+        return self.scores.float()[self.hash(u) % POSITIONS]  # (..., e)
+
+
+class MatchedRouter(nn.Module):
+    """Null control with a trained cosine router, whose input is a pseudo-random vector instead of the token.
+
+    Parameters, noise, gates and balance loss are those of the cosine router. The vector is a function of a fine
+    `ContentHash`: equal tokens have equal vectors, but similar tokens have unrelated ones, so the scores of new tokens
+    carry no information about their content.
+    """
+
+    def __init__(self, width: int, cosine: CosineRouter, *, axes: int = 16) -> None:
+        super().__init__()
+        self.cosine, self.hash = cosine, ContentHash(width, axes)
+        self.register_buffer("vectors", torch.randn(POSITIONS, width))
+
+    def forward(self, u: Tensor) -> Tensor:
+        assert isinstance(self.vectors, Tensor)
+        number, width = self.hash(u), u.shape[-1]
+        shift = (number // POSITIONS)[..., None] + torch.arange(width, device=u.device)  # rows are rotated by the hash
+        return self.cosine(self.vectors.float()[number % POSITIONS].gather(-1, shift % width))  # (..., e)
+
+
+def make_router(kind: str, width: int, experts: int, *, inner: int, temperature: float, learned: bool) -> nn.Module:
+    """Build a router by name; the keywords apply to cosine routers only."""
     check_known("router", kind, ROUTERS)
-    if kind == "cosine":
-        return CosineRouter(width, experts, inner=inner, temperature=temperature, learned=learned)
-    return LinearRouter(width, experts) if kind == "linear" else RandomRouter(experts)
+    if kind in ("cosine", "random-matched"):
+        cosine = CosineRouter(width, experts, inner=inner, temperature=temperature, learned=learned)
+        return cosine if kind == "cosine" else MatchedRouter(width, cosine)
+    if kind == "linear":
+        return LinearRouter(width, experts)
+    return HashRouter(width, experts) if kind == "hash" else RandomRouter(experts)
 
 
-def route(
-    router: nn.Module, u: Tensor, *, top: int, renormalise: bool, noise: float, narrow: Tensor | None = None
-) -> Routing:
+def route(router: nn.Module, u: Tensor, *, top: int, gate: str, noise: float, narrow: Tensor | None = None) -> Routing:
     """Choose `top` experts for every token (..., d); `noise` is the standard deviation of the noise on the scores.
 
-    Gates are the softmax of the scores at the chosen experts, divided by their sum with `renormalise`. Everything is in
-    fp32, also under autocast, except the norms of a cosine with `narrow` tokens: rounded scores would change choices.
+    `gate_values` defines the gates. Everything is in fp32, also under autocast, except the norms of a cosine with
+    `narrow` tokens: rounded scores would change choices.
     """
     with torch.autocast(u.device.type, enabled=False):
         scores = router(u.float(), narrow) if isinstance(router, CosineRouter) else router(u.float())
         clean = scores.flatten(0, -2)
         draws = torch.randn_like(clean) if noise else None
-        return choose(clean, draws, sigma=noise, top=top, renormalise=renormalise)
+        return choose(clean, draws, sigma=noise, top=top, gate=gate)
 
 
 def cosine_scores(dots: Tensor, query: Tensor, directions: Tensor, log_scale: Tensor) -> Tensor:
@@ -162,17 +220,25 @@ class RouterProducts(torch.autograd.Function):
         return None, *by_narrow, by_folded, by_dots.sum(dim=0)
 
 
-def choose(clean: Tensor, noise: Tensor | None, *, sigma: float, top: int, renormalise: bool) -> Routing:
+def choose(clean: Tensor, noise: Tensor | None, *, sigma: float, top: int, gate: str) -> Routing:
     """Choose the top k experts by scores (t, e) plus `sigma` times the noise (t, e)."""
     noisy = clean if noise is None else clean + sigma * noise
     chosen = _top_indices(noisy.detach(), top)
-    return Routing(clean, noisy, chosen, gate_values(noisy, chosen, renormalise))
+    return Routing(clean, noisy, chosen, gate_values(noisy, chosen, gate))
 
 
-def gate_values(noisy: Tensor, chosen: Tensor, renormalise: bool) -> Tensor:
-    """Return the softmax of the scores (t, e) at the chosen experts (t, k)."""
+def gate_values(noisy: Tensor, chosen: Tensor, gate: str) -> Tensor:
+    """Return the gates (t, k) of the chosen experts: their softmax probabilities p, which `raw` leaves as they are.
+
+    `renormalised` divides p by its sum S over the chosen experts, `preserving` by the constant S. Both sum to one, so
+    copies of a network compute what it does. For equal experts the former has no gradient; the latter has that of p / S
+    and lets the loss change the probability of the choice.
+    """
     gates = noisy.softmax(dim=-1).gather(1, chosen)
-    return gates / gates.sum(dim=-1, keepdim=True) if renormalise else gates
+    if gate == "raw":
+        return gates
+    total = gates.sum(dim=-1, keepdim=True)
+    return gates / (total.detach() if gate == "preserving" else total)
 
 
 def _top_indices(scores: Tensor, k: int) -> Tensor:

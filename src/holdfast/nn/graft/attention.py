@@ -17,6 +17,7 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.core.tape import ScopedValue, is_recording, record
 
 ATTENTIONS = ("memory", "cross", "gate")
+ROWS = 32  # texts whose attention scores are in memory at once when their mass is recorded
 PADDED = -1e4  # added to the scores of padding by the released code
 
 
@@ -28,6 +29,7 @@ class MemoryStates:
     visible: Tensor | None = None  # (b, t) bool: memory tokens that exist; default: those that the layer sees
     share: Mapping[int, Tensor] = field(default_factory=dict)  # (h,) memory share of `gate`, before the sigmoid
     released: Tensor | None = None  # (b, t) non-padding tokens, to mask padding as in the released code
+    real: Tensor | None = None  # (b, t) non-padding tokens, over which the attention to the memory is averaged
 
 
 _active = ScopedValue[MemoryStates]()
@@ -104,7 +106,7 @@ class MemoryAttention(nn.Module):
             if own_mask is not None and memory_mask is not None:
                 both = torch.cat([own_mask.expand_as(memory_mask), memory_mask], dim=-1)
             if is_recording() and not self.training:
-                record("general/mass", _memory_mass(query, keys, both, self.scale))
+                _record_mass(_memory_mass(query, keys, both, self.scale), active.real)
             mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=both, **options)  # (b, h, t, q)
         else:
             own, other = zip(keys.chunk(2, dim=2), values.chunk(2, dim=2), strict=True)  # keys and values of each
@@ -116,7 +118,7 @@ class MemoryAttention(nn.Module):
                 share = active.share[self.place].sigmoid().to(plain.dtype)[:, None, None]
                 mixed = torch.lerp(plain, mixed, share)
             if is_recording() and not self.training:
-                record("general/mass", share[..., 0].detach().expand(query.shape[:3]))
+                _record_mass(share[..., 0].detach().expand(query.shape[:3]), active.real)
         out = mixed.transpose(1, 2).flatten(2)  # (b, t, d)
         for name in self.family.out:
             out = getattr(self, name)(out)
@@ -170,13 +172,25 @@ def _released_masks(real: Tensor, bias: Tensor | None, visible: Tensor | None, s
     return mask, mask if visible is None else mask.masked_fill(~visible[:, None, None, :], -torch.inf)
 
 
+def _record_mass(mass: Tensor, real: Tensor | None) -> None:
+    """Record the attention mass (b, h, t) on the memory, and its mean over the real tokens (b, t)."""
+    record("general/mass", mass)
+    weights = torch.ones_like(mass[:, 0]) if real is None else real.to(mass.dtype)
+    record("stat/general/attention", (mass.mean(1) * weights).sum() / weights.sum())
+
+
 @torch.no_grad()
 def _memory_mass(query: Tensor, keys: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Return the attention mass (b, h, t) that each token gives to the memory."""
-    scores = query @ keys.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return scores.float().softmax(-1)[..., keys.shape[2] // 2 :].sum(-1)
+    """Return the attention mass (b, h, t) that each token gives to the memory, a few texts at a time."""
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    pieces = []
+    for rows in torch.arange(len(query), device=query.device).split(ROWS):
+        scores = query[rows] @ keys[rows].transpose(-1, -2) * factor
+        if mask is not None:
+            hidden = mask[rows] if len(mask) == len(query) else mask
+            scores = scores.masked_fill(~hidden, -torch.inf) if mask.dtype == torch.bool else scores + hidden
+        pieces.append(scores.float().softmax(-1)[..., keys.shape[2] // 2 :].sum(-1))
+    return torch.cat(pieces)
 
 
 def family_of(layer: nn.Module) -> tuple[str, Family]:

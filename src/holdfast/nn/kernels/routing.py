@@ -94,7 +94,7 @@ def route(
 def route_backward(
     scores: Tensor, noisy: Tensor, chosen: Tensor, mask: Tensor | None, notes: Tensor, query: Tensor,
     log_scale: Tensor, by_gates: Tensor, by_loss: Tensor | None,
-    *, max_log_scale: float, renormalise: bool, inverse_sigma: float, tutel: bool, weight: float, detach: bool,
+    *, max_log_scale: float, gate: str, inverse_sigma: float, tutel: bool, weight: float, detach: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of query and dots in one tensor (t, w), and the block sums that `unfold` takes.
 
@@ -108,8 +108,9 @@ def route_backward(
         (scores, noisy, chosen, chosen if mask is None else mask, notes, query, log_scale, by_gates,
          scores if by_loss is None else by_loss, joined, sums),
         t, e, q, wide, ceil_div(t, ROWS), max_log_scale, inverse_sigma, weight,
-        K=top, RENORMALISE=renormalise, BALANCED=by_loss is not None, TUTEL=tutel, MASKED=mask is not None,
-        THRESHOLD=not detach, ROWS=ROWS_BACKWARD, SIZE=size, COLS=TILE // max(ROWS_BACKWARD, 2 * size),
+        K=top, RENORMALISE=gate == "renormalised", PRESERVING=gate == "preserving", BALANCED=by_loss is not None,
+        TUTEL=tutel, MASKED=mask is not None, THRESHOLD=not detach,
+        ROWS=ROWS_BACKWARD, SIZE=size, COLS=TILE // max(ROWS_BACKWARD, 2 * size),
     )  # fmt: skip
     return joined, sums
 
@@ -272,10 +273,10 @@ def _route(
 def _route_backward(
     scores, noisy, chosen, mask, notes, query, log_scale, by_gates, by_loss, joined, sums,
     t, e, q, wide, forward_blocks, max_log_scale, inverse_sigma, weight,
-    K: tl.constexpr, RENORMALISE: tl.constexpr, BALANCED: tl.constexpr, TUTEL: tl.constexpr, MASKED: tl.constexpr,
-    THRESHOLD: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
+    K: tl.constexpr, RENORMALISE: tl.constexpr, PRESERVING: tl.constexpr, BALANCED: tl.constexpr, TUTEL: tl.constexpr,
+    MASKED: tl.constexpr, THRESHOLD: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Renormalised gates are a softmax over the chosen scores alone."""
+    """Renormalised gates are a softmax over the chosen scores alone; preserving ones have a constant divisor."""
     row, i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, SIZE)
     here, mine = row < t, i < e
     at, inside = row[:, None] * e + i[None, :], here[:, None] & mine[None, :]
@@ -287,6 +288,8 @@ def _route_backward(
         picked += last.to(tl.int32)
     clean, x = tl.load(scores + at, mask=inside, other=0), tl.load(noisy + at, mask=inside, other=0)
     share = _softmax(tl.where((picked > 0) if RENORMALISE else mine[None, :], x, -float("inf")))
+    if PRESERVING:
+        by_gate = by_gate / tl.sum(tl.where(picked > 0, share, 0.0), 1)[:, None]
     g = share * (by_gate - tl.sum(share * by_gate, 1)[:, None])
     if BALANCED:
         share = _softmax(tl.where(mine[None, :], clean, -float("inf")))

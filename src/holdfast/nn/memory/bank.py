@@ -3,6 +3,7 @@
 Shapes: g directions, m slots, h hidden units, d value width.
 """
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.growth import expand_units
+from holdfast.nn.memory.read import mean_values
 
 
 class SegmentedSlots(nn.Module):
@@ -17,6 +19,9 @@ class SegmentedSlots(nn.Module):
 
     A state_dict with more segments loads into a smaller memory.
     """
+
+    mechanism = "memory"
+    null_name = "all values replaced by their mean over slots"
 
     keys: nn.ParameterList  # one entry per segment
     values: nn.ParameterList
@@ -56,6 +61,10 @@ class SegmentedSlots(nn.Module):
         self.values.append(new[1])
         self.owner = torch.cat([self.owner, self.owner.new_full((slots,), domain)])
         return new
+
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which all values are replaced by their mean."""
+        return mean_values(self.values)
 
     def segments(self, count: int | None = None) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first `count` segments (default: all), concatenated over slots."""

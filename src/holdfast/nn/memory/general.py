@@ -240,7 +240,7 @@ class GeneralMemory(nn.Module):
     def memory_states(self, x: Tokens) -> MemoryStates:
         """Return what each reading layer attends to for these tokens."""
         needed = sorted({i for sources in self.reads.values() for i in sources})
-        text, visible = x if self.others is None else self.others.replacements(x), None
+        text, visible = self.second.text_read(x if self.others is None else self.others.replacements(x)), None
         outputs = self.second.states(text, needed)
         if text is not x:
             outputs = [fit_length(states, x.ids.shape[1]) for states in outputs]
@@ -252,7 +252,8 @@ class GeneralMemory(nn.Module):
         read = {place: [states[i] for i in sources] for place, sources in self.reads.items()}
         memory = {i: layers[0] if len(layers) == 1 else self.gates[str(i)](layers) for i, layers in read.items()}
         shares = {int(place): share for place, share in self.shares.items()}
-        return MemoryStates(memory, visible, share=shares, released=x.mask if self.mask == "legacy" else None)
+        released = x.mask if self.mask == "legacy" else None
+        return MemoryStates(memory, visible, share=shares, released=released, real=x.mask)
 
     def forward(self, run: Callable[[], Tensor], x: Tokens) -> Tensor:
         with attend_to(self.memory_states(x)):

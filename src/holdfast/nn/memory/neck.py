@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.settings import choice, setting
-from holdfast.core.tape import record
+from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import insert_after
 from holdfast.nn.memory.key_value import KeyValueMemory, KeyValueSettings
 from holdfast.nn.memory.product_key import ProductKeyMemory, ProductKeySettings
-from holdfast.nn.memory.read import Read
+from holdfast.nn.memory.read import Read, effective_slots
 
 PLACES = ("feature", "tokens", "layers")
 
@@ -42,13 +42,9 @@ class MemoryBlend(nn.Module):
         record("memory/weights", output.weights.detach())
         if output.slots is not None:
             record("memory/slots", output.slots)
+        if is_recording() and not self.training:
+            record("stat/memory/effective_slots", effective_slots(output.weights.detach()))
         return torch.lerp(z, output.content.to(z.dtype).view_as(z), self.share)
-
-
-def effective_slots(weights: Tensor) -> Tensor:
-    """Return the effective number of slots of a batch: exp of the entropy of the mean weights (b, h, m)."""
-    mean = weights.float().mean(dim=(0, 1))  # (m,)
-    return torch.special.entr(mean).sum().exp()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Shapes: b batch, h heads, n half keys per side, m = n n slots, k chosen slots, q
 """
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.nn.kernels import kernels
 from holdfast.nn.memory.key_value import query_net
-from holdfast.nn.memory.read import Read, weighted_rows
+from holdfast.nn.memory.read import Read, mean_values, weighted_rows
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class ProductKeyMemory(nn.Module):
     """
 
     Settings = ProductKeySettings
+    mechanism = "memory"
+    null_name = "all values replaced by their mean over slots"
 
     def __init__(self, width: int, *, sparse: bool = False, **settings: Any) -> None:
         super().__init__()
@@ -80,6 +83,10 @@ class ProductKeyMemory(nn.Module):
         bound = self.half_width**-0.5
         self.keys = nn.Parameter(torch.empty(2, self.heads, self.side, self.half_width).uniform_(-bound, bound))
         self.values = nn.Parameter(torch.empty(self.slots, width).normal_(std=width**-0.5))
+
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which all values are replaced by their mean."""
+        return mean_values([self.values])
 
     def read(self, query: Tensor) -> Read:
         """Read the best `top` slots per head with features (b, d)."""

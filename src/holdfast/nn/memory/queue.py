@@ -4,12 +4,15 @@ Shapes: b batch, m rows or slots, c classes, d width.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import check_at_least, check_known
+from holdfast.core.seeds import generator
+from holdfast.nn.engagement import overwritten
 
 STARTS = ("normal", "zeros")
 
@@ -36,6 +39,8 @@ class Queue(_MaskedRows):
     features: Tensor  # (m, d)
     labels: Tensor  # (m,)
     at: Tensor  # () position of the next write
+    mechanism = "queue"
+    null_name = "rows replaced by noise with the mean and deviation of each column, labels shuffled"
 
     def __init__(self, rows: int, width: int, classes: int, *, noise: bool = False) -> None:
         super().__init__()
@@ -47,6 +52,15 @@ class Queue(_MaskedRows):
         self.register_buffer("labels", labels)
         self.register_buffer("seen", torch.full((rows,), noise))
         self.register_buffer("at", torch.zeros((), dtype=torch.long))
+
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which the filled rows are noise with the moments of each column, and their labels are shuffled."""
+        rows, random = self.features[self.seen], generator(0, "null")
+        noise = torch.randn(rows.shape, generator=random).to(rows)
+        features, labels = self.features.clone(), self.labels.clone()
+        features[self.seen] = rows.mean(0) + rows.std(0, correction=0) * noise
+        labels[self.seen] = labels[self.seen][torch.randperm(len(rows), generator=random).to(labels.device)]
+        return overwritten((self.features, features), (self.labels, labels))
 
     @torch.no_grad()
     def write(self, key: Tensor, value: Tensor) -> None:
@@ -67,12 +81,18 @@ class Support(_MaskedRows):
     """Support set of at most m rows, saved with the network."""
 
     rows: Tensor  # (m, d)
+    mechanism = "support"
+    null_name = "all rows replaced by their mean"
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
         check_at_least(1, rows=rows)
         self.register_buffer("rows", torch.zeros(rows, width))
         self.register_buffer("seen", torch.zeros(rows, dtype=torch.bool))
+
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which every filled row is the mean of these rows."""
+        return overwritten((self.rows, torch.where(self.seen[:, None], self.rows[self.seen].mean(0), self.rows)))
 
     @torch.no_grad()
     def replace(self, rows: Tensor) -> None:
@@ -111,6 +131,8 @@ class SyntheticMemory(nn.Module):
 
     values: nn.Parameter  # (c * m, d)
     labels: Tensor  # (c * m,) class of each slot
+    mechanism = "slots"
+    null_name = "all slots replaced by their mean"
 
     def __init__(self, classes: int, slots: int, width: int, *, start: str = "normal") -> None:
         super().__init__()
@@ -122,6 +144,10 @@ class SyntheticMemory(nn.Module):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def null(self) -> AbstractContextManager[None]:
+        """Context in which every slot is the mean of all slots."""
+        return overwritten((self.values, self.values.detach().mean(0, keepdim=True)))
 
     def slot_similarity(self) -> Tensor:
         """Return the mean cosine similarity (c,) between two slots of a class; 1 if all are equal, zeros included."""

@@ -4,6 +4,8 @@ Shapes: b batch, h heads, m slots, k chosen slots, q key width, d width.
 """
 
 import math
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import check_known
 from holdfast.core.tape import exporting
+from holdfast.nn.engagement import overwritten
 from holdfast.nn.kernels import kernels
 
 SIMILARITIES = ("dot", "scaled", "cosine")
@@ -42,6 +45,31 @@ class HasMemory(Protocol):
 
     @property
     def tape_name(self) -> str: ...
+
+
+@runtime_checkable
+class HasNull(Protocol):
+    """A part that can be replaced by its null: inside `null()` it has the same size but carries no information."""
+
+    def null(self) -> AbstractContextManager[None]: ...
+
+
+def mean_values(values: Iterable[Tensor]) -> AbstractContextManager[None]:
+    """Replace the values of a memory by their mean over slots, and restore them afterwards.
+
+    `values` are the segments (..., m, d) of the memory.
+    """
+    segments = list(values)
+    mean = torch.cat(segments, dim=-2).detach().mean(dim=-2, keepdim=True)
+    return overwritten(*((segment, mean) for segment in segments))
+
+
+def effective_slots(weights: Tensor) -> Tensor:
+    """Return the effective number of slots per read: the mean over reads of exp(entropy of the read's weights).
+
+    The last dimension of `weights` is that of the slots, all others are reads.
+    """
+    return torch.special.entr(weights.float()).sum(-1).exp().mean()
 
 
 def read(

@@ -15,6 +15,7 @@ from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.growth import expand_units
 from holdfast.nn.memory.bank import MemoryBank
+from holdfast.nn.memory.read import effective_slots
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
 from holdfast.nn.recurrent.layout import Layout, States, make_layout
 from holdfast.nn.recurrent.loop import unroll
@@ -149,6 +150,11 @@ class RecurrentLayer(nn.Module):
         mean = (sums / counts[:, None]).transpose(0, 1)  # (b, g, m)
         record("memory/weights", mean)
         record("memory/mass", torch.stack([segment.sum(-1) for segment in mean.split(sizes, -1)], -1))
+        reads = read[:, real > 0]  # (g, reads, m)
+        if not self.training and reads.shape[1]:
+            record("stat/memory/effective_slots", effective_slots(reads))
+            if len(sizes) > 1:
+                record("stat/memory/newest_mass", reads[..., -sizes[-1] :].sum(-1).mean())
 
 
 class MemoryLSTM(RecurrentLayer):

@@ -24,7 +24,7 @@ def routing(clean, noisy=None, k=1):
 
 def balance_losses(result, *, sigma, form="logit", detach=False, mask=None, weight=1.0):
     """Importance loss and load loss with their gradients."""
-    clean, config = result.clean, Config(1, True, 0.0, weight, sigma, form, detach)
+    clean, config = result.clean, Config(1, "renormalised", 0.0, weight, sigma, form, detach)
     both, _, second, _ = weighted_balance(result, config, mask)
     first = squared_variation(importance(clean, mask), unbiased=form == "tutel")
     assert_close(both.detach(), weight * (first + second).detach())
@@ -121,7 +121,7 @@ def test_losses_and_both_derivatives(assert_derivatives, form, t, e, k, detach, 
 
     def losses(clean, noisy):
         routing = Routing(clean, noisy, chosen, clean.gather(1, chosen))
-        return weighted_balance(routing, Config(k, True, 0.0, 0.25, 0.5, form, detach), real)
+        return weighted_balance(routing, Config(k, "renormalised", 0.0, 0.25, 0.5, form, detach), real)
 
     _, *rest = losses(clean.requires_grad_(), noisy)
     assert not any(x.requires_grad for x in rest)

@@ -19,7 +19,7 @@ from holdfast.nn.experts.layer import SparseMoE, exclude_padding
 from tests.unit.nn.transformers import transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of torch's compilers differ between versions
-CONFIG = {"top": 2, "renormalise": True, "noise": 0.25, "weight": 0.5, "sigma": 0.25, "form": "logit", "detach": False}
+CONFIG = {"top": 2, "gate": "preserving", "noise": 0.25, "weight": 0.5, "sigma": 0.25, "form": "logit", "detach": False}
 WIDTH, HIDDEN, INNER, EXPERTS = 24, 40, 32, 6
 
 
@@ -235,7 +235,7 @@ def operator_calls(config, masked, bias, t, device):
     ("changes", "masked", "bias"),
     [
         ({}, False, True),
-        ({"top": 1, "renormalise": False, "noise": 0.0}, True, True),
+        ({"top": 1, "gate": "raw", "noise": 0.0}, True, True),
         ({"weight": 0.0}, False, False),
         ({"form": "tutel", "top": 3}, True, False),
     ],

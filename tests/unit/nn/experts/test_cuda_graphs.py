@@ -488,7 +488,7 @@ def test_backward_pass_refuses_overwritten_memory(device):
     warm_up(layer, device)
     passes, inputs = captured(layer), (tokens(device).detach().flatten(0, 1),)
     saved, _, narrow, _ = passes.forward(inputs)[3:]
-    token, config = passes.token(), Config(2, True, 1 / 6, 0.005, 1 / 6, "logit", False)
+    token, config = passes.token(), Config(2, "renormalised", 1 / 6, 0.005, 1 / 6, "logit", False)
     weights = Weights(*layer._experts(), *narrow[4:])
     rest = (True,) * 9, (torch.ones_like(inputs[0]).bfloat16(), None)
     grads = fast.replay_backward(token, config, weights, saved, *rest)

@@ -11,27 +11,29 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import holdfast
 from holdfast.core.tape import tape
 from holdfast.nn import cuda_graphs
 from holdfast.nn.experts import fast
 from holdfast.nn.experts.fused import Config, Weights, fused_forward
-from holdfast.nn.experts.layer import SparseMoE, exclude_padding
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, exclude_padding
 from holdfast.nn.experts.router import MAX_SCALE
 
-CONFIG = Config(top=2, renormalise=True, noise=0.25, weight=0.5, sigma=0.25, form="logit", detach=False)
+CONFIG = Config(top=2, gate="preserving", noise=0.25, weight=0.5, sigma=0.25, form="logit", detach=False)
 SIZES = (37, 6, 24, 40, 64)  # tokens, experts, width, hidden width, inner width
 # sizes, changes of the configuration, whether a mask excludes tokens
 CASES = [
     ((1, 1, 8, 8, 5), {"top": 1}, False),
     ((9, 1, 8, 8, 5), {"top": 1, "form": "tutel"}, False),
     (SIZES, {}, False),
-    (SIZES, {"top": 1, "renormalise": False}, True),
-    (SIZES, {"form": "tutel"}, True),
-    ((70, 5, 40, 136, 300), {"form": "tutel", "detach": True, "renormalise": False}, False),
+    (SIZES, {"top": 1, "gate": "raw"}, True),
+    (SIZES, {"form": "tutel", "gate": "renormalised"}, True),
+    (SIZES, {"top": 3, "detach": True}, True),
+    ((70, 5, 40, 136, 300), {"form": "tutel", "detach": True, "gate": "raw"}, False),
     ((150, 20, 8, 24, 37), {"top": 4, "noise": 0.0, "detach": True}, False),
-    ((300, 32, 72, 8, 16), {"top": 3, "renormalise": False}, True),
+    ((300, 32, 72, 8, 16), {"top": 3, "gate": "raw"}, True),
     ((70, 5, 40, 136, 300), {"weight": 0.0}, False),
 ]
 
@@ -70,7 +72,8 @@ def naive(config, mask, noise, u, up, up_bias, down, down_bias, weight, bias, di
     noisy = clean + config.noise * noise
     chosen = noisy.detach().argsort(dim=-1, descending=True, stable=True)[:, : config.top]
     gates = noisy.softmax(-1).gather(1, chosen)
-    gates = gates / gates.sum(-1, keepdim=True) if config.renormalise else gates
+    total = gates.sum(-1, keepdim=True)
+    gates = gates / {"raw": 1, "renormalised": total, "preserving": total.detach()}[config.gate]
     hidden = F.gelu(torch.einsum("td,ehd->teh", u, up) + up_bias)
     y = torch.einsum("teh,edh->ted", hidden, down) + down_bias
     out = torch.einsum("te,ted->td", torch.zeros_like(clean).scatter(1, chosen, gates), y)
@@ -113,7 +116,7 @@ def test_scale_at_its_limit_and_zero_norms(kernel_device):
     u, *weights, _ = case((4, 3, 8, 8, 8), kernel_device)
     u[1] = weights[5][:] = weights[6][2] = 0  # a query and a direction of norm zero
     inputs = [tensor.requires_grad_() for tensor in (u, *weights, torch.tensor(9.0, device=kernel_device))]
-    out, loss, stats = fused(CONFIG._replace(top=1, renormalise=False, noise=0.0), None, *inputs)
+    out, loss, stats = fused(CONFIG._replace(top=1, gate="raw", noise=0.0), None, *inputs)
     expected = MAX_SCALE * F.cosine_similarity((u[0] @ weights[4].T)[None], weights[6][:2], dim=-1)
     torch.testing.assert_close(stats.scores[0, :2], expected.detach(), rtol=1e-4, atol=1e-3)
     grads = torch.autograd.grad(out.sum() + loss, inputs)
@@ -221,6 +224,26 @@ def test_bf16_products_only_round(kernel_device):
     for a, b in zip(results[0][1:], results[1][1:], strict=True):
         assert a.dtype == b.dtype
         assert bool((a - b).detach().abs().max() <= 0.05 * b.detach().abs().max())
+
+
+@pytest.mark.parametrize("gate", ["preserving", "renormalised", "raw"])
+@pytest.mark.parametrize("top", [1, 2])
+def test_routers_of_both_paths_have_the_same_gradient(kernel_device, monkeypatch, top, gate):
+    """Copied experts, where the gradient of the router comes from the gates alone."""
+    torch.manual_seed(0)
+    settings = ExpertSettings(count=6, top=top, inner=32, gate=gate, balance=0.0, temperature=0.1)
+    up, down = nn.Linear(24, 40), nn.Linear(40, 24)
+    layer = SparseMoE.from_feed_forward(up, down, nn.GELU(), settings).to(kernel_device)
+    u, grads, outs = torch.randn(6, 7, 24, device=kernel_device), [], []
+    for enabled in (True, False):
+        monkeypatch.setattr(fast, "ENABLED", enabled)
+        torch.manual_seed(1)
+        outs.append(layer(u))
+        grads.append(torch.autograd.grad(outs[-1].square().sum(), list(layer.parameters())))
+    torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+    for a, b in zip(*grads, strict=True):
+        assert float((a - b).abs().max()) <= 1e-4 * max(1.0, float(b.abs().max()))
+    assert (float(grads[0][-2].abs().max()) > 1e-2) == (gate != "renormalised")
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -15,8 +15,8 @@ import holdfast.nn.experts.layer
 from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.experts.balance import Config, weighted_balance
-from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, _is_exact_gelu, exclude_padding
-from holdfast.nn.experts.router import route
+from holdfast.nn.experts.layer import ExpertSettings, SparseMoE, _is_exact_gelu, exclude_padding, shuffled_routing
+from holdfast.nn.experts.router import GATES, ROUTERS, route
 
 U = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
 
@@ -44,11 +44,52 @@ def differing(**options) -> SparseMoE:
     return layer
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("top", [2, 3, 4])
-def test_copied_experts_equal_the_network_they_were_copied_from(top, bias):
-    assert_close(copied(bias, top=top).eval()(U), plain(bias), rtol=1e-5, atol=1e-5)
-    assert_close(copied(bias, top=top).train()(U), plain(bias), rtol=1e-5, atol=1e-5)  # noise moves nothing yet
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize(("top", "gate", "bias"), [(1, "preserving", True), (2, None, True), (2, None, False),
+    (3, "preserving", True), (3, "renormalised", False), (4, None, True)])  # fmt: skip
+def test_copied_experts_equal_the_network_they_were_copied_from(top, gate, bias, router):
+    options = {"top": top, "gate": gate, "router": router, "jitter": 0.0}
+    assert_close(copied(bias, **options).eval()(U), plain(bias), rtol=1e-5, atol=1e-5)
+    assert_close(copied(bias, **options).train()(U), plain(bias), rtol=1e-5, atol=1e-5)  # noise moves nothing yet
+
+
+def router_gradient(layer: SparseMoE) -> float:
+    target = torch.randn(U.shape, generator=torch.Generator().manual_seed(3))
+    grads = torch.autograd.grad(F.mse_loss(layer(U), target), list(layer.router.parameters()))
+    return float(torch.cat([grad.flatten() for grad in grads]).norm())
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_the_preserving_gate_passes_the_task_gradient_to_the_router(top):
+    sizes = {gate: router_gradient(copied(top=top, gate=gate, jitter=0.0).eval()) for gate in GATES}
+    assert sizes["renormalised"] < 1e-6 * sizes["raw"]
+    assert sizes["preserving"] > 0.1 * sizes["raw"]
+
+
+def test_settings_of_gates():
+    assert [ExpertSettings(top=top).gates for top in (1, 2)] == ["raw", "preserving"]
+    assert [ExpertSettings(renormalise=flag).gates for flag in (True, False)] == ["renormalised", "raw"]
+    assert ExpertSettings(top=1, gate="preserving").gates == "preserving"
+    assert ExpertSettings(gate="raw", renormalise=False).gates == "raw"
+    with pytest.raises(BadInput, match="remove `renormalise`"):
+        ExpertSettings(gate="preserving", renormalise=True)
+    with pytest.raises(BadInput, match="gate of experts 'row'"):
+        ExpertSettings(gate="row")
+
+
+def test_jitter_changes_the_copies_but_not_their_mean():
+    layer, (up, _) = copied(jitter=0.1), feed()
+    assert_close(layer.up_proj.mean(0), up.weight, rtol=1e-4, atol=1e-6)
+    difference = ((layer.up_proj - up.weight).std() / up.weight.std()).detach()
+    assert 0.05 < float(difference) < 0.15
+    with tape() as side:
+        layer.eval()(U)
+        copied(jitter=0.0).eval()(U)
+    differences = [float(value) for value in side["stat/experts/difference"]]
+    assert differences[0] == pytest.approx(float(difference), rel=0.3)
+    assert differences[1] < 1e-6
+    assert 1 < float(side["stat/experts/effective"][0]) <= 4
+    assert float(side["stat/experts/spread"][0]) > 0
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -74,7 +115,7 @@ def test_a_single_expert_has_loss_zero(form):
 def test_gates_without_renormalisation_scale_the_output():
     for options in ({"top": 1}, {"top": 2, "renormalise": False}):
         layer = copied(**options).eval()
-        gates = route(layer.router, U.view(-1, 8), top=options["top"], renormalise=False, noise=0.0).gates
+        gates = route(layer.router, U.view(-1, 8), top=options["top"], gate="raw", noise=0.0).gates
         assert_close(layer(U), plain() * gates.sum(-1).view(3, 7, 1), rtol=1e-5, atol=1e-5)
         assert float(gates.detach().sum(-1).max()) < 0.95
     assert_close(copied(top=1, renormalise=True).eval()(U), plain(), rtol=1e-5, atol=1e-5)
@@ -82,7 +123,7 @@ def test_gates_without_renormalisation_scale_the_output():
 
 def test_output_equals_all_experts_on_every_token():
     layer = differing().eval()
-    result = route(layer.router, U.view(-1, 8), top=2, renormalise=True, noise=0.0)
+    result = route(layer.router, U.view(-1, 8), top=2, gate="renormalised", noise=0.0)
     dense = torch.zeros(21, 4).scatter(1, result.chosen, result.gates.detach())
     hidden = F.gelu(torch.einsum("td,ehd->teh", U.view(-1, 8), layer.up_proj) + layer.up_proj_bias)
     each = torch.einsum("teh,edh->ted", hidden, layer.down_proj) + layer.down_proj_bias
@@ -133,7 +174,8 @@ def test_records_in_training_and_evaluation():
     assert side["experts/scores"][0].shape == (3, 7, 4)
     with tape() as side:
         layer.eval()(U)
-    assert set(side) == {"experts/chosen", "experts/scores"}
+    stats = {f"stat/experts/{name}" for name in ("difference", "effective", "spread")}
+    assert set(side) == {"experts/chosen", "experts/scores", *stats}
     with tape() as side:
         differing(balance=0.0).train()(U)
     assert "loss/experts" not in side
@@ -153,7 +195,7 @@ def test_capacity_drops_the_least_confident_tokens():
     layer = differing(count=2, top=1, capacity=0.5, noise=0.0).train()
     with tape() as side:
         out = layer(U).view(-1, 8)
-    result = route(layer.router, U.view(-1, 8), top=1, renormalise=False, noise=0.0)
+    result = route(layer.router, U.view(-1, 8), top=1, gate="raw", noise=0.0)
     room = int(0.5 * 11)
     dropped = []
     for e in range(2):
@@ -179,8 +221,8 @@ def test_sigma_of_the_load_loss(count, noise, sigma):
     with tape() as side:
         layer(U)
     torch.manual_seed(0)
-    result = route(layer.router, U, top=2, renormalise=True, noise=noise / count)
-    expected, *_ = weighted_balance(result, Config(2, True, noise / count, 0.005, sigma, "logit", False), None)
+    result = route(layer.router, U, top=2, gate="renormalised", noise=noise / count)
+    expected, *_ = weighted_balance(result, Config(2, "raw", noise / count, 0.005, sigma, "logit", False), None)
     assert_close(side["loss/experts"][0], expected)
 
 
@@ -252,10 +294,10 @@ def test_activations(activation, exact):
     assert _is_exact_gelu(activation) == exact
 
 
-@pytest.mark.parametrize("top", [1, 2])
-def test_equations_of_the_complete_layer(top):
+@pytest.mark.parametrize(("top", "gate"), [(1, None), (2, None), (2, "renormalised"), (2, "raw"), (1, "preserving")])
+def test_equations_of_the_complete_layer(top, gate):
     """Output, balance loss, and the gradients of the input and of every parameter."""
-    layer, u = differing(top=top, inner=300, noise=0.0).train(), U.clone().requires_grad_()
+    layer, u = differing(top=top, gate=gate, inner=300, noise=0.0).train(), U.clone().requires_grad_()
     with tape() as side:
         result = layer(u)
     flat, router = u.view(-1, 8), layer.router
@@ -263,7 +305,9 @@ def test_equations_of_the_complete_layer(top):
     clean = router.log_scale.exp() * F.cosine_similarity(query[:, None], router.directions[None], dim=-1)
     share = clean.softmax(-1)
     best = share.topk(top, dim=-1)
-    gates = best.values / best.values.sum(-1, keepdim=True) if top > 1 else best.values
+    total = best.values.sum(-1, keepdim=True)
+    divisor = {"raw": 1.0, "renormalised": total, "preserving": total.detach()}
+    gates = best.values / divisor[gate or ("raw" if top == 1 else "preserving")]
     hidden = F.gelu(torch.einsum("td,ehd->teh", flat, layer.up_proj) + layer.up_proj_bias)
     each = torch.einsum("teh,edh->ted", hidden, layer.down_proj) + layer.down_proj_bias
     expected = (gates[..., None] * each.gather(1, best.indices[..., None].expand(-1, -1, 8))).sum(1).view_as(u)
@@ -323,4 +367,26 @@ def test_compiled_in_one_graph_with_the_same_records():
 
 def test_example_in_the_docstring():
     results = doctest.testmod(holdfast.nn.experts.layer)
-    assert (results.failed, results.attempted) == (0, 2)
+    assert (results.failed, results.attempted) == (0, 4)
+
+
+def test_shuffled_routing_keeps_loads_and_padding_and_changes_what_depends_on_the_choice():
+    layer, mask = differing(top=2).eval(), torch.ones(3, 7, dtype=torch.bool)
+    mask[1:, 4:] = False
+    with tape() as side, exclude_padding(mask):
+        expected = layer(U)
+    with tape() as shuffled, exclude_padding(mask), shuffled_routing(0):
+        out, again = layer(U), layer(U)
+    with shuffled_routing(0), exclude_padding(mask):
+        assert_close(layer(U), out, rtol=0, atol=0)
+    with shuffled_routing(1), exclude_padding(mask):
+        assert not torch.equal(layer(U), out)
+    assert not torch.equal(out, again)
+    changed = (out - expected).abs().amax(-1) > 1e-6
+    assert float(changed[mask].float().mean()) > 0.5
+    assert not changed[~mask].any()
+    chosen, before = shuffled["experts/chosen"][0], side["experts/chosen"][0]
+    assert_close(chosen.flatten().bincount(), before.flatten().bincount(), rtol=0, atol=0)
+    same = copied(top=2).eval()
+    with shuffled_routing(0):
+        assert_close(same(U), plain(), rtol=1e-5, atol=1e-5)

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.experts.router import (
+    GATES,
     MAX_SCALE,
     POSITIONS,
     CosineRouter,
@@ -80,19 +81,48 @@ def test_random_router_depends_on_the_position_only():
     assert torch.equal(router(torch.randn_like(rows)), scores)
     assert torch.equal(router(rows[:1, :3]), scores[:1, :3])
     assert len({tuple(row) for row in scores[0].tolist()}) == 7
-    chosen = route(router, torch.zeros(1, 1000, 6), top=1, renormalise=True, noise=0.0).chosen
+    chosen = route(router, torch.zeros(1, 1000, 6), top=1, gate="renormalised", noise=0.0).chosen
     assert torch.bincount(chosen[:, 0], minlength=4).min() > 180
     long = router(torch.zeros(POSITIONS + 2, 6))
     assert torch.equal(long[:2], long[POSITIONS:])
 
 
+@pytest.mark.parametrize("kind", ["hash", "random-matched"])
+def test_content_decides_whatever_the_batch_and_the_order(kind):
+    """Also for tokens that differ by rounding, as products do with another batch size."""
+    torch.manual_seed(0)
+    router = make_router(kind, 6, 4, inner=5, temperature=0.5, learned=True)
+    u = randn(8, 100, 6, seed=1)
+    scores = router(u)
+    assert torch.equal(router(u[3:5, 20:]), scores[3:5, 20:])
+    assert torch.equal(router(u.flip(1)), scores.flip(1))
+    assert torch.equal(router(u * (1 + 1e-7 * randn(8, 100, 6, seed=2))), scores)
+    chosen = route(router, u, top=1, gate="raw", noise=0.0).chosen
+    assert torch.bincount(chosen[:, 0], minlength=4).min() > (150 if kind == "hash" else 20)
+    assert bool(list(router.parameters())) == (kind == "random-matched")
+
+
+def test_controls_know_less_about_the_content_than_a_cosine_router():
+    """Share of close pairs of tokens with the same expert, where 1/4 is random."""
+    torch.manual_seed(0)
+    u, agreement = randn(1, 2000, 16, seed=1), {}
+    near = u + 0.15 * randn(1, 2000, 16, seed=2)
+    for kind in ("cosine", "hash", "random-matched"):
+        router = make_router(kind, 16, 4, inner=8, temperature=0.5, learned=True)
+        agreement[kind] = float((router(u).argmax(-1) == router(near).argmax(-1)).float().mean())
+    assert agreement["cosine"] > 0.8
+    assert 0.28 < agreement["hash"] < 0.8
+    assert agreement["random-matched"] < 0.3
+
+
 def test_gates_with_and_without_renormalisation():
     router = cosine()
-    raw, renormalised = (route(router, U, top=2, renormalise=flag, noise=0.0) for flag in (False, True))
+    raw, renormalised, preserving = (route(router, U, top=2, gate=gate, noise=0.0) for gate in reversed(GATES))
     best = router(U).softmax(-1).sort(dim=-1, descending=True)
     assert torch.equal(raw.chosen, best.indices[:, :2])
     assert_close(raw.gates, best.values[:, :2])
     assert_close(renormalised.gates, raw.gates / raw.gates.sum(-1, keepdim=True))
+    assert torch.equal(preserving.gates, renormalised.gates)
     assert raw.noisy is raw.clean
 
 
@@ -100,7 +130,7 @@ def test_noise_is_seeded_and_has_the_given_deviation():
     router, u, runs = cosine(), U.repeat(600, 1), []
     for _ in range(2):
         torch.manual_seed(3)
-        runs.append(route(router, u, top=1, renormalise=False, noise=0.25))
+        runs.append(route(router, u, top=1, gate="raw", noise=0.25))
     assert torch.equal(runs[0].noisy, runs[1].noisy)
     noise = (runs[0].noisy - runs[0].clean).detach()
     assert float(noise.std()) == pytest.approx(0.25, rel=0.03)
@@ -111,11 +141,11 @@ def test_noise_is_seeded_and_has_the_given_deviation():
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
 def test_fp32_under_autocast_and_with_bf16_weights(kind):
     router = make_router(kind, 6, 4, inner=5, temperature=0.5, learned=True)
-    plain = route(router, U, top=2, renormalise=True, noise=0.0)
+    plain = route(router, U, top=2, gate="renormalised", noise=0.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        under = route(router, U, top=2, renormalise=True, noise=0.0)
+        under = route(router, U, top=2, gate="renormalised", noise=0.0)
     assert torch.equal(plain.clean, under.clean)
-    narrow = route(router.to(torch.bfloat16), U.to(torch.bfloat16), top=2, renormalise=True, noise=0.0)
+    narrow = route(router.to(torch.bfloat16), U.to(torch.bfloat16), top=2, gate="renormalised", noise=0.0)
     assert narrow.clean.dtype == narrow.gates.dtype == torch.float32
 
 
@@ -153,9 +183,9 @@ def test_scale_at_its_limit_and_zero_norms():
     assert by_directions.any(dim=1).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize(("t", "e", "k"), [(1, 6, 1), (37, 6, 2), (300, 5, 3), (40, 64, 4), (40, 6, 6), (3, 1, 1)])
-def test_choices_equal_a_sort(assert_derivatives, t, e, k, renormalise):
+def test_choices_equal_a_sort(assert_derivatives, t, e, k, gate):
     clean, noise = randn(t, e), randn(t, e, seed=1)
     if t > 1 and e > 1 and k <= 4:
         clean[1] = torch.tensor([3.0] * 2 + [0.0] * (e - 2))
@@ -165,10 +195,11 @@ def test_choices_equal_a_sort(assert_derivatives, t, e, k, renormalise):
         noisy = clean + 0.25 * noise
         chosen = noisy.argsort(dim=-1, descending=True, stable=True)[:, :k]
         gates = noisy.softmax(dim=-1).gather(1, chosen)
-        return noisy, chosen, gates / gates.sum(-1, keepdim=True) if renormalise else gates
+        total = gates.sum(-1, keepdim=True)
+        return noisy, chosen, gates / {"raw": 1, "renormalised": total, "preserving": total.detach()}[gate]
 
     def chosen(clean):
-        result = choose(clean, noise, sigma=0.25, top=k, renormalise=renormalise)
+        result = choose(clean, noise, sigma=0.25, top=k, gate=gate)
         return result.noisy, result.chosen, result.gates
 
     indices = chosen(clean)[1]
@@ -176,7 +207,7 @@ def test_choices_equal_a_sort(assert_derivatives, t, e, k, renormalise):
     assert indices.dtype == torch.int64
     assert_derivatives(chosen, naive, (clean,))
     assert_derivatives(lambda clean: chosen(clean)[2:], lambda clean: naive(clean)[2:], (clean,))
-    without = choose(clean, None, sigma=0.0, top=k, renormalise=renormalise)
+    without = choose(clean, None, sigma=0.0, top=k, gate=gate)
     assert without.noisy is clean
     assert torch.equal(without.chosen, clean.argsort(dim=-1, descending=True, stable=True)[:, :k])
 
@@ -184,7 +215,7 @@ def test_choices_equal_a_sort(assert_derivatives, t, e, k, renormalise):
 def test_nan_scores_choose_an_existing_expert():
     clean = torch.full((3, 5), math.nan)
     clean[1, :4] = 0.0
-    chosen = choose(clean, None, sigma=0.0, top=2, renormalise=True).chosen
+    chosen = choose(clean, None, sigma=0.0, top=2, gate="renormalised").chosen
     assert 0 <= int(chosen.min()) <= int(chosen.max()) < 5
     assert int(chosen[1, 0]) == 4
 
@@ -195,8 +226,8 @@ def test_norms_of_bf16_products_change_no_choice(experts):
     router, u = CosineRouter(32, experts, inner=64), torch.randn(5, 100, 32, requires_grad=True)
     with torch.no_grad():
         router.project.bias.normal_()
-    exact = route(router, u, top=2, renormalise=True, noise=0.0)
-    narrow = route(router, u, top=2, renormalise=True, noise=0.0, narrow=u.bfloat16())
+    exact = route(router, u, top=2, gate="renormalised", noise=0.0)
+    narrow = route(router, u, top=2, gate="renormalised", noise=0.0, narrow=u.bfloat16())
     assert narrow.clean.dtype == torch.float32
     assert torch.equal(narrow.chosen, exact.chosen)
     assert_close(narrow.clean, exact.clean, rtol=3e-3, atol=1e-5)

@@ -72,8 +72,30 @@ def test_effective_slots():
     even, one = torch.full((3, 2, 8), 1 / 8), torch.eye(8)[[2, 2, 2]][:, None].expand(3, 2, 8)
     assert float(effective_slots(even)) == pytest.approx(8)
     assert float(effective_slots(one)) == pytest.approx(1)
-    spread = torch.eye(8)[:4, None]  # every example reads another slot
-    assert float(effective_slots(spread)) == pytest.approx(4)
+    spread = torch.eye(8)[:4, None]  # every example reads another slot, and every read uses one
+    assert float(effective_slots(spread)) == pytest.approx(1)
+    mixed = torch.tensor([[[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]], [[0.0, 0.0, 1.0], [1 / 3, 1 / 3, 1 / 3]]])
+    assert float(effective_slots(mixed)) == pytest.approx((2 + 1 + 1 + 3) / 4)
+
+
+def test_effective_slots_are_recorded_in_evaluation_mode():
+    module = neck()
+    with tape() as side:
+        module.train()(Z)
+        module.eval()(Z)
+    assert len(side["memory/weights"]) == 2
+    (value,) = side["stat/memory/effective_slots"]
+    assert value == effective_slots(side["memory/weights"][1])
+
+
+@pytest.mark.parametrize("top", [None, 2])
+def test_null_replaces_all_values_by_their_mean(top):
+    module = neck(top=top, share=1.0).fused
+    module.memory.grow(3, domain=1)
+    before, values = module(Z), torch.cat(list(module.memory.values))
+    with module.memory.null():
+        assert_close(module(Z), 2 * values.mean(0).expand_as(Z))  # two heads
+    assert torch.equal(module(Z), before)
 
 
 @pytest.mark.parametrize(("family", "place"), INSIDE)
