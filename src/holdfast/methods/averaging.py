@@ -93,7 +93,12 @@ class MovingAverage(Wrapper):
 
 
 class SWAD(Wrapper):
-    """Average densely between the start and the end of the flat valley of the validation loss (Cha et al., 2021)."""
+    """Average densely between the start and the end of the flat valley of the validation loss (Cha et al., 2021).
+
+    The valley starts at a loss that is the lowest of `converge`, and ends before `tolerate` losses in a row above
+    `ratio` times the mean of those. If training ends first, it lasts to the last loss below the threshold, as in the
+    authors' code.
+    """
 
     @dataclass(frozen=True)
     class Settings:
@@ -154,7 +159,7 @@ class SWAD(Wrapper):
         """Add the remaining segments, and deploy the mean from now on."""
         super().end_stage(batches)
         if self.start >= 0:
-            self._absorb(1)
+            self._absorb(0)
         else:  # without a valley, use the newest segment
             newest = self.segments[-1] if self.segments else list(self.segment.parameters())
             blend(list(self.mean.parameters()), newest, 1.0)
@@ -163,9 +168,9 @@ class SWAD(Wrapper):
         self._reset()
 
     def _absorb(self, window: int) -> None:
-        """Add segments to the mean while one of the next `window` losses is below the threshold."""
-        while len(self.segments) >= window and not self.ended:
-            ahead = self.losses[-len(self.segments) :][:window]
+        """Add segments to the mean while one of the next `window` losses, or of all for 0, is below the threshold."""
+        while len(self.segments) >= max(1, window) and not self.ended:
+            ahead = self.losses[-len(self.segments) :][: window or None]
             if min(ahead) > self.threshold:
                 self.ended = True
                 return

@@ -84,7 +84,7 @@ class Method(nn.Module, ABC):
     def groups_of(self, parameters: Sequence[nn.Parameter], *, part: str = "") -> dict[str, Any]:
         """Return what an optimizer needs to group parameters by learning rate and weight decay."""
         names = part_names(self.model)
-        return {"part_names": [part or names.get(p, ENCODER) for p in parameters], "undecayed": undecayed(self.model)}
+        return {"part_names": [names.get(p, part or ENCODER) for p in parameters], "undecayed": undecayed(self.model)}
 
     @abstractmethod
     def step(self, batch: DomainBatch) -> Metrics:

@@ -75,7 +75,7 @@ def divergence(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
 
 
 class MIRO(Method):
-    """Minimise risk + weight * mean[log s + (z - z0)^2 / s] (Cha et al., 2022).
+    """Minimise risk + weight * mean[log s + (z - z0)^2 / s] / 2 (Cha et al., 2022).
 
     z0 are the features before training and s is a learned variance per feature: a bound on the mutual information with
     the pretrained network. The published form adds intermediate layers; this one uses the backbone's output.
@@ -85,6 +85,7 @@ class MIRO(Method):
     class Settings:
         weight: float = setting(0.1, search=choice(0.001, 0.01, 0.1, 1.0), help="weight of the penalty")
         start: float = setting(0.1, help="initial variance")
+        rate: float = setting(10.0, help="multiple of the learning rate for the variances")
 
     def setup(self) -> None:
         self.oracle = copy.deepcopy(self.model.backbone).requires_grad_(False).eval()
@@ -92,7 +93,9 @@ class MIRO(Method):
         device = next(self.model.head.parameters()).device
         inverse = torch.tensor(self.settings.start).expm1().log().item()  # softplus(inverse) = start
         self.spread = nn.Parameter(torch.full((width,), inverse, device=device))  # (d,)
-        self.optimizer = self.make_optimizer([*self.model.trainable_parameters(), self.spread])
+        parameters = [*self.model.trainable_parameters(), self.spread]
+        rates = {**self.optimizer.settings.rates, "variance": self.settings.rate}
+        self.optimizer = self.make_optimizer(parameters, part="variance", rates=rates)
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -101,12 +104,12 @@ class MIRO(Method):
 
     def step(self, batch: DomainBatch) -> Metrics:
         with tape() as side:
-            z = self.model.backbone(batch.x)  # (b, d)
-            output = self.model.head(self.model.neck(z))
+            z = self.model.encode(batch.x)  # (b, d)
+            output = self.model.head(self.model.apply_neck(z))
         with torch.no_grad():
-            anchor: Tensor = self.oracle(batch.x)
+            anchor = self.model.encode(batch.x, backbone=self.oracle)
         risk = self.task.loss(output, batch.y)
         variance = F.softplus(self.spread) + 1e-5
-        penalty = (variance.log() + (z - anchor).pow(2) / variance).mean()
+        penalty = (variance.log() + (z.float() - anchor.float()).pow(2) / variance).mean() / 2
         self.optimizer.minimize(with_auxiliary(risk + self.settings.weight * penalty, side))
         return {"risk": risk.detach(), "penalty": penalty.detach()}

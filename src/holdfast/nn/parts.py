@@ -1,5 +1,7 @@
 """Parts of a network that may learn at different rates, and parameters without weight decay."""
 
+from typing import cast
+
 from torch import nn
 
 from holdfast.nn.experts.layer import SparseMoE
@@ -26,7 +28,7 @@ def part_names(model: Model) -> dict[nn.Parameter, str]:
         if isinstance(module, MEMORIES):
             names |= dict.fromkeys(module.parameters(), "memory")
         elif callable(learned := getattr(module, "learned", None)):  # of a general memory, without its network
-            names |= dict.fromkeys(learned().parameters(), "memory")
+            names |= dict.fromkeys(cast(nn.Module, learned()).parameters(), "memory")
         elif isinstance(module, SparseMoE):
             names |= dict.fromkeys(module.parameters(), "experts") | dict.fromkeys(module.router.parameters(), "router")
     return names

@@ -66,7 +66,12 @@ def test_the_average_covers_the_valley():
 
 def test_a_short_bump_does_not_end_the_valley():
     losses = [2.0, 1.0, 1.1, 1.2, 2.0, 2.0, 1.1, 1.1]
-    assert swad(losses) == pytest.approx(segment(1, 2, 3))  # segments after the bump are not confirmed at the end
+    assert swad(losses) == pytest.approx(segment(1, 2, 3, 4, 5, 6, 7))
+
+
+def test_a_rise_at_the_end_of_training_is_left_out():
+    losses = [2.0, 1.0, 1.1, 1.2, 2.0, 1.1, 2.0, 2.0]  # fewer than `tolerate`, but no later loss is low
+    assert swad(losses) == pytest.approx(segment(1, 2, 3, 4, 5))
 
 
 def test_all_segments_are_averaged_while_the_loss_is_low():
