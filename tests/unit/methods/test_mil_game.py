@@ -11,6 +11,7 @@ import torch
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import generator, seeded
+from holdfast.data.synthetic import world
 from holdfast.methods.base import StageInfo
 from holdfast.methods.discriminant import a_distance
 from holdfast.methods.mil import MIL
@@ -19,6 +20,9 @@ from holdfast.nn.backbones.small import Features
 from holdfast.nn.heads import Linear
 from holdfast.nn.memory.neck import key_value
 from holdfast.nn.model import Model
+from holdfast.run.settings import make_spec
+from holdfast.run.train import train as train_run
+from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 
 WIDTH, STEPS = 12, 150
@@ -119,6 +123,19 @@ def test_divergence_is_detected_at_an_absurd_rate_and_not_by_default(critic, cap
         assert train(method_of(critic=critic, memory_lr=100.0), **meta) == [75]
     assert "lower method.memory_lr" in caplog.text
     assert train(method_of(critic=critic, memory_lr=100.0, divergence=0.0), **meta) == []
+
+
+def test_a_run_that_diverges_is_completed_and_recorded():
+    dataset = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
+    settings = {"method.memory_lr": 1000.0, "encoder.hidden": [16], "neck.slots": 16}
+    spec = make_spec(dataset, method="mil", steps=100, every=25, batch=8, settings=settings)
+    workspace = Workspace(dataset)
+    record, _ = train_run(spec, workspace.episodes(spec)[0], workspace)
+    history = record.stages[0]["history"]
+    meta = [entry for entry in history if entry["phase"] == "meta"]
+    assert [(entry["step"], entry.get("ended", False)) for entry in meta] == [(25, False), (50, False), (75, True)]
+    assert len(history) == 3 + 4
+    assert all(-2 <= entry["distance"] <= 2 for entry in (meta[-1], history[-1]))
 
 
 @pytest.mark.parametrize(
