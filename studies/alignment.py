@@ -144,6 +144,7 @@ def cases_error(
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derive(seed, "init"))
         settings = {"count": 1 if wide else count, "top": 1, "inner": width, "balance": 0.01}
+        settings |= {"temperature": 0.5, "noise": 1.0}
         net = SparseMoE(width, hidden * (count if wide else 1), nn.GELU(), **settings).train()
         optimizer = torch.optim.Adam(net.parameters(), lr=3e-3, fused=True)
         for _ in range(steps):

@@ -23,7 +23,16 @@ from tests.unit.recipes.tables import gmoe_domains, recipes_of
 
 RECIPES = recipes_of("gmoe")
 DOMAINS = gmoe_domains()
-EXPERTS = {"count": 6, "top": 2, "at": "last-two", "router": "cosine", "balance": 0.01}
+EXPERTS = {
+    "count": 6,
+    "top": 2,
+    "at": "last-two",
+    "router": "cosine",
+    "balance": 0.01,
+    "noise": 1.0,
+    "temperature": 0.5,
+}
+CONTROLS = ["random-routing", "random-matched", "hash-routing"]
 RELEASED = {**EXPERTS, "top": 1, "capacity": 1.5, "eval_capacity": 1.5, "dropout": 0.1, "form": "tutel"}
 
 
@@ -171,7 +180,9 @@ def specs(workspaces, name, *rows):
 
 
 def test_published_settings(workspaces):
-    first = specs(workspaces, "table1", "gmoe", "gmoe-released", "vit")
+    first = specs(workspaces, "table1", "gmoe", "gmoe-released", "vit", *CONTROLS)
+    assert first["random-matched", "pacs"].neck_args == {**EXPERTS, "router": "random-matched"}
+    assert first["hash-routing", "pacs"].neck_args == {**first["random-routing", "pacs"].neck_args, "router": "hash"}
     spec = first["gmoe", "pacs"]
     assert (spec.neck, spec.neck_args, spec.encoder_args) == ("experts", EXPERTS, {})
     assert (spec.tune, spec.schedule, spec.precision, spec.metric) == ("full", "constant", "fp32", "accuracy")
@@ -239,9 +250,9 @@ def test_a_row_with_a_resnet_runs_with_named_weights(data, weights, tmp_path):
 
 @pytest.mark.slow
 def test_without_weights_a_row_is_skipped_and_others_use_another_encoder(data, tmp_path):
-    done = run(data, tmp_path, rows=["erm", "vit", "gmoe-released"], encoder="vit-tiny")
+    done = run(data, tmp_path, rows=["erm", "vit", "gmoe", "gmoe-released", *CONTROLS], encoder="vit-tiny")
     results = {one.cell.row.name: (bool(one.values), one.reason) for one in done.cells}
-    assert results["vit"] == results["gmoe-released"] == (True, "")
+    assert {results[row] for row in ("vit", "gmoe", "gmoe-released", *CONTROLS)} == {(True, "")}
     assert not results["erm"][0]
     assert "weights of resnet50 are user-supplied" in results["erm"][1]
     with pytest.raises(BadInput, match=r"--set encoder\.weights=FILE"):

@@ -61,9 +61,14 @@ class ExpertSettings:
         "reads pseudo-random vectors) and hash (fixed scores per hash of the token)",
     )
     inner: int = setting(256, help="width in which the cosine router compares")
-    temperature: float = setting(0.5, help="temperature of the cosine router")
+    temperature: float = setting(
+        0.2, search=choice(0.05, 0.1, 0.2, 0.5), help="initial temperature of the cosine router; published: 0.5"
+    )
     temperature_learned: bool = setting(True, help="train the temperature")
-    noise: float = setting(1.0, help="standard deviation of the noise on training scores, times 1 / count")
+    noise: float = setting(
+        0.5, search=choice(0.0, 0.25, 0.5, 1.0),
+        help="standard deviation of the noise on training scores, times 1 / count; published: 1",
+    )  # fmt: skip
     balance: float = setting(
         0.01, search=choice(0.001, 0.01, 0.1), help="weight of the mean of importance and load loss"
     )
@@ -73,7 +78,9 @@ class ExpertSettings:
     eval_capacity: float = setting(0.0, help="capacity in evaluation; predictions then depend on the batch")
     dropout: float = setting(0.0, help="dropout inside the experts")
     jitter: float = setting(
-        0.0, help="standard deviation of the random differences between copied experts, relative to that of a weight"
+        0.0,
+        search=choice(0.0, 0.03, 0.1),
+        help="standard deviation of the random differences between copied experts, relative to that of a weight",
     )
 
     def __post_init__(self) -> None:

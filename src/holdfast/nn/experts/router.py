@@ -35,7 +35,7 @@ class CosineRouter(nn.Module):
     """Score s cos(W u + b, E_e) with a learned scale s = 1 / temperature: only directions matter and |score| <= s."""
 
     def __init__(
-        self, width: int, experts: int, *, inner: int = 256, temperature: float = 0.5, learned: bool = True
+        self, width: int, experts: int, *, inner: int = 256, temperature: float = 0.2, learned: bool = True
     ) -> None:
         super().__init__()
         if inner < 1 or not temperature >= 1 / MAX_SCALE:

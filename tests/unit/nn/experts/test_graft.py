@@ -180,14 +180,15 @@ def test_copies_and_pickles(folder):
         assert torch.equal(other(x), net(x))
 
 
-def test_published_defaults():
+def test_defaults():
     expected = {
         "count": 6,
         "top": 2,
         "router": "cosine",
         "inner": 256,
-        "temperature": 0.5,
-        "noise": 1.0,
+        "temperature": 0.2,
+        "noise": 0.5,
+        "jitter": 0.0,
         "balance": 0.01,
     }
     defaults = asdict(ExpertSettings())

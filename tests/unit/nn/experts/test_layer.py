@@ -114,7 +114,7 @@ def test_a_single_expert_has_loss_zero(form):
 
 def test_gates_without_renormalisation_scale_the_output():
     for options in ({"top": 1}, {"top": 2, "renormalise": False}):
-        layer = copied(**options).eval()
+        layer = copied(temperature=0.5, **options).eval()
         gates = route(layer.router, U.view(-1, 8), top=options["top"], gate="raw", noise=0.0).gates
         assert_close(layer(U), plain() * gates.sum(-1).view(3, 7, 1), rtol=1e-5, atol=1e-5)
         assert float(gates.detach().sum(-1).max()) < 0.95
@@ -158,7 +158,7 @@ def test_noise_is_divided_by_the_number_of_experts(monkeypatch):
         return route(*args, noise=noise, **named)
 
     monkeypatch.setattr("holdfast.nn.experts.layer.route", recording)
-    for layer in (copied().train(), copied(noise=2.0).train(), copied().eval()):
+    for layer in (copied(noise=1.0).train(), copied(noise=2.0).train(), copied().eval()):
         layer(U)
     assert deviations == [0.25, 0.5, 0.0]
 

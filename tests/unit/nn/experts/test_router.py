@@ -44,7 +44,7 @@ def test_cosine_router():
 
 
 def test_cosine_scores_depend_on_directions_and_are_bounded():
-    router = cosine()
+    router = cosine(temperature=0.5)
     with torch.no_grad():
         router.project.bias.zero_()
         scores = router(U)
