@@ -26,7 +26,7 @@ INSIDE = [("bert", "tokens"), ("bert", "layers"), ("vit", "tokens"), ("vit", "la
 
 def neck(width: int = 5, **options):
     torch.manual_seed(0)
-    return key_value(width, **{**SMALL, **options})
+    return key_value(width, **{**SMALL, "fusion": "interpolate", **options})
 
 
 def inside(family, place, folder, **options) -> tuple[Model, Model, object]:
