@@ -31,7 +31,7 @@ def initialise_parts(
     inside = set(method.model.modules())
     others = [part for part in method.modules() if part not in inside and _needs_data(part)]
     copies = [(part, other) for part in parts for other in others if _equal(part, other)]
-    with _batch_statistics(method):
+    with batch_statistics(method):
         for part in parts:
             observed = _observe(part, method, _batches(examples, domains, size, part.examples_needed), examples)
             if observed:
@@ -78,12 +78,12 @@ def _observe(part: Any, method: Method, batches: Sequence[Tensor], examples: Exa
 
 
 @contextmanager
-def _batch_statistics(method: Method) -> Iterator[None]:
+def batch_statistics(network: nn.Module) -> Iterator[None]:
     """Evaluation mode in which batch norm uses the statistics of the batch, as in training, and stores none."""
-    training = method.training
-    method.train()
-    layers = [m for m in method.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
-    method.eval()
+    training = network.training
+    network.train()
+    layers = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    network.eval()
     saved = [(layer, layer.momentum, layer.num_batches_tracked.clone()) for layer in layers]
     for layer in layers:
         layer.train()
@@ -94,4 +94,4 @@ def _batch_statistics(method: Method) -> Iterator[None]:
         for layer, momentum, count in saved:
             layer.momentum = momentum
             layer.num_batches_tracked.copy_(count)
-        method.train(training)
+        network.train(training)

@@ -108,3 +108,8 @@ def solve_scale(scores: Tensor, target: float = TARGET) -> float:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if float(effective_slots((middle * centred).softmax(-1))) > target else (low, middle)
     return (low * high) ** 0.5
+
+
+def relative_scale(wanted: Tensor, actual: Tensor) -> float:
+    """Return the factor that gives `actual` (n, d) the mean standard deviation per entry of `wanted`, at most 100."""
+    return min(100.0, float(wanted.std(-2, correction=0).mean() / actual.std(-2, correction=0).mean().clamp(min=1e-12)))

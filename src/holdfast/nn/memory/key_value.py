@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.nn.memory.bank import SegmentedSlots
-from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, solve_scale, thin
+from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, relative_scale, solve_scale, thin
 from holdfast.nn.memory.read import SIMILARITIES, Read, read, scores
 
 QUERIES = ("linear", "mlp")
@@ -97,30 +97,34 @@ class KeyValueMemory(SegmentedSlots):
     def initialise(self, features: Tensor, *, generator: torch.Generator) -> None:
         """Initialise the slots that were not initialised yet from features (n, d).
 
-        Queries are standardised per entry, keys are the queries of some rows, scaled so that a read uses 16 effective
-        slots, and values are the features of these rows, divided by the number of heads if contents are summed.
+        Queries are standardised per entry, and keys are sampled like them, with a scale at which a read uses 16
+        effective slots. Values are sampled like the features of the same rows, with a scale at which the content has
+        their mean and standard deviation; values of later segments have the deviation of earlier ones.
         """
-        options, heads = self.options, self.heads
-        if self.pending == len(self.keys):
+        options, first = self.options, self.pending == len(self.keys)
+        if first:
             normalise_queries(self.query, features)
             if isinstance(self.project, nn.Linear):
                 nn.init.eye_(self.project.weight)
                 nn.init.zeros_(self.project.bias)
-        queries = self._queries(features)  # (n, h, q)
-        centred = queries - queries.mean(0)
+        queries, mean = self._queries(features), features.mean(0)  # (n, h, q), (d,)
+        centred, heads = queries - queries.mean(0), 1 if options.mean else self.heads
         for i in range(len(self.keys) - self.pending, len(self.keys)):
             keys, values, slots = self.keys[i], self.values[i], self.sizes[i]
             to_slots = choose_slots(centred.flatten(1), slots, keys=options.keys, generator=generator)
-            by_head = to_slots(centred).transpose(0, 1)  # (h, m, q)
-            at = torch.arange(slots, device=keys.device)
-            keys.copy_(by_head if keys.dim() == 3 else by_head[at % heads, at])
+            by_head, at = to_slots(centred).transpose(0, 1), torch.arange(slots, device=keys.device)  # (h, m, q), (m,)
+            keys.copy_(by_head if keys.dim() == 3 else by_head[at % self.heads, at])
             logits = scores(thin(queries, 512), keys, similarity=options.similarity)
             scale = solve_scale(logits if options.top is None else logits.topk(min(options.top, slots), -1).values)
-            if "sharpness" in self._buffers:
-                self.sharpness.fill_(scale)
-            else:
+            if "sharpness" not in self._buffers:
                 keys *= scale
-            values.copy_(to_slots(features) / (1 if options.mean else heads))
+            elif first:
+                self.sharpness.fill_(scale)
+            deviations = to_slots(features - mean)  # (m, d)
+            values.copy_(deviations / heads)
+            same, other = (self.values[0], values) if i else (features - mean, self.read(features).content)
+            ratio = relative_scale(same, other)
+            values.copy_(mean / heads + deviations / heads * ratio)
         self.pending = 0
 
     def _queries(self, features: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.nn.kernels import kernels
-from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, solve_scale
+from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, relative_scale, solve_scale
 from holdfast.nn.memory.key_value import normalise_queries, query_net
 from holdfast.nn.memory.read import Read, mean_values, weighted_rows
 
@@ -98,7 +98,7 @@ class ProductKeyMemory(nn.Module):
     def initialise(self, features: Tensor, *, generator: torch.Generator) -> None:
         """Initialise from features (n, d), as `KeyValueMemory.initialise` does.
 
-        Half keys belong to features a_i and b_j; slot (i, j) has their mean with the deviation of a single one.
+        Half keys belong to features a_i and b_j; the value of slot (i, j) is the sum of both deviations, scaled.
         """
         normalise_queries(self.query, features)
         queries = self._queries(features).unflatten(0, (2, self.heads))  # (2, h, n, q / 2)
@@ -109,8 +109,9 @@ class ProductKeyMemory(nn.Module):
             sides.append(to_keys(features - features.mean(0)))
         scores = torch.matmul(queries[:, :, :512], self.keys.mT).flatten(1, 2)  # (2, h n, side)
         self.keys *= solve_scale(scores.gather(-1, best_pairs(scores, self.top)).sum(0))
-        pairs = (sides[0][:, None] + sides[1][None]).flatten(0, 1) / 2**0.5
-        self.values.copy_((features.mean(0) + pairs) / self.heads)
+        mean = features.mean(0)
+        self.values.copy_((sides[0][:, None] + sides[1][None]).flatten(0, 1))
+        self.values.mul_(relative_scale(features - mean, self.read(features).content)).add_(mean / self.heads)
         self.pending = False
 
     def _queries(self, features: Tensor) -> Tensor:
