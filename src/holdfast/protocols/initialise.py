@@ -27,12 +27,12 @@ def initialise_parts(
     They observe evenly spaced training rows of each domain in batches of `size` per domain, in evaluation mode except
     for batch statistics. The RNGs and the batches of the training are not used.
     """
-    parts = [part for part in method.model.modules() if _needs_data(part)]
+    pending = [part for part in method.model.modules() if _needs_data(part)]
     inside = set(method.model.modules())
     others = [part for part in method.modules() if part not in inside and _needs_data(part)]
-    copies = [(part, other) for part in parts for other in others if _equal(part, other)]
+    copies = [(part, other) for part in pending for other in others if _equal(part, other)]
     with batch_statistics(method):
-        for part in parts:
+        for part in pending:
             observed = _observe(part, method, _batches(examples, domains, size, part.examples_needed), examples)
             if observed:
                 part.initialise(*observed, generator=generator)

@@ -48,11 +48,9 @@ class RecurrentSettings:
         if self.directions not in (1, 2):
             raise BadInput(f"`directions` must be 1 or 2, got {self.directions}")
         check_init(self.init)
-        scales = self.key_scale, self.value_scale, self.temperature
-        if not min(scales) > 0:
-            raise BadInput(
-                "`key_scale`, `value_scale` and `temperature` must be above 0, got {}, {} and {}".format(*scales)
-            )
+        if not min(self.key_scale, self.value_scale, self.temperature) > 0:
+            values = f"{self.key_scale}, {self.value_scale} and {self.temperature}"
+            raise BadInput(f"`key_scale`, `value_scale` and `temperature` must be above 0, got {values}")
 
     @property
     def blocks(self) -> tuple[int, int]:
