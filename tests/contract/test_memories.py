@@ -52,6 +52,14 @@ def parts(model):
     return [part for part in model.modules() if isinstance(part, MemoryBlend)]
 
 
+def opened(model):
+    """Return the model with an open gate."""
+    with torch.no_grad():
+        for part in parts(model):
+            part.gate.fill_(0.5)
+    return model
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_read_is_pure(bench, neck, training):
     model = bench.model(neck)
@@ -88,14 +96,17 @@ def test_weights_sum_to_one_and_are_recorded(bench, neck):
     assert torch.equal(with_tape, model(x))
 
 
-def test_zero_share_equals_the_plain_backbone(bench, neck):
+def test_zero_share_and_zero_gate_equal_the_plain_backbone(bench, neck):
     null, plain, x = bench.model(neck, share=0.0).eval(), bench.model().eval(), bench.batch().x
     assert torch.equal(null.features(x), plain.features(x))
-    assert not torch.equal(bench.model(neck).eval().features(x), plain.features(x))
+    model = bench.model(neck).eval()
+    assert torch.equal(model.features(x), plain.features(x))  # the gate starts at zero
+    assert not torch.equal(opened(model).features(x), plain.features(x))
+    assert not torch.equal(bench.model(neck, fusion="interpolate").eval().features(x), plain.features(x))
 
 
 def test_gradient_reaches_every_parameter(bench, neck):
-    model, batch = bench.model(neck), bench.batch()
+    model, batch = opened(bench.model(neck)), bench.batch()
     torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
     result = [named for part in parts(model) for named in part.named_parameters()]
     assert len(result) >= 3
@@ -108,12 +119,12 @@ def test_memory_is_trained_unless_frozen(bench, neck):
     for frozen in (False, True):
         model, batch = bench.model(neck, frozen=frozen), bench.batch()
         method = ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=3e-3))).train()
-        before = [states(part) for part in parts(model)]
+        before = [states(part.memory if frozen else part) for part in parts(model)]  # a frozen memory has a gate
         for _ in range(3):
             method.step(batch)
         for part, then in zip(parts(model), before, strict=True):
             if frozen:
-                assert_same(part, then)
+                assert_same(part.memory, then)
             else:
                 assert all(not torch.equal(p, then[name]) for name, p in part.named_parameters())
 

@@ -122,7 +122,7 @@ class MIL(Method):
             raise BadInput("method mil trains a memory, and this network has none: use --set neck=memory")
         self.above_backbone = not any(isinstance(module, MemoryBlend) for module in model.backbone.modules())
         self.memory_parameters = [p for memory in memories for p in memory.parameters()]
-        if options.memory_lr != 0 and not any(p.requires_grad for p in self.memory_parameters):
+        if options.memory_lr != 0 and not any(p.requires_grad for part in memories for p in part.memory.parameters()):
             raise BadInput("method mil trains the memory, which neck.frozen prevents: leave it out, or set memory_lr=0")
         inside = {id(t) for memory in memories for t in (*memory.parameters(), *memory.buffers())}
         tensors = (*model.named_parameters(), *model.named_buffers())
@@ -132,7 +132,7 @@ class MIL(Method):
         self.initial_state = {name: t.clone() for name, t in model.state_dict().items()}
         self.optimizer = self.make_optimizer(self.trained)
         updated = [item for memory in memories for item in memory.named_parameters()]
-        updated = [p for name, p in updated if options.learns == "all" or name.startswith("memory.values")]
+        updated = [p for name, p in updated if options.learns == "all" or name.startswith(("memory.values", "gate"))]
         changes: dict[str, Any] = {"schedule": "constant", "warmup": 0} if options.memory_schedule == "constant" else {}
         if options.memory_lr is not None:
             changes |= {"lr": options.memory_lr or 1.0, "rates": {}}

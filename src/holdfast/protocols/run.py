@@ -16,6 +16,7 @@ from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.protocols.evaluate import check_memory, evaluation_outputs, score, validation_outputs
 from holdfast.protocols.fit import FitResult, fit
+from holdfast.protocols.initialise import initialise_parts
 from holdfast.protocols.plan import Episode, PastStages, Stage, rows_of
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
@@ -75,6 +76,8 @@ def run(
         examples = examples if following is None else following.examples(method)
         saver.done = done
         resumed = saved["fit"] if saved and index == current else None
+        if resumed is None:
+            trainer.initialise(method, stage, index, examples)
         steps, choose = spec.steps, newest if method.selects_itself else selection.choose
         if selection.scored_on == "folds":
             steps = trainer.steps_by_folds(stage, index, examples, saver, is_new=resumed is None)
@@ -96,6 +99,11 @@ class _Trainer:
     spec: Spec
     selection: Selection
     transform: Transform | None
+
+    def initialise(self, method: Method, stage: Stage, index: int, examples: Examples) -> None:
+        """Initialise new parts of the network from the training rows of a stage."""
+        own = generator(self.spec.seed, "initialise", index)
+        initialise_parts(method, examples, stage.train, self.spec.batch, generator=own)
 
     def fit(self, method: Method, stage: Stage, index: int, examples: Examples, **loop: Any) -> FitResult:
         """Train one stage."""
@@ -150,6 +158,8 @@ class _Trainer:
             method.begin_stage(StageInfo(index, _names(others)))
             fold_saver = saver.fold(f"{index}-{number}")
             saved = fold_saver.load()
+            if saved is None:
+                self.initialise(method, fold, index, examples)
             fitted = self.fit(
                 method, fold, index, examples, steps=self.spec.steps, choose=newest, saver=fold_saver,
                 saved=saved["fit"] if saved else None,

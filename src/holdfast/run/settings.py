@@ -125,14 +125,21 @@ def with_method(spec: Spec, name: str) -> Spec:
     neck, plus, method = name.rpartition("+")
     if plus:
         catalog.lookup("necks", neck)
-        return replace(spec, method=method, neck=neck)
+        return _with_neck_defaults(replace(spec, method=method, neck=neck))
     necks = required_necks(method, spec)
     if necks and spec.neck == "none":
-        return replace(spec, method=method, neck=necks[0])
+        return _with_neck_defaults(replace(spec, method=method, neck=necks[0]))
     if necks and spec.neck not in necks:
         fix = f"name both, as in {necks[0]}+{method}"
         raise BadInput(f"method {method} needs a neck such as {' or '.join(necks)}, not {spec.neck}: {fix}")
-    return replace(spec, method=method)
+    return _with_neck_defaults(replace(spec, method=method))
+
+
+def _with_neck_defaults(spec: Spec) -> Spec:
+    """Add the settings of the neck that the method changes, unless they are set."""
+    entries = [entry for _, entry in catalog.unwrap("methods", spec.method) if spec.neck in entry.necks]
+    changed = {name: value for entry in entries for name, value in entry.neck_args.items()}
+    return replace(spec, neck_args={**changed, **spec.neck_args}) if changed else spec
 
 
 def required_necks(method: str, spec: Spec) -> tuple[str, ...]:

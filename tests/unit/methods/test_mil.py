@@ -41,7 +41,7 @@ def batch(seed: int = 1) -> DomainBatch:
 
 def network(backbone: nn.Module | None = None, **neck) -> Model:
     torch.manual_seed(0)
-    made = key_value(5, **{"slots": 6, "heads": 2, "key_width": 3, **neck})
+    made = key_value(5, **{"slots": 6, "heads": 2, "key_width": 3, "fusion": "interpolate", **neck})
     return Model(backbone or MLP(inputs=4, hidden=(5,)), made, Linear(5, 2)).double()
 
 
@@ -438,7 +438,7 @@ def test_balanced_and_unbalanced_domain_loss():
 def test_memory_inside_a_transformer(place, order, tmp_path):
     net, x = transformer("bert", tmp_path)
     torch.manual_seed(0)
-    model = Model(net, key_value(32, slots=6, heads=2, key_width=3, place=place), Linear(32, 2))
+    model = Model(net, key_value(32, slots=6, heads=2, key_width=3, place=place, fusion="interpolate"), Linear(32, 2))
     method = MIL(
         model,
         task=Classify(),
@@ -487,3 +487,12 @@ def test_networks_without_a_trainable_memory_are_errors():
         MIL(plain, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
     with pytest.raises(BadInput, match=r"neck\.frozen.*memory_lr=0"):
         mil(network(frozen=True))
+
+
+def test_a_gate_is_trained_with_the_memory():
+    for learns in ("all", "values"):
+        method = mil(network(fusion="gate"), learns=learns)
+        for _ in range(3):
+            step(method)
+        blend = method.model.neck.fused
+        assert float(blend.gate.detach()) != 0

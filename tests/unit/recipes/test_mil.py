@@ -23,6 +23,8 @@ def test_settings_of_rows():
         "neck.heads": 4,
         "neck.key_width": 256,
         "neck.share": 0.5,
+        "neck.init": "published",
+        "neck.fusion": "interpolate",
     }
     assert untrained == memory | {"neck.frozen": True}
     published = {"method.critic": "adversarial", "method.memory_schedule": "same", "method.divergence": 0.0}

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.settings import choice, setting
 from holdfast.core.store import TokenStore
 from holdfast.nn.backbones.base import fingerprint
 from holdfast.nn.backbones.word_vectors import read_vectors
 from holdfast.nn.backbones.words import END, PAD, UNKNOWN, WordBackbone, WordTable, split_plain, split_words, vocabulary
 from holdfast.nn.growth import expand_inputs, units_for_budget
 from holdfast.nn.recurrent.layer import (
+    BANK_SETTINGS,
     RecurrentLayer,
     column_positions,
     next_column,
@@ -51,6 +53,10 @@ class MemoryRNN(WordBackbone):
         slots: int = 500
         slot_width: int = 300
         first_read: str = "zero"
+        init: str = setting("data", help="initialisation of the slots: data, or published (random)")
+        key_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial keys")
+        value_scale: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="factor of initial values")
+        temperature: float = setting(1.0, search=choice(0.3, 1.0, 3.0), help="divisor of the scores of slots")
         pooling: str = "last"
         out_tanh: bool = False
         joint: int = 300
@@ -78,7 +84,7 @@ class MemoryRNN(WordBackbone):
         self.settings = {"pairs": pairs, **asdict(options), "spread": spread, "columns": []}
         self.table = WordTable(words, options.embedding, spread=spread)
         self.dropout = nn.Dropout(options.dropout)
-        bank: dict[str, Any] = {name: getattr(options, name) for name in ("slots", "slot_width", "first_read")}
+        bank: dict[str, Any] = {name: getattr(options, name) for name in ("slots", "slot_width", *BANK_SETTINGS)}
         self.rnn = RecurrentLayer(options.embedding, options.hidden, cell=options.cell, **bank)
         self.later = nn.ModuleList()  # columns added after it
         self.joint = PairLayer(2 * options.hidden, options.joint, dropout=options.dropout) if pairs else None

@@ -16,7 +16,14 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.nn.backbones.words import SEPARATOR, WordTable
 from holdfast.nn.decoding import Score, State
 from holdfast.nn.growth import expand_inputs
-from holdfast.nn.recurrent.layer import RecurrentLayer, next_column, next_column_cost, run_columns, total_width
+from holdfast.nn.recurrent.layer import (
+    BANK_SETTINGS,
+    RecurrentLayer,
+    next_column,
+    next_column_cost,
+    run_columns,
+    total_width,
+)
 from holdfast.nn.recurrent.reference import InitialState
 
 ENTRIES = 1 << 25  # maximum number of word scores in memory at once
@@ -36,6 +43,10 @@ class Seq2SeqSettings:
     attention: str = "dot"
     joint: int | None = None  # default: `hidden`
     first_read: str = "zero"
+    init: str = "data"
+    key_scale: float = 1.0
+    value_scale: float = 1.0
+    temperature: float = 1.0
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -99,7 +110,7 @@ class Seq2Seq(nn.Module):
             "cell": settings.cell,
             "slots": settings.slots,
             "slot_width": hidden if settings.slot_width is None else settings.slot_width,
-            "first_read": settings.first_read,
+            **{name: getattr(settings, name) for name in BANK_SETTINGS},
         }
         self.table = WordTable(words, settings.embedding, spread=1.0)
         self.dropout = nn.Dropout(settings.dropout)

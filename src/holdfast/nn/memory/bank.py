@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.nn.growth import expand_units
+from holdfast.nn.memory.initialise import choose_slots, solve_scale, thin
 from holdfast.nn.memory.read import mean_values
 
 
@@ -26,6 +27,7 @@ class SegmentedSlots(nn.Module):
     keys: nn.ParameterList  # one entry per segment
     values: nn.ParameterList
     owner: Tensor  # (m,) the domain of each slot
+    pending: int = 0  # newest segments that were not yet initialised from data
 
     def _initialise_slots(self, slots: int) -> None:
         """Register the first segment. Called last in `__init__`: the order of the parameters is part of a run."""
@@ -59,6 +61,7 @@ class SegmentedSlots(nn.Module):
         new = [nn.Parameter(tensor) for tensor in self._sample_segment(slots)]
         self.keys.append(new[0])
         self.values.append(new[1])
+        self.pending += 1
         self.owner = torch.cat([self.owner, self.owner.new_full((slots,), domain)])
         return new
 
@@ -84,6 +87,9 @@ class MemoryBank(SegmentedSlots):
         directions: Number of directions g; each one has its own slots.
         hidden: Width h of the hidden state and of the keys.
         width: Width d of the values.
+        key_scale: Factor of initial keys.
+        value_scale: Factor of initial values.
+        temperature: Divisor of the scores.
 
     Shape:
         `read`: (g, b, h) to content (g, b, d) and weights (g, b, m).
@@ -95,17 +101,49 @@ class MemoryBank(SegmentedSlots):
         [torch.Size([2, 5, 4]), torch.Size([2, 5, 9])]
     """
 
-    def __init__(self, slots: int, *, directions: int, hidden: int, width: int) -> None:
+    def __init__(
+        self, slots: int, *, directions: int, hidden: int, width: int,
+        key_scale: float = 1.0, value_scale: float = 1.0, temperature: float = 1.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.directions, self.hidden, self.width = directions, hidden, width
+        self.key_scale, self.value_scale, self.temperature = key_scale, value_scale, temperature
         self._initialise_slots(slots)
 
     def _sample_segment(self, slots: int) -> tuple[Tensor, Tensor]:
-        """Sample uniformly within 1/sqrt(width), a scale that does not depend on the number of slots."""
+        """Sample uniformly within scale/sqrt(width), which does not depend on the number of slots."""
         like = self.keys[0] if len(self.keys) else torch.empty(0)
         sizes = ((self.directions, slots, width) for width in (self.hidden, self.width))
         keys, values = (like.new_empty(size).uniform_(-(size[-1] ** -0.5), size[-1] ** -0.5) for size in sizes)
-        return keys, values
+        return keys * self.key_scale, values * self.value_scale
+
+    def segments(self, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return keys, divided by the temperature, and values of the first `count` segments (default: all)."""
+        keys, values = super().segments(count)
+        return keys if self.temperature == 1 else keys / self.temperature, values
+
+    @torch.no_grad()
+    def initialise(self, states: Tensor, inputs: Tensor, *, generator: torch.Generator) -> None:
+        """Initialise the new segments from states (n, g, h) and from the inputs (n, e) that contents are added to.
+
+        Keys are standardised states without the direction of their mean, scaled so that a read of the segment uses 16
+        effective slots. Values have the mean and standard deviation of the inputs, later ones those of earlier values.
+        """
+        mean, deviation = states.mean(0)[:, None], states.std(0, correction=0)[:, None]  # (g, 1, h)
+        deviation = deviation.clamp(min=1e-2 * float(deviation.max()) + 1e-12)
+        direction = torch.nn.functional.normalize(mean, dim=-1)
+        queries = thin(states, 512).transpose(0, 1)  # (g, n, h)
+        first = len(self.keys) - self.pending
+        like = torch.cat(list(self.values)[:first], -2) if first else inputs
+        for keys, values in zip(list(self.keys)[first:], list(self.values)[first:], strict=True):
+            to_slots = choose_slots(states.flatten(1), keys.shape[1], generator=generator)
+            sampled = (to_slots(states).transpose(0, 1) - mean) / deviation**2  # (g, m, h)
+            sampled -= direction * (direction * sampled).sum(-1, keepdim=True)  # a mean state prefers no slot
+            for direction_keys, chosen, query in zip(keys, sampled, queries, strict=True):
+                direction_keys.copy_(chosen * (self.key_scale * solve_scale(query @ chosen.T)))
+            noise = torch.randn(values.shape, generator=generator).to(values)
+            values.copy_((like.mean() + like.std() * noise) * (1.0 if first else self.value_scale))
+        self.pending = 0
 
     def read(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Return the content (g, b, d) and the weights (g, b, m) for hidden states (g, b, h)."""
@@ -128,3 +166,6 @@ def _add_missing_segments(memory: nn.Module, state: dict[str, Any], prefix: str,
             parameter.requires_grad_(trainable)
     if f"{prefix}owner" in state:
         memory.owner = memory.owner.new_zeros(len(state[f"{prefix}owner"]))
+    memory.pending = 0
+    if "sharpness" in memory._buffers:  # missing in weights of earlier versions
+        state.setdefault(f"{prefix}sharpness", torch.ones(()))

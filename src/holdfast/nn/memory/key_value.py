@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.nn.memory.bank import SegmentedSlots
-from holdfast.nn.memory.read import SIMILARITIES, Read, read
+from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, relative_scale, solve_scale, thin
+from holdfast.nn.memory.read import SIMILARITIES, Read, read, scores
 
 QUERIES = ("linear", "mlp")
 
@@ -33,6 +35,8 @@ class KeyValueSettings:
     similarity: str = "dot"  # or `scaled`, `cosine`
     temperature: float = 1.0
     top: int | None = None  # read only the best `top` slots per head
+    init: str = "data"  # initialise from the first training batches; `published`: random slots
+    keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
 
     def __post_init__(self) -> None:
         top = 1 if self.top is None else self.top
@@ -40,6 +44,7 @@ class KeyValueSettings:
         if not self.temperature > 0:
             raise BadInput(f"`temperature` must be above 0, got {self.temperature}")
         check_known("similarity", self.similarity, SIMILARITIES)
+        check_init(self.init, self.keys)
 
 
 class KeyValueMemory(SegmentedSlots):
@@ -62,6 +67,7 @@ class KeyValueMemory(SegmentedSlots):
     """
 
     Settings = KeyValueSettings
+    sharpness: Tensor  # factor of cosine similarities
 
     def __init__(self, width: int, **settings: Any) -> None:
         super().__init__()
@@ -69,6 +75,8 @@ class KeyValueMemory(SegmentedSlots):
         self.width, self.heads, self.key_width = width, options.heads, options.key_width
         self.query = query_net(width, self.heads * self.key_width, kind=options.query, norm=options.query_norm)
         self.project = nn.Linear(width, width) if options.project else nn.Identity()
+        if options.similarity == "cosine" and options.init == "data":  # keys are normalised, so they have no scale
+            self.register_buffer("sharpness", torch.ones(()))
         self._initialise_slots(options.slots)
 
     def _sample_segment(self, slots: int) -> tuple[Tensor, Tensor]:
@@ -80,11 +88,59 @@ class KeyValueMemory(SegmentedSlots):
         shape = (self.heads, slots) if self.options.values_per_head else (slots,)
         return keys, torch.empty(*shape, self.width, **like).normal_(std=self.width**-0.5)
 
+    @property
+    def examples_needed(self) -> int:
+        slots = sum(self.sizes[len(self.sizes) - self.pending :])
+        return examples_for(slots, self.options.keys) if self.pending and self.options.init == "data" else 0
+
+    @torch.no_grad()
+    def initialise(self, features: Tensor, *, generator: torch.Generator) -> None:
+        """Initialise the slots that were not initialised yet from features (n, d).
+
+        Queries are standardised per entry, and keys are sampled like them, with a scale at which a read uses 16
+        effective slots. Values are sampled like the features of the same rows, with a scale at which the content has
+        their mean and standard deviation; values of later segments have the deviation of earlier ones.
+        """
+        options, first = self.options, self.pending == len(self.keys)
+        if first:
+            normalise_queries(self.query, features)
+            if isinstance(self.project, nn.Linear):
+                nn.init.eye_(self.project.weight)
+                nn.init.zeros_(self.project.bias)
+        queries, mean = self._queries(features), features.mean(0)  # (n, h, q), (d,)
+        centred, heads = queries - queries.mean(0), 1 if options.mean else self.heads
+        for i in range(len(self.keys) - self.pending, len(self.keys)):
+            keys, values, slots = self.keys[i], self.values[i], self.sizes[i]
+            to_slots = choose_slots(centred.flatten(1), slots, keys=options.keys, generator=generator)
+            by_head, at = to_slots(centred).transpose(0, 1), torch.arange(slots, device=keys.device)  # (h, m, q), (m,)
+            keys.copy_(by_head if keys.dim() == 3 else by_head[at % self.heads, at])
+            logits = scores(thin(queries, 512), keys, similarity=options.similarity)
+            scale = solve_scale(logits if options.top is None else logits.topk(min(options.top, slots), -1).values)
+            if "sharpness" not in self._buffers:
+                keys *= scale
+            elif first:
+                self.sharpness.fill_(scale)
+            deviations = to_slots(features - mean)  # (m, d)
+            values.copy_(deviations / heads)
+            same, other = (self.values[0], values) if i else (features - mean, self.read(features).content)
+            ratio = relative_scale(same, other)
+            values.copy_(mean / heads + deviations / heads * ratio)
+        self.pending = 0
+
+    def _queries(self, features: Tensor) -> Tensor:
+        return self.query(features).unflatten(-1, (self.heads, self.key_width))
+
     def read(self, query: Tensor, *, segments: int | None = None) -> Read:
         """Read the memory with features (b, d), from all segments or only the first `segments`."""
-        queries = self.query(query).unflatten(-1, (self.heads, self.key_width))  # (b, h, q)
-        options = {name: getattr(self.options, name) for name in ("similarity", "temperature", "top", "mean")}
-        output = read(queries, *self.segments(segments), **options)
+        queries = self._queries(query)  # (b, h, q)
+        options: dict[str, Any] = {
+            name: getattr(self.options, name) for name in ("similarity", "temperature", "top", "mean")
+        }
+        keys, values = self.segments(segments)
+        if "sharpness" in self._buffers:
+            queries, keys = F.normalize(queries, dim=-1) * self.sharpness, F.normalize(keys, dim=-1)
+            options["similarity"] = "dot"
+        output = read(queries, keys, values, **options)
         return output._replace(content=self.project(output.content))
 
 
@@ -96,3 +152,16 @@ def query_net(width: int, outputs: int, *, kind: str, norm: bool) -> nn.Module:
     if norm:
         layers.append(nn.BatchNorm1d(outputs))
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+
+def normalise_queries(net: nn.Module, features: Tensor) -> None:
+    """Change the query net so that its outputs for features (n, d) have mean 0 and standard deviation 1 per entry."""
+    layers = list(net) if isinstance(net, nn.Sequential) else [net]
+    if isinstance(layers[-1], nn.BatchNorm1d):
+        layers.pop()  # it returns its inputs until it is trained
+    outputs, last = nn.Sequential(*layers)(features), layers[-1]
+    mean, deviation = outputs.mean(0), outputs.std(0, correction=0)
+    deviation = deviation.clamp(min=1e-3 * float(deviation.max()) + 1e-12)
+    assert isinstance(last, nn.Linear)
+    last.weight /= deviation[:, None]
+    last.bias.sub_(mean).div_(deviation)

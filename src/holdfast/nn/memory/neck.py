@@ -1,4 +1,4 @@
-"""Memories as necks: the features are interpolated with what the memory returns for them.
+"""Memories as necks: what the memory returns for the features is added to them or interpolated with them.
 
 Shapes: b batch, t tokens, h heads, m slots, d width.
 """
@@ -16,23 +16,43 @@ from holdfast.core.settings import choice, setting
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import insert_after
+from holdfast.nn.memory.initialise import FromData, thin
 from holdfast.nn.memory.key_value import KeyValueMemory, KeyValueSettings
 from holdfast.nn.memory.product_key import ProductKeyMemory, ProductKeySettings
 from holdfast.nn.memory.read import Read, effective_slots
 
 PLACES = ("feature", "tokens", "layers")
+FUSIONS = ("gate", "interpolate")
 
 
 class MemoryBlend(nn.Module):
-    """(1 - share) z + share memory(z) for states of any shape (..., d); `share=0` returns z itself."""
+    """Fusion of states z of any shape (..., d) with the content m(z) of a memory; `share=0` returns z itself.
 
-    def __init__(self, memory: nn.Module, *, share: float) -> None:
+    `interpolate` is (1 - share) z + share m(z) (Jia & Zhang, 2023); `gate` is z + gate m(z) with a learned gate that
+    starts at zero. Weights without a gate, from earlier versions, are loaded as `interpolate`.
+    """
+
+    def __init__(self, memory: nn.Module, *, share: float, fusion: str = "interpolate") -> None:
         super().__init__()
         self.memory, self.share = memory, share
+        self.gate = nn.Parameter(torch.zeros(())) if fusion == "gate" else None
+        self.register_load_state_dict_pre_hook(_interpolate_without_gate)
 
     @property
     def tape_name(self) -> str:
         return "memory/weights" if self.share else ""
+
+    @property
+    def examples_needed(self) -> int:
+        return self.memory.examples_needed if self.share and isinstance(self.memory, FromData) else 0
+
+    def observe(self, inputs: tuple[Any, ...], output: Any) -> tuple[Tensor, ...]:
+        return (thin(inputs[0].reshape(-1, inputs[0].shape[-1]).float(), self.examples_needed),)
+
+    def initialise(self, *observed: Tensor, generator: torch.Generator) -> None:
+        """Initialise the memory from states (n, d)."""
+        assert isinstance(self.memory, FromData)
+        self.memory.initialise(*observed, generator=generator)
 
     def forward(self, z: Tensor) -> Tensor:
         if self.share == 0:
@@ -44,7 +64,17 @@ class MemoryBlend(nn.Module):
             record("memory/slots", output.slots)
         if is_recording() and not self.training:
             record("stat/memory/effective_slots", effective_slots(output.weights.detach()))
-        return torch.lerp(z, output.content.to(z.dtype).view_as(z), self.share)
+        content = output.content.to(z.dtype).view_as(z)
+        if self.gate is None:
+            return torch.lerp(z, content, self.share)
+        return torch.addcmul(z, self.gate.to(z.dtype), content)
+
+
+def _interpolate_without_gate(blend: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Before weights are loaded, drop a gate that they do not have."""
+    assert isinstance(blend, MemoryBlend)
+    if f"{prefix}gate" not in state:
+        blend.gate = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +82,7 @@ class BlendSettings:
     """Settings that every memory neck has."""
 
     share: float = setting(0.5, search=choice(0.1, 0.2, 0.3, 0.5, 0.7))  # the published lambda; 0 is the plain backbone
+    fusion: str = "gate"  # z + gate m(z) with a gate that starts at zero; published: `interpolate`, with `share`
     place: str = "feature"  # or, inside a transformer, `tokens` (last layer) or `layers` (one memory per layer)
     frozen: bool = False  # leave the slots as they are initialised
 
@@ -59,6 +90,7 @@ class BlendSettings:
         if not 0 <= self.share <= 1:
             raise BadInput(f"`share`, the weight of the memory, must lie between 0 and 1; got {self.share}")
         check_known("place of a memory", self.place, PLACES)
+        check_known("fusion", self.fusion, FUSIONS)
 
 
 class MemoryNeck(nn.Module):
@@ -67,12 +99,13 @@ class MemoryNeck(nn.Module):
     def __init__(self, width: int, make: Callable[[], nn.Module], **settings: Any) -> None:
         super().__init__()
         options = BlendSettings(**settings)
-        self.width, self.place, self.share, self.frozen = width, options.place, options.share, options.frozen
+        self.width, self.place, self.options = width, options.place, options
         self.fused = self._blend(make) if self.place == "feature" else nn.Identity()
         self.make = None if self.place == "feature" else make
 
     def _blend(self, make: Callable[[], nn.Module]) -> MemoryBlend:
-        return MemoryBlend(make().requires_grad_(not self.frozen), share=self.share)
+        memory = make().requires_grad_(not self.options.frozen)
+        return MemoryBlend(memory, share=self.options.share, fusion=self.options.fusion)
 
     def attach(self, backbone: Backbone) -> None:
         """Insert the memory into a transformer, once."""

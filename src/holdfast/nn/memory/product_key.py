@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.nn.kernels import kernels
-from holdfast.nn.memory.key_value import query_net
+from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, relative_scale, solve_scale
+from holdfast.nn.memory.key_value import normalise_queries, query_net
 from holdfast.nn.memory.read import Read, mean_values, weighted_rows
 
 
@@ -28,6 +29,8 @@ class ProductKeySettings:
     top: int = 32  # slots per head
     query: str = "linear"  # query network, `linear` or `mlp`
     query_norm: bool = False  # batch norm on the queries
+    init: str = "data"  # initialise from the first training batches; `published`: random slots
+    keys: str = "sample"  # with init=data: queries of examples, or `kmeans`: means of clusters of them
 
     def __post_init__(self) -> None:
         side = self.side
@@ -37,6 +40,7 @@ class ProductKeySettings:
                 f"`slots` must be a perfect square for product keys; got {self.slots}, the nearest is {nearest}"
             )
         check_at_least(1, heads=self.heads)
+        check_init(self.init, self.keys)
         if self.key_width < 2 or self.key_width % 2:
             raise BadInput(f"`key_width` must be even, since a key has two halves; got {self.key_width}")
         if not 1 <= self.top <= side:
@@ -76,13 +80,43 @@ class ProductKeyMemory(nn.Module):
 
     def __init__(self, width: int, *, sparse: bool = False, **settings: Any) -> None:
         super().__init__()
-        options = ProductKeySettings(**settings)
+        self.options = options = ProductKeySettings(**settings)
         self.width, self.slots, self.side, self.sparse = width, options.slots, options.side, sparse
         self.heads, self.top, self.half_width = options.heads, options.top, options.key_width // 2
         self.query = query_net(width, self.heads * options.key_width, kind=options.query, norm=options.query_norm)
         bound = self.half_width**-0.5
         self.keys = nn.Parameter(torch.empty(2, self.heads, self.side, self.half_width).uniform_(-bound, bound))
         self.values = nn.Parameter(torch.empty(self.slots, width).normal_(std=width**-0.5))
+        self.pending = options.init == "data"  # whether it was not yet initialised from data
+        self.register_load_state_dict_pre_hook(_is_initialised)
+
+    @property
+    def examples_needed(self) -> int:
+        return examples_for(2 * self.side, self.options.keys) if self.pending else 0
+
+    @torch.no_grad()
+    def initialise(self, features: Tensor, *, generator: torch.Generator) -> None:
+        """Initialise from features (n, d), as `KeyValueMemory.initialise` does.
+
+        Half keys belong to features a_i and b_j; the value of slot (i, j) is the sum of both deviations, scaled.
+        """
+        normalise_queries(self.query, features)
+        queries = self._queries(features).unflatten(0, (2, self.heads))  # (2, h, n, q / 2)
+        rows, sides = queries.permute(2, 0, 1, 3), []
+        for keys, side in zip(self.keys, rows.unbind(1), strict=True):  # (h, n, q / 2), (n, h, q / 2)
+            to_keys = choose_slots(side.flatten(1), self.side, keys=self.options.keys, generator=generator)
+            keys.copy_(to_keys(side).transpose(0, 1))
+            sides.append(to_keys(features - features.mean(0)))
+        scores = torch.matmul(queries[:, :, :512], self.keys.mT).flatten(1, 2)  # (2, h n, side)
+        self.keys *= solve_scale(scores.gather(-1, best_pairs(scores, self.top)).sum(0))
+        mean = features.mean(0)
+        self.values.copy_((sides[0][:, None] + sides[1][None]).flatten(0, 1))
+        self.values.mul_(relative_scale(features - mean, self.read(features).content)).add_(mean / self.heads)
+        self.pending = False
+
+    def _queries(self, features: Tensor) -> Tensor:
+        """Return the half queries (2 h, b, q / 2)."""
+        return self.query(features).view(len(features), 2 * self.heads, self.half_width).transpose(0, 1)
 
     def null(self) -> AbstractContextManager[None]:
         """Context in which all values are replaced by their mean."""
@@ -91,8 +125,7 @@ class ProductKeyMemory(nn.Module):
     def read(self, query: Tensor) -> Read:
         """Read the best `top` slots per head with features (b, d)."""
         b = query.shape[0]
-        queries = self.query(query).view(b, 2 * self.heads, self.half_width).transpose(0, 1)  # (2 h, b, q / 2)
-        scores = torch.bmm(queries, self.keys.flatten(0, 1).transpose(1, 2))  # (2 h, b, n)
+        scores = torch.bmm(self._queries(query), self.keys.flatten(0, 1).transpose(1, 2))  # (2 h, b, n)
         scores = scores.view(2, self.heads * b, self.side)
         with torch.no_grad():
             positions = best_pairs(scores, self.top)  # (2, h b, k)
@@ -102,6 +135,12 @@ class ProductKeyMemory(nn.Module):
         slots = (positions[0] * self.side + positions[1]).view(self.heads, b, self.top).transpose(0, 1)
         content = weighted_rows(self.values, slots.reshape(b, -1), weights.reshape(b, -1), sparse=self.sparse)
         return Read(content, weights, slots)
+
+
+def _is_initialised(memory: nn.Module, *_: Any) -> None:
+    """Before weights are loaded: they need no initialisation."""
+    assert isinstance(memory, ProductKeyMemory)
+    memory.pending = False
 
 
 def best_pairs(scores: Tensor, k: int) -> Tensor:

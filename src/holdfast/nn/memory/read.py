@@ -47,13 +47,6 @@ class HasMemory(Protocol):
     def tape_name(self) -> str: ...
 
 
-@runtime_checkable
-class HasNull(Protocol):
-    """A part that can be replaced by its null: inside `null()` it has the same size but carries no information."""
-
-    def null(self) -> AbstractContextManager[None]: ...
-
-
 def mean_values(values: Iterable[Tensor]) -> AbstractContextManager[None]:
     """Replace the values of a memory by their mean over slots, and restore them afterwards.
 

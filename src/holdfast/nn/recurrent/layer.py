@@ -15,6 +15,7 @@ from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.tape import is_recording, record
 from holdfast.nn.growth import expand_units
 from holdfast.nn.memory.bank import MemoryBank
+from holdfast.nn.memory.initialise import MIN_ROWS, check_init, thin
 from holdfast.nn.memory.read import effective_slots
 from holdfast.nn.recurrent.cells import BLOCKS, CELLS
 from holdfast.nn.recurrent.layout import Layout, States, make_layout
@@ -22,6 +23,7 @@ from holdfast.nn.recurrent.loop import unroll
 from holdfast.nn.recurrent.reference import InitialState, Schedule, Weights, reference_step
 
 FIRST_READS = ("zero", "uniform")
+BANK_SETTINGS = ("first_read", "init", "key_scale", "value_scale", "temperature")  # of networks with such layers
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class RecurrentSettings:
     slot_width: int | None = None  # width of the values; default: the input width
     directions: int = 2
     first_read: str = "zero"  # at the first step read nothing; `uniform`: read all slots with equal weight
+    init: str = "data"  # initialise the bank from the first training batches; `published`: random slots
+    key_scale: float = 1.0  # factor of initial keys
+    value_scale: float = 1.0  # factor of initial values
+    temperature: float = 1.0  # divisor of the scores of the bank
 
     def __post_init__(self) -> None:
         check_known("cell", self.cell, CELLS)
@@ -41,6 +47,10 @@ class RecurrentSettings:
         check_at_least(1, slot_width=1 if self.slot_width is None else self.slot_width)
         if self.directions not in (1, 2):
             raise BadInput(f"`directions` must be 1 or 2, got {self.directions}")
+        check_init(self.init)
+        if not min(self.key_scale, self.value_scale, self.temperature) > 0:
+            values = f"{self.key_scale}, {self.value_scale} and {self.temperature}"
+            raise BadInput(f"`key_scale`, `value_scale` and `temperature` must be above 0, got {values}")
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -71,11 +81,29 @@ class RecurrentLayer(nn.Module):
         self.by_content = nn.Parameter(torch.empty(self.directions, width, entering)) if slots else None
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
-        self.bank = MemoryBank(slots, directions=self.directions, hidden=hidden, width=width) if slots else None
+        scales = {name: getattr(options, name) for name in ("key_scale", "value_scale", "temperature")}
+        sizes = {"directions": self.directions, "hidden": hidden, "width": width}
+        self.bank = MemoryBank(slots, **sizes, **scales) if slots else None
 
     @property
     def tape_name(self) -> str:
         return "" if self.bank is None else "memory/weights"
+
+    @property
+    def examples_needed(self) -> int:
+        pending = self.bank is not None and self.bank.pending and self.options.init == "data"
+        return MIN_ROWS if pending else 0
+
+    def observe(self, inputs: tuple[Any, ...], output: States) -> tuple[Tensor, ...]:
+        """Return states (n, g, h) and the inputs (n, e) of the forward direction at the same steps."""
+        at = thin(output.layout.real.nonzero().squeeze(1), MIN_ROWS)
+        words = inputs[0].flatten(0, 1).index_select(0, output.layout.words[0][at])
+        return output.packed[:, at].transpose(0, 1), words.to(output.packed.dtype)
+
+    def initialise(self, *observed: Tensor, generator: torch.Generator) -> None:
+        """Initialise new slots of the bank from states and inputs."""
+        assert self.bank is not None
+        self.bank.initialise(*observed, generator=generator)
 
     def grow(self, slots: int, *, domain: int) -> list[nn.Parameter]:
         """Add slots for every direction and return the new parameters, for the optimizer."""
@@ -164,7 +192,7 @@ class MemoryLSTM(RecurrentLayer):
         inputs: Input width e.
         hidden: Hidden units h per direction.
         slots: Slots per direction; `grow(slots, domain=...)` adds more.
-        **settings: `slot_width` (default: `inputs`), `directions` (1 or 2), `first_read` ("zero" or "uniform").
+        **settings: Fields of `RecurrentSettings`, such as `slot_width`, `directions`, `first_read`, `temperature`.
 
     Shape:
         inputs (b, t, e) and optional lengths (b,) to `States`: `padded()` (b, t, g * h), `last()` (b, g * h).

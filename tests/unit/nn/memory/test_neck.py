@@ -26,7 +26,7 @@ INSIDE = [("bert", "tokens"), ("bert", "layers"), ("vit", "tokens"), ("vit", "la
 
 def neck(width: int = 5, **options):
     torch.manual_seed(0)
-    return key_value(width, **{**SMALL, **options})
+    return key_value(width, **{**SMALL, "fusion": "interpolate", **options})
 
 
 def inside(family, place, folder, **options) -> tuple[Model, Model, object]:
@@ -43,6 +43,34 @@ def test_share_interpolates():
     content = everything.fused.memory.read(Z).content
     assert torch.equal(everything(Z), content)
     assert_close(neck(share=0.3)(Z), 0.7 * Z + 0.3 * content)
+
+
+def test_gate_adds_the_content():
+    module = neck(fusion="gate")
+    assert torch.equal(module(Z), Z)
+    content = module.fused.memory.read(Z).content
+    with torch.no_grad():
+        module.fused.gate.fill_(0.3)
+    assert_close(module(Z), Z + 0.3 * content)
+    assert neck(fusion="gate", share=0.0)(Z) is Z
+
+
+def test_weights_of_earlier_versions_are_interpolated():
+    old, module = neck(share=0.3), neck(share=0.3, fusion="gate", similarity="dot")
+    state = old.state_dict()
+    assert not any("gate" in name for name in state)
+    module.load_state_dict(state)
+    assert torch.equal(module(Z), old(Z))
+    assert module.fused.examples_needed == 0
+    old, module = (neck(similarity="cosine", init=init) for init in ("published", "data"))
+    module.load_state_dict(old.state_dict())
+    assert_close(module(Z), old(Z))
+
+
+@pytest.mark.parametrize("options", [{"fusion": "add"}, {"init": "zero"}, {"keys": "first"}])
+def test_unknown_choices_are_errors(options):
+    with pytest.raises(BadInput, match=f"'{next(iter(options.values()))}'"):
+        neck(**options)
 
 
 def test_states_of_any_shape():

@@ -127,6 +127,6 @@ def test_neck_interpolates():
     neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.0})
     assert torch.equal(neck(z), z)
     torch.manual_seed(0)
-    neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.25})
+    neck = catalog.build("necks", "product-memory", WIDTH, options={**given, "share": 0.25, "fusion": "interpolate"})
     content = neck.fused.memory.read(z).content
     torch.testing.assert_close(neck(z), 0.75 * z + 0.25 * content)

@@ -345,3 +345,18 @@ def test_cuda_graphs_equal_the_cpu_loop(cell, slots):
     for shapes in (((4, 9), (4, 9)), ((3, 12), (4, 9)), ((4, 9), (3, 12))):
         for waiting in [both(*shape) for shape in shapes]:
             check(*waiting)
+
+
+def test_temperature_divides_the_scores_and_scales_multiply_new_slots():
+    plain, cool, x = net(), net(temperature=0.5), texts()
+    with torch.no_grad():
+        plain.bank.keys[0] *= 2
+    assert_close(cool(x, LENGTHS).last(), plain(x, LENGTHS).last())
+    state = InitialState(torch.ones(2, 5, 3, dtype=torch.float64))
+    assert_close(cool.step(x[:, 0], state).hidden, plain.step(x[:, 0], state).hidden)
+    assert_close(cool.bank.read(state.hidden), plain.bank.read(state.hidden))
+    scaled, base = net(key_scale=3.0, value_scale=0.5), net()
+    assert_close(scaled.bank.keys[0], 3 * base.bank.keys[0])
+    assert_close(scaled.bank.values[0], 0.5 * base.bank.values[0])
+    with pytest.raises(BadInput, match="temperature"):
+        net(temperature=0.0)

@@ -1,0 +1,97 @@
+"""Initialise parts of a network from training examples, before the first step of a stage."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from holdfast.data.batches import Examples
+from holdfast.data.splits import Part
+from holdfast.methods.base import Method
+from holdfast.nn.memory.initialise import Observer
+
+
+class _Observed(Exception):
+    """Ends a forward pass after the part that is observed."""
+
+
+@torch.no_grad()
+def initialise_parts(
+    method: Method, examples: Examples, domains: Sequence[Part], size: int, *, generator: torch.Generator
+) -> None:
+    """Initialise the parts of the method's network that need data, in their order, and their copies in the method.
+
+    They observe evenly spaced training rows of each domain in batches of `size` per domain, in evaluation mode except
+    for batch statistics. The RNGs and the batches of the training are not used.
+    """
+    pending = [part for part in method.model.modules() if _needs_data(part)]
+    inside = set(method.model.modules())
+    others = [part for part in method.modules() if part not in inside and _needs_data(part)]
+    copies = [(part, other) for part in pending for other in others if _equal(part, other)]
+    with batch_statistics(method):
+        for part in pending:
+            observed = _observe(part, method, _batches(examples, domains, size, part.examples_needed), examples)
+            if observed:
+                part.initialise(*observed, generator=generator)
+    for part, other in copies:
+        other.load_state_dict(part.state_dict())
+
+
+def _needs_data(module: nn.Module) -> bool:
+    return isinstance(module, Observer) and module.examples_needed > 0
+
+
+def _equal(a: nn.Module, b: nn.Module) -> bool:
+    first, second = a.state_dict(), b.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def _batches(examples: Examples, domains: Sequence[Part], size: int, count: int) -> list[Tensor]:
+    """Return rows in batches with the same number of rows of each domain, as far as it has them."""
+    per_domain = -(-count // len(domains))
+    pieces = []
+    for part in domains:
+        rows = examples.rows_of(part)
+        rows = rows[torch.linspace(0, len(rows) - 1, min(per_domain, len(rows))).long()]
+        pieces.append(rows.split(size))
+    rounds = range(max(map(len, pieces)))
+    return [torch.cat([piece[i] for piece in pieces if i < len(piece)]) for i in rounds]
+
+
+def _observe(part: Any, method: Method, batches: Sequence[Tensor], examples: Examples) -> list[Tensor]:
+    """Return what a part observes, concatenated over the batches; empty if no pass reaches it."""
+    seen: list[tuple[Tensor, ...]] = []
+
+    def hook(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        seen.append(module.observe(inputs, output))
+        raise _Observed
+
+    handle = part.register_forward_hook(hook)
+    for rows in batches:
+        with suppress(_Observed):
+            method.model.features(examples.inputs(rows))
+    handle.remove()
+    return [torch.cat(tensors) for tensors in zip(*seen, strict=True)]
+
+
+@contextmanager
+def batch_statistics(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode in which batch norm uses the statistics of the batch, as in training, and stores none."""
+    training = network.training
+    network.train()
+    layers = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    network.eval()
+    saved = [(layer, layer.momentum, layer.num_batches_tracked.clone()) for layer in layers]
+    for layer in layers:
+        layer.train()
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum, count in saved:
+            layer.momentum = momentum
+            layer.num_batches_tracked.copy_(count)
+        network.train(training)

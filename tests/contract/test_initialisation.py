@@ -1,0 +1,207 @@
+"""Memories are initialised from training examples, once, on every kind of network and without the RNG of training."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast import catalog
+from holdfast.core.seeds import generator, seeded
+from holdfast.core.tape import tape
+from holdfast.data.batches import Examples, prepare
+from holdfast.data.splits import Part
+from holdfast.data.synthetic import world
+from holdfast.methods.averaging import MovingAverage
+from holdfast.methods.erm import ERM
+from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.heads import Linear
+from holdfast.nn.memory.neck import MemoryBlend
+from holdfast.nn.model import Model
+from holdfast.nn.necks import NoNeck
+from holdfast.protocols.initialise import batch_statistics, initialise_parts
+from holdfast.protocols.resume import Saver
+from holdfast.run.settings import make_spec
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
+from holdfast.tasks.classify import Classify
+
+SIZES = {"slots": 256, "heads": 2, "key_width": 16}
+BODIES = [
+    ("mlp", "memory", {}), ("mlp", "memory", {"keys": "kmeans", "slots": 64}),
+    ("mlp", "memory", {"similarity": "cosine"}),
+    ("mlp", "memory-4.8m", {}), ("mlp", "product-memory", {}), ("cnn", "memory", {}), ("tiny-bert", "memory", {}),
+    ("tiny-bert", "memory", {"place": "tokens"}), ("tiny-bert", "memory", {"place": "layers"}),
+    ("tiny-bert", "memory", {"place": "layers", "fusion": "interpolate"}), ("tiny-vit-experts", "memory", {}),
+]  # fmt: skip
+
+
+def erm(model: Model) -> ERM:
+    return ERM(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings(lr=3e-3)))
+
+
+def initialise(method, bench, index: int = 0) -> None:
+    domains = [Part(d, bench.dataset.rows_of(d)) for d in bench.dataset.domains[:3]]
+    initialise_parts(method, bench.examples, domains, 16, generator=generator(0, "initialise", index))
+
+
+def reads(model: Model, x: object) -> list[float]:
+    """Return the effective slots per read, with the batch statistics that a training step would use."""
+    with torch.no_grad(), batch_statistics(model), tape() as side:
+        model.features(x)
+    return [float(value) for value in side["stat/memory/effective_slots"]]
+
+
+@pytest.mark.parametrize(("body", "neck", "options"), BODIES, ids=str)
+def test_reads_use_8_to_32_slots_after_the_initialisation(body, neck, options, benches):
+    bench, few = benches[body], {"top": 24} if neck == "product-memory" else {}
+    sizes = {**SIZES, "slots": 1024} if neck == "product-memory" else SIZES
+    method = erm(bench.model(neck, **{**sizes, **few, **options})).train()
+    rng, plain = torch.get_rng_state(), bench.model()
+    initialise(method, bench)
+    assert method.training
+    assert torch.equal(torch.get_rng_state(), rng)
+    before = {name: value.clone() for name, value in method.model.state_dict().items()}
+    x = bench.batch(40).x
+    found = reads(method.model, x)
+    assert found
+    assert all(8 <= value <= 32 for value in found), found
+    initialise(method, bench, 1)  # only once
+    assert all(torch.equal(value, before[name]) for name, value in method.model.state_dict().items())
+    if options.get("fusion") != "interpolate":
+        assert torch.equal(method.model.eval().features(x), plain.eval().features(x))  # the gate is zero
+
+
+@pytest.mark.parametrize("width", [4, 32, 128])
+def test_content_has_the_scale_of_the_features(width):
+    with seeded(0, "features"):
+        mixing = torch.randn(width, width) / width**0.5
+        z = 0.1 * torch.randn(600, width) @ mixing + torch.randn(width)
+        fused = catalog.build_neck("memory", width, 2, options=SIZES).fused
+    fused.initialise(z[:300], generator=generator(0))
+    with torch.no_grad():
+        read, queries = fused.memory.read(z[300:]), fused.memory.query(z[:300])
+    torch.testing.assert_close(queries.mean(0), torch.zeros(32), atol=1e-3, rtol=0)
+    torch.testing.assert_close(queries.std(0), torch.ones(32), atol=1e-2, rtol=0)
+    torch.testing.assert_close(read.content.mean(0), z.mean(0), atol=0.06, rtol=0.1)
+    assert 0.7 < float(read.content.std(0).mean() / z.std(0).mean()) < 1.4
+
+
+def test_copies_inside_a_method_are_initialised_too(benches):
+    bench = benches["mlp"]
+    method = MovingAverage(erm(bench.model("memory", **SIZES)))
+    initialise(method, bench)
+    for name, value in method.mean.state_dict().items():
+        assert torch.equal(value, method.model.state_dict()[name]), name
+    assert all(part.examples_needed == 0 for part in method.modules() if isinstance(part, MemoryBlend))
+
+
+def test_weights_need_no_initialisation(benches):
+    bench = benches["mlp"]
+    first, second = (erm(bench.model("memory", **SIZES)) for _ in range(2))
+    second.model.load_state_dict(first.model.state_dict())
+    initialise(second, bench)
+    for name, value in second.model.state_dict().items():
+        assert torch.equal(value, first.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("cell", ["memory-lstm", "memory-gru"])
+def test_banks_of_a_recurrent_network_and_their_new_segments(cell):
+    data = world("text", "vocabulary", domains=2, size=60, classes=2, seed=0)
+    options = {"embedding": 12, "hidden": 16, "slots": 100, "slot_width": 10}
+    with seeded(0, "init"):
+        encoder = catalog.build("encoders", cell, partial(data.raw.take, np.arange(len(data))), options=options)
+        method = erm(Model(encoder, NoNeck(encoder.width), Linear(encoder.width, 2)))
+    examples = Examples(prepare(data.raw, encoder.prepare), torch.from_numpy(data.y), data.domains)
+    parts = [Part(name, data.rows_of(name)) for name in data.domains]
+    initialise_parts(method, examples, parts[:1], 16, generator=generator(0))
+    x = examples.inputs(torch.arange(60))
+    assert all(8 <= value <= 32 for value in reads(method.model, x))
+    bank = encoder.rnn.bank
+    words = encoder.table(x.ids[x.mask]).detach()
+    assert float(bank.values[0].detach().std()) == pytest.approx(float(words.std()), rel=0.1)
+    old = [tensor.clone() for tensor in (bank.keys[0], bank.values[0])]
+    encoder.grow(80, domain=1)
+    initialise_parts(method, examples, parts[1:], 16, generator=generator(1))
+    assert torch.equal(bank.keys[0], old[0])
+    assert torch.equal(bank.values[0], old[1])
+    assert float(bank.values[1].detach().std()) == pytest.approx(float(bank.values[0].detach().std()), rel=0.1)
+    with torch.no_grad(), tape() as side:
+        method.model.eval().features(examples.inputs(torch.arange(60, 120)))
+    assert 0.1 < float(side["stat/memory/newest_mass"][0]) < 0.9
+
+
+class Killed(Exception):
+    pass
+
+
+CASES = {
+    "neck": ("vector", "erm", {"neck": "memory", "neck.slots": 32, "encoder.hidden": [8]}),
+    "stream": ("text", "progressive(erm)", {
+        "encoder": "memory-lstm", "encoder.embedding": 8, "encoder.hidden": 8, "encoder.slots": 20,
+        "encoder.slot_width": 8, "method.slots": 12, "plan": "stream",
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [1, 4, 9])
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_is_identical(case, at, tmp_path):
+    kind, method, settings = CASES[case]
+    data = world(kind, "none", domains=3, size=24, classes=2, seed=0)
+    spec, workspace = make_spec(data, method=method, steps=6, every=3, batch=4, settings=settings), Workspace(data)
+    episode, count = workspace.episodes(spec)[0], 0
+    if case == "neck" and at > 6:
+        pytest.skip("the run has one stage of 6 steps")
+
+    def tick(_):
+        nonlocal count
+        count += 1
+        if count > at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(spec, episode, workspace, saver=Saver(tmp_path / "c.safetensors", seconds=0.0), tick=tick)
+    resumed, parts = train(spec, episode, workspace, saver=Saver(tmp_path / "c.safetensors", seconds=0.0))
+    record, whole = train(spec, episode, workspace)
+    assert resumed.stages == record.stages
+    for name, value in whole.method.deployed.state_dict().items():
+        assert torch.equal(value, parts.method.deployed.state_dict()[name]), name
+
+
+PUBLISHED = {  # risks of the implementation before there were other initialisations
+    "memory": ({"slots": 16}, [0.643823, 0.636405]),
+    "memory-4.8m": ({"slots": 16}, [0.695045, 0.692709]),
+    "product-memory": ({"slots": 64, "top": 4}, [0.589822, 0.592595]),
+}
+
+
+@pytest.mark.parametrize("neck", PUBLISHED)
+def test_published_settings_give_the_published_numbers(neck):
+    options, risks = PUBLISHED[neck]
+    settings = {"encoder.hidden": [8], "neck": neck, "decay": "all"}
+    settings |= {f"neck.{k}": v for k, v in {**options, "init": "published", "fusion": "interpolate"}.items()}
+    data = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
+    spec, workspace = make_spec(data, method="erm", steps=20, every=10, batch=8, settings=settings), Workspace(data)
+    record, _ = train(spec, workspace.episodes(spec)[0], workspace)
+    assert [check["risk"] for check in record.stages[0]["history"]] == pytest.approx(risks, abs=2e-5)
+
+
+def test_a_memory_engages_with_default_settings():
+    data = world("vector", "rotation", domains=4, size=200, classes=4, seed=0, noise=1.5)
+    settings = {"encoder.hidden": [16], "neck": "memory", "neck.slots": 128, "lr": 5e-3}
+    spec, workspace = make_spec(data, method="erm", steps=100, every=50, batch=32, settings=settings), Workspace(data)
+    record, parts = train(spec, workspace.episodes(spec)[0], workspace)
+    assert record.engagement["memory"]["share"] >= 0.05
+    assert 1 < record.engagement["memory"]["statistics"]["effective_slots"] < 64
+    model = parts.method.deployed
+    rows = torch.arange(200)
+    with torch.no_grad():
+        values = model.neck.fused.memory.values[0]
+        values.copy_(values.mean(0).expand_as(values))
+        before = model(parts.examples.inputs(rows)).argmax(1)
+        with model.neck.fused.memory.null():
+            after = model(parts.examples.inputs(rows)).argmax(1)
+    assert float((before != after).float().mean()) < 0.01
