@@ -63,7 +63,8 @@ def test_rows_build_valid_specs(name, sets):
         assert spec.encoder == "memory-lstm"
         slots = 500 * (5 if name == "pmb/table4" else 2) if job.row.name == "all-slots-first" else 500
         slots = 0 if job.row.name.startswith("rnn") else slots
-        assert spec.encoder_args == {"embedding": 300, "hidden": 8, "dropout": 0.1, "length": 50, "slots": slots}
+        sizes = {"embedding": 300, "hidden": 8, "dropout": 0.1, "length": 50, "slots": slots}
+        assert spec.encoder_args == {"init": "published", **sizes}
         plan = workspace.episodes(spec)
         for episode in plan:
             check_episode(spec, episode, workspace)
@@ -94,7 +95,8 @@ def test_rows_of_the_dialogue_build_specs_of_the_respond_task(tmp_path):
         assert (spec.optimizer, spec.lr, spec.clip, spec.select) == ("adam", 3e-4, 5.0, "current-domain")
         slots = 0 if job.row.name.startswith("rnn") else 1024
         assert spec.encoder_args == {
-            "embedding": 300, "hidden": 8, "slots": slots, "slot_width": 1024, "length": 30, "max_words": 27_000,
+            "init": "published", "embedding": 300, "hidden": 8, "slots": slots, "slot_width": 1024, "length": 30,
+            "max_words": 27_000,
         }  # fmt: skip
         (episode,) = workspace.episodes(spec)
         check_episode(spec, episode, workspace)
