@@ -13,13 +13,14 @@ import pytest
 from holdfast import catalog, compare, world
 from holdfast.catalog import ENCODERS, METHODS, NECKS
 from holdfast.nn.graft.insert import PLACES
-from holdfast.nn.memory.heterogeneous import CONTEXTS
+from holdfast.nn.memory.heterogeneous import CONTEXTS, NORMS
 from holdfast.nn.memory.queue import STARTS
 from studies import methods
 from studies.build import block, blocks, build
 
 ROOT = methods.ROOT
 SYMBOLS = {"risk", "risk_i", "risk_rest", "z", "z0", "p", "s", "l", "g", "r", "j", "w", "omega", "q_i", "v_i", "inner"}
+SYMBOLS |= {"t", "queue_mass", "same_class"}  # metrics of HMA
 
 
 def sections() -> dict[str, str]:
@@ -55,7 +56,7 @@ def test_settings_of_hma_are_described_with_all_values():
     described = re.findall(r"`(neck|encoder)\.([a-z_]+)(?:=([a-z]+))?`", text)
     known = {"neck": NECKS["heterogeneous"].setting_names(), "encoder": ENCODERS["vit-s/16"].setting_names()}
     assert {setting for part, setting, _ in described if setting not in known[part]} == set()
-    for key, values in (("context", CONTEXTS), ("start", STARTS), ("prompt", PLACES)):
+    for key, values in (("context", CONTEXTS), ("start", STARTS), ("input_norm", NORMS), ("prompt", PLACES)):
         assert {value for _, setting, value in described if setting == key and value} == set(values)
     assert set(METHODS["hma"].necks) - {"heterogeneous"} <= set(re.findall(r"`([a-z-]+)`", text))
 

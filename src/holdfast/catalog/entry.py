@@ -64,6 +64,7 @@ class Part(Entry):
     space: Mapping[str, Any] = field(default_factory=dict)  # search space where it differs from that of the settings
     tasks: tuple[str, ...] = ("classify",)  # tasks that it supports
     learned: tuple[str, ...] = ()  # what it adds that can have its own learning rate: names in `spec.RATE_PARTS`
+    earlier: Mapping[str, Any] = field(default_factory=dict)  # settings of model folders that do not state them
 
     def setting_names(self) -> list[str]:
         return [name for name in super().setting_names() if name not in self.fixed]

@@ -80,7 +80,7 @@ METHODS: dict[str, MethodEntry] = {
         necks=("memory", "memory-4.8m", "product-memory"), neck_args={"fusion": "interpolate"}, learned=("critic",)),
     "hma": _memories(
         "hma:HMA", "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
-        necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param")),
+        necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param", "param-matched")),
     "ciga-v1": _subgraphs(
         "invariant_graph:CIGA", "predictive subgraph whose features agree within a class (Chen et al., 2022)",
         fixed={"hinge": 0.0}),

@@ -5,6 +5,7 @@ from holdfast.catalog.entry import ALL_TASKS, FEATURE_TASKS, Part
 _KEY_VALUE = "holdfast.nn.memory.neck:key_value"
 _HMA = "holdfast.nn.memory.heterogeneous:HeterogeneousMemory"
 _NECK, _MEMORY, _EXPERTS = ("neck",), ("memory",), ("router", "experts")  # parts with their own learning rate
+_EARLIER_HMA = {"input_norm": "published"}
 
 NECKS = {
     "none": Part("holdfast.nn.necks:NoNeck", "the plain backbone", tasks=ALL_TASKS),
@@ -25,13 +26,20 @@ NECKS = {
         learned=_MEMORY),
     "heterogeneous": Part(
         _HMA, "HMA: attention over a queue of examples, the batch and learned slots per class (Qiu et al., 2023)",
-        learned=(*_NECK, *_MEMORY)),
-    "rma": Part(_HMA, "only the queue of HMA", fixed={"slots": 0, "across": False}, learned=_NECK),
-    "abd": Part(_HMA, "only the attention between examples of HMA", fixed={"real": 0, "slots": 0}, learned=_NECK),
-    "abd-rma": Part(_HMA, "HMA without slots", fixed={"slots": 0}, learned=_NECK),
-    "abd-syn": Part(_HMA, "HMA without the queue", fixed={"real": 0}, learned=(*_NECK, *_MEMORY)),
+        learned=(*_NECK, *_MEMORY), earlier=_EARLIER_HMA),
+    "rma": Part(
+        _HMA, "only the queue of HMA", fixed={"slots": 0, "across": False}, learned=_NECK, earlier=_EARLIER_HMA),
+    "abd": Part(
+        _HMA, "only the attention between examples of HMA", fixed={"real": 0, "slots": 0}, learned=_NECK,
+        earlier=_EARLIER_HMA),
+    "abd-rma": Part(_HMA, "HMA without slots", fixed={"slots": 0}, learned=_NECK, earlier=_EARLIER_HMA),
+    "abd-syn": Part(
+        _HMA, "HMA without the queue", fixed={"real": 0}, learned=(*_NECK, *_MEMORY), earlier=_EARLIER_HMA),
     "param": Part(
         "holdfast.nn.necks:ParameterControl", "control: attention blocks of HMA without a memory", learned=_NECK),
+    "param-matched": Part(
+        "holdfast.nn.necks:MatchedControl", "control: layers with the number of parameters of HMA, without a memory",
+        learned=_NECK),
     "experts": Part(
         "holdfast.nn.experts.graft:ExpertsNeck",
         "experts in late transformer layers, initialised as copies (Li et al., 2023)", learned=_EXPERTS),

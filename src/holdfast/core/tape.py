@@ -42,7 +42,8 @@ class Tape(Mapping[str, list[Tensor]]):
     guards on the complete content of a list it appends to, and would recompile a layer for values of other layers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, labels: Tensor | None = None) -> None:
+        self.labels = labels  # of the examples, for statistics of modules that do not receive them
         self.last: tuple[str, Tensor, Any] | None = None
         self._lists: defaultdict[str, list[Tensor]] = defaultdict(list)
 
@@ -85,10 +86,18 @@ def is_recording() -> bool:
     return _tape.value is not None
 
 
+def known_labels() -> Tensor | None:
+    """Return the labels of the examples if the caller of the innermost tape passed them."""
+    return None if _tape.value is None else _tape.value.labels
+
+
 @contextmanager
-def tape() -> Iterator[Tape]:
-    """Record the side outputs of the forward passes inside; an inner tape hides an outer one."""
-    opened = Tape()
+def tape(labels: Tensor | None = None) -> Iterator[Tape]:
+    """Record the side outputs of the forward passes inside; an inner tape hides an outer one.
+
+    `labels` (b,) are the true labels of the examples, only for statistics.
+    """
+    opened = Tape(labels)
     with _tape.bind(opened):
         yield opened
     if _collected.value is not None:  # only the shares: other values would keep the graph in memory

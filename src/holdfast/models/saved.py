@@ -159,6 +159,8 @@ class SavedModel:
         encoder = {"name": spec["encoder"], "settings": settings}
         head = {"name": spec["head"], "settings": self.model.head.settings}
         config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder, "head": head}
+        if earlier := catalog.lookup("necks", spec["neck"]).earlier:  # a later version may have other defaults
+            config["neck"] = {"settings": {name: getattr(self.model.neck.options, name) for name in earlier}}
         if self.columns is not None:
             config["columns"] = list(self.columns)
         save_tensors(folder / "model.safetensors", weights)
@@ -210,7 +212,9 @@ def load_model(folder: Path) -> SavedModel:
         family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
         with AllocationLimit(_size(folder), where=str(folder)):
             encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
-            neck = catalog.build_neck(spec["neck"], encoder.width, len(classes), options=spec["neck_args"])
+            stated = config.get("neck", {"settings": {}})["settings"]
+            options = {**catalog.lookup("necks", spec["neck"]).earlier, **spec["neck_args"], **stated}
+            neck = catalog.build_neck(spec["neck"], encoder.width, len(classes), options=options)
             head = catalog.lookup("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
         if spec.get("task") == "classify" and head.outputs != len(classes):
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
@@ -233,6 +237,7 @@ def _checked(config: Any, folder: Path) -> dict[str, Any]:
     if config["format"] != FORMAT:
         raise BadInput(f"{folder} has model format {config['format']}, this version reads {FORMAT}: update holdfast")
     mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
+    mappings += [config["neck"], config["neck"]["settings"]] if "neck" in config else []
     names = [config["spec"]["neck"], config["encoder"]["name"], config["head"]["name"], *config["classes"]]
     if not all(isinstance(mapping, dict) for mapping in mappings) or not all(isinstance(name, str) for name in names):
         raise TypeError("config.json has an invalid structure")

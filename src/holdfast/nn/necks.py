@@ -5,12 +5,14 @@ Shapes: b batch, d width.
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.graft.insert import append_layer
 from holdfast.nn.memory.block import BlockSettings, MemoryBlock
+from holdfast.nn.memory.heterogeneous import HeterogeneousMemory, HeterogeneousSettings, columns_of, join_label
 
 
 class NoNeck(nn.Module):
@@ -80,3 +82,47 @@ class ParameterControl(nn.Module):
         for block in (self.first, self.second):
             z, _ = block(z, None, with_self=True)
         return z
+
+
+class MatchedControl(nn.Module):
+    """Residual layers with the parameters of a heterogeneous memory but no memory.
+
+    z -> [z; learned vector], then per block of the memory x -> H = x + drop(V norm(x)), H + FF(norm(H)). The output has
+    the same width, and the hidden layers of FF are as wide as the number of parameters of the memory requires: its
+    label vectors, slots, query and key projections are replaced by parameters that act on single examples.
+
+    Args:
+        width: Width of the features.
+        classes: Number of classes.
+        **settings: Fields of `HeterogeneousSettings`; those without influence on the parameters have no effect.
+    """
+
+    Settings = HeterogeneousSettings
+
+    def __init__(self, width: int, classes: int, **settings: Any) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            memory = HeterogeneousMemory(width, classes, **settings)
+        self.width, self.options = memory.width, memory.options
+        inner, blocks = width + memory.labels.embedding_dim, (memory.first is not None) + (memory.second is not None)
+        total = sum(p.numel() for p in memory.parameters()) - memory.labels.embedding_dim
+        hidden = round((total / blocks - inner * (inner + 6)) / (2 * inner + 1))
+        self.columns = columns_of(self.options.part, width)
+        self.label = nn.Parameter(torch.randn(memory.labels.embedding_dim))
+        drop = self.options.dropout
+        self.values = nn.ModuleList(_normed(nn.Linear(inner, inner), nn.Dropout(drop)) for _ in range(blocks))
+        self.feeds = nn.ModuleList(
+            _normed(nn.Linear(inner, hidden), nn.GELU(), nn.Dropout(drop), nn.Linear(hidden, inner), nn.Dropout(drop))
+            for _ in range(blocks)
+        )
+
+    def forward(self, z: Tensor) -> Tensor:
+        x = join_label(z, self.label.expand(z.shape[0], -1), self.options.input_norm)
+        for value, feed in zip(self.values, self.feeds, strict=True):
+            x = x + value(x)
+            x = x + feed(x)
+        return x[:, self.columns]
+
+
+def _normed(first: nn.Linear, *rest: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.LayerNorm(first.in_features), first, *rest)

@@ -89,7 +89,7 @@ class _Passes:
                 if replaced:
                     predictions.append(self.task.predictions(self.model, x, y).cpu())
                     continue
-                with tape() as side:
+                with tape(labels=y) as side:
                     predictions.append(self.task.predictions(self.model, x, y).cpu())
                 self._collect(side, len(y))
         return predictions

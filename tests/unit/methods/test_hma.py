@@ -78,7 +78,8 @@ def test_labels_of_a_batch_do_not_affect_its_outputs():
 
 
 def test_order_of_a_step():
-    method = hma(momentum=0.5, optim=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
+    constant = {"momentum": 0.5, "momentum_warmup": False}
+    method = hma(**constant, optim=OptimizerSettings(optimizer="sgd", lr=0.1, momentum=0.0, weight_decay=0.0))
     before = copy.deepcopy(method)
     torch.manual_seed(1)
     risk = method.step(batch())["risk"]
@@ -100,13 +101,14 @@ def test_order_of_a_step():
     assert queue.seen.tolist() == [True] * 8 + [False] * 2
 
 
-def test_the_momentum_encoder_over_several_steps():
-    method = hma(momentum=0.9)
+@pytest.mark.parametrize("warmup", [True, False])
+def test_the_momentum_encoder_over_several_steps(warmup):
+    method = hma(momentum=0.2, momentum_warmup=warmup)
     expected = parameters(method.follower)
-    for _ in range(4):
+    for t in range(4):
         method.step(batch())
-        now = parameters(method.model.backbone)
-        expected = {name: 0.9 * e + 0.1 * now[name] for name, e in expected.items()}
+        now, momentum = parameters(method.model.backbone), min(0.2, (1 + t) / (10 + t)) if warmup else 0.2
+        expected = {name: momentum * e + (1 - momentum) * now[name] for name, e in expected.items()}
         for name, p in method.follower.named_parameters():
             assert_close(p, expected[name], msg=name)
 
@@ -124,7 +126,7 @@ def test_the_momentum_encoder_moves_only_after_updates():
 @pytest.mark.parametrize("statistics", ["copied", "averaged", "own"])
 def test_batch_statistics_of_the_momentum_encoder(statistics):
     torch.manual_seed(0)
-    method = hma(ResNet(size=16), momentum=0.75, statistics=statistics)
+    method = hma(ResNet(size=16), momentum=0.75, momentum_warmup=False, statistics=statistics)
     begun = {name: b.clone() for name, b in method.follower.named_buffers()}
     method.step(batch(IMAGES, Y[:6]))
     theirs = dict(method.model.backbone.named_buffers())

@@ -24,7 +24,7 @@ RECIPES = recipes_of("hma")
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "hma/figure5"])
 def test_every_table_has_controls(name):
     rows = RECIPES[name].rows
-    for kind in ("param", "noise-queue", "untrained-slots", "one-by-one"):
+    for kind in ("param", "param-matched", "noise-queue", "untrained-slots", "one-by-one"):
         assert any(row == kind or row.endswith(f"+{kind}") for row in rows), kind
     for row, entry in rows.items():
         settings = entry.settings
@@ -32,8 +32,10 @@ def test_every_table_has_controls(name):
             assert settings["neck.written"] is False
         elif row.endswith("untrained-slots"):
             assert settings["neck.frozen"] is True
-        elif row.endswith("param"):
-            assert (settings["method"], settings["neck"]) == ("erm", "param")
+        elif row.endswith(("param", "param-matched")):
+            assert (settings["method"], settings["neck"]) == ("erm", row.rpartition("+")[2])
+        published = (settings.get("neck.input_norm"), settings.get("method.momentum_warmup"))
+        assert published == (("published", False) if settings["method"] == "hma" else (None, None))
         expected = "support" if row.endswith("one-by-one") else "batch"
         assert settings.get("neck.context", expected) == expected
         assert ("neck.context" in settings) == (settings["method"] == "hma")
@@ -112,7 +114,9 @@ def test_data_settings_apply_to_rows_whose_part_has_them(folder):
     jobs = jobs_for(recipe, recipe.choose([], ["proteins"]))
     builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
     specs = {job.row.name: builder.spec(job, Workspace(job_dataset(job, sets, None))) for job in jobs}
-    assert specs["hma"].neck_args == {"real": 128, "slots": 32, "support": 32, "context": "batch"}
+    assert specs["hma"].neck_args == {
+        "real": 128, "slots": 32, "support": 32, "context": "batch", "input_norm": "published",
+    }  # fmt: skip
     assert specs["erm"].neck_args == specs["param"].neck_args == {}
     network = {"layers": 3, "hidden": 32, "pooling": "max", "dropout": 0.3}
     assert all(spec.encoder_args == network for spec in specs.values())
@@ -141,8 +145,9 @@ def test_images_have_their_steps_crops_and_splits(folder):
         "dtd": "crop-flip", "pets": "crop-flip", "flowers": "crop-flip", "cifar100": False,
     }  # fmt: skip
     assert specs["vit", "pets"].plan_args == {"valid": 0.1}
-    assert specs["hma", "dtd"].neck_args == {"real": 512, "slots": 16, "support": 128, "context": "batch"}
-    assert specs["abd", "dtd"].neck_args == {"support": 128, "context": "batch"}
+    published = {"support": 128, "context": "batch", "input_norm": "published"}
+    assert specs["hma", "dtd"].neck_args == {"real": 512, "slots": 16, **published}
+    assert specs["abd", "dtd"].neck_args == published
     assert specs["prompt-a", "dtd"].encoder_args == {"prompt": "deep", "size": 224}
     part = RECIPES["hma/table8"].settings
     assert (part["tune"], part["lr"]) == ("head+cls", 0.01)

@@ -65,17 +65,29 @@ class MemoryBlock(nn.Module):
         keys, values = both.permute(1, 2, 0, 3)
         return KeysValues(keys, values)
 
+    def queries(self, x: Tensor) -> Tensor:
+        """Project rows (b, d) to queries (h, b, q)."""
+        return self.query(self.norm_query(x)).unflatten(-1, self.by_head).transpose(0, 1)
+
     def forward(
-        self, x: Tensor, shared: KeysValues | None, *, with_self: bool, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        shared: KeysValues | None,
+        *,
+        with_self: bool,
+        bias: Tensor | None = None,
+        self_bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from queries (b, d) to shared rows and, with `with_self`, to themselves.
 
-        `bias` (m,) is added to the scores of the shared rows; -inf hides a row. Returns the output (b, d) and the
-        weights (b, h, m), the query itself first; the weights are None where a fused kernel does not return them.
+        `bias` (m,) is added to the scores of the shared rows and the scalar `self_bias` to that of the query itself;
+        -inf hides a row. Returns the output (b, d) and the weights (b, h, m), the query itself first; the weights are
+        None where a fused kernel does not return them.
         """
-        query = self.query(self.norm_query(x)).unflatten(-1, self.by_head).transpose(0, 1)  # (h, b, q)
         itself = self.keys_values(x) if with_self else None
-        mixed, weights = attend(query, shared, itself, scale=self.scale, bias=bias, fused=self.training)
+        mixed, weights = attend(
+            self.queries(x), shared, itself, scale=self.scale, bias=bias, self_bias=self_bias, fused=self.training
+        )
         state = self.residual(x) + self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))  # (b, d)
         return state + self.feed(self.norm_out(state)), None if weights is None else weights.transpose(0, 1)
 
@@ -87,6 +99,7 @@ def attend(
     *,
     scale: float,
     bias: Tensor | None = None,  # (m,)
+    self_bias: Tensor | None = None,  # ()
     fused: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the weighted values (h, b, q) and the weights; a query's score with itself is computed separately."""
@@ -102,6 +115,7 @@ def attend(
         weights = scores.softmax(-1)
         return torch.bmm(weights.to(query.dtype), shared.values), weights
     diagonal = (query * itself.keys).sum(-1, keepdim=True)  # (h, b, 1)
+    diagonal = diagonal if self_bias is None else diagonal + self_bias
     weights = torch.cat([diagonal, scores], dim=-1).softmax(-1)
     first, rest = weights.to(query.dtype).split([1, scores.shape[-1]], dim=-1)
     return torch.bmm(rest, shared.values) + first * itself.values, weights

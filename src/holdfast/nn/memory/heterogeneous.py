@@ -13,13 +13,16 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
-from holdfast.core.tape import exporting, is_recording, record
+from holdfast.core.tape import exporting, is_recording, known_labels, record
 from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, concatenate
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
+from holdfast.nn.memory.read import effective_slots
 
 CONTEXTS = ("support", "batch", "self", "none")
 PARTS = ("all", "label", "feature")
+NORMS = ("layer", "published")
 LABEL = 64  # default width of a label embedding
+EPS = 1e-6  # added to the variance of features and label vectors
 PIECE = 64  # rows per prediction: a matrix product of another shape may differ in the last bit
 
 
@@ -39,11 +42,13 @@ class HeterogeneousSettings(BlockSettings):
     stale_labels: bool = False  # store label embeddings in the queue instead of labels
     frozen: bool = False  # do not train the slots
     start: str = "normal"  # initialisation of the slots
+    input_norm: str = "layer"  # normalise features and label vectors separately, or `published`: neither
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("context", self.context, CONTEXTS)
         check_known("part", self.part, PARTS)
+        check_known("input_norm", self.input_norm, NORMS)
         check_at_least(0, real=self.real, slots=self.slots)
         if not (self.real or self.slots or self.across):
             raise BadInput("this neck has neither a queue nor slots: set neck.real to 1 or more, or use neck=param")
@@ -120,7 +125,8 @@ class HeterogeneousMemory(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         context = "self" if not self.across else "batch" if self.training else self.context
-        recording = is_recording() and not self.training
+        recording, labels = is_recording() and not self.training, known_labels()
+        measured = recording or labels is not None
         queue, shared = self._queue_rows(), self._shared_rows(context)
         # an exported program must accept any number of rows, but the number of pieces would be fixed
         undivided = self.training or context == "batch" or exporting()
@@ -129,12 +135,14 @@ class HeterogeneousMemory(nn.Module):
         for piece in pieces:
             recalled, first = self._attend_to_queue(piece, queue)
             out, second = self._attend_across(recalled, context, shared)
-            outputs.append((out, recalled, first if recording else None, second if recording else None))
+            outputs.append((out, recalled, first if measured else None, second if recording else None))
         out, recalled, first, second = (_join(tensors, z.shape[0]) for tensors in zip(*outputs, strict=True))
         record("heterogeneous/recalled", recalled.detach())
+        if measured:
+            self._record_queue(first, labels)
         if recording:
             self._record_weights(first, second, context)
-        return {"all": out, "label": out[:, self.inputs :], "feature": out[:, : self.inputs]}[self.options.part]
+        return out[:, columns_of(self.options.part, self.inputs)]
 
     def read_queue(self, z: Tensor) -> Tensor:
         """Return the features (b, d) after attention to the queue: the rows of a support set."""
@@ -156,23 +164,26 @@ class HeterogeneousMemory(nn.Module):
         """Project the queue to keys and values, with the bias that hides empty rows; labels get no gradient."""
         if self.queue is None or self.first is None:
             return None
-        rows = self.queue.features
-        if not self.options.stale_labels:
-            rows = torch.cat([rows, self.labels.weight.detach()[self.queue.labels]], dim=-1)  # (m, d)
-        return self.first.keys_values(rows), self.queue.mask_bias()
+        rows, labels = self.queue.features, self.labels.weight.detach()[self.queue.labels]
+        if self.options.stale_labels:
+            rows, labels = rows.split([self.inputs, rows.shape[1] - self.inputs], dim=1)
+        return self.first.keys_values(self._join_label(rows, labels)), self.queue.mask_bias()
+
+    def _join_label(self, features: Tensor, labels: Tensor) -> Tensor:
+        return join_label(features, labels, self.options.input_norm)
 
     def _shared_rows(self, context: str) -> tuple[KeysValues | None, Tensor | None]:
         """Project support set and slots to keys and values, with the bias that hides empty rows."""
         slots = support = bias = None
         if self.slots is not None and self.second is not None:
-            slots = self.second.keys_values(torch.cat([self.slots.values, self.labels(self.slots.labels)], dim=-1))
+            slots = self.second.keys_values(self._join_label(self.slots.values, self.labels(self.slots.labels)))
         if context == "support" and self.support is not None and self.second is not None:
             support = self.second.keys_values(self.support.rows)
             bias = F.pad(self.support.mask_bias(), (0, 0 if self.slots is None else len(self.slots)))
         return concatenate(support, slots), bias
 
     def _attend_to_queue(self, z: Tensor, queue: tuple[KeysValues, Tensor] | None) -> tuple[Tensor, Tensor | None]:
-        query = torch.cat([z, self.labels.weight[-1].expand(z.shape[0], -1)], dim=-1)  # (b, d)
+        query = self._join_label(z, self.labels.weight[-1].expand(z.shape[0], -1))  # (b, d)
         if self.first is None or queue is None:
             return query, None
         return self.first(query, queue[0], with_self=True, bias=queue[1])
@@ -186,6 +197,27 @@ class HeterogeneousMemory(nn.Module):
         if context == "batch":
             rows = concatenate(self.second.keys_values(recalled), rows)
         return self.second(recalled, rows, with_self=context in ("self", "support"), bias=bias)
+
+    def _record_queue(self, weights: Tensor | None, labels: Tensor | None) -> None:
+        """Record statistics of the weights (b, h, 1 + m) of the queue; with `labels` (b,) also the class ratio.
+
+        It is sum_i mass_i(y_i) / sum_i mass_i share(y_i), where mass_i(k) is the attention of example i to rows of
+        class k, mass_i its attention to all rows and share(k) the fraction of rows of class k. It is 1 for attention
+        that does not depend on the class.
+        """
+        if self.queue is None or weights is None:
+            return
+        rows = weights.detach().float()[..., 1:]
+        mean, mass = rows.mean(1), rows.sum(-1)  # (b, m), (b, h)
+        record("stat/queue/mass", mass.mean())
+        record("stat/queue/effective_rows", effective_slots(rows / mass.clamp(min=1e-9)[..., None]))
+        if labels is not None and labels.shape == mean.shape[:1]:
+            classes = F.one_hot(self.queue.labels, self.labels.num_embeddings - 1) * self.queue.seen[:, None]  # (m, c)
+            shares = classes.sum(0) / classes.sum().clamp(min=1)
+            masses = mean @ classes.float()  # (b, c)
+            expected = (masses.sum(1) * shares[labels]).sum()
+            own = masses.gather(1, labels[:, None]).sum()
+            record("stat/queue/same_class", torch.where(expected > 0, own / expected, 1.0))
 
     def _record_weights(self, first: Tensor | None, second: Tensor | None, context: str) -> None:
         """Record the weights (b, h, m) of both reads and their mass (b, 4) on itself, others, queue and slots."""
@@ -204,6 +236,20 @@ class HeterogeneousMemory(nn.Module):
             itself = examples.diagonal()[:, None] if context == "batch" else examples[:, :1].sum(1, keepdim=True)
             others, slots = examples.sum(1, keepdim=True) - itself, slots.sum(1, keepdim=True)
             record("heterogeneous/across/mass", torch.cat([itself, others, torch.zeros_like(itself), slots], dim=1))
+            if count:
+                record("stat/slots/mass", slots.mean())
+
+
+def join_label(features: Tensor, labels: Tensor, norm: str) -> Tensor:
+    """Concatenate features (m, width) and label vectors to rows (m, d); the norm `layer` gives both the same scale."""
+    if norm == "layer":
+        features, labels = (F.layer_norm(part, part.shape[-1:], eps=EPS) for part in (features, labels))
+    return torch.cat([features, labels], dim=-1)
+
+
+def columns_of(part: str, width: int) -> slice:
+    """Return the columns of the features, of the label vector, or of both."""
+    return {"all": slice(None), "label": slice(width, None), "feature": slice(width)}[part]
 
 
 def _join(pieces: Sequence[Tensor | None], count: int) -> Any:

@@ -14,7 +14,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.tape import tape
 from holdfast.nn.memory.heterogeneous import PIECE, HeterogeneousMemory
 from holdfast.nn.model import Model
-from holdfast.nn.necks import ParameterControl
+from holdfast.nn.necks import MatchedControl, ParameterControl
 
 WIDTH, CLASSES = 8, 3
 SMALL = {"real": 10, "slots": 2, "label_width": 4, "heads": 2, "support": 6, "dropout": 0.0}
@@ -38,19 +38,25 @@ def filled(**options) -> HeterogeneousMemory:
 
 def naive(module: HeterogeneousMemory, z, context):
     """Compute both reads example by example, as in the paper's equations."""
-    table, recalled = module.labels.weight, []
+
+    def scaled(rows):  # the same for features and label vectors
+        if module.options.input_norm == "published":
+            return rows
+        return (rows - rows.mean(-1, keepdim=True)) / (rows.var(-1, correction=0, keepdim=True) + 1e-6).sqrt()
+
+    table, recalled = scaled(module.labels.weight), []
     for one in z:
-        query = torch.cat([one, table[CLASSES]])[None]
+        query = torch.cat([scaled(one), table[CLASSES]])[None]
         if module.first is not None:
             seen = module.queue.seen
-            rows = torch.cat([module.queue.features[seen], table[module.queue.labels[seen]]], dim=1)
+            rows = torch.cat([scaled(module.queue.features[seen]), table[module.queue.labels[seen]]], dim=1)
             query, _ = module.first(query, module.first.keys_values(torch.cat([query, rows])), with_self=False)
         recalled.append(query)
     if module.second is None:
         return torch.cat(recalled)
     slots = query.new_zeros(0, query.shape[1])
     if module.slots is not None:
-        slots = torch.cat([module.slots.values, table[module.slots.labels]], dim=1)
+        slots = torch.cat([scaled(module.slots.values), table[module.slots.labels]], dim=1)
     others = {"batch": recalled, "support": [module.support.rows[module.support.seen]] if module.across else []}
     out = []
     for one in recalled:
@@ -59,7 +65,9 @@ def naive(module: HeterogeneousMemory, z, context):
     return torch.cat(out)
 
 
-@pytest.mark.parametrize("options", [{}, {"slots": 0}, {"real": 0}, {"real": 0, "slots": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"slots": 0}, {"real": 0}, {"real": 0, "slots": 0}, {"input_norm": "published"}], ids=str
+)
 @pytest.mark.parametrize("context", ["batch", *ALONE])
 def test_memory_equals_a_naive_implementation(options, context):
     if context == "none" and "slots" in options:
@@ -239,6 +247,66 @@ def test_parameter_control_has_the_two_blocks():
     assert isinstance(module, ParameterControl)
     assert module(Z).shape == (7, WIDTH)
     assert_close(module.eval()(Z)[:1], module(Z[:1]))
+
+
+@pytest.mark.parametrize(("width", "classes"), [(32, 2), (60, 7), (768, 47)])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"slots": 32}, {"real": 0}, {"slots": 0, "across": False}, {"residual": "linear", "project": True}],
+    ids=str,
+)
+def test_matched_control_has_the_parameters_of_the_memory(width, classes, options):
+    with torch.device("meta"):
+        memory = catalog.build_neck("heterogeneous", width, classes, options=options)
+        control = catalog.build_neck("param-matched", width, classes, options=options)
+    counts = [sum(p.numel() for p in module.parameters()) for module in (memory, control)]
+    assert counts[1] == pytest.approx(counts[0], rel=0.02)
+    assert control.width == memory.width
+    assert not list(control.buffers())
+
+
+def test_matched_control_uses_every_parameter_on_single_examples():
+    torch.manual_seed(0)
+    module = MatchedControl(WIDTH, CLASSES, **SMALL).eval()
+    assert_close(module(Z)[:1], module(Z[:1]))
+    module(Z).square().sum().backward()
+    assert all(bool(p.grad.any()) for p in module.parameters())
+
+
+def test_features_and_label_vectors_have_the_same_scale():
+    small = 0.1 * Z
+    module = filled().eval()
+    module.write(small, Y)
+    rows = []
+    for block in (module.first, module.second):
+        block.keys_values = lambda x, original=block.keys_values: rows.append(x.detach()) or original(x)
+    module(small)
+    joined = [x for x in rows if x.shape[1] == WIDTH + 4]
+    queue, slots = joined[0][module.queue.seen], joined[1]
+    for x in (queue, slots):
+        energy = x.square().mean(0)
+        assert_close(energy[:WIDTH].mean(), energy[WIDTH:].mean(), rtol=0.15, atol=0)
+    large = filled().eval()
+    large.write(Z, Y)
+    large.set_support(module.support.rows[module.support.seen])
+    assert_close(large(Z), module(small), rtol=1e-2, atol=1e-2)
+
+
+def test_queue_statistics():
+    module = filled(slots=0, across=False).eval()
+    with tape(labels=Y) as side:
+        module(Z)
+    (weights,), (ratio,), (mass,) = (side[name] for name in ("heterogeneous/real", "stat/queue/same_class",
+                                                             "stat/queue/mass"))  # fmt: skip
+    seen = module.queue.seen
+    rows, labels = weights.mean(1)[:, 1:][:, seen], module.queue.labels[seen]
+    own = labels[None] == Y[:, None]
+    assert_close(ratio, (rows * own).sum() / (rows.sum(1) * own.float().mean(1)).sum())
+    assert_close(mass, rows.sum(1).mean())
+    assert 1 <= float(side["stat/queue/effective_rows"][0]) <= len(labels)
+    with tape() as side:
+        module(Z)
+    assert not side["stat/queue/same_class"]  # without labels
 
 
 @pytest.mark.parametrize(
