@@ -27,9 +27,8 @@ def initialise_parts(
     They observe evenly spaced training rows of each domain in batches of `size` per domain, in evaluation mode except
     for batch statistics. The RNGs and the batches of the training are not used.
     """
-    pending = [part for part in method.model.modules() if _needs_data(part)]
-    inside = set(method.model.modules())
-    others = [part for part in method.modules() if part not in inside and _needs_data(part)]
+    pending, inside = _observers(method.model), set(method.model.modules())
+    others = [part for part in _observers(method) if part not in inside]
     copies = [(part, other) for part in pending for other in others if _equal(part, other)]
     with batch_statistics(method):
         for part in pending:
@@ -40,8 +39,9 @@ def initialise_parts(
         other.load_state_dict(part.state_dict())
 
 
-def _needs_data(module: nn.Module) -> bool:
-    return isinstance(module, Observer) and module.examples_needed > 0
+def _observers(network: nn.Module) -> list[Any]:
+    """Return the modules that need data."""
+    return [module for module in network.modules() if isinstance(module, Observer) and module.examples_needed > 0]
 
 
 def _equal(a: nn.Module, b: nn.Module) -> bool:
@@ -84,14 +84,16 @@ def batch_statistics(network: nn.Module) -> Iterator[None]:
     network.train()
     layers = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
     network.eval()
-    saved = [(layer, layer.momentum, layer.num_batches_tracked.clone()) for layer in layers]
+    saved = [(layer, layer.momentum, layer.num_batches_tracked) for layer in layers]
+    counts = [None if count is None else count.clone() for _, _, count in saved]
     for layer in layers:
         layer.train()
         layer.momentum = 0.0
     try:
         yield
     finally:
-        for layer, momentum, count in saved:
+        for (layer, momentum, count), before in zip(saved, counts, strict=True):
             layer.momentum = momentum
-            layer.num_batches_tracked.copy_(count)
+            if count is not None and before is not None:
+                count.copy_(before)
         network.train(training)

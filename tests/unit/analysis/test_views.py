@@ -23,7 +23,8 @@ A, B, T = Part("a", np.arange(0, 900)), Part("b", np.arange(900, 1000)), Part("t
 
 def model(*, top: int | None = None, memory: bool = True) -> Model:
     torch.manual_seed(0)
-    neck = key_value(D, slots=20, heads=3, key_width=4, share=0.25, top=top) if memory else NoNeck(D)
+    blend = {"share": 0.25, "fusion": "interpolate"}
+    neck = key_value(D, slots=20, heads=3, key_width=4, top=top, **blend) if memory else NoNeck(D)
     return Model(nn.Sequential(nn.Linear(D, D), nn.Dropout(0.5)), neck, nn.Linear(D, 2))
 
 

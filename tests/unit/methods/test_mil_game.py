@@ -42,7 +42,8 @@ def draw(size: int, *names: str | int) -> DomainBatch:
 def method_of(steps: int = STEPS, schedule: str = "linear", warmup: int = 15, **settings) -> MIL:
     options = OptimizerSettings(lr=1e-2, weight_decay=0.0, schedule=schedule, warmup=warmup, steps=steps)
     with seeded(0, "game"):
-        model = Model(Features(inputs=WIDTH), key_value(WIDTH, slots=64, heads=2, key_width=16), Linear(WIDTH, 2))
+        neck = key_value(WIDTH, slots=64, heads=2, key_width=16, fusion="interpolate")
+        model = Model(Features(inputs=WIDTH), neck, Linear(WIDTH, 2))
         method = MIL(model, task=Classify(), optimizer=partial(Optimizer, options), **settings)
         method.begin_stage(StageInfo(0, ("a", "b", "c")))
     return method

@@ -46,7 +46,7 @@ def model(neck: nn.Module) -> Model:
 
 
 def test_a_trained_memory_that_matters_has_a_large_share():
-    memory = {"neck": "memory", "neck.slots": 16, "neck.key_width": 8, "lr": 0.01}
+    memory = {"neck": "memory", "neck.slots": 16, "neck.key_width": 8, "neck.fusion": "interpolate", "lr": 0.01}
     outcome, episode = trained(**memory, **{"neck.share": 1.0})  # the head sees only what the memory returns
     measured = outcome.engagement["memory"]
     assert measured["share"] > 0.3

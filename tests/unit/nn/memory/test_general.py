@@ -214,7 +214,8 @@ def test_gates_and_masses_are_recorded_only_in_evaluation():
             memory(lambda: net(input_ids=X.ids, attention_mask=X.mask.long()).last_hidden_state, X)
         return {name: [tuple(value.shape) for value in values] for name, values in side.items()}
 
-    assert message(False) == {"general/gate": [(2, 4, 2)] * 2, "general/mass": [(2, 2, 4)] * 2}
+    shapes = {"general/gate": [(2, 4, 2)] * 2, "general/mass": [(2, 2, 4)] * 2, "stat/general/attention": [()] * 2}
+    assert message(False) == shapes
     assert message(True) == {}
 
 
