@@ -72,6 +72,11 @@ def test_factors_of_one_leave_the_id_and_survive_a_round_trip(bert):
     assert changed_rates(spec.json()) == {"lr.head": 1.0, "lr.memory": 1.0}
 
 
+def test_factors_of_parts_that_are_not_installed():
+    recorded = {**make_spec(VECTORS).json(), "encoder": "of-a-plug-in"}
+    assert changed_rates({**recorded, "lr_args": {"head": 10.0, "neck": 1.0}}) == {"lr.head": 10.0}
+
+
 def test_factors_go_to_the_methods_that_have_the_part():
     request = Request(methods=("erm", "dann"), settings={"lr.critic": 3, "lr.head": 2})
     jobs = resolve(request, Workspace(VECTORS))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.catalog.encoders import NEW_PARTS
+from holdfast.core.errors import BadInput
 from holdfast.spec import RATE_PARTS, Spec
 
 PRETRAINED_HEADS = ("vocabulary", "words")  # they come with the encoder, so that they are not new parts
@@ -36,5 +37,9 @@ def default_rates(spec: Spec) -> dict[str, float]:
 def changed_rates(spec: Mapping[str, Any]) -> dict[str, float]:
     """Return `lr.NAME` for the factors in which a recorded spec differs from the defaults."""
     factors = spec.get("lr_args", {})
-    rates = {part: (factors.get(part, 1.0), default) for part, default in default_rates(Spec(**spec)).items()}
+    try:
+        defaults = default_rates(Spec(**spec))
+    except BadInput:  # a part that this installation does not have, such as an encoder of a plug-in
+        defaults = dict.fromkeys(factors, 1.0)
+    rates = {part: (factors.get(part, 1.0), default) for part, default in defaults.items()}
     return {f"lr.{part}": factor for part, (factor, default) in rates.items() if factor != default}
