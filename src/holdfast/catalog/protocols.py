@@ -8,6 +8,7 @@ _PLANS = {  # class in holdfast.protocols.plans, description
     "single-source": ("SingleSource", "train on one domain and score all others, for every domain"),
     "given": ("GivenSplit", "the split of the data: rows marked train, valid and test in any domain"),
     "in-domain": ("InDomain", "train and score within every domain: the reference without a shift"),
+    "k-fold": ("KFold", "score every row of all domains once: train on the other folds, for every fold"),
     "stream": ("Stream", "train on one domain after another and score all of them after each"),
     "joint": ("Joint", "train on all domains together with the test rows of a stream: its upper bound"),
     "all": ("AllDomains", "train on all domains and hold none out, for deployment"),

@@ -3,7 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import torch
+
 from holdfast.core.errors import BadInput
+from holdfast.core.seeds import generator
 from holdfast.data.splits import DomainRows, Part, RowsByDomain
 from holdfast.protocols.plan import Episode, Stage, check_domain_names, require_domains
 
@@ -124,6 +128,45 @@ class InDomain:
             train, valid, test = rows.train_valid_test(self.valid, self.test, seed)
             # the target's validation rows are those of the domain, so the oracle gets nothing new
             yield Episode(f"in-{name}", (Stage((train,), (valid,), (test,), (valid,) if oracle else ()),))
+
+
+@dataclass(frozen=True)
+class KFold:
+    """One episode per fold: train and select on the other folds of all domains, score on the fold.
+
+    The seed draws the folds; the splits of the data are ignored, so every row is scored once per seed. With `rotate`
+    a seed has one episode, so that runs with different seeds are paired as usual: seed s uses fold s mod `folds` of the
+    partition that is drawn by s // `folds`.
+    """
+
+    folds: int = 5
+    valid: float = 0.1  # share of the other folds
+    rotate: bool = False
+
+    def episodes(self, domains: RowsByDomain, seed: int, *, oracle: bool = False) -> Iterator[Episode]:
+        smallest = min(domains.values(), key=lambda group: len(group.rows))
+        if not isinstance(self.folds, int) or not 2 <= self.folds <= len(smallest.rows):
+            raise BadInput(
+                f"plan.folds must be from 2 to the {len(smallest.rows)} examples of domain '{smallest.domain}', "
+                f"got {self.folds}"
+            )
+        partition, chosen = divmod(seed, self.folds) if self.rotate else (seed, None)
+        cuts = {name: _shuffled_folds(rows, self.folds, partition) for name, rows in domains.items()}
+        for fold in range(self.folds) if chosen is None else (chosen,):
+            rest = [
+                Part(name, np.sort(np.concatenate([*pieces[:fold], *pieces[fold + 1 :]])))
+                for name, pieces in cuts.items()
+            ]
+            train, valid = _split(rest, self.valid, seed)
+            test = tuple(Part(name, np.sort(pieces[fold])) for name, pieces in cuts.items())
+            # the fold's domains are trained on, so the validation rows are those of the oracle
+            name = f"fold-{fold + 1}" if chosen is None else "fold"
+            yield Episode(name, (Stage(train, valid, test, valid if oracle else ()),))
+
+
+def _shuffled_folds(group: DomainRows, folds: int, seed: int) -> list[np.ndarray]:
+    order = torch.randperm(len(group.rows), generator=generator(seed, "folds", group.domain)).numpy()
+    return np.array_split(group.rows[order], folds)
 
 
 @dataclass(frozen=True)

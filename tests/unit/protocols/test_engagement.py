@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import BertModel
 
 from holdfast import world
 from holdfast.core.store import TensorStore
 from holdfast.core.tape import record
 from holdfast.data.batches import Examples
+from holdfast.data.dataset import Dataset
+from holdfast.data.raw import Texts
 from holdfast.data.splits import Part
+from holdfast.nn.backbones.pretrained import quiet
 from holdfast.nn.backbones.small import MLP, Features
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.engagement import overwritten
@@ -27,7 +31,7 @@ from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 from holdfast.tasks.masked import Masked
 from holdfast.tasks.tag import Tag
-from tests.tiny import tiny_bert
+from tests.tiny import VOCABULARY, tiny_bert
 from tests.unit.methods.streams import EXAMPLES
 
 DATA = world("vector", "none", domains=3, size=60, classes=3, seed=0)
@@ -162,6 +166,28 @@ def test_mechanisms_of_a_frozen_encoder_are_measured(tmp_path):
     assert type(assembly.method.deployed.backbone).__name__ == "Features"  # the run used cached features
     assert outcome.engagement["general"]["predictions"] == 4
     assert 0 < outcome.engagement["general"]["statistics"]["attention"] < 1
+
+
+def test_a_general_memory_with_default_settings_is_engaged(tmp_path):
+    """Words that determine the class have equal embeddings in the domain network and different ones in the general."""
+    general, domain = tiny_bert(tmp_path / "general"), tiny_bert(tmp_path / "domain")
+    with quiet():
+        network = BertModel.from_pretrained(domain)
+        with torch.no_grad():
+            table = network.get_input_embeddings().weight
+            table[VOCABULARY.index("good")] = table[VOCABULARY.index("bad")]
+        network.save_pretrained(domain)
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=150)
+    sentences = [[*rng.choice(list("abcdefghij"), 5), ("bad", "good")[label]] for label in y]
+    raw = Texts.of([" ".join(rng.permutation(words)) for words in sentences])
+    texts = Dataset("opinions", raw, y, ("0", "1"), np.repeat(np.arange(3), 50), ("a", "b", "c"))
+    models = {"encoder": "gmap", "encoder.domain": str(domain), "encoder.general": str(general)}
+    outcome, _ = trained(texts, steps=50, **models, **{"lr": 1e-3, "encoder.length": 16})
+    (scores,) = outcome.stages[-1]["test"].values()
+    assert scores["accuracy"] > 0.65
+    assert outcome.engagement["general"]["share"] >= 0.05
+    assert outcome.engagement["general"]["statistics"]["attention"] > 0.5  # more than without a preference
 
 
 def test_tasks_with_several_outputs_count_real_positions(tmp_path):

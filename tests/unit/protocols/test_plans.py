@@ -9,7 +9,7 @@ from holdfast.core.errors import BadInput
 from holdfast.data.splits import DomainRows, rows_by_domain
 from holdfast.data.synthetic import world
 from holdfast.protocols.plan import rows_of
-from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, SingleSource, Stream
+from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, KFold, SingleSource, Stream
 
 DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
 THREE = {name: DomainRows(name, np.arange(10 * i, 10 * i + 10), {}) for i, name in enumerate("abc")}
@@ -172,3 +172,34 @@ def test_outside_uses_marked_rows_and_leaves_the_rest_to_the_oracle():
 def test_an_unknown_source_is_an_error():
     with pytest.raises(BadInput, match="no domain 'x' in the data"):
         list(SingleSource(sources=("x",)).episodes(THREE, 0))
+
+
+# folds
+
+
+def test_folds_score_every_row_once_and_ignore_marks():
+    domains = {"a": marked("a", train=range(12), test=range(12, 17)), "b": THREE["c"]}
+    everything = sorted(row for group in domains.values() for row in group.rows.tolist())
+    episodes = list(KFold(folds=3, valid=0.25).episodes(domains, 0))
+    assert [episode.name for episode in episodes] == ["fold-1", "fold-2", "fold-3"]
+    assert sorted(row for episode in episodes for row in rows_of(episode.stages[0].test)) == everything
+    for episode in episodes:
+        (stage,) = episode.stages  # which checks that its parts are disjoint
+        assert sorted(rows_of([*stage.train, *stage.valid, *stage.test])) == everything
+        assert {part.domain for part in stage.test} == {"a", "b"}
+    other = [rows(episode.stages[0].test) for episode in KFold(folds=3).episodes(domains, 1)]
+    assert other != [rows(episode.stages[0].test) for episode in episodes]
+
+
+def test_rotated_folds_are_those_of_one_partition():
+    plain, other = (
+        [rows(episode.stages[0].test) for episode in KFold(folds=3).episodes(THREE, seed)] for seed in (0, 1)
+    )
+    rotated = [stage_of(KFold(folds=3, rotate=True), *THREE.values(), seed=seed) for seed in range(6)]
+    assert [rows(stage.test) for stage in rotated] == plain + other
+
+
+@pytest.mark.parametrize("folds", [1, 11])
+def test_number_of_folds_is_checked(folds):
+    with pytest.raises(BadInput, match="from 2 to the 10 examples of domain 'a'"):
+        list(KFold(folds=folds).episodes(THREE, 0))
