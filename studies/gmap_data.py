@@ -1,7 +1,7 @@
 """Data of the G-MAP studies: pooled data sets without duplicates, and corpora without the texts of a data set.
 
-The folder of the user holds the data sets in the layout of `holdfast list datasets`, and `corpora_unlabelled.parquet` with the
-columns `text` and `domain`.
+The folder of the user holds the data sets in the layout of `holdfast list datasets`, and
+`corpora_unlabelled.parquet` with the columns `text` and `domain`.
 """
 
 from __future__ import annotations
