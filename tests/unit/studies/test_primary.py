@@ -1,0 +1,157 @@
+"""The analysis plan on synthetic records: rates from source validation alone, gates, paired differences, jobs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from holdfast.record import RunRecord
+from studies import primary
+from studies.comparisons import COMPARISONS, Comparison
+from studies.primary_tables import choice_of, comparison_table, primary_table, results_of
+
+ROWS = {
+    "erm": {"method": "erm", "neck": "none"},
+    "mil": {"method": "mil", "neck": "memory"},
+    "untrained": {"method": "mil", "neck": "memory", "method.memory_lr": 0.0},
+}
+RATES = (1e-5, 1e-4, 1e-3)
+
+
+def comparison(system: str = "MIL", **fields) -> Comparison:
+    values = {
+        "title": "test", "datasets": {"": None}, "settings": {"metric": "macro_f1"}, "rows": ROWS, "treated": "mil",
+        "null": "untrained", "mechanism": "memory", "rates": RATES, "seeds": 4, **fields,
+    }  # fmt: skip
+    return Comparison(system=system, **values)
+
+
+def record(row: str, *, lr: float, seed: int = 0, valid: float = 0.8, test: float | None = None, share: float = 0.2):
+    """Return a record with two source domains and, if `test` is given, two targets."""
+    args = {"memory_lr": 0.0} if row == "untrained" else {}
+    settings = {
+        **ROWS[row],
+        "method_args": args,
+        "neck_args": {"fusion": "interpolate"},
+        "metric": "macro_f1",
+        "lr": lr,
+    }
+    targets = {} if test is None else {"x": {"macro_f1": test - 0.1}, "y": {"macro_f1": test + 0.1}}
+    valid_scores = {"a": {"macro_f1": valid}, "b": {"macro_f1": valid}}
+    stage = {"train": ["a", "b"], "step": 1, "valid": valid_scores, "test": targets, "sizes": {}, "history": []}
+    engagement = {} if row == "erm" else {"memory": {"share": share}}
+    spec = {**settings, "data": "d", "fingerprint": "f", "encoder": "mlp", "seed": seed}
+    return RunRecord(spec, "e", [stage], {"version": "0"}, {"torch": "2"}, {}, engagement=engagement)
+
+
+def searched(best: float, share: float = 0.2) -> list[RunRecord]:
+    """Return a search whose source validation prefers `best` and whose target scores prefer another rate."""
+    return [
+        record(row, lr=lr, valid=0.9 if lr == best else 0.7, test=0.1 if lr == best else 0.99, share=share)
+        for row in ROWS
+        for lr in RATES
+    ]
+
+
+def final(gain: float, *, headroom: float = 0.1, lr: float = 1e-4, seeds: int = 4) -> list[RunRecord]:
+    """Return final runs in which the system is above its null by `gain`, with some variation between seeds."""
+    scores = {"erm": 0.6, "untrained": 0.6, "mil": 0.6 + gain}
+    return [
+        record(row, lr=lr, seed=seed, valid=0.6 + headroom, test=score + (0.004 * seed if row == "mil" else 0.0))
+        for row, score in scores.items()
+        for seed in range(seeds)
+    ]
+
+
+def test_rates_come_from_source_validation():
+    choice = choice_of(comparison(), searched(1e-4))
+    assert {entry["rate"] for entry in choice["rows"].values()} == {1e-4}
+    assert choice["rows"]["erm"]["scores"] == {"1e-05": 70.0, "0.0001": 90.0, "0.001": 70.0}
+    assert choice["engaged"]
+    assert choice["notes"] == []
+
+
+def test_a_rate_at_the_edge_and_missing_runs_are_noted():
+    choice = choice_of(comparison(), searched(1e-3))
+    assert ["at the edge" in note for note in choice["notes"]] == [True] * 3
+    partial = [each for each in searched(1e-4) if each.spec["lr"] != 1e-5 or each.spec["method"] != "erm"]
+    assert any(
+        "erm has complete runs at 0.0001, 0.001 only" in note for note in choice_of(comparison(), partial)["notes"]
+    )
+    with pytest.raises(ValueError, match="row erm has no rate"):
+        choice_of(comparison(), [each for each in partial if each.spec["method"] == "mil"])
+    with pytest.raises(ValueError, match="row erm has no rate with all 2 runs"):
+        choice_of(comparison(episodes=("e", "f")), searched(1e-4))
+
+
+@pytest.mark.parametrize(("share", "engaged"), [(0.049, False), (0.05, True)])
+def test_the_gate_is_five_percent_of_source_predictions(share, engaged):
+    assert choice_of(comparison(), searched(1e-4, share))["engaged"] is engaged
+
+
+def test_tables_report_paired_differences_and_correct_the_systems_together():
+    comparisons = {"a": comparison(), "b": comparison("HMA"), "c": comparison("PMB"), "d": comparison("GMoE")}
+    records = {"a": final(0.02), "b": final(0.0), "c": final(0.02), "d": final(0.02, headroom=-0.1)}
+    choices = {name: choice_of(each, searched(1e-4)) for name, each in comparisons.items()}
+    choices["c"] = choice_of(comparisons["c"], searched(1e-4, share=0.01))
+    table = comparison_table(comparisons, records, choices)
+    assert [line.split(" | ")[-1] for line in table[2:]] == ["yes |", "yes |", "not engaged |", "no headroom |"]
+    assert "| 4 | +10.00 (+10.00 to +10.00) | 20.0% | 60.0 | 60.0 | 62.6 | +2.60 (" in table[2]
+    rows = [line.strip("| ").split(" | ") for line in primary_table(comparisons, records, choices)[2:]]
+    assert [row[0] for row in rows] == ["MIL", "HMA", "PMB", "GMoE"]
+    assert float(rows[0][5]) == pytest.approx(2 * float(rows[0][4]), abs=2e-3)  # two systems are tested
+    assert rows[1][4] == rows[1][5]
+    assert all("not tested" in row[3] and row[4:] == ["-", "-"] for row in rows[2:])
+
+
+def test_comparisons_of_a_system_are_averaged_over_common_seeds():
+    comparisons = {"a": comparison(), "b": comparison(title="other")}
+    records = {"a": final(0.02), "b": final(0.04, seeds=3)}
+    choices = {name: choice_of(each, searched(1e-4)) for name, each in comparisons.items()}
+    (line,) = primary_table(comparisons, records, choices)[2:]
+    assert line.startswith("| MIL | 2 | 3 | +3.40 (")
+
+
+def test_results_use_complete_seeds_at_the_chosen_rate():
+    each, choice = comparison(), choice_of(comparison(), searched(1e-4))
+    records = [*final(0.02), *final(0.3, lr=1e-3)]
+    records = [r for r in records if (r.spec["seed"], each.row_of(r.spec)) != (2, "erm")]
+    result = results_of({"a": each}, {"a": records}, {"a": choice})["a"]
+    assert result.seeds == [0, 1, 3]
+    assert result.gain("untrained") == pytest.approx([2.0, 2.4, 3.2])
+
+
+def test_jobs_of_a_stage():
+    each = comparison(episodes=("to-a", "to-b"), search_episodes=("to-a",))
+    jobs = primary.search_jobs(["a"], {"a": each}, [])
+    assert len(jobs) == 3 * 3
+    assert {job.seed for job in jobs} == {0}
+    assert {job.rate for job in primary.search_jobs(["a"], {"a": each}, [0.5])} == {0.5}
+    chosen = {"a": choice_of(replace(each, episodes=("e",), search_episodes=()), searched(1e-4))}
+    jobs = primary.final_jobs(["a"], {"a": each}, chosen)
+    assert len(jobs) == 4 * 3 * 2 == len({job.name for job in jobs})
+    assert [job.seed for job in jobs] == sorted(job.seed for job in jobs)
+    with pytest.raises(primary.BadInput, match="no rates are chosen for a"):
+        primary.final_jobs(["a"], {"a": each}, {})
+
+
+def test_choose_writes_rates_and_gate(tmp_path, capsys):
+    for each in searched(1e-4):
+        path = tmp_path / "search" / "a" / "records" / f"{each.id}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(each.text())
+    primary.choose(["a", "b"], {"a": comparison(), "b": comparison()}, tmp_path)
+    chosen = json.loads((tmp_path / "chosen.json").read_text())
+    assert chosen["a"]["rows"]["mil"]["rate"] == 1e-4
+    assert "a: memory engaged, 20.0% of predictions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_every_comparison_names_its_rows(name):
+    each = COMPARISONS[name]
+    assert {each.treated, each.null, each.baseline, *filter(None, [each.control])} == set(each.rows)
+    assert len(each.rates) >= 3
+    assert list(each.rates) == sorted(each.rates)
+    assert set(each.search_episodes) <= set(each.episodes)
