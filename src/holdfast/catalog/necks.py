@@ -5,7 +5,7 @@ from holdfast.catalog.entry import ALL_TASKS, FEATURE_TASKS, Part
 _KEY_VALUE = "holdfast.nn.memory.neck:key_value"
 _HMA = "holdfast.nn.memory.heterogeneous:HeterogeneousMemory"
 _NECK, _MEMORY, _EXPERTS = ("neck",), ("memory",), ("router", "experts")  # parts with their own learning rate
-_EARLIER_HMA = {"input_norm": "published"}
+_EARLIER_HMA = {"input_norm": "published", "init": "published", "include_self": True}
 
 NECKS = {
     "none": Part("holdfast.nn.necks:NoNeck", "the plain backbone", tasks=ALL_TASKS),

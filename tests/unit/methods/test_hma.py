@@ -24,6 +24,9 @@ from holdfast.nn.backbones.vit import VisionTransformer
 from holdfast.nn.memory.heterogeneous import HeterogeneousMemory
 from holdfast.nn.model import Model, tune
 from holdfast.nn.necks import NoNeck, ParameterControl
+from holdfast.run.settings import make_spec
+from holdfast.run.train import train
+from holdfast.run.workspace import Workspace
 from holdfast.tasks.classify import Classify
 
 CLASSES = 3
@@ -302,3 +305,12 @@ def test_another_neck_is_an_error():
     model = Model(MLP(inputs=5), NoNeck(256), nn.Linear(256, CLASSES))
     with pytest.raises(BadInput, match="neck=heterogeneous"):
         HMA(model, task=Classify(), optimizer=partial(Optimizer, OptimizerSettings()))
+
+
+def test_published_reads_of_the_queue_give_the_same_numbers():
+    data = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
+    settings = {"encoder.hidden": [16], "neck.init": "published", "neck.include_self": True}
+    spec, workspace = make_spec(data, method="hma", steps=10, every=5, batch=8, settings=settings), Workspace(data)
+    record, _ = train(spec, workspace.episodes(spec)[0], workspace)
+    risks = [check["risk"] for check in record.stages[0]["history"]]
+    assert risks == pytest.approx([0.595176, 0.355562], abs=2e-4)  # before there was another initialisation

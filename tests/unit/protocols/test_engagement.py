@@ -94,6 +94,20 @@ def test_a_queue_of_nearest_neighbours_has_a_large_share():
     assert measured["queue"]["share"] > 0.3
 
 
+def test_the_queue_of_hma_is_engaged_by_default():
+    data = world("vector", "none", domains=3, size=150, classes=2, seed=0, noise=2.0)
+    default, _ = trained(data, method="hma", steps=30, **{"encoder.hidden": [16]})
+    queue = default.engagement["queue"]
+    assert queue["share"] >= 0.05
+    assert queue["statistics"]["same_class"] > 1.2
+    assert 8 <= queue["statistics"]["effective_rows"] <= 32
+    published = {"neck.init": "published", "neck.include_self": True}
+    random, _ = trained(data, method="hma", steps=30, **{"encoder.hidden": [16]}, **published)
+    uniform = random.engagement["queue"]
+    assert uniform["share"] < 0.05
+    assert uniform["statistics"]["effective_rows"] > 100
+
+
 def test_a_noise_queue_is_measured_and_inactive():
     queue = {"method": "hma", "neck": "rma", "neck.real": 32, "neck.label_width": 8}
     outcome, _ = trained(**queue, **{"neck.written": False})

@@ -34,8 +34,9 @@ def test_every_table_has_controls(name):
             assert settings["neck.frozen"] is True
         elif row.endswith(("param", "param-matched")):
             assert (settings["method"], settings["neck"]) == ("erm", row.rpartition("+")[2])
-        published = (settings.get("neck.input_norm"), settings.get("method.momentum_warmup"))
-        assert published == (("published", False) if settings["method"] == "hma" else (None, None))
+        names = ("neck.input_norm", "neck.init", "neck.include_self", "method.momentum_warmup")
+        published = ("published", "published", True, False) if settings["method"] == "hma" else (None,) * 4
+        assert tuple(settings.get(name) for name in names) == published
         expected = "support" if row.endswith("one-by-one") else "batch"
         assert settings.get("neck.context", expected) == expected
         assert ("neck.context" in settings) == (settings["method"] == "hma")
@@ -115,7 +116,8 @@ def test_data_settings_apply_to_rows_whose_part_has_them(folder):
     builder = SpecBuilder(recipe, jobs, encoder=None, steps=None, options={})
     specs = {job.row.name: builder.spec(job, Workspace(job_dataset(job, sets, None))) for job in jobs}
     assert specs["hma"].neck_args == {
-        "real": 128, "slots": 32, "support": 32, "context": "batch", "input_norm": "published",
+        "real": 128, "slots": 32, "support": 32, "context": "batch", "input_norm": "published", "init": "published",
+        "include_self": True,
     }  # fmt: skip
     assert specs["erm"].neck_args == specs["param"].neck_args == {}
     network = {"layers": 3, "hidden": 32, "pooling": "max", "dropout": 0.3}
@@ -146,6 +148,7 @@ def test_images_have_their_steps_crops_and_splits(folder):
     }  # fmt: skip
     assert specs["vit", "pets"].plan_args == {"valid": 0.1}
     published = {"support": 128, "context": "batch", "input_norm": "published"}
+    published |= {"init": "published", "include_self": True}
     assert specs["hma", "dtd"].neck_args == {"real": 512, "slots": 16, **published}
     assert specs["abd", "dtd"].neck_args == published
     assert specs["prompt-a", "dtd"].encoder_args == {"prompt": "deep", "size": 224}

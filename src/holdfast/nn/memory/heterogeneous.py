@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.core.tape import exporting, is_recording, known_labels, record
-from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, concatenate
+from holdfast.nn.memory.block import BlockSettings, KeysValues, MemoryBlock, attend, concatenate
+from holdfast.nn.memory.initialise import (
+    MAX_ROWS,
+    MIN_ROWS,
+    check_init,
+    normalise_queries,
+    relative_scale,
+    solve_scale,
+)
 from holdfast.nn.memory.queue import Queue, Support, SyntheticMemory
 from holdfast.nn.memory.read import effective_slots
 
@@ -43,12 +51,15 @@ class HeterogeneousSettings(BlockSettings):
     frozen: bool = False  # do not train the slots
     start: str = "normal"  # initialisation of the slots
     input_norm: str = "layer"  # normalise features and label vectors separately, or `published`: neither
+    init: str = "data"  # initialise the read of the queue from the first training batches; `published`: randomly
+    include_self: bool = False  # the read of the queue includes the example itself, as published
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("context", self.context, CONTEXTS)
         check_known("part", self.part, PARTS)
         check_known("input_norm", self.input_norm, NORMS)
+        check_init(self.init)
         check_at_least(0, real=self.real, slots=self.slots)
         if not (self.real or self.slots or self.across):
             raise BadInput("this neck has neither a queue nor slots: set neck.real to 1 or more, or use neck=param")
@@ -73,7 +84,8 @@ class HeterogeneousSettings(BlockSettings):
 class HeterogeneousMemory(nn.Module):
     """Heterogeneous memory for features with class labels (Qiu et al., 2023).
 
-    C1 = [z; unknown], C2 = MHA(C1, {C1_i} + queue), C3 = MHA(C2, batch + slots).
+    C1 = [z; unknown], C2 = MHA(C1, queue), C3 = MHA(C2, batch + slots); with `include_self`, or while the queue is
+    empty, the first read includes C1_i.
 
     The queue contains features and labels of earlier examples, the slots are learned. A forward pass writes nothing:
     `write` fills the queue, `set_support` the support set. In training an example attends to its batch; in
@@ -115,6 +127,8 @@ class HeterogeneousMemory(nn.Module):
         self.support = Support(options.support, inner) if self.across else None
         if self.slots is not None:
             self.slots.requires_grad_(not options.frozen)
+        self.pending = self.first is not None and options.init == "data"  # whether it was not yet initialised from data
+        self.register_load_state_dict_pre_hook(_is_initialised)
 
     @property
     def prediction_batch(self) -> tuple[int, int] | None:
@@ -144,6 +158,40 @@ class HeterogeneousMemory(nn.Module):
             self._record_weights(first, second, context)
         return out[:, columns_of(self.options.part, self.inputs)]
 
+    @property
+    def examples_needed(self) -> int:
+        return min(MAX_ROWS, max(MIN_ROWS, 2 * self.options.real)) if self.pending else 0
+
+    def observe(self, inputs: tuple[Any, ...], output: Any) -> tuple[Tensor, ...]:
+        return (inputs[0].float(),)
+
+    @torch.no_grad()
+    def initialise(self, features: Tensor, *, generator: torch.Generator) -> None:
+        """Initialise the read of the queue from features (n, width), half of which act as a queue.
+
+        Queries and keys get the same projection, which ignores label vectors, with a scale at which a read uses 16
+        effective rows: an example attends to similar examples. Values are scaled to the deviation of the features.
+        """
+        self.pending = False
+        block, count = self.first, min(self.options.real, len(features) // 2)
+        if block is None or not count:
+            return
+        features = features[torch.randperm(len(features), generator=generator).to(features.device)]
+        labels = torch.randint(self.labels.num_embeddings - 1, (count,), generator=generator).to(features.device)
+        rows, query = self._join_label(features[:count], self.labels(labels)), self._query(features[count:])
+        block.query.weight[:, self.inputs :] = 0
+        normalise_queries(block.query, block.norm_query(query))
+        key_weight, value_weight = block.key_value.weight.chunk(2)
+        key_bias = block.key_value.bias.chunk(2)[0]
+        key_weight.copy_(block.query.weight)
+        key_bias.copy_(block.query.bias)
+        scores = torch.bmm(block.queries(query), block.keys_values(rows).keys.transpose(1, 2)) * block.scale
+        root = solve_scale(scores) ** 0.5
+        for tensor in (block.query.weight, block.query.bias, key_weight, key_bias):
+            tensor *= root
+        mixed, _ = attend(block.queries(query), block.keys_values(rows), None, scale=block.scale)  # (h, b, q)
+        value_weight *= relative_scale(query[:, : self.inputs], block.out(mixed.transpose(0, 1).flatten(1)))
+
     def read_queue(self, z: Tensor) -> Tensor:
         """Return the features (b, d) after attention to the queue: the rows of a support set."""
         return self._attend_to_queue(z, self._queue_rows())[0]
@@ -169,6 +217,10 @@ class HeterogeneousMemory(nn.Module):
             rows, labels = rows.split([self.inputs, rows.shape[1] - self.inputs], dim=1)
         return self.first.keys_values(self._join_label(rows, labels)), self.queue.mask_bias()
 
+    def _query(self, z: Tensor) -> Tensor:
+        """Return the rows (b, d) of examples whose label is unknown."""
+        return self._join_label(z, self.labels.weight[-1].expand(z.shape[0], -1))
+
     def _join_label(self, features: Tensor, labels: Tensor) -> Tensor:
         return join_label(features, labels, self.options.input_norm)
 
@@ -183,10 +235,11 @@ class HeterogeneousMemory(nn.Module):
         return concatenate(support, slots), bias
 
     def _attend_to_queue(self, z: Tensor, queue: tuple[KeysValues, Tensor] | None) -> tuple[Tensor, Tensor | None]:
-        query = self._join_label(z, self.labels.weight[-1].expand(z.shape[0], -1))  # (b, d)
-        if self.first is None or queue is None:
+        query = self._query(z)
+        if self.first is None or self.queue is None or queue is None:
             return query, None
-        return self.first(query, queue[0], with_self=True, bias=queue[1])
+        hidden = None if self.options.include_self else torch.where(self.queue.seen.any(), -torch.inf, 0.0)
+        return self.first(query, queue[0], with_self=True, bias=queue[1], self_bias=hidden)
 
     def _attend_across(
         self, recalled: Tensor, context: str, shared: tuple[KeysValues | None, Tensor | None]
@@ -238,6 +291,12 @@ class HeterogeneousMemory(nn.Module):
             record("heterogeneous/across/mass", torch.cat([itself, others, torch.zeros_like(itself), slots], dim=1))
             if count:
                 record("stat/slots/mass", slots.mean())
+
+
+def _is_initialised(memory: nn.Module, *_: Any) -> None:
+    """Before weights are loaded: they need no initialisation."""
+    assert isinstance(memory, HeterogeneousMemory)
+    memory.pending = False
 
 
 def join_label(features: Tensor, labels: Tensor, norm: str) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.errors import check_known
 from holdfast.nn.memory.read import effective_slots
@@ -91,6 +91,19 @@ def kmeans(rows: Tensor, first: Tensor) -> Tensor:
         sums = torch.zeros_like(centres).index_add_(0, labels, rows)
         centres = sums / torch.bincount(labels, minlength=len(first))[:, None]
     return labels
+
+
+def normalise_queries(net: nn.Module, features: Tensor) -> None:
+    """Change the query net so that its outputs for features (n, d) have mean 0 and standard deviation 1 per entry."""
+    layers = list(net) if isinstance(net, nn.Sequential) else [net]
+    if isinstance(layers[-1], nn.BatchNorm1d):
+        layers.pop()  # it returns its inputs until it is trained
+    outputs, last = nn.Sequential(*layers)(features), layers[-1]
+    mean, deviation = outputs.mean(0), outputs.std(0, correction=0)
+    deviation = deviation.clamp(min=1e-3 * float(deviation.max()) + 1e-12)
+    assert isinstance(last, nn.Linear)
+    last.weight /= deviation[:, None]
+    last.bias.sub_(mean).div_(deviation)
 
 
 def solve_scale(scores: Tensor, target: float = TARGET) -> float:

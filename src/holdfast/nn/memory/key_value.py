@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from holdfast.core.errors import BadInput, check_at_least, check_known
 from holdfast.core.settings import choice, setting
 from holdfast.nn.memory.bank import SegmentedSlots
-from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, relative_scale, solve_scale, thin
+from holdfast.nn.memory.initialise import (
+    check_init,
+    choose_slots,
+    examples_for,
+    normalise_queries,
+    relative_scale,
+    solve_scale,
+    thin,
+)
 from holdfast.nn.memory.read import SIMILARITIES, Read, read, scores
 
 QUERIES = ("linear", "mlp")
@@ -152,16 +160,3 @@ def query_net(width: int, outputs: int, *, kind: str, norm: bool) -> nn.Module:
     if norm:
         layers.append(nn.BatchNorm1d(outputs))
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
-
-
-def normalise_queries(net: nn.Module, features: Tensor) -> None:
-    """Change the query net so that its outputs for features (n, d) have mean 0 and standard deviation 1 per entry."""
-    layers = list(net) if isinstance(net, nn.Sequential) else [net]
-    if isinstance(layers[-1], nn.BatchNorm1d):
-        layers.pop()  # it returns its inputs until it is trained
-    outputs, last = nn.Sequential(*layers)(features), layers[-1]
-    mean, deviation = outputs.mean(0), outputs.std(0, correction=0)
-    deviation = deviation.clamp(min=1e-3 * float(deviation.max()) + 1e-12)
-    assert isinstance(last, nn.Linear)
-    last.weight /= deviation[:, None]
-    last.bias.sub_(mean).div_(deviation)

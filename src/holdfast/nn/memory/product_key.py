@@ -14,8 +14,15 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.nn.kernels import kernels
-from holdfast.nn.memory.initialise import check_init, choose_slots, examples_for, relative_scale, solve_scale
-from holdfast.nn.memory.key_value import normalise_queries, query_net
+from holdfast.nn.memory.initialise import (
+    check_init,
+    choose_slots,
+    examples_for,
+    normalise_queries,
+    relative_scale,
+    solve_scale,
+)
+from holdfast.nn.memory.key_value import query_net
 from holdfast.nn.memory.read import Read, mean_values, weighted_rows
 
 

@@ -50,7 +50,8 @@ def naive(module: HeterogeneousMemory, z, context):
         if module.first is not None:
             seen = module.queue.seen
             rows = torch.cat([scaled(module.queue.features[seen]), table[module.queue.labels[seen]]], dim=1)
-            query, _ = module.first(query, module.first.keys_values(torch.cat([query, rows])), with_self=False)
+            rows = torch.cat([query, rows]) if module.options.include_self or not bool(seen.any()) else rows
+            query, _ = module.first(query, module.first.keys_values(rows), with_self=False)
         recalled.append(query)
     if module.second is None:
         return torch.cat(recalled)
@@ -66,7 +67,9 @@ def naive(module: HeterogeneousMemory, z, context):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"slots": 0}, {"real": 0}, {"real": 0, "slots": 0}, {"input_norm": "published"}], ids=str
+    "options",
+    [{}, {"slots": 0}, {"real": 0}, {"real": 0, "slots": 0}, {"input_norm": "published"}, {"include_self": True}],
+    ids=str,
 )
 @pytest.mark.parametrize("context", ["batch", *ALONE])
 def test_memory_equals_a_naive_implementation(options, context):
@@ -182,7 +185,7 @@ def test_noise_queue_is_read_and_never_written():
 
 @pytest.mark.parametrize("context", ["batch", *ALONE])
 def test_weights_and_masses_are_recorded(context):
-    module = filled(context=context).eval()
+    module = filled(context=context, include_self=context != "self").eval()
     plain = module(Z)
     with tape() as side:
         assert torch.equal(module(Z), plain)
@@ -196,7 +199,7 @@ def test_weights_and_masses_are_recorded(context):
     (first,), (second,) = side["heterogeneous/real/mass"], side["heterogeneous/across/mass"]
     assert_close(first.sum(1), torch.ones(7))
     assert_close(second.sum(1), torch.ones(7))
-    assert first.gt(0).tolist() == [[True, False, True, False]] * 7
+    assert first.gt(0).tolist() == [[context != "self", False, True, False]] * 7
     themselves, others = context != "none", context in ("batch", "support")
     assert second.gt(1e-9).tolist() == [[themselves, others, False, True]] * 7
     if context == "batch":
