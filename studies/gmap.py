@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.recipes.recipe import load_recipe
 from holdfast.record import RunRecord
+from studies.gmap_fold_tables import TABLES as FOLD_TABLES
 from studies.tables import RESULTS, compared, difference, header, records
 
 SEEDS = 5
@@ -178,4 +179,5 @@ TABLES = {
     "variants": variants,
     "entities": entities,
     "answers": answers,
+    **FOLD_TABLES,
 }

@@ -36,7 +36,8 @@ def difference(scores: Sequence[float], baseline: Sequence[float], digits: int =
     """Format the mean paired difference, its 95% interval over seeds and the two-sided p value of the paired t-test."""
     bounds, test = interval([a - b for a, b in zip(scores, baseline, strict=True)]), paired_t(scores, baseline)
     assert bounds is not None
-    assert test.p is not None
+    if test.p is None:  # all differences are equal
+        return f"{test.difference:+.{digits}f}"
     return f"{test.difference:+.{digits}f} ({bounds[0]:+.{digits}f} to {bounds[1]:+.{digits}f}), p {test.p:.2f}"
 
 
