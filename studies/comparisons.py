@@ -44,6 +44,8 @@ class Comparison:
     mechanism: str  # key of `RunRecord.engagement`
     rates: tuple[float, ...]
     seeds: int = 8
+    search_seeds: int = 1
+    unseen: bool = True  # targets are unseen domains, so that the comparison needs headroom
     episodes: tuple[str, ...] = ("",)
     search_episodes: tuple[str, ...] = ()  # default: all episodes
     device: str = "auto"
@@ -74,6 +76,7 @@ class Comparison:
         if "encoder.length" in settings:
             settings["encoder.length"] = 24
         few = {"datasets": datasets, "settings": settings, "rates": self.rates[:2], "seeds": 2, "seconds": {}}
+        few |= {"search_seeds": 1}
         return replace(self, **few, episodes=self.episodes[:2], search_episodes=self.search_episodes[:1])
 
 
@@ -94,7 +97,8 @@ def _limited(load: Loader, data: Path) -> Dataset:
         for d in np.unique(dataset.domain)
         for s in np.unique(split)
     ]
-    chosen = [rows[:: max(1, len(rows) // 12)][:12] for rows in groups]
+    size = 240 if len(groups) == 1 else 12  # folds need training examples of all classes
+    chosen = [rows[:: max(1, len(rows) // size)][:size] for rows in groups]
     return dataset.subset(np.sort(np.concatenate(chosen)))
 
 
@@ -130,6 +134,12 @@ def _sources_and_targets(source: str, targets: Sequence[str], data: Path) -> Dat
 
     scored = [sample(known(name, data), train=0, valid=0, test=TEST_ROWS) for name in targets]
     return join([sample(known(source, data), valid=VALID_ROWS), *scored])
+
+
+def _pooled(name: str, data: Path) -> Dataset:
+    from studies.gmap_data import pooled
+
+    return pooled(name, data)
 
 
 def _rated(data: Path) -> Dataset:
@@ -200,6 +210,33 @@ _QUEUE: dict[str, Any] = {
 }  # fmt: skip
 _EXPERTS = {"method": "erm", "neck": "experts"}
 _STREAM = {"method": "progressive(erm)", "method.expand": "M", "encoder.slots": 500}
+_GENERAL: dict[str, Any] = {
+    "system": "G-MAP", "treated": "gmap", "null": "own-copy", "baseline": "dapt", "mechanism": "general",
+    "unseen": False,
+    "rows": {"dapt": {"encoder.strategy": "none"}, "gmap": {}, "own-copy": {"encoder.memory": "own"}},
+    "seeds": 15, "search_seeds": 3,
+}  # fmt: skip
+_FOLDS: Settings = {
+    "tune": "full", "plan": "k-fold", "plan.folds": 5, "plan.rotate": True, "plan.valid": 0.15,
+    "method": "erm", "encoder": "gmap", "encoder.pooling": "cls", "encoder.length": 256, "batch": 32,
+    "head": "dense", "head.dropout": 0.5, "head.layers": 1,
+    "optimizer": "adam", "weight_decay": 0.0, "schedule": "linear", "warmup": 0.0, "clip": 1.0, "metric": "macro_f1",
+}  # fmt: skip
+
+
+def _folds(encoder: str, general: str, rates: tuple[float, ...], factor: float) -> dict[str, Comparison]:
+    """Return the comparisons of G-MAP with the domain models that `studies.gmap_folds pretrain` writes."""
+    comparisons = {}
+    for task, corpus, steps in (("acl-arc", "cs", 300), ("hyperpartisan", "news", 150)):
+        models = {"encoder.general": general, "encoder.domain": f"models/{encoder}-{corpus}-1500"}
+        plain, memory = (16, 25) if task == "acl-arc" else (11, 17)
+        comparisons[f"gmap-{task}" + ("" if encoder == "minilm" else f"-{encoder}")] = Comparison(
+            **_GENERAL, title=f"{task}, five folds, {encoder} after domain pretraining", rates=rates,
+            datasets={"": partial(_pooled, task)}, settings={**_FOLDS, **models, "steps": steps, "every": steps // 5},
+            seconds={"dapt": factor * plain, "gmap": factor * memory, "own-copy": factor * memory},
+        )  # fmt: skip
+    return comparisons
+
 
 COMPARISONS: dict[str, Comparison] = {
     "mil-nli": Comparison(
@@ -275,4 +312,6 @@ COMPARISONS: dict[str, Comparison] = {
         },
         seconds={"erm": 50, "grown": 100, "frozen-slots": 100},
     ),
+    **_folds("minilm", "minilm", (5e-5, 1e-4, 2e-4, 4e-4), 1.0),
+    **_folds("mpnet", "models/mpnet", (1e-5, 3e-5, 1e-4), 4.0),
 }  # fmt: skip

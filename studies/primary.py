@@ -5,7 +5,7 @@
     python -m studies.primary final --data DIR --out DIR
     python -m studies.primary table --out DIR
 
-`search` trains every row at every rate of its grid with seed 0; its runs have no test rows. `choose` takes the rate
+`search` trains every row at every rate of its grid; its runs have no test rows. `choose` takes the rate
 with the best source-validation score per row and checks the engagement gate. `final` trains every row at its rate with
 all seeds and scores the targets. Each finished run is one record below DIR/STAGE/COMPARISON; repeat a command to run
 what is missing. `python -m studies.pack_results DIR` packs the records for results/primary, which the tables of
@@ -56,14 +56,15 @@ class Job:
 
 
 def search_jobs(names: Sequence[str], comparisons: Mapping[str, Comparison], rates: Sequence[float]) -> list[Job]:
-    """Return one job per row, rate and search episode, with seed 0; `rates` replace those of the grid."""
+    """Return one job per row, rate, search episode and search seed; `rates` replace those of the grid."""
     return [
-        Job("search", name, dataset, episode, row, rate, 0)
+        Job("search", name, dataset, episode, row, rate, seed)
         for name in names
         for rate in rates or comparisons[name].rates
         for row in comparisons[name].rows
         for dataset in comparisons[name].datasets
         for episode in comparisons[name].search_episodes or comparisons[name].episodes
+        for seed in range(comparisons[name].search_seeds)
     ]
 
 
@@ -106,7 +107,8 @@ class Runner:
         comparison = self.comparisons[job.comparison]
         key = (repr(comparison.datasets[job.dataset]), comparison.device)
         if key not in self.workspaces:
-            dataset = comparison.datasets[job.dataset](self.data).checked()
+            labels = comparison.settings.get("task") != "masked"
+            dataset = comparison.datasets[job.dataset](self.data).checked(labels=labels)
             self.workspaces[key] = Workspace(dataset, device=choose_device(comparison.device))
         return replace(self.workspaces[key], out=self.out / job.stage / job.comparison)
 

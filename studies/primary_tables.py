@@ -36,7 +36,8 @@ def choice_of(comparison: Comparison, records: Records) -> dict[str, Any]:
     runs: dict[str, dict[float, list[RunRecord]]] = {row: defaultdict(list) for row in comparison.rows}
     for record in records:
         runs[comparison.row_of(record.spec)][float(record.spec["lr"])].append(record)
-    expected = len(comparison.datasets) * len(comparison.search_episodes or comparison.episodes)
+    episodes = comparison.search_episodes or comparison.episodes
+    expected = len(comparison.datasets) * len(episodes) * comparison.search_seeds
     rows, notes = {}, []
     grid = sorted({rate for rates in runs.values() for rate in rates})
     for row, rates in runs.items():
@@ -119,7 +120,7 @@ class Results:
     def verdict(self) -> str:
         """Whether the comparison counts for the test of its system: `yes`, or the gate that it fails."""
         bounds = interval(self.headroom())
-        if bounds is None or bounds[0] <= 0:
+        if self.comparison.unseen and (bounds is None or bounds[0] <= 0):
             return "no headroom"
         return "yes" if self.choice["engaged"] else "not engaged"
 
