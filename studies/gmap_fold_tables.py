@@ -159,9 +159,9 @@ def domain_models(folder: Path = FOLDER) -> list[str]:
         path = folder / "pretraining" / f"gmap-{encoder}{PACKED}"
         records = {(r.spec["data"], r.spec["steps"]): r for r in load(path)} if path.is_file() else {}
         for name in TASKS if records else ():
-            found = [records.get((name, steps)) for steps in LENGTHS]
-            after = [f"{record.stages[-1]['test'][name]['nll']:.2f}" if record else "-" for record in found]
-            before = next(f"{record.analysis['before'][name]['nll']:.2f}" for record in found if record)
+            trainings = [records.get((name, steps)) for steps in LENGTHS]
+            after = [f"{record.stages[-1]['test'][name]['nll']:.2f}" if record else "-" for record in trainings]
+            before = next(f"{record.analysis['before'][name]['nll']:.2f}" for record in trainings if record)
             lines.append(f"| {SHORT[name]}, {encoder} | {before} | {' | '.join(after)} |")
     return lines
 
