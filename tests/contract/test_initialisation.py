@@ -158,7 +158,7 @@ def test_banks_of_a_recurrent_network_and_their_new_segments(cell):
     assert float(bank.values[1].detach().std()) == pytest.approx(float(bank.values[0].detach().std()), rel=0.1)
     with torch.no_grad(), tape() as side:
         method.model.eval().features(examples.inputs(torch.arange(60, 120)))
-    assert 0.1 < float(side["stat/memory/newest_mass"][0]) < 0.9
+    assert float(side["stat/memory/newest_mass"][0]) == pytest.approx(80 / 180, abs=0.1)
 
 
 class Killed(Exception):
@@ -234,3 +234,23 @@ def test_a_memory_engages_with_default_settings():
         with model.neck.fused.memory.null():
             after = model(parts.examples.inputs(rows)).argmax(1)
     assert float((before != after).float().mean()) < 0.01
+
+
+def test_the_memory_of_mil_engages_with_default_settings():
+    data = world("vector", "rotation", domains=4, size=200, classes=4, seed=0, noise=1.5)
+    settings = {"encoder.hidden": [16], "neck.slots": 128, "lr": 5e-3}
+    spec, workspace = make_spec(data, method="mil", steps=100, every=50, batch=32, settings=settings), Workspace(data)
+    record, _ = train(spec, workspace.episodes(spec)[0], workspace)
+    assert record.engagement["memory"]["share"] >= 0.05
+    assert 1 < record.engagement["memory"]["statistics"]["effective_slots"] < 64
+
+
+def test_a_progressive_bank_engages_with_default_settings_and_reads_its_new_slots():
+    data = world("text", "vocabulary", domains=3, size=120, classes=4, seed=0)
+    sizes = {"encoder.embedding": 16, "encoder.hidden": 16, "encoder.slots": 40, "encoder.slot_width": 16}
+    settings = {"encoder": "memory-lstm", "plan": "stream", "method.slots": 40, "lr": 5e-3, **sizes}
+    spec = make_spec(data, method="progressive(erm)", steps=40, every=20, batch=32, settings=settings)
+    workspace = Workspace(data)
+    record, _ = train(spec, workspace.episodes(spec)[0], workspace)
+    assert record.engagement["memory"]["share"] >= 0.05
+    assert record.engagement["memory"]["statistics"]["newest_mass"] >= 0.1

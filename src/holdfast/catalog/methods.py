@@ -77,7 +77,8 @@ METHODS: dict[str, MethodEntry] = {
         "supervised contrastive loss with a queue of source features (Tan et al., 2022)", acts_on="features"),
     "mil": _memories(
         "mil:MIL", "memory meta-learned to hide the domain, then frozen while the task is trained (Jia & Zhang, 2023)",
-        necks=("memory", "memory-4.8m", "product-memory"), neck_args={"fusion": "interpolate"}, learned=("critic",)),
+        necks=("memory", "memory-4.8m", "product-memory"), neck_args={"fusion": "interpolate", "share": 0.2},
+        learned=("critic",)),
     "hma": _memories(
         "hma:HMA", "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
         necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param", "param-matched")),

@@ -14,6 +14,8 @@ from holdfast.nn.growth import expand_units
 from holdfast.nn.memory.initialise import choose_slots, solve_scale, thin
 from holdfast.nn.memory.read import mean_values
 
+MAX_SHIFT = 30.0  # of the scores of new slots
+
 
 class SegmentedSlots(nn.Module):
     """Base class of memories whose keys (..., m, q) and values (..., m, d) grow by segments, one per domain.
@@ -127,22 +129,27 @@ class MemoryBank(SegmentedSlots):
         """Initialise the new segments from states (n, g, h) and from the inputs (n, e) that contents are added to.
 
         Keys are standardised states without the direction of their mean, scaled so that a read of the segment uses 16
-        effective slots. Values have the mean and standard deviation of the inputs, later ones those of earlier values.
+        effective slots; keys of a later segment are shifted so that it gets its share of the slots in the mean read.
+        Values have the mean and standard deviation of the inputs, later ones those of earlier values.
         """
         mean, deviation = states.mean(0)[:, None], states.std(0, correction=0)[:, None]  # (g, 1, h)
         deviation = deviation.clamp(min=1e-2 * float(deviation.max()) + 1e-12)
         direction = torch.nn.functional.normalize(mean, dim=-1)
         queries = thin(states, 512).transpose(0, 1)  # (g, n, h)
-        first = len(self.keys) - self.pending
-        like = torch.cat(list(self.values)[:first], -2) if first else inputs
-        for keys, values in zip(list(self.keys)[first:], list(self.values)[first:], strict=True):
+        for i in range(len(self.keys) - self.pending, len(self.keys)):
+            keys, values = self.keys[i], self.values[i]
             to_slots = choose_slots(states.flatten(1), keys.shape[1], generator=generator)
             sampled = (to_slots(states).transpose(0, 1) - mean) / deviation**2  # (g, m, h)
             sampled -= direction * (direction * sampled).sum(-1, keepdim=True)  # a mean state prefers no slot
             for direction_keys, chosen, query in zip(keys, sampled, queries, strict=True):
                 direction_keys.copy_(chosen * (self.key_scale * solve_scale(query @ chosen.T)))
             noise = torch.randn(values.shape, generator=generator).to(values)
-            values.copy_((like.mean() + like.std() * noise) * (1.0 if first else self.value_scale))
+            if i:
+                earlier = torch.cat(list(self.values)[:i], -2)
+                keys += _shift_to_share(queries, torch.cat(list(self.keys)[:i], -2), keys)[:, None]
+                values.copy_(earlier.mean() + earlier.std() * noise)
+            else:
+                values.copy_((inputs.mean() + inputs.std() * noise) * self.value_scale)
         self.pending = 0
 
     def read(self, query: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,6 +162,27 @@ class MemoryBank(SegmentedSlots):
         """Extend all keys for hidden states with `units` more units."""
         self.keys = nn.ParameterList([expand_units(key, units) for key in self.keys])
         self.hidden += units
+
+
+def _shift_to_share(queries: Tensor, earlier: Tensor, new: Tensor) -> Tensor:
+    """Return vectors (g, h) that, added to new keys, give them the mean attention of a uniform read over all keys.
+
+    They are multiples of the ridge regression of a constant on the queries (g, n, h), so that the scores of all new
+    keys change by about the same amount in each read.
+    """
+    products = queries.mT @ queries  # (g, h, h)
+    ridge = 1e-2 * products.diagonal(dim1=-2, dim2=-1).mean(-1) + 1e-12
+    products = products + ridge[:, None, None] * torch.eye(products.shape[-1]).to(products)
+    constant = torch.linalg.solve(products, queries.sum(1))  # (g, h)
+    steps = (queries @ constant[..., None]).squeeze(-1)  # (g, n), about 1
+    ahead = (queries @ new.mT).logsumexp(-1) - (queries @ earlier.mT).logsumexp(-1)
+    share = new.shape[1] / (new.shape[1] + earlier.shape[1])
+    low, high = (ahead.new_full((len(queries), 1), bound) for bound in (-MAX_SHIFT, MAX_SHIFT))
+    for _ in range(30):
+        middle = (low + high) / 2
+        too_low = (ahead + middle * steps).sigmoid().mean(-1, keepdim=True) < share
+        low, high = torch.where(too_low, middle, low), torch.where(too_low, high, middle)
+    return high * constant
 
 
 def _add_missing_segments(memory: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
