@@ -214,7 +214,7 @@ _GENERAL: dict[str, Any] = {
     "system": "G-MAP", "treated": "gmap", "null": "own-copy", "baseline": "dapt", "mechanism": "general",
     "unseen": False,
     "rows": {"dapt": {"encoder.strategy": "none"}, "gmap": {}, "own-copy": {"encoder.memory": "own"}},
-    "seeds": 15, "search_seeds": 3,
+    "seeds": 15, "search_seeds": 2,
 }  # fmt: skip
 _FOLDS: Settings = {
     "tune": "full", "plan": "k-fold", "plan.folds": 5, "plan.rotate": True, "plan.valid": 0.15,
@@ -250,7 +250,7 @@ COMPARISONS: dict[str, Comparison] = {
         seconds={"erm": 25, "untrained": 30, "mil": 60},
     ),
     "mil-nli-mpnet": Comparison(
-        **_MEMORY, title="MNLI to SNLI and SICK, all-mpnet-base-v2", datasets=_INFERENCE, rates=_BASE,
+        **_MEMORY, title="MNLI to SNLI and SICK, all-mpnet-base-v2", datasets=_INFERENCE, rates=_BASE, seeds=4,
         settings={
             **_CROSS, "encoder": "hf:models/mpnet", "plan.targets": ["snli", "sick"], "encoder.length": 96,
             "steps": 300,
@@ -271,7 +271,7 @@ COMPARISONS: dict[str, Comparison] = {
             **TUNED, "plan": "leave-one-out", "encoder": "minilm", "encoder.length": 64, "metric": "macro_f1",
             "batch": 16, "steps": 300, "every": 100,
         },
-        episodes=("to-tweets", "to-films", "to-products", "to-news"),
+        episodes=("to-tweets", "to-films", "to-products", "to-news"), search_episodes=("to-tweets", "to-news"),
         seconds={"erm": 16, "hma": 28, "noise-queue": 24, "param-matched": 20},
     ),
     "hma-size": Comparison(
@@ -287,14 +287,18 @@ COMPARISONS: dict[str, Comparison] = {
     "gmoe-pacs": Comparison(
         system="GMoE", title="PACS, one style left out, ViT-S/14", datasets={"": partial(known, "pacs")},
         rates=(3e-6, 1e-5, 3e-5),
-        rows={"erm": ERM, "gmoe": _EXPERTS, "random-matched": {**_EXPERTS, "neck.router": "random-matched"}},
+        rows={
+            "erm": ERM, "gmoe": _EXPERTS, "random-matched": {**_EXPERTS, "neck.router": "random-matched"},
+            "gmoe-x10": {**_EXPERTS, "lr.experts": 10.0},
+            "random-matched-x10": {**_EXPERTS, "neck.router": "random-matched", "lr.experts": 10.0},
+        },
         treated="gmoe", null="random-matched", mechanism="experts",
         settings={
             **TUNED, "plan": "leave-one-out", "plan.inside": True, "encoder": "vit:models/dino", "encoder.size": 112,
-            "metric": "accuracy", "batch": 32, "augment": "domainbed", "steps": 400, "every": 100,
+            "metric": "accuracy", "batch": 32, "augment": "domainbed", "steps": 300, "every": 100,
         },
         episodes=("to-art", "to-cartoon", "to-photo", "to-sketch"), search_episodes=("to-art", "to-sketch"),
-        seconds={"erm": 60, "gmoe": 70, "random-matched": 75},
+        seconds={"erm": 50, "gmoe": 60, "random-matched": 60, "gmoe-x10": 60, "random-matched-x10": 60},
     ),
     "pmb-stream": Comparison(
         system="PMB", title="stream SNLI, MNLI, SICK, memory LSTM with GloVe", datasets={"": _inference_stream},
