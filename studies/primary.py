@@ -29,7 +29,6 @@ from holdfast.core.errors import BadInput
 from holdfast.core.files import locked, write_text
 from holdfast.record import PACKED, RunRecord, load
 from studies.comparisons import COMPARISONS, Comparison
-from studies.primary_tables import choice_of, comparison_table, primary_table
 
 STAGES = ("search", "choose", "final", "table")
 MARGIN = 1.2  # a job is started if this multiple of its expected time is left
@@ -231,6 +230,8 @@ def decode_images(jobs: Sequence[Job], runner: Runner) -> None:
 
 def choose(names: Sequence[str], comparisons: Mapping[str, Comparison], out: Path) -> dict[str, Any]:
     """Write chosen.json: rate per row, and whether the mechanism of the system is engaged at its rate."""
+    from studies.primary_tables import choice_of  # imports the report, which training does not need
+
     path = out / "chosen.json"
     chosen: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     for name in names:
@@ -281,6 +282,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = out / "chosen.json"
     chosen = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if options.stage == "table":
+        from studies.primary_tables import comparison_table, primary_table
+
         records = {name: records_of(out, "final", name) for name in names}
         for lines in (comparison_table(comparisons, records, chosen), primary_table(comparisons, records, chosen)):
             say("\n".join([*lines, ""]))
