@@ -48,7 +48,8 @@ def test_two_rows_of_one_column(holdfast, data, quick, tmp_path):
     assert [r["episode"] for r in ran.json["records"]] == ["to-books"] * 4  # no other episode was trained
     by_method = {r["spec"]["method"]: r["spec"] for r in ran.json["records"]}
     assert by_method["mil"]["neck"] == "memory"
-    published = {"slots": 16, "heads": 4, "key_width": 256, "share": 0.5, "fusion": "interpolate", "init": "published"}
+    published = {"slots": 16, "heads": 4, "key_width": 256, "share": 0.5}
+    published |= {"fusion": "interpolate", "init": "published", "query_norm": False}
     assert by_method["mil"]["neck_args"] == published
     assert by_method["erm"]["neck_args"] == {}  # only applied to the row that has it
     assert by_method["erm"]["tune"] == "full"

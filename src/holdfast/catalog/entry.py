@@ -84,6 +84,7 @@ class MethodEntry(Part):
     acts_on: str = ""  # features, backbone or stream: without it to train, the method is equal to ERM
     necks: tuple[str, ...] = ()  # it needs one of these necks; the first is the default
     neck_args: Mapping[str, Any] = field(default_factory=dict)  # defaults of these necks that it changes
+    tuned_neck_args: Mapping[str, Any] = field(default_factory=dict)  # further ones for an encoder that learns
     encoders: tuple[str, ...] = ()  # it needs one of these encoders
     takes: str = ""  # the only kind of example that it supports
     family: str = "other methods"  # heading in the documentation

@@ -78,7 +78,7 @@ METHODS: dict[str, MethodEntry] = {
     "mil": _memories(
         "mil:MIL", "memory meta-learned to hide the domain, then frozen while the task is trained (Jia & Zhang, 2023)",
         necks=("memory", "memory-4.8m", "product-memory"), neck_args={"fusion": "interpolate", "share": 0.2},
-        learned=("critic",)),
+        tuned_neck_args={"share": 0.5, "query_norm": True}, learned=("critic",)),
     "hma": _memories(
         "hma:HMA", "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
         necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param", "param-matched")),

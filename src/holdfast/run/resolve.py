@@ -182,7 +182,7 @@ def with_methods(
     options = _distribute("method", methods, method_args)
     specs = [with_method(replace(spec, method_args=args), name) for name, args in zip(names, options, strict=True)]
     options = _distribute("neck", [each.neck for each in specs], neck_args)
-    return [replace(each, neck_args=args) for each, args in zip(specs, options, strict=True)]
+    return [replace(each, neck_args={**each.neck_args, **args}) for each, args in zip(specs, options, strict=True)]
 
 
 def _distribute(group: str, names: Sequence[str], settings: Mapping[str, Any]) -> list[dict[str, Any]]:

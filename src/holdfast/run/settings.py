@@ -139,6 +139,8 @@ def _with_neck_defaults(spec: Spec) -> Spec:
     """Add the settings of the neck that the method changes, unless they are set."""
     entries = [entry for _, entry in catalog.unwrap("methods", spec.method) if spec.neck in entry.necks]
     changed = {name: value for entry in entries for name, value in entry.neck_args.items()}
+    if spec.tune != "frozen" and spec.encoder != "features":  # its features change while the memory is used
+        changed |= {name: value for entry in entries for name, value in entry.tuned_neck_args.items()}
     return replace(spec, neck_args={**changed, **spec.neck_args}) if changed else spec
 
 

@@ -25,6 +25,7 @@ def test_settings_of_rows():
         "neck.share": 0.5,
         "neck.init": "published",
         "neck.fusion": "interpolate",
+        "neck.query_norm": False,
     }
     assert untrained == memory | {"neck.frozen": True}
     published = {"method.critic": "adversarial", "method.memory_schedule": "same", "method.divergence": 0.0}

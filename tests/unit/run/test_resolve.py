@@ -103,7 +103,9 @@ def test_settings_go_to_the_methods_and_necks_that_have_them():
     args = {"method_args": {"weight": 2.0}, "neck_args": {"share": 0.3}}
     erm, coral, mil = with_methods(spec, ["erm", "coral", "memory+mil"], **args)
     assert (erm.method_args, coral.method_args, mil.method_args) == ({}, {"weight": 2.0}, {})
-    assert (erm.neck_args, mil.neck_args) == ({}, {"share": 0.3})
+    assert (erm.neck_args, mil.neck_args) == ({}, {"fusion": "interpolate", "query_norm": True, "share": 0.3})
+    frozen, default = with_methods(replace(spec, tune="frozen"), ["mil", "erm"], method_args={}, neck_args={})
+    assert (frozen.neck_args, default.neck_args) == ({"fusion": "interpolate", "share": 0.2}, {})
     (inner,) = with_methods(spec, ["swad(coral)"], method_args={"weight": 2.0, "ratio": 1.2}, neck_args={})
     assert inner.method_args == {"weight": 2.0, "ratio": 1.2}
     with pytest.raises(BadInput, match=r"weigt.*'weight'"):
