@@ -27,7 +27,8 @@ GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "lr")
 class Comparison:
     """A system, its null control and its baseline on the same data, with everything that is fixed before the runs.
 
-    `rows` maps names to the settings that differ between rows, with their method. `datasets` maps names to data sets
+    `rows` maps names to the settings that differ between rows, with their method; rows that are neither the system nor
+    a control are searched only. `datasets` maps names to data sets
     that are trained on separately and averaged, such as folds. `episodes` names the episodes of the plan to run; the
     empty name is the only one.
     """
@@ -54,6 +55,11 @@ class Comparison:
     @property
     def metric(self) -> str:
         return str(self.settings["metric"])
+
+    @property
+    def final_rows(self) -> tuple[str, ...]:
+        """Names of the rows that are compared."""
+        return tuple(row for row in self.rows if row in (self.treated, self.null, self.baseline, self.control))
 
     def row_of(self, spec: Mapping[str, Any]) -> str:
         """Return the only row whose settings a spec has."""
@@ -203,6 +209,7 @@ _CROSS: Settings = {
 _MEMORY: dict[str, Any] = {
     "system": "MIL", "rows": _MIL_ROWS, "treated": "mil", "null": "untrained", "mechanism": "memory",
 }  # fmt: skip
+_FROZEN_RATES = (3e-4, 1e-3, 3e-3)
 _SMALL, _BASE = (3e-5, 1e-4, 3e-4), (1e-5, 3e-5, 1e-4)  # rates for MiniLM and for an encoder of base size
 _QUEUE: dict[str, Any] = {
     "system": "HMA", "rows": _HMA_ROWS, "treated": "hma", "null": "noise-queue", "control": "param-matched",
@@ -265,6 +272,23 @@ COMPARISONS: dict[str, Comparison] = {
         },
         seconds={"erm": 90, "untrained": 100, "mil": 220},
     ),
+    "mil-nli-frozen": Comparison(
+        **_MEMORY, title="MNLI to SNLI and SICK, frozen MiniLM", datasets=_INFERENCE, rates=_FROZEN_RATES, device="cpu",
+        settings={
+            **_CROSS, "tune": "frozen", "plan.targets": ["snli", "sick"], "encoder.length": 96, "batch": 32,
+            "steps": 300,
+        },
+        seconds={"erm": 5, "untrained": 20, "mil": 40},
+    ),
+    "mil-sentiment-frozen": Comparison(
+        **_MEMORY, title="Amazon to SST-2 and IMDB, frozen MiniLM", datasets=_SENTIMENT, rates=_FROZEN_RATES,
+        device="cpu",
+        settings={
+            **_CROSS, "tune": "frozen", "plan.targets": ["sst2", "imdb"], "encoder.length": 160, "batch": 32,
+            "steps": 300,
+        },
+        seconds={"erm": 5, "untrained": 20, "mil": 40},
+    ),
     "hma-rated": Comparison(
         **_QUEUE, title="rated sentences, one domain left out, MiniLM", datasets={"": _rated}, rates=_SMALL,
         settings={
@@ -273,6 +297,16 @@ COMPARISONS: dict[str, Comparison] = {
         },
         episodes=("to-tweets", "to-films", "to-products", "to-news"), search_episodes=("to-tweets", "to-news"),
         seconds={"erm": 16, "hma": 28, "noise-queue": 24, "param-matched": 20},
+    ),
+    "hma-rated-frozen": Comparison(
+        **_QUEUE, title="rated sentences, one domain left out, frozen MiniLM", datasets={"": _rated},
+        rates=_FROZEN_RATES, device="cpu",
+        settings={
+            **TUNED, "tune": "frozen", "plan": "leave-one-out", "encoder": "minilm", "encoder.length": 64,
+            "metric": "macro_f1", "batch": 32, "steps": 300, "every": 100,
+        },
+        episodes=("to-tweets", "to-films", "to-products", "to-news"), search_episodes=("to-tweets", "to-news"),
+        seconds={"erm": 5, "hma": 20, "noise-queue": 15, "param-matched": 8},
     ),
     "hma-size": Comparison(
         **_QUEUE, title="small to large graphs, GIN", rates=(3e-4, 1e-3, 3e-3), seeds=16, device="cpu",
@@ -286,11 +320,12 @@ COMPARISONS: dict[str, Comparison] = {
     ),
     "gmoe-pacs": Comparison(
         system="GMoE", title="PACS, one style left out, ViT-S/14", datasets={"": partial(known, "pacs")},
-        rates=(3e-6, 1e-5, 3e-5),
+        rates=(3e-6, 1e-5, 3e-5, 1e-4),
         rows={
-            "erm": ERM, "gmoe": _EXPERTS, "random-matched": {**_EXPERTS, "neck.router": "random-matched"},
-            "gmoe-x10": {**_EXPERTS, "lr.experts": 10.0},
-            "random-matched-x10": {**_EXPERTS, "neck.router": "random-matched", "lr.experts": 10.0},
+            "erm": ERM, "gmoe": {**_EXPERTS, "lr.experts": 10.0},
+            "random-matched": {**_EXPERTS, "neck.router": "random-matched", "lr.experts": 10.0},
+            "gmoe-x1": {**_EXPERTS, "lr.experts": 1.0},
+            "random-matched-x1": {**_EXPERTS, "neck.router": "random-matched", "lr.experts": 1.0},
         },
         treated="gmoe", null="random-matched", mechanism="experts",
         settings={
@@ -298,7 +333,7 @@ COMPARISONS: dict[str, Comparison] = {
             "metric": "accuracy", "batch": 32, "augment": "domainbed", "steps": 300, "every": 100,
         },
         episodes=("to-art", "to-cartoon", "to-photo", "to-sketch"), search_episodes=("to-art", "to-sketch"),
-        seconds={"erm": 50, "gmoe": 60, "random-matched": 60, "gmoe-x10": 60, "random-matched-x10": 60},
+        seconds={"erm": 50, "gmoe": 60, "random-matched": 60, "gmoe-x1": 60, "random-matched-x1": 60},
     ),
     "pmb-stream": Comparison(
         system="PMB", title="stream SNLI, MNLI, SICK, memory LSTM with GloVe", datasets={"": _inference_stream},

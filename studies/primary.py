@@ -78,7 +78,7 @@ def final_jobs(names: Sequence[str], comparisons: Mapping[str, Comparison], chos
         Job("final", name, dataset, episode, row, float(chosen[name]["rows"][row]["rate"]), seed)
         for name in names
         for seed in range(comparisons[name].seeds)
-        for row in comparisons[name].rows
+        for row in comparisons[name].final_rows
         for dataset in comparisons[name].datasets
         for episode in comparisons[name].episodes
     ]

@@ -93,12 +93,12 @@ class Results:
         sets = [
             set(self._cells(kind)[index].get(column, {}))
             for kind, column in columns
-            for index in range(len(self.comparison.rows))
+            for index in range(len(self.comparison.final_rows))
         ]
         return sorted(set.intersection(*sets)) if sets else []
 
     def _cells(self, kind: int) -> list[dict[str, dict[int, float]]]:
-        return [(self.test, self.valid)[kind][row] for row in self.comparison.rows]
+        return [(self.test, self.valid)[kind][row] for row in self.comparison.final_rows]
 
     def scores(self, row: str, cells: Cells | None = None) -> list[float]:
         """Return the mean over targets per common seed."""

@@ -56,7 +56,7 @@ def test_new_parts_learn_faster_than_a_tuned_pretrained_encoder(bert):
     assert "lr_args" not in make_spec(TEXTS, encoder=bert, tune="frozen", settings={"neck": "memory"}).json()
     assert "lr_args" not in make_spec(VECTORS, method="dann").json()
     experts = make_spec(TEXTS, encoder=bert, tune="full", settings={"neck": "experts"})
-    assert experts.lr_args == {"head": 10.0, "router": 10.0, "experts": 1.0}
+    assert experts.lr_args == {"head": 10.0, "router": 10.0, "experts": 10.0}
     assert "lr_args" not in make_spec(TEXTS, encoder=bert, settings={"task": "masked"}).json()  # a pretrained head
     assert set(NEW_PARTS) <= set(RATE_PARTS)
 

@@ -11,8 +11,8 @@ _GRAPH = f"{_BACKBONES}.graph:GraphNetwork.build"
 _SUBGRAPH = f"{_BACKBONES}.graph_pooling:SubgraphNetwork.build"
 _ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
 
-# parts that start from random weights
-NEW_PARTS: dict[str, float] = dict.fromkeys(("neck", "head", "router", "critic", "memory"), 10.0)
+# parts that start from random weights or, as experts, from equal weights
+NEW_PARTS: dict[str, float] = dict.fromkeys(("neck", "head", "router", "experts", "critic", "memory"), 10.0)
 # run settings for a pretrained transformer
 _FINE_TUNING = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1, "lr_args": NEW_PARTS}
 _LARGE = {"stem": "large", "statistics": "auto"}

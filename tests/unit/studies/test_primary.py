@@ -151,7 +151,7 @@ def test_choose_writes_rates_and_gate(tmp_path, capsys):
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_every_comparison_names_its_rows(name):
     each = COMPARISONS[name]
-    assert {each.treated, each.null, each.baseline, *filter(None, [each.control])} == set(each.rows)
+    assert {each.treated, each.null, each.baseline, *filter(None, [each.control])} == set(each.final_rows)
     assert len(each.rates) >= 3
     assert list(each.rates) == sorted(each.rates)
     assert set(each.search_episodes) <= set(each.episodes)
