@@ -65,11 +65,10 @@ class Comparison:
         """Return the only row whose settings a spec has."""
         keys = {key for settings in self.rows.values() for key in settings}
         values = {key: spec_value(spec, key) for key in keys}
-        defaults = {"neck": "none"}
         rows = [
             name
             for name, settings in self.rows.items()
-            if all(values[key] == settings.get(key, defaults.get(key)) for key in keys)
+            if all(values[key] == settings.get(key, default_of(key)) for key in keys)
         ]
         if len(rows) != 1:
             raise ValueError(f"a record of '{self.title}' belongs to {len(rows)} rows: {values}")
@@ -87,9 +86,14 @@ class Comparison:
 
 
 def spec_value(spec: Mapping[str, Any], key: str) -> Any:
-    """Return a setting of a spec by its dotted name; None if it has the default."""
+    """Return a setting of a spec by its dotted name; if it has the default: 1 for a rate, else None."""
     group, dot, name = key.partition(".")
-    return spec.get(f"{group}_args", {}).get(name) if dot and group in GROUPS else spec.get(key)
+    return spec.get(f"{group}_args", {}).get(name, default_of(key)) if dot and group in GROUPS else spec.get(key)
+
+
+def default_of(key: str) -> Any:
+    """Return the value of a setting that a row does not have."""
+    return "none" if key == "neck" else 1.0 if key.startswith("lr.") else None
 
 
 def _limited(load: Loader, data: Path) -> Dataset:

@@ -17,6 +17,7 @@ from holdfast.report.statistics import summarise
 from studies.comparisons import COMPARISONS, Comparison
 from studies.gmap_data import TASKS
 from studies.gmap_folds import ENCODERS, LENGTHS, SHORT, dose_comparisons, masked_comparisons, primary_name
+from studies.primary_tables import or_none
 from studies.tables import RESULTS, difference, header
 
 FOLDER = RESULTS / "primary"
@@ -166,4 +167,5 @@ def domain_models(folder: Path = FOLDER) -> list[str]:
     return lines
 
 
-TABLES = {"folds": folds, "dose": dose, "masked": masked, "domain-models": domain_models}
+_ALL = {"folds": folds, "dose": dose, "masked": masked, "domain-models": domain_models}
+TABLES = {name: lambda table=table: or_none(table()) for name, table in _ALL.items()}

@@ -134,6 +134,19 @@ def results_of(
     return {name: result for name, result in results.items() if result.seeds}
 
 
+def rate_table(comparisons: Mapping[str, Comparison], records: Mapping[str, Records]) -> list[str]:
+    """Return one line per searched row: source-validation score per rate, and the engagement of the mechanism."""
+    lines = header("system", "data", "row", "source validation by rate", "rate", "engaged")
+    for name, each in comparisons.items():
+        for row, entry in choice_of(each, records[name])["rows"].items() if records.get(name) else ():
+            at_rate = [r for r in records[name] if each.row_of(r.spec) == row and float(r.spec["lr"]) == entry["rate"]]
+            measured = all(each.mechanism in record.engagement for record in at_rate)
+            share = percent(engagement(each, at_rate)) if measured else "-"
+            scores = ", ".join(f"{rate}: {score:.1f}" for rate, score in entry["scores"].items())
+            lines.append(f"| {each.system} | {each.title} | {row} | {scores} | {entry['rate']:g} | {share} |")
+    return lines
+
+
 def comparison_table(
     comparisons: Mapping[str, Comparison], records: Mapping[str, Records], chosen: Mapping[str, Any]
 ) -> list[str]:
@@ -198,16 +211,22 @@ def packed_inputs(folder: Path = FOLDER) -> tuple[dict[str, Comparison], dict[st
     """Return comparisons, packed records and choices of the repository."""
     path = folder / "chosen.json"
     chosen = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    paths = {name: folder / "final" / f"{name}{PACKED}" for name in COMPARISONS}
-    return dict(COMPARISONS), {name: list(load(path)) for name, path in paths.items() if path.is_file()}, chosen
+    return dict(COMPARISONS), packed_records("final", folder), chosen
 
 
-def _or_none(lines: list[str]) -> list[str]:
+def packed_records(stage: str, folder: Path = FOLDER) -> dict[str, list[RunRecord]]:
+    """Return the packed records of a stage by comparison."""
+    paths = {name: folder / stage / f"{name}{PACKED}" for name in COMPARISONS}
+    return {name: list(load(path)) for name, path in paths.items() if path.is_file()}
+
+
+def or_none(lines: list[str]) -> list[str]:
     """Add a line to a table without rows."""
     return lines if len(lines) > 2 else [*lines, f"| no records {'| ' * lines[0].count(' | ')}|"]
 
 
 TABLES = {
-    "comparisons": lambda: _or_none(comparison_table(*packed_inputs())),
-    "primary": lambda: _or_none(primary_table(*packed_inputs())),
+    "rates": lambda: or_none(rate_table(COMPARISONS, packed_records("search"))),
+    "comparisons": lambda: or_none(comparison_table(*packed_inputs())),
+    "primary": lambda: or_none(primary_table(*packed_inputs())),
 }
