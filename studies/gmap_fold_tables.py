@@ -168,4 +168,4 @@ def domain_models(folder: Path = FOLDER) -> list[str]:
 
 
 _ALL = {"folds": folds, "dose": dose, "masked": masked, "domain-models": domain_models}
-TABLES = {name: lambda table=table: or_none(table()) for name, table in _ALL.items()}
+TABLES = {name: lambda folder=FOLDER, table=table: or_none(table(folder)) for name, table in _ALL.items()}
