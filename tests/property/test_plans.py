@@ -52,7 +52,7 @@ def test_no_plan_leaks(plan, oracle, sizes, seed, marked):
             for part in (*stage.train, *stage.valid, *stage.test, *stage.oracle):
                 assert set(part.rows.tolist()) <= set(domains[part.domain].rows.tolist())
                 assert len(part)
-            if marked is not None:
+            if marked is not None and plan != "k-fold":  # which ignores the splits of the data
                 for part in stage.train:
                     assert set(part.rows.tolist()) <= set(domains[part.domain].splits["train"].tolist())
 
