@@ -65,9 +65,9 @@ def test_reads_use_8_to_32_slots_after_the_initialisation(body, neck, options, b
     assert torch.equal(torch.get_rng_state(), rng)
     before = {name: value.clone() for name, value in method.model.state_dict().items()}
     x = bench.batch(40).x
-    found = reads(method.model, x)
-    assert found
-    assert all(8 <= value <= 32 for value in found), found
+    slots = reads(method.model, x)
+    assert slots
+    assert all(8 <= value <= 32 for value in slots), slots
     initialise(method, bench, 1)  # only once
     assert all(torch.equal(value, before[name]) for name, value in method.model.state_dict().items())
     if options.get("fusion") != "interpolate":
