@@ -86,11 +86,13 @@ def compare(
     watch: ProgressListener | None = None,
     engine: Engine | None = None,
     model: str | Path | None = None,
+    baselines: bool = True,
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed, and write a report.
 
     Finished runs in `out` are not repeated. `methods` may contain subclasses of `holdfast.methods.base.Method`.
-    `model` is the folder that `refit` will write: it is checked here, before the first run.
+    `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` come
+    first: the most frequent class, and logistic regression on frozen and on simple features.
     """
     task = (settings or {}).get("task")
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
@@ -100,7 +102,8 @@ def compare(
     request = Request(
         methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
-        settings=settings or {}, tested=True, model=None if model is None else Path(model), model_settings=EXPERIMENT,
+        settings=settings or {}, baselines=baselines, tested=True,
+        model=None if model is None else Path(model), model_settings=EXPERIMENT,
     )  # fmt: skip
     jobs = resolve(request, workspace)
     records = run_all(jobs, workspace, watch=watch, engine=engine)

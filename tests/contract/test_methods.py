@@ -110,6 +110,8 @@ def test_learns(make, bench):
     """A separable data set is learned; with larger backbones a few steps must lower the loss."""
     small = bench.encoder == "mlp"
     method, batches = make(), bench.batches(12 if small else 6)
+    if method.full_batch:
+        pytest.skip("a single step on all examples")
     method.train()
     torch.manual_seed(0)
     risks = []

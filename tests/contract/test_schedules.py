@@ -24,6 +24,8 @@ BUSY = {  # several updates per step, or a change of the loss during the run
 
 @pytest.fixture(params=catalog.buildable_names("methods"))
 def name(request):
+    if catalog.unwrap("methods", request.param)[-1][1].load().full_batch:
+        pytest.skip("it takes no gradient steps")
     if catalog.incompatibility(request.param, "mlp"):
         pytest.importorskip("torch_geometric")
     return request.param

@@ -140,6 +140,6 @@ def test_the_documented_plugin_works(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text("".join(points))
     monkeypatch.syspath_prepend(tmp_path)
     data = world("vector", "none", domains=3, size=20, seed=0)
-    result = compare(data, methods=["swad(tilted)"], steps=4, seeds=1, out=tmp_path / "runs")
+    result = compare(data, baselines=False, methods=["swad(tilted)"], steps=4, seeds=1, out=tmp_path / "runs")
     assert {record.spec["method"] for record in result.records} == {"swad(tilted)"}
     assert catalog.METHODS["tilted"].search_space() == {"tilt": {"log": [0.1, 10]}}

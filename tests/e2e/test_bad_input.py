@@ -121,7 +121,21 @@ def write_images(folder):
 
 def test_corrupt_image_is_named(holdfast, tmp_path):
     folder = write_images(tmp_path / "pics")
-    words = ["compare", folder, "--encoder", "cnn", "--seeds", 1, "--steps", 3, "--batch", 2, "--set", "augment=true"]
+    words = [
+        "compare",
+        "--no-baselines",
+        folder,
+        "--encoder",
+        "cnn",
+        "--seeds",
+        1,
+        "--steps",
+        3,
+        "--batch",
+        2,
+        "--set",
+        "augment=true",
+    ]
     words += ["--methods=erm", "--no-model"]
     good = holdfast(*words, "--json")
     assert good.code == 0, good.out
@@ -248,7 +262,12 @@ def test_invalid_settings_are_named(holdfast, reviews, quick, name):
     words, message = INVALID[name]
     methods = [] if "--methods" in words else ["--methods", "erm"]
     options = quick[:-2]  # without --lr
-    check(holdfast("compare", reviews, *options, "--seeds", 1, "--steps", 2, "--no-model", *methods, *words), message)
+    check(
+        holdfast(
+            "compare", "--no-baselines", reviews, *options, "--seeds", 1, "--steps", 2, "--no-model", *methods, *words
+        ),
+        message,
+    )
 
 
 def test_empty_and_unknown_names_are_rejected(holdfast, reviews):

@@ -17,7 +17,9 @@ def targets(ran) -> set[str]:
 def test_size_shift_with_an_augmentation(holdfast, tmp_path):
     write_zip(tmp_path / "shapes.zip", rings_and_stars(80))
     words = ["--plan", "given", "--metric", "mcc", "--methods", "erm,irm,g-mixup", "--seeds", 1, "--steps", 6]
-    ran = holdfast("compare", "shapes.zip@shift=size", *words, *SMALL, "--set", "augment=drop-edge", "--json")
+    ran = holdfast(
+        "compare", "--no-baselines", "shapes.zip@shift=size", *words, *SMALL, "--set", "augment=drop-edge", "--json"
+    )
     assert ran.code == 0, ran.err
     assert targets(ran) == {"large"}
     assert {record["spec"]["data"] for record in ran.json["records"]} == {"shapes@shift=size"}
@@ -29,7 +31,9 @@ def test_files_are_domains_and_the_model_accepts_larger_graphs(holdfast, tmp_pat
     folder.mkdir()
     write_zip(folder / "near.zip", rings_and_stars(24))
     write_zip(folder / "far.zip", rings_and_stars(24, first=9))
-    ran = holdfast("compare", folder, "--methods", "erm", "--seeds", 1, "--steps", 6, *SMALL, "--json")
+    ran = holdfast(
+        "compare", "--no-baselines", folder, "--methods", "erm", "--seeds", 1, "--steps", 6, *SMALL, "--json"
+    )
     assert ran.code == 0, ran.err
     assert targets(ran) == {"near", "far"}
     assert holdfast("fit", folder, "--steps", 6, *SMALL, "--out", "model").code == 0
@@ -51,6 +55,6 @@ def test_files_are_domains_and_the_model_accepts_larger_graphs(holdfast, tmp_pat
 )
 def test_errors_are_one_sentence_with_exit_code_2(holdfast, tmp_path, words, message):
     write_zip(tmp_path / "shapes.zip", rings_and_stars(40))
-    ran = holdfast("compare", *words, "--seeds", 1, "--steps", 2, *SMALL)
+    ran = holdfast("compare", "--no-baselines", *words, "--seeds", 1, "--steps", 2, *SMALL)
     assert ran.code == 2
     assert message in " ".join(ran.err.split())

@@ -10,7 +10,10 @@ from tests.tiny import tiny_bert
 
 VERBS = {
     "fit": (["fit", "reviews.csv", "--steps", 2], "out"),
-    "compare": (["compare", "reviews.csv", "--steps", 2, "--methods", "erm", "--seeds", 1], "out/model"),
+    "compare": (
+        ["compare", "--no-baselines", "reviews.csv", "--steps", 2, "--methods", "erm", "--seeds", 1],
+        "out/model",
+    ),
     "sweep": (["sweep", "reviews.csv", "--steps", 2, "--methods", "erm", "--seeds", 1, "--trials", 1], "out"),
 }
 
@@ -45,7 +48,7 @@ def test_fit_with_another_method_is_another_experiment(holdfast, reviews, quick)
 
 
 def test_comparison_of_the_same_data_may_replace_its_model(holdfast, reviews, quick, tmp_path):
-    command = ["compare", reviews, "--seeds", 1, *quick, "--out", "out"]
+    command = ["compare", "--no-baselines", reviews, "--seeds", 1, *quick, "--out", "out"]
     for method, steps in (("erm", 2), ("coral", 3)):
         assert holdfast(*command, "--methods", method, "--steps", steps).code == 0
         chosen = json.loads((tmp_path / "out" / "model" / "record.json").read_text())["spec"]

@@ -11,7 +11,8 @@ from pathlib import Path
 def test_command_of_a_report_repeats_its_runs(holdfast, reviews, quick, tmp_path):
     first = holdfast(
         "compare", reviews, "--methods", "erm", "--seeds", "7,", "--steps", 2, *quick, "--no-model", "--json",
-        "--set", "plan.targets=books", "--set", "neck=projection", "--examples", 12, "--out", tmp_path / "first",
+        "--no-baselines", "--set", "plan.targets=books", "--set", "neck=projection", "--examples", 12,
+        "--out", tmp_path / "first",
     )  # fmt: skip
     assert first.code == 0, first.err
     page = Path(first.json["report"]).read_text(encoding="utf-8")

@@ -42,7 +42,7 @@ def finish(folder: Path, *words, **env) -> tuple[int, str, str]:
 def comparing(folder: Path, *, steps: int) -> list[str]:
     """Four runs of one method, without a model."""
     data = str(write_reviews(folder / "r.csv"))
-    return ["compare", data, "--seeds=1", f"--steps={steps}", "--methods=erm", "--no-model", *SMALL]
+    return ["compare", "--no-baselines", data, "--seeds=1", f"--steps={steps}", "--methods=erm", "--no-model", *SMALL]
 
 
 def wait_for(condition, process, seconds=60.0):

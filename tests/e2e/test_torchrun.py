@@ -92,7 +92,15 @@ def test_processes_stop_resume_and_fail_together(tmp_path):
 
 @pytest.mark.slow
 def test_comparison_saves_one_model(tmp_path):
-    words = ["compare", write_reviews(tmp_path / "r.csv"), "--methods=erm,coral", "--seeds=1", "--steps=20", *SMALL]
+    words = [
+        "compare",
+        "--no-baselines",
+        write_reviews(tmp_path / "r.csv"),
+        "--methods=erm,coral",
+        "--seeds=1",
+        "--steps=20",
+        *SMALL,
+    ]
     code, _, err = finish(tmp_path, *words, "--out=runs")
     assert code == 0, err
     assert err.count("choice: ") == err.count("report: ") == 1

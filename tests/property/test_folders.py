@@ -63,7 +63,19 @@ def original(tmp_path_factory):
         for words in (
             ["fit", "good.csv", "--out", "model", *MLP],
             ["adapt", "model", "new.csv", "--earlier", "good.csv", "--force", *SMALL],
-            ["compare", "good.csv", "--no-model", "--methods", "erm", "--seeds", "1", "--out", "runs", *MLP],
+            [
+                "compare",
+                "--no-baselines",
+                "good.csv",
+                "--no-model",
+                "--methods",
+                "erm",
+                "--seeds",
+                "1",
+                "--out",
+                "runs",
+                *MLP,
+            ],
         ):
             assert run_cli(*words).code == 0, words
     return folder

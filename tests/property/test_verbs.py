@@ -30,7 +30,7 @@ WORDS = {
     "audit": (["audit", "DATA", "--out", "audit.html"], ["audit.html"]),
     "clean": (["audit", "DATA", "--out", "audit.html", "--clean", "clean.jsonl"], ["audit.html", "clean.jsonl"]),
     "fit": (["fit", "DATA", "--out", "model", "ENCODER"], ["model"]),
-    "compare": (["compare", "DATA", "--no-model", *ONCE, "ENCODER"], ["runs/report.html"]),
+    "compare": (["compare", "--no-baselines", "DATA", "--no-model", *ONCE, "ENCODER"], ["runs/report.html"]),
     "sweep": (["sweep", "DATA", "--trials", "1", *ONCE, "ENCODER"], ["runs/report.html"]),
     "adapt": (["adapt", "model", "DATA", "--domain", "new", "--earlier", "good.csv", *SMALL, "--force"], []),
     "predict": (["predict", "model", "DATA", "--out", "predictions.csv"], ["predictions.csv"]),
@@ -57,7 +57,7 @@ def whole(tmp_path_factory):
         for words in (
             ["fit", "good.csv", "--out", "model", *TEXTS],
             ["fit", "numbers.csv", "--out", "vectors", *MLP],
-            ["compare", "good.csv", "--no-model", *ONCE, *TEXTS],
+            ["compare", "--no-baselines", "good.csv", "--no-model", *ONCE, *TEXTS],
             ["predict", "model", "good.csv", "--out", "predictions.csv"],
             ["predict", "vectors", "numbers.csv", "--out", "predictions.jsonl"],
             ["audit", "good.csv", "--out", "audit.html", "--clean", "clean.jsonl"],

@@ -41,9 +41,13 @@ ENCODERS = {
     "cnn": _entry("image", f"{_BACKBONES}.small:CNN.build", "four convolutions, for small images"),
     "pixel-mlp": _entry(
         "image", f"{_BACKBONES}.small:PixelMLP.build", "two-layer MLP on pixels (Arjovsky et al., 2019)"),
+    "pixels": _entry("image", f"{_BACKBONES}.small:Pixels.build", "pixels of a small image, unchanged"),
     "resnet18": _entry("image", _RESNET, "ResNet-18, randomly initialised", depth=18),
     "resnet50": EncoderEntry(_RESNET, f"ResNet-50, {_FROM_FILE}", fixed={"depth": 50}, preset=_LARGE, takes="image"),
     "resnet101": EncoderEntry(_RESNET, f"ResNet-101, {_FROM_FILE}", fixed={"depth": 101}, preset=_LARGE, takes="image"),
+    "tfidf": EncoderEntry(
+        f"{_BACKBONES}.tfidf:Tfidf.build", "TF-IDF of words and characters with a linear map", takes="text",
+        sparse=True),
     "bilstm": _entry("text", f"{_BACKBONES}.rnn:BiLSTM.build", "bidirectional LSTM, randomly initialised"),
     "memory-lstm": _memory(
         _MEMORY_RNN, "word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm", "classify"),
@@ -71,8 +75,12 @@ ENCODERS = {
     "gin-subgraph": _entry("graph", _SUBGRAPH, f"GIN {_HIGHEST}", kind="gin"),
     "gcn-asap": _entry("graph", _ASAP, "GCN with ASAP cluster pooling (Ranjan et al., 2020)", kind="gcn"),
     "gin-asap": _entry("graph", _ASAP, "GIN with ASAP cluster pooling (Ranjan et al., 2020)", kind="gin"),
+    "wl": EncoderEntry(
+        f"{_BACKBONES}.wl:WeisfeilerLehman.build", "Weisfeiler-Lehman subtree counts (Shervashidze et al., 2011)",
+        takes="graph", sparse=True),
     "hf:NAME_OR_PATH": _transformer(
         "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"),
     "vit:NAME_OR_PATH": _transformer("image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library"),
 }  # fmt: skip
+SIMPLE_ENCODER = {"text": "tfidf", "vector": "features", "image": "pixels", "graph": "wl"}  # for simple baselines
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}

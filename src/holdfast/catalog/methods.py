@@ -17,6 +17,7 @@ def _method(target: str, about: str, **fields: Any) -> MethodEntry:
     return MethodEntry(f"holdfast.methods.{target}", about, **fields)
 
 
+_simple = partial(_method, family="simple baselines", necks=("none",))
 _risk = partial(_method, family="risk and data mixing")
 _alignment = partial(_method, family="feature alignment")
 _invariance = partial(_method, family="invariant risk")
@@ -114,4 +115,7 @@ METHODS: dict[str, MethodEntry] = {
     "swad(METHOD)": _averaging(
         "averaging:SWAD",
         "any method, with the average of the weights over a flat region of the loss (Cha et al., 2021)"),
+    "majority": _simple("logistic:Majority", "most frequent class of the training examples"),
+    "logistic": _simple(
+        "logistic:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains"),
 }  # fmt: skip

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from holdfast.api import Comparison
     from holdfast.run.progress import ProgressListener
 
+NoBaselines = Annotated[
+    bool, typer.Option("--no-baselines", help="Leave out the simple baselines: majority and logistic regression.")
+]
 NoModel = Annotated[bool, typer.Option("--no-model", help="Do not train the chosen method on all domains.")]
 
 
@@ -47,11 +50,14 @@ def compare(
     cpus: options.Cpus = None,
     gpus: options.Gpus = None,
     no_model: NoModel = False,
+    no_baselines: NoBaselines = False,
     json: options.Json = False,
 ) -> None:
     """Compare methods: hold out one domain at a time, train on the others, test on it, with several seeds.
 
-    A method other than erm is chosen only if it is significantly better. The chosen method is then trained on all
+    Simple baselines run first: the most frequent class, and logistic regression on frozen features and on TF-IDF,
+    vectors, pixels or subtree counts. A method other than erm and these baselines is chosen only if it is significantly
+    better. The chosen method is then trained on all
     domains and saved as a model folder under --out.
 
     Examples:
@@ -89,7 +95,7 @@ def compare(
     keywords |= {name: settings.pop(name) for name in ("encoder", "tune", "plan") if name in settings}
     folder = None if no_model else out / "model"
     with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
-        result = run(data, settings=settings, watch=listener, model=folder, **keywords)
+        result = run(data, settings=settings, watch=listener, model=folder, baselines=not no_baselines, **keywords)
         model = _train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
     _print(result, model, json=json)
 

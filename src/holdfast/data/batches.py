@@ -91,6 +91,12 @@ class Batches:
             for drawn in spaced.split(self.size):
                 yield DomainBatch(*self.examples.inputs_and_targets(drawn), (domain,), (len(drawn),))
 
+    def one_pass(self) -> Iterator[DomainBatch]:
+        """Iterate once over all rows in large batches of one domain each, without changes; the position stays."""
+        for domain, rows in zip(self.domains, self.rows, strict=True):
+            for at in chunks_by_length(self.examples.store, rows, self.examples.device):
+                yield DomainBatch(*self.examples.inputs_and_targets(rows[at]), (domain,), (len(at),))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position: the generator's state and the remaining rows."""
         return {"generator": self.generator.get_state(), "order": [order.clone() for order in self.order]}

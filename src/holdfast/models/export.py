@@ -20,11 +20,13 @@ from holdfast.core.files import write_atomic, write_text
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.data.raw import Pixels, Raw, Texts, Vectors
 from holdfast.models.saved import SavedModel, load_model
+from holdfast.nn.backbones.bag import BagBackbone
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 TOLERANCE = 1e-4  # of probabilities
 OUTPUT = "probabilities"
 MAX_BATCH = 1024  # upper bound of the dynamic batch size
+MAX_COUNTS = 1 << 16  # upper bound of the entries of a bag of n-grams
 SAMPLE_TEXTS = ("one", "two words", "three short words", "a few more words than that")
 
 
@@ -128,6 +130,10 @@ def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
         return {"takes": "vector", "features": encoder.settings["inputs"], "scaling": "inside the program"}
     if encoder.takes == "image":
         return {"takes": "image", "size": encoder.size, "values": "uint8, 0 to 255", "scaling": "inside the program"}
+    if isinstance(encoder, BagBackbone):
+        path = write_text(out.with_name(f"{out.name}.vocabulary.json"), json.dumps(encoder.vocabulary))
+        about = "ids: columns in the order of the blocks; types: their counts; weights and norms inside the program"
+        return {"takes": "text", "vocabulary": path.name, "inputs": about, **encoder.settings}
     tokenizer: Any = encoder.tokenizer  # recurrent encoders have none and cannot be traced
     path = write_text(out.with_name(f"{out.name}.tokenizer.json"), tokenizer.backend_tokenizer.to_str())
     settings = {key: encoder.settings.get(key) for key in ("length", "template")}
@@ -201,7 +207,8 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     if isinstance(x, Tensor):
         return TensorModule(saved.model, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
     assert isinstance(x, Tokens)
-    length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", MAX_BATCH)))
+    longest = MAX_COUNTS if isinstance(saved.encoder, BagBackbone) else MAX_BATCH
+    length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", longest)))
     named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
     dynamic = {name: {0: batch, 1: length} for name in named}
     return TokenModule(saved.model, temperature), Sample(named, dynamic, raw)

@@ -76,7 +76,7 @@ def fit(
         recent = RecentMetrics()
         while state.step < steps or state.unvalidated is not None:
             if state.unvalidated is None:
-                metrics = train_step(method, next(batches))
+                metrics = method.solve(batches.one_pass()) if method.full_batch else train_step(method, next(batches))
                 state.step += 1
                 recent.add(state.step, metrics, batches)
                 if tick is not None:

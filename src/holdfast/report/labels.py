@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.record import RunRecord
 
 BASELINE = "erm"
+SIMPLE = ("majority", "logistic")  # baselines that are solved at once, in the order of the table
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
 VALUE_ONLY = (*ALWAYS, "data", "plan")  # shown without the name of the setting
 NO_NECK = ("none", "null")
@@ -26,7 +27,7 @@ def configuration(record: RunRecord) -> str:
 
 
 def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Map label to its records without repeated runs; the baseline comes first, then by name."""
+    """Map label to its records without repeated runs; simple baselines come first, then the baseline, then by name."""
     unique = list({r.id: r for r in records}.values())
     names = _labels(unique)
     groups: dict[str, list[RunRecord]] = {}
@@ -41,6 +42,11 @@ def is_plain(record: RunRecord) -> bool:
     return record.spec["method"] == BASELINE and not _has_neck(record) and not has_experts
 
 
+def is_simple(record: RunRecord) -> bool:
+    """Whether the record is of a simple baseline: the most frequent class or logistic regression."""
+    return str(record.spec["method"]) in SIMPLE
+
+
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts slots=8 before slots=16."""
     pieces = re.findall(r"\d+|\D+", text)
@@ -50,7 +56,8 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
 def _order(record: RunRecord, name: str) -> tuple[Any, ...]:
     method = str(record.spec["method"])
     seed = natural_key(str(record.spec.get("seed")))
-    return method != BASELINE, natural_key(method), _has_neck(record), natural_key(name), seed, record.episode
+    first = SIMPLE.index(method) if is_simple(record) else len(SIMPLE) + (method != BASELINE)
+    return first, natural_key(method), _has_neck(record), natural_key(name), seed, record.episode
 
 
 def _has_neck(record: RunRecord) -> bool:
@@ -61,15 +68,18 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Map configuration to a unique label."""
     specs = {configuration(r): r.spec for r in records}
     flat = {key: _flatten(spec) for key, spec in specs.items()}
-    always = [k for k in ALWAYS if len({settings.get(k) for settings in flat.values()}) > 1]
+    trained = [flat[key] for key, spec in specs.items() if spec["method"] not in SIMPLE]
+    always = [k for k in ALWAYS if len({settings.get(k) for settings in trained}) > 1]
     necks = _neck_labels(flat)
     labels: dict[str, str] = {}
     for method in sorted({str(s["method"]) for s in specs.values()}):
         same_method = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
-        names = _distinguishing_settings(same_method, always, necks)
+        shown = ["encoder"] if method in SIMPLE else []  # in front of the name
+        names = _distinguishing_settings(same_method, shown or always, necks)
         for key, settings in same_method.items():
-            text = ", ".join(_setting_text(k, settings.get(k)) for k in names)
-            name = method + necks[key] + (f" ({text})" if text else "")
+            text = ", ".join(_setting_text(k, settings.get(k)) for k in names if k not in shown)
+            prefix = f"{settings.get('encoder')} + " if method == SIMPLE[1] else ""
+            name = prefix + method + necks[key] + (f" ({text})" if text else "")
             duplicates = sum(1 for n in labels.values() if n == name or n.startswith(f"{name} #"))
             labels[key] = f"{name} #{duplicates + 1}" if duplicates else name
     return labels

@@ -91,6 +91,7 @@ def command(
         words += ["--set", f"{name}={_setting_value(value)}"]
     if analyses:
         words += ["--analyse", ",".join(analyses)]
+    words.append("--no-baselines")
     return " ".join(shlex.quote(word) for word in words)
 
 

@@ -1,5 +1,7 @@
 """Test every method against its baseline, and recommend another one only if it is significantly better.
 
+Simple baselines compete with ERM without a test, since none of them is more complex.
+
 Tests are over pairs of seed and target, or per example if there are too few seeds.
 """
 
@@ -10,7 +12,7 @@ from typing import Any, Literal
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
 from holdfast.report.engagement import is_idle
-from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, settings_key
+from holdfast.report.labels import BASELINE, SIMPLE, configuration, grouped, is_plain, settings_key
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
 from holdfast.report.table import Row, baselines, data_and_plan, rows
 from holdfast.report.words import format_difference, format_number, format_p
@@ -110,7 +112,8 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
 
 def _rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
     """Return (method, its baseline, number of shared seeds) per method that has a baseline."""
-    pairs = [(name, baseline_of(group[0], groups)) for name, group in groups.items()]
+    tested = {name: group for name, group in groups.items() if group[0].spec["method"] != SIMPLE[0]}
+    pairs = [(name, baseline_of(group[0], groups)) for name, group in tested.items()]
     seeds = {name: {r.spec.get("seed") for r in group} for name, group in groups.items()}
     return [(name, rival, len(seeds[name] & seeds[rival])) for name, rival in pairs if rival is not None]
 
@@ -237,6 +240,8 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
         return table[0].label, f"it has the best average, which cannot be tested because {BASELINE} was not run"
     tests = {test.label: test for test in against_baseline(records, metric)}
     for row in table:
+        if row.simple and table.index(row) < table.index(baseline):
+            return row.label, _simple_reason(row, table, baseline, metric)
         test = tests.get(row.label)
         if test is not None and _is_significant(test) and sign * test.pairs.difference > 0:
             gain = format_difference(test.pairs.difference, metric)
@@ -252,6 +257,15 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
         f"fewer than three seeds cannot show that a method is better than {BASELINE}, and {baseline.label} is the "
         f"simplest{_better_by_example(records, table)}; use --seeds 3 for a test over seeds"
     )
+
+
+def _simple_reason(row: Row, table: Sequence[Row], baseline: Row, metric: str) -> str:
+    """Explain the choice of a simple baseline that is better than ERM."""
+    own, other = (format_number(each.average.mean, metric) for each in (row, baseline) if each.average is not None)
+    scores = f"{own} against {other} of {baseline.label}"
+    if row is table[0]:
+        return f"this simple baseline has the best average, {scores}"
+    return f"this simple baseline is better on average, {scores}, and no method above it is significantly better"
 
 
 def _better_by_example(records: Sequence[RunRecord], table: Sequence[Row]) -> str:

@@ -126,7 +126,8 @@ def headline(rows: Sequence[Row], metric: str) -> str:
     baseline = next((pair for pair in others if pair[0].baseline), None)
     rival, other = baseline if baseline is not None and not top.baseline else others[0]
     tied = [row.label for row, cell in others if not float(format_number(abs(mean.mean - cell.mean), metric))]
-    best = f"{', '.join([top.label, *tied[:-1]])} and {tied[-1]} have" if tied else f"{top.label} has"
+    name = f"The simple baseline {top.label}" if top.simple else top.label
+    best = f"{', '.join([name, *tied[:-1]])} and {tied[-1]} have" if tied else f"{name} has"
     text = f"{best} the best average {spelled(metric)}: {score}"
     if rival.label in tied:
         text += "."

@@ -14,6 +14,7 @@ from holdfast.protocols.plan import Episode
 from holdfast.protocols.run import check_labels
 from holdfast.record import read
 from holdfast.run.assemble import augmentation, try_build
+from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
 from holdfast.run.settings import make_spec, min_domains, required_necks, with_method, with_rates
 from holdfast.run.workspace import Workspace, needs_labels
@@ -45,6 +46,7 @@ class Request:
     specs: Sequence[Spec] = ()  # run these instead of what the fields above describe
     episode: Episode | None = None  # run this episode instead of those of the plan
     only: Container[str] | None = None  # names of the episodes to run
+    baselines: bool = False  # add the simple baselines of the kind of example
     tested: bool = False  # the plan must test something
     continues: bool = False  # a trained network continues: test labels need not occur in the training rows
     model: Path | None = None  # folder that will hold the model; another experiment's model is never overwritten
@@ -113,7 +115,8 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     specs = with_rates(specs, shared["lr"])
-    return [replace(spec, seed=seed) for spec in specs for seed in request.seeds]
+    simple = baseline_specs(base, workspace.dataset.raw.kind, request.seeds) if request.baselines else []
+    return [*simple, *(replace(spec, seed=seed) for spec in specs for seed in request.seeds)]
 
 
 def _settings_of(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,9 +150,15 @@ def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> li
     if names != ["all"]:
         return names
     domains = training_domains(episodes, spec.select)
-    reasons = {name: exclusion_reason(name, spec, domains) for name in catalog.buildable_names("methods")}
+    trained = [name for name in catalog.buildable_names("methods") if not is_simple(name)]
+    reasons = {name: exclusion_reason(name, spec, domains) for name in trained}
     workspace.notes += [f"{name} left out: {reason}" for name, reason in reasons.items() if reason]
     return [name for name, reason in reasons.items() if not reason]
+
+
+def is_simple(name: str) -> bool:
+    """Whether a method is a simple baseline, which `all` does not include."""
+    return catalog.unwrap("methods", name)[-1][1].load().full_batch
 
 
 def exclusion_reason(name: str, spec: Spec, domains: int) -> str:

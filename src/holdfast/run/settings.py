@@ -18,6 +18,8 @@ from holdfast.spec import RATE_PARTS, Spec
 
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
+UNUSED = ("batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "augment")
+ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
 
@@ -121,7 +123,21 @@ def with_rates(specs: Sequence[Spec], rates: Mapping[str, float]) -> list[Spec]:
 
 
 def with_method(spec: Spec, name: str) -> Spec:
-    """Set the method; `memory+erm` also sets the neck, and a method that needs a neck gets its default one."""
+    """Set the method; `memory+erm` also sets the neck, and a method that needs a neck gets its default one.
+
+    A method that is solved at once takes one step and trains nothing but the linear map.
+    """
+    spec = _with_neck(spec, name)
+    *wrappers, (inner, entry) = catalog.unwrap("methods", spec.method)
+    if not entry.load().full_batch:
+        return spec
+    if wrappers:
+        raise BadInput(f"method {inner} has a single step, so that {spec.method} has no effect: use {inner}")
+    tune = "full" if catalog.lookup("encoders", spec.encoder).sparse else "frozen"
+    return replace(spec, tune=tune, precision="fp32", **ONE_STEP)
+
+
+def _with_neck(spec: Spec, name: str) -> Spec:
     neck, plus, method = name.rpartition("+")
     if plus:
         catalog.lookup("necks", neck)

@@ -23,6 +23,7 @@ def parsed(text: str | None) -> tuple[dict[str, str], dict[str, object]]:
     assert text is not None
     words = shlex.split(text)
     assert words[:2] == ["holdfast", "compare"]
+    assert words.pop() == "--no-baselines"
     pairs = [(words[i], words[i + 1]) for i in range(3, len(words), 2)]
     return {k: v for k, v in pairs if k != "--set"}, parse_settings(v for k, v in pairs if k == "--set")
 

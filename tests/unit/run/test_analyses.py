@@ -99,7 +99,9 @@ def test_in_domain_targets_are_its_test_rows():
 
 def test_finished_runs_without_the_analysis_are_noted_and_kept(tmp_path):
     def run(**more):
-        return compare(DATA, methods=["erm"], seeds=1, steps=4, out=tmp_path, device="cpu", settings=QUICK, **more)
+        return compare(
+            DATA, baselines=False, methods=["erm"], seeds=1, steps=4, out=tmp_path, device="cpu", settings=QUICK, **more
+        )
 
     assert run().notes == ()
     records = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
@@ -115,7 +117,7 @@ def test_analysis_without_anything_to_show_is_explained(tmp_path):
     chosen = ["slot-map", "a-distance", "routing", "slot-diversity"]
     done = compare(
         DATA, methods=["erm"], seeds=1, steps=4, out=tmp_path, device="cpu", settings={"encoder.hidden": [8]},
-        analyse=chosen,
+        analyse=chosen, baselines=False,
     )  # fmt: skip
     slots, routing = done.notes
     assert slots.startswith("slot-map, slot-diversity: ")
@@ -134,7 +136,9 @@ def test_part_locations_of_other_images_are_noted(tmp_path):
         Image.new("RGB", (8, 8)).save(place / f"{i}.png")
     (tmp_path / "set" / "parts.csv").write_text("image,part,x,y\nphoto/cat/0.png,tail,0.5,0.5\n")
     more = {"seeds": 1, "steps": 1, "batch": 2, "encoder": "cnn", "cache": False}
-    done = compare(tmp_path / "set", methods=["erm"], out=tmp_path / "out", analyse=["expert-parts"], **more)
+    done = compare(
+        tmp_path / "set", baselines=False, methods=["erm"], out=tmp_path / "out", analyse=["expert-parts"], **more
+    )
     nothing, others = done.notes
     assert nothing.startswith("expert-parts: ")
     assert "'photo/cat/0.png'" in others

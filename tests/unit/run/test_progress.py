@@ -42,7 +42,7 @@ SMALL = {"steps": 8, "batch": 4, "settings": {"encoder.hidden": [4]}}
 def test_all_steps_and_validations_are_logged(data, tmp_path):
     log = MemoryLog()
     watch = LoggingListener(ProgressListener(), log)
-    done = compare(data, methods=["erm"], seeds=1, out=tmp_path, watch=watch, device="cpu", **SMALL)
+    done = compare(data, baselines=False, methods=["erm"], seeds=1, out=tmp_path, watch=watch, device="cpu", **SMALL)
     assert len(log.runs) == len(done.records) == 3
     for (name, scalars), record in zip(log.runs, done.records, strict=True):
         assert record.episode in name

@@ -154,7 +154,7 @@ class MyErm(ERM):
 
 def test_classes_are_methods(tmp_path):
     options = {"seeds": 1, "steps": 2, "batch": 4, "settings": QUICK, "device": "cpu", "out": tmp_path}
-    result = compare(DATA, methods=["erm", MyErm], **options)
+    result = compare(DATA, baselines=False, methods=["erm", MyErm], **options)
     erm, mine = result.records
     assert (erm.spec["method"], mine.spec["method"]) == ("erm", "my-erm")
     assert erm.stages == mine.stages
@@ -167,12 +167,12 @@ def test_data_may_be_a_frame_and_methods_a_string(tmp_path):
     frame = pd.DataFrame(rows, columns=[f"f{i}" for i in range(rows.shape[1])])
     frame = frame.assign(label=np.asarray(DATA.classes)[DATA.y], domain=np.asarray(DATA.domains)[DATA.domain])
     options = {"seeds": 1, "steps": 2, "batch": 4, "settings": QUICK, "device": "cpu"}
-    one = compare(frame, methods="erm", analyse="a-distance", out=tmp_path / "one", **options)
+    one = compare(frame, baselines=False, methods="erm", analyse="a-distance", out=tmp_path / "one", **options)
     assert [record.spec["method"] for record in one.records] == ["erm"]
     assert "a-distance" in one.records[0].analysis
-    plain = compare(DATA, methods=["erm"], out=tmp_path / "plain", **options)
+    plain = compare(DATA, baselines=False, methods=["erm"], out=tmp_path / "plain", **options)
     assert one.records[0].stages == plain.records[0].stages
-    two = compare(frame, methods="erm, coral,", out=tmp_path / "two", **options)
+    two = compare(frame, baselines=False, methods="erm, coral,", out=tmp_path / "two", **options)
     assert {record.spec["method"] for record in two.records} == {"erm", "coral"}
     (trial,) = sweep(frame, methods="erm", trials=1, out=tmp_path / "sweep", **options).chosen
     assert trial.method == "erm"

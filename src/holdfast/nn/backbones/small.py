@@ -169,6 +169,22 @@ class Normalise(nn.Module):
         return (scaled - self.mean) / self.std  # (b, 3, s, s)
 
 
+class Pixels(ImageBackbone):
+    """Flattened pixels in [0, 1], without parameters."""
+
+    def __init__(self, *, size: int = 16) -> None:
+        super().__init__()
+        self.width, self.size, self.settings = 3 * size**2, check_side(size), {"size": size}
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], *, size: int = 16) -> Self:
+        return cls(size=size)
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Tensor)
+        return (x if x.is_floating_point() else x.float() / 255).flatten(1)  # (b, d)
+
+
 class PixelMLP(ImageBackbone):
     """Two layers on the flattened pixels of a small image, as IRM uses for coloured digits.
 

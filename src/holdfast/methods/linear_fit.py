@@ -1,0 +1,158 @@
+"""Multinomial logistic regression on dense or sparse features, with the strength of the penalty chosen on domains.
+
+Shapes: n examples, d features, c classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import log_softmax
+
+STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)  # inverse strengths of the penalty, of features with norm 1
+FOLDS = 5  # at most
+ROWS = 10_000  # examples that the strength is chosen on, at most
+ITERATIONS = 300
+TINY = 1e-8
+
+
+@dataclass(frozen=True)
+class Design:
+    """Features (n, d), an array or a sparse matrix, and labels (n,)."""
+
+    x: Any
+    y: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Design:
+        return Design(self.x[rows], self.y[rows])
+
+    def labelled(self) -> Design:
+        """Return the examples with a label."""
+        return self if bool((self.y >= 0).all()) else self.take(np.flatnonzero(self.y >= 0))
+
+    @staticmethod
+    def join(designs: Sequence[Design]) -> Design:
+        y = np.concatenate([design.y for design in designs])
+        if isinstance(designs[0].x, np.ndarray):
+            return Design(np.concatenate([design.x for design in designs]), y)
+        return Design(sparse.csr_matrix(sparse.vstack([design.x for design in designs], format="csr")), y)
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """Weight (c, d) and bias (c,) for the features as they are, and metrics of the fit."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """x -> (x - mean) / scale; dense features get mean 0 and a mean squared norm of 1, sparse ones stay as they are."""
+
+    mean: np.ndarray | None = None  # (d,)
+    scale: np.ndarray | None = None  # (d,)
+
+    @staticmethod
+    def of(x: Any) -> Scaling:
+        if not isinstance(x, np.ndarray):
+            return Scaling()
+        std = x.std(axis=0, dtype=np.float64)
+        constant = std <= TINY * (1 + np.abs(x).max(axis=0, initial=0.0))
+        scale = np.where(constant, 1.0, std) * np.sqrt(max(1, x.shape[1]))
+        return Scaling(x.mean(axis=0, dtype=np.float64), scale)
+
+    def apply(self, x: Any) -> Any:
+        return x if self.mean is None else ((x - self.mean) / self.scale).astype(np.float32)
+
+    def unscaled(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return weight and bias for features that are not scaled."""
+        if self.mean is None or self.scale is None:
+            return weight, bias
+        weight = weight / self.scale
+        return weight, bias - weight @ self.mean
+
+
+def log_frequencies(y: np.ndarray, classes: int) -> np.ndarray:
+    """Return the logarithm of each class's share (c,); a class without examples counts as a tenth of an example."""
+    counts = np.maximum(np.bincount(y, minlength=classes), 0.1)
+    return np.log(counts / counts.sum())
+
+
+def fit_linear(design: Design, classes: int, strength: float) -> LinearFit:
+    """Minimise C * sum of losses + |W|^2 / 2 over weights of scaled features; the bias has no penalty."""
+    scaling = Scaling.of(design.x)
+    x = scaling.apply(design.x)
+    weight, bias = _Path(x, design.y, classes).solve(strength)
+    log_p = log_softmax(np.asarray(x @ weight.T) + bias, axis=1)
+    risk = float(-log_p[np.arange(len(design.y)), design.y].mean())
+    weight, bias = scaling.unscaled(weight, bias)
+    return LinearFit(weight.astype(np.float32), bias.astype(np.float32), {"risk": risk, "C": float(strength)})
+
+
+def choose_strength(designs: Sequence[Design], classes: int) -> float:
+    """Return the inverse strength with the best mean accuracy on held-out domains, ties by log-likelihood."""
+    everything = Design.join(designs)
+    scaling = Scaling.of(everything.x)
+    x, y = scaling.apply(everything.x), everything.y
+    fold = _folds([len(design.y) for design in designs])
+    if len(y) > ROWS:
+        rows = np.linspace(0, len(y) - 1, ROWS).astype(int)
+        x, y, fold = x[rows], y[rows], fold[rows]
+    scores: dict[float, list[tuple[float, float]]] = {strength: [] for strength in STRENGTHS}
+    for held_out in np.unique(fold):
+        train, valid = np.flatnonzero(fold != held_out), np.flatnonzero(fold == held_out)
+        if not len(train):
+            return 1.0
+        path = _Path(x[train], y[train], classes)
+        for strength in STRENGTHS:  # in ascending order, each from the solution before
+            weight, bias = path.solve(strength)
+            log_p = log_softmax(np.asarray(x[valid] @ weight.T) + bias, axis=1)
+            right = float((log_p.argmax(axis=1) == y[valid]).mean())
+            scores[strength].append((right, float(log_p[np.arange(len(valid)), y[valid]].mean())))
+    means = {strength: tuple(np.mean(values, axis=0)) for strength, values in scores.items()}
+    return max(STRENGTHS, key=lambda strength: means[strength])
+
+
+def _folds(sizes: Sequence[int]) -> np.ndarray:
+    """Return the fold (n,) of each example: its domain, or every third example if there is one domain."""
+    if len(sizes) == 1:
+        return np.arange(sizes[0]) % 3
+    return np.repeat(np.arange(len(sizes)) % FOLDS, sizes)
+
+
+class _Path:
+    """Solutions for ascending inverse strengths on the same examples."""
+
+    def __init__(self, x: Any, y: np.ndarray, classes: int) -> None:
+        from sklearn.linear_model import LogisticRegression  # its import takes a second
+
+        self.x, self.y, self.classes = x, y, classes
+        self.known = np.unique(y)
+        self.model = LogisticRegression(max_iter=ITERATIONS, warm_start=True, tol=1e-4)
+
+    def solve(self, strength: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return weight (c, d) and bias (c,); a class without examples has the bias of a tenth of an example."""
+        weight = np.zeros((self.classes, self.x.shape[1]))
+        bias = log_frequencies(self.y, self.classes)
+        if len(self.known) < 2:
+            return weight, bias
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self.model.set_params(C=strength).fit(self.x, self.y)
+        coefficients, intercepts = self.model.coef_, self.model.intercept_
+        if len(self.known) == 2:  # one row for the second class
+            coefficients, intercepts = (np.concatenate([-part / 2, part / 2]) for part in (coefficients, intercepts))
+        weight[self.known] = coefficients
+        missing = np.setdiff1d(np.arange(self.classes), self.known)
+        bias[missing] += intercepts.min() - bias[self.known].max()
+        bias[self.known] = intercepts
+        return weight, bias

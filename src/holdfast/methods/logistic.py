@@ -1,0 +1,157 @@
+"""Simple baselines that are solved at once: logistic regression on fixed features, and the most frequent class.
+
+Shapes: n examples, d features, c classes.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from holdfast.core import parallel
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import BadInput
+from holdfast.core.inputs import Tokens
+from holdfast.core.settings import log, setting
+from holdfast.methods.base import Method, Metrics
+from holdfast.methods.linear_fit import Design, LinearFit, choose_strength, fit_linear, log_frequencies
+from holdfast.nn.backbones.bag import BagBackbone
+from holdfast.nn.heads import Linear
+
+
+class SolvedAtOnce(Method):
+    """Base of methods whose single step finds the optimum of a linear head for all training examples.
+
+    The examples of earlier stages are stored, so that a later stage fits the head to all domains so far.
+    """
+
+    full_batch = True
+    needs_past = "examples"
+    saved_attributes = ("optimizer", "earlier")
+
+    def setup(self) -> None:
+        if not isinstance(self.model.head, Linear):
+            raise BadInput("this method fits a linear head: use head=linear")
+        self.head: Linear = self.model.head
+        self.earlier: list[dict[str, Tensor]] = []  # one per domain of an earlier stage
+
+    def step(self, batch: DomainBatch) -> Metrics:
+        return self.solve(batch.by_domain())
+
+    def solve(self, batches: Iterable[DomainBatch]) -> Metrics:
+        """Set the head to the optimum for these examples and those of earlier stages; return its risk."""
+        designs = [_unpack(stored) for stored in self.earlier] + self._designs(batches)
+        solution = parallel.from_first(lambda: self.fit(designs))
+        self.write(solution)
+        return {name: torch.tensor(value) for name, value in solution.metrics.items()}
+
+    def end_stage(self, batches: Iterable[DomainBatch]) -> None:
+        self.earlier += [_pack(design) for design in self._designs(batches)]
+
+    @abstractmethod
+    def fit(self, designs: Sequence[Design]) -> LinearFit:
+        """Return the solution for the examples of each domain."""
+
+    @torch.no_grad()
+    def write(self, solution: LinearFit) -> None:
+        """Write the solution to the network."""
+        self.head.weight.copy_(torch.from_numpy(solution.weight))
+        self.head.bias.copy_(torch.from_numpy(solution.bias))
+
+    def columns(self, x: Any) -> Any:
+        """Return the columns (b, d) of the linear map, dense or sparse."""
+        return self.model.features(x).float().cpu().numpy()
+
+    def _designs(self, batches: Iterable[DomainBatch]) -> list[Design]:
+        """Return the labelled examples per domain, in the order of the domains."""
+        training, groups = self.training, dict[int, list[Design]]()
+        self.eval()
+        with torch.no_grad():
+            for batch in batches:
+                for part in batch.by_domain():
+                    y = part.y.cpu().numpy()
+                    groups.setdefault(part.domains[0], []).append(Design(self.columns(part.x), y).labelled())
+        self.train(training)
+        return [Design.join(designs) for _, designs in sorted(groups.items())]
+
+
+class Logistic(SolvedAtOnce):
+    """Logistic regression on the features of a frozen encoder, with the strength of its L2 penalty chosen on domains.
+
+    Features are standardised. Each source domain is held out once to choose the inverse strength `C` (a single domain
+    is divided into folds). For encoders of sparse counts, such as TF-IDF, the regression is on the counts themselves,
+    and its weights become columns of the encoder's table.
+    """
+
+    @dataclass(frozen=True)
+    class Settings:
+        C: float | None = setting(None, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen")
+
+        def __post_init__(self) -> None:
+            if self.C is not None and not self.C > 0:
+                raise BadInput(f"method.C must be above 0, got {self.C}")
+
+    def setup(self) -> None:
+        super().setup()
+        backbone, classes = self.model.backbone, self.head.outputs
+        self.bag = backbone if isinstance(backbone, BagBackbone) and backbone.table.requires_grad else None
+        if self.bag is not None and self.bag.width < classes:
+            width = f"encoder.width of at least {classes}, got {self.bag.width}"
+            raise BadInput(f"logistic regression with {classes} classes needs {width}: set encoder.width={classes}")
+
+    def columns(self, x: Any) -> Any:
+        if self.bag is None:
+            return super().columns(x)
+        assert isinstance(x, Tokens)
+        return self.bag.matrix(x)
+
+    def fit(self, designs: Sequence[Design]) -> LinearFit:
+        classes = self.head.outputs
+        strength = self.settings.C or choose_strength(designs, classes)
+        return fit_linear(Design.join(designs), classes, strength)
+
+    @torch.no_grad()
+    def write(self, solution: LinearFit) -> None:
+        if self.bag is None:
+            super().write(solution)
+            return
+        classes = self.head.outputs  # the first columns of the table are the outputs, the others stay as they are
+        self.bag.table[:, :classes] = torch.from_numpy(solution.weight.T).to(self.bag.table)
+        self.head.weight.copy_(torch.eye(classes, self.bag.width))
+        self.head.bias.copy_(torch.from_numpy(solution.bias))
+
+
+class Majority(SolvedAtOnce):
+    """Predict the most frequent class of the training examples, whatever the input."""
+
+    def columns(self, x: Any) -> Any:
+        return np.zeros((len(x), 0), dtype=np.float32)
+
+    def fit(self, designs: Sequence[Design]) -> LinearFit:
+        classes, y = self.head.outputs, Design.join(designs).y
+        bias = log_frequencies(y, classes)
+        weight = np.zeros((classes, self.head.in_features), dtype=np.float32)
+        return LinearFit(weight, bias.astype(np.float32), {"risk": float(-bias[y].mean())})
+
+
+def _pack(design: Design) -> dict[str, Tensor]:
+    """Return the examples of a domain as tensors, for checkpoints."""
+    x, y = design.x, torch.from_numpy(design.y)
+    if isinstance(x, np.ndarray):
+        return {"x": torch.from_numpy(x), "y": y}
+    arrays = {"values": x.data, "columns": x.indices, "starts": x.indptr}
+    return {**{name: torch.from_numpy(array) for name, array in arrays.items()}, "y": y, "size": torch.tensor(x.shape)}
+
+
+def _unpack(stored: dict[str, Tensor]) -> Design:
+    arrays = {name: tensor.cpu().numpy() for name, tensor in stored.items()}
+    if "x" in arrays:
+        return Design(arrays["x"], arrays["y"])
+    rows, columns = map(int, arrays["size"])
+    x = sparse.csr_matrix((arrays["values"], arrays["columns"], arrays["starts"]), shape=(rows, columns))
+    return Design(x, arrays["y"])

@@ -1,0 +1,82 @@
+"""TF-IDF of word and character n-grams as an encoder of texts and text pairs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from holdfast.core.errors import BadInput, check_at_least
+from holdfast.core.settings import setting
+from holdfast.core.store import TokenStore
+from holdfast.nn.backbones.bag import BagBackbone
+from holdfast.nn.backbones.ngrams import KINDS, SHORTEST, count_known, frequent, training_counts
+
+COLUMNS = ("text", "second")
+
+
+class Tfidf(BagBackbone):
+    """Sublinear TF-IDF of n-grams of words and of characters within words, learned from the training texts.
+
+    Words and characters, and the two texts of a pair, are separate blocks of columns, each normalised by itself. The
+    method `logistic` fits all columns; other methods train the table, which maps the columns to `width` features.
+    """
+
+    takes: ClassVar[str] = "text"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        words: int = setting(2, help="longest n-gram of words; 0 leaves words out")
+        characters: int = setting(5, help="longest n-gram of characters, from 3; 0 leaves characters out")
+        min_df: int = setting(2, help="training texts that an n-gram must occur in")
+        features: int = setting(100_000, help="largest number of n-grams")
+        width: int = setting(64, help="features that the table maps the n-grams to")
+
+        def __post_init__(self) -> None:
+            check_at_least(1, min_df=self.min_df, features=self.features, width=self.width)
+            check_at_least(0, words=self.words, characters=self.characters)
+            if 0 < self.characters < SHORTEST:
+                raise BadInput(f"encoder.characters must be 0 or at least {SHORTEST}, got {self.characters}")
+            if not self.words and not self.characters:
+                raise BadInput("encoder.words and encoder.characters are both 0: set one of them")
+
+    def __init__(self, *, vocabulary: Mapping[str, Sequence[str]], **settings: Any) -> None:
+        super().__init__()
+        self._initialise(vocabulary, asdict(self.Settings(**settings)))
+        self.index = {block: {gram: i for i, gram in enumerate(grams)} for block, grams in self.vocabulary.items()}
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
+        """Learn the vocabulary and the document frequencies from the training texts."""
+        options = cls.Settings(**settings)
+        blocks = {
+            f"{column} {kind}": training_counts(kind, longest).counts(texts)
+            for column, texts in text_columns(training()).items()
+            for kind in KINDS
+            if (longest := getattr(options, kind))
+        }
+        vocabulary, idf = frequent(blocks, min_df=options.min_df, limit=options.features)
+        encoder = cls(vocabulary=vocabulary, **settings)
+        encoder.idf.copy_(torch.from_numpy(idf))
+        return encoder
+
+    def prepare(self, examples: Any) -> TokenStore:
+        columns = text_columns(examples)
+        expected = list(dict.fromkeys(block.partition(" ")[0] for block in self.vocabulary))
+        if examples and list(columns) != expected:
+            kinds = {1: "single texts", 2: "pairs of texts"}
+            raise BadInput(f"the model was built for {kinds[len(expected)]}, not {kinds[len(columns)]}")
+        counts = {}
+        for block, index in self.index.items():
+            column, _, kind = block.partition(" ")
+            counts[block] = count_known(columns.get(column, []), kind, self.settings[kind], index)
+        return self.bags(counts)
+
+
+def text_columns(examples: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the texts by column, `text` and for pairs also `second`; empty without examples."""
+    if not len(examples):
+        return {}
+    if isinstance(examples[0], str):
+        return {COLUMNS[0]: list(examples)}
+    return {name: list(texts) for name, texts in zip(COLUMNS, zip(*examples, strict=True), strict=True)}

@@ -1,0 +1,28 @@
+"""Simple baselines that a comparison adds to its methods: most frequent class, and logistic regression.
+
+The regression is on features of the comparison's encoder if that is pretrained, and on the simple features of the kind
+of example: TF-IDF of texts, columns of vectors, pixels, subtree counts of graphs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast import catalog
+from holdfast.catalog.encoders import SIMPLE_ENCODER
+from holdfast.run.settings import with_method, with_rates
+from holdfast.spec import Spec
+
+INSERTED = ("experts", "template")  # settings of an encoder that add parts to train
+
+
+def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
+    """Return the specs of the baselines for the spec of a comparison; none for streams and other tasks."""
+    if base.task != "classify" or base.plan == "stream":
+        return []
+    plain = replace(base, neck="none", neck_args={}, head="linear", head_args={}, method_args={})
+    simple = replace(plain, encoder=SIMPLE_ENCODER[kind], encoder_args={})
+    pretrained = catalog.lookup("encoders", base.encoder).pretrained or bool(base.encoder_args.get("weights"))
+    frozen = [plain] if pretrained and not any(name in base.encoder_args for name in INSERTED) else []
+    first, *others = [*frozen, simple]
+    specs = [with_method(first, "majority"), *(with_method(each, "logistic") for each in (first, *others))]
+    return [replace(spec, seed=seed) for spec in with_rates(specs, {}) for seed in seeds]
