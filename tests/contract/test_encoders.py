@@ -37,6 +37,8 @@ def case(request, tmp_path_factory):
     if name.startswith("vit:"):
         name = f"vit:{tiny_vit(tmp_path_factory.mktemp('vit'))}"
     value = SMALL.get(name, {"size": 16} if name in ("cnn", "resnet18") else {})
+    if name == "hybrid":
+        value = {"base": str(tiny_bert(tmp_path_factory.mktemp("bert"))), "dimension": 8}
     if name == "gmap":
         value = {"domain": str(tiny_bert(tmp_path_factory.mktemp("bert")))}
     dataset = world(entry.takes, "none", domains=2, size=4, classes=2, seed=0)

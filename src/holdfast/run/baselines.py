@@ -1,7 +1,7 @@
 """Simple baselines that a comparison adds to its methods: most frequent class, and logistic regression.
 
-The regression is on features of the comparison's encoder if that is pretrained, and on the simple features of the kind
-of example: TF-IDF of texts, columns of vectors, pixels, subtree counts of graphs.
+The regression is on features of the comparison's encoder if they are useful without training, and on the simple
+features of the kind of example: TF-IDF of texts, columns of vectors, pixels, subtree counts of graphs.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,9 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
         return []
     plain = replace(base, neck="none", neck_args={}, head="linear", head_args={}, method_args={})
     simple = replace(plain, encoder=SIMPLE_ENCODER[kind], encoder_args={})
-    pretrained = catalog.lookup("encoders", base.encoder).pretrained or bool(base.encoder_args.get("weights"))
-    frozen = [plain] if pretrained and not any(name in base.encoder_args for name in INSERTED) else []
+    entry = catalog.lookup("encoders", base.encoder)
+    useful = entry.pretrained or entry.tune == "frozen" or bool(base.encoder_args.get("weights"))
+    frozen = [plain] if useful and not any(name in base.encoder_args for name in INSERTED) else []
     first, *others = [*frozen, simple]
     specs = [with_method(first, "majority"), *(with_method(each, "logistic") for each in (first, *others))]
     return [replace(spec, seed=seed) for spec in with_rates(specs, {}) for seed in seeds]

@@ -71,7 +71,7 @@ def make_spec(
     encoder = catalog.resolve_encoder(dataset.raw.kind, encoder, task_name)
     entry = catalog.lookup("encoders", encoder)
     if tune == "auto":
-        tune = str(task_entry.defaults.get("tune", "frozen" if entry.pretrained else "full"))
+        tune = str(task_entry.defaults.get("tune", entry.tune or ("frozen" if entry.pretrained else "full")))
     chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
     chosen |= {"metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}

@@ -111,6 +111,10 @@ class Workspace:
         assert self.cache is not None
         if encoder in self.features:
             return self.features[encoder]
+        if forms := encoder.concatenated():
+            features = torch.cat([self.frozen_features(form) for form in forms], dim=1)
+            self.features = {encoder: features}
+            return features
         text = f"{state_digest(encoder.state_dict())}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
         key = hashlib.sha256(text.encode()).hexdigest()
         groups = [self.dataset.rows_of(name) for name in self.dataset.domains]

@@ -37,13 +37,13 @@ class BagBackbone(Backbone):
     idf: Tensor  # (p,)
     block: Tensor  # (p,) index of each column's block
     vocabulary: dict[str, list[str]]
-    settings: dict[str, Any]  # with the key `width`
+    settings: dict[str, Any]  # with the key `dimension`
 
     def _initialise(self, vocabulary: Mapping[str, Sequence[str]], settings: dict[str, Any]) -> None:
         """Set the vocabulary and create the table; idf is 1 until it is set or loaded."""
-        check_at_least(1, width=settings["width"])
+        check_at_least(1, dimension=settings["dimension"])
         self.vocabulary = {name: list(columns) for name, columns in vocabulary.items()}
-        self.settings, self.width = settings, int(settings["width"])
+        self.settings, self.width = settings, int(settings["dimension"])
         sizes = torch.tensor([len(columns) for columns in self.vocabulary.values()])
         count = int(sizes.sum())
         if not count:
@@ -99,5 +99,5 @@ class BagBackbone(Backbone):
         return cls(vocabulary=vocabulary, **settings)  # pyright: ignore[reportCallIssue]
 
     def preparation_key(self) -> str:
-        settings = {name: value for name, value in self.settings.items() if name != "width"}
+        settings = {name: value for name, value in self.settings.items() if name != "dimension"}
         return fingerprint(json.dumps([type(self).__name__, settings, self.vocabulary], sort_keys=True))

@@ -51,6 +51,10 @@ class Backbone(nn.Module, ABC):
         """Parameters of the class token, for the tuning mode `head+cls`."""
         raise BadInput(f"{type(self).__name__} has no class token: use tuning full, frozen or last:N")
 
+    def concatenated(self) -> tuple["Backbone", ...]:
+        """Encoders of the same examples whose features, one after the other, are those of this one; empty if none."""
+        return ()
+
     def save(self, folder: Path) -> dict[str, Any]:
         """Write files that the preparation needs (a tokenizer, say); return the settings."""
         return self.settings

@@ -19,7 +19,7 @@ class Tfidf(BagBackbone):
     """Sublinear TF-IDF of n-grams of words and of characters within words, learned from the training texts.
 
     Words and characters, and the two texts of a pair, are separate blocks of columns, each normalised by itself. The
-    method `logistic` fits all columns; other methods train the table, which maps the columns to `width` features.
+    method `logistic` fits all columns; other methods train the table, which maps the columns to `dimension` features.
     """
 
     takes: ClassVar[str] = "text"
@@ -30,10 +30,10 @@ class Tfidf(BagBackbone):
         characters: int = setting(5, help="longest n-gram of characters, from 3; 0 leaves characters out")
         min_df: int = setting(2, help="training texts that an n-gram must occur in")
         features: int = setting(100_000, help="largest number of n-grams")
-        width: int = setting(64, help="features that the table maps the n-grams to")
+        dimension: int = setting(64, help="features that the table maps the n-grams to")
 
         def __post_init__(self) -> None:
-            check_at_least(1, min_df=self.min_df, features=self.features, width=self.width)
+            check_at_least(1, min_df=self.min_df, features=self.features, dimension=self.dimension)
             check_at_least(0, words=self.words, characters=self.characters)
             if 0 < self.characters < SHORTEST:
                 raise BadInput(f"encoder.characters must be 0 or at least {SHORTEST}, got {self.characters}")

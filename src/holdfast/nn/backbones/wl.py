@@ -34,11 +34,11 @@ class WeisfeilerLehman(BagBackbone):
         iterations: int = setting(3, help="rounds of relabelling: the height of the subtrees")
         min_df: int = setting(2, help="training graphs that a label must occur in")
         features: int = setting(100_000, help="largest number of labels")
-        width: int = setting(64, help="features that the table maps the labels to")
+        dimension: int = setting(64, help="features that the table maps the labels to")
 
         def __post_init__(self) -> None:
             check_at_least(0, iterations=self.iterations)
-            check_at_least(1, min_df=self.min_df, features=self.features, width=self.width)
+            check_at_least(1, min_df=self.min_df, features=self.features, dimension=self.dimension)
 
     def __init__(self, *, vocabulary: Mapping[str, Sequence[str]], medians: Medians, **settings: Any) -> None:
         super().__init__()

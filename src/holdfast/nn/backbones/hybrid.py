@@ -1,0 +1,112 @@
+"""A text encoder with TF-IDF next to it: pretrained features and features of n-grams, concatenated.
+
+Shapes: n texts, p n-grams, d width.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import svds
+from torch import Tensor, nn
+
+from holdfast.core.inputs import Inputs, Joint
+from holdfast.core.settings import setting
+from holdfast.core.store import JointStore
+from holdfast.nn.backbones.base import Backbone, fingerprint
+from holdfast.nn.backbones.text import TextEncoder
+from holdfast.nn.backbones.tfidf import Tfidf
+
+MAX_ROWS = 5_000  # training texts that the components are computed from
+TEXT_SETTINGS = ("pooling", "length")
+
+
+class Hybrid(Backbone):
+    """Features of a pretrained text encoder, followed by the principal components of TF-IDF (Deerwester et al., 1990).
+
+    The components are those of the training texts, scaled to a mean variance of 1; a tuned encoder trains them further.
+    """
+
+    takes: ClassVar[str] = "text"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Settings:
+        base: str = setting("minilm", help="text encoder: minilm, a folder, or a name on the hub")
+        pooling: str | None = setting(None, help="pooling of the text encoder")
+        length: int | None = setting(None, help="tokens of the text encoder")
+        words: int = setting(2, help="longest n-gram of words; 0 leaves words out")
+        characters: int = setting(5, help="longest n-gram of characters, from 3; 0 leaves characters out")
+        min_df: int = setting(2, help="training texts that an n-gram must occur in")
+        features: int = setting(100_000, help="largest number of n-grams")
+        dimension: int = setting(128, help="components")
+
+    def __init__(self, text: TextEncoder, bag: Tfidf) -> None:
+        super().__init__()
+        self.text, self.bag = text, bag
+        self.width = text.width + bag.width
+        self.settings = {"text": text.settings, "bag": bag.settings}
+
+    @classmethod
+    def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
+        options = asdict(cls.Settings(**settings))
+        base, text = options.pop("base"), {name: options.pop(name) for name in TEXT_SETTINGS}
+        named = {} if base == "minilm" else {"name": base}
+        encoder = (TextEncoder.build if named else TextEncoder.minilm)(training, **named, **text)
+        bag = Tfidf.build(training, **options)
+        set_components(bag, training())
+        return cls(encoder, bag)
+
+    def prepare(self, examples: Any) -> JointStore:
+        return JointStore(self.text.prepare(examples), self.bag.prepare(examples))
+
+    def forward(self, x: Inputs) -> Tensor:
+        assert isinstance(x, Joint)
+        return torch.cat([self.text(x.first), self.bag(x.second).float()], dim=1)  # (b, d)
+
+    def concatenated(self) -> tuple[Backbone, ...]:
+        return self.text, self.bag
+
+    def stack(self) -> nn.ModuleList:
+        return self.text.stack()
+
+    def class_token(self) -> list[nn.Parameter]:
+        return self.text.class_token()
+
+    def blocks(self) -> list[nn.Module]:
+        *others, last = self.text.blocks()
+        return [*others, nn.ModuleList([last, self.bag])]
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        for name, encoder in (("text", self.text), ("bag", self.bag)):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            encoder.save(folder / name)
+        return self.settings
+
+    @classmethod
+    def load(cls, folder: Path, settings: dict[str, Any]) -> Self:
+        text = TextEncoder.load(folder / "text", settings["text"])
+        return cls(text, Tfidf.load(folder / "bag", settings["bag"]))
+
+    def preparation_key(self) -> str:
+        return fingerprint(f"{self.text.preparation_key()} {self.bag.preparation_key()}")
+
+
+@torch.no_grad()
+def set_components(bag: Tfidf, examples: Any) -> None:
+    """Set the table (p, d) to the right singular vectors of the examples' values (n, p); missing ones are zero."""
+    rows = np.unique(np.linspace(0, len(examples) - 1, min(MAX_ROWS, len(examples))).astype(int))
+    store = bag.prepare([examples[i] for i in rows])
+    values = bag.matrix(store.take(torch.arange(len(rows)))).astype(np.float64)
+    count = min(bag.width, min(values.shape) - 1)
+    bag.table.zero_()
+    if count < 1:
+        return
+    _, sizes, vectors = svds(values, k=count, v0=np.ones(min(values.shape)))
+    vectors = vectors[sizes.argsort()[::-1]]  # the largest first
+    signs = np.sign(vectors[np.arange(count), np.abs(vectors).argmax(axis=1)])  # signs of singular vectors are free
+    variance = (values @ vectors.T).var(axis=0).mean()
+    table = (vectors * signs[:, None]).T / np.sqrt(max(float(variance), 1e-12))  # (p, count)
+    bag.table[:, :count] = torch.from_numpy(table).to(bag.table)
