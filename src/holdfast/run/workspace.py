@@ -28,7 +28,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import rows_by_domain
-from holdfast.nn.backbones.base import Backbone
+from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode
 from holdfast.protocols.resume import stop_if_requested
 from holdfast.spec import Spec
@@ -50,6 +50,7 @@ class Workspace:
     notes: list[str] = field(default_factory=list)  # remarks of `resolve`, for the report
     worker: WorkerState | None = None  # set in the copy that a worker process receives
     stores: dict[str, Store] = field(default_factory=dict)
+    newest: str = ""  # key of the store whose preparation was learned last
     features: dict[Backbone, Tensor] = field(default_factory=dict)
     encoders: dict[str, Backbone] = field(default_factory=dict)
     structured: dict[tuple[str, str], Prepared] = field(default_factory=dict)
@@ -71,9 +72,12 @@ class Workspace:
         self.plans[_plan_key(spec)] = [episode]
 
     def store(self, encoder: Backbone) -> Store:
-        """Return all examples as the encoder takes them."""
+        """Return all examples as the encoder takes them; only the newest vocabulary of n-grams or labels is kept."""
         key = encoder.preparation_key()
         if key not in self.stores:
+            if isinstance(encoder, LearnedPreparation):
+                self.stores = {other: store for other, store in self.stores.items() if other != self.newest}
+                self.newest = key
             self.stores[key] = prepare(
                 self.dataset.raw,
                 encoder.prepare,
@@ -111,8 +115,13 @@ class Workspace:
         assert self.cache is not None
         if encoder in self.features:
             return self.features[encoder]
+        features = None
         if forms := encoder.concatenated():
             features = torch.cat([self.frozen_features(form) for form in forms], dim=1)
+        elif isinstance(encoder, LearnedPreparation):  # another one per run, and cheap
+            encoder.to(self.device).eval()
+            features = self.examples(self.store(encoder)).map(encoder, np.arange(len(self.dataset)), shared=True)
+        if features is not None:
             self.features = {encoder: features}
             return features
         text = f"{state_digest(encoder.state_dict())}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"

@@ -23,12 +23,12 @@ from holdfast.core.inputs import Inputs, Tokens
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import TokenStore
 from holdfast.core.tape import exporting
-from holdfast.nn.backbones.base import Backbone, fingerprint
+from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
 
 FILE = "vocabulary.json"
 
 
-class BagBackbone(Backbone):
+class BagBackbone(Backbone, LearnedPreparation):
     """Base of encoders of sparse counts; a vocabulary maps each block of columns to the names of its columns.
 
     The value of a count c is (1 + ln c) idf, divided by the Euclidean norm of the example's values in the same block.

@@ -69,5 +69,9 @@ class Backbone(nn.Module, ABC):
         return fingerprint(json.dumps([type(self).__name__, self.settings], sort_keys=True, default=str))
 
 
+class LearnedPreparation:
+    """Mark of encoders whose prepared inputs depend on the training examples and are large, so that few are kept."""
+
+
 def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,21 +10,22 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import svds
+from scipy.linalg import eigh
 from torch import Tensor, nn
 
 from holdfast.core.inputs import Inputs, Joint
 from holdfast.core.settings import setting
 from holdfast.core.store import JointStore
-from holdfast.nn.backbones.base import Backbone, fingerprint
+from holdfast.nn.backbones.base import Backbone, LearnedPreparation, fingerprint
 from holdfast.nn.backbones.text import TextEncoder
 from holdfast.nn.backbones.tfidf import Tfidf
 
-MAX_ROWS = 5_000  # training texts that the components are computed from
+MAX_ROWS = 2_000  # training texts that the components are computed from
+TINY = 1e-9
 TEXT_SETTINGS = ("pooling", "length")
 
 
-class Hybrid(Backbone):
+class Hybrid(Backbone, LearnedPreparation):
     """Features of a pretrained text encoder, followed by the principal components of TF-IDF (Deerwester et al., 1990).
 
     The components are those of the training texts, scaled to a mean variance of 1; a tuned encoder trains them further.
@@ -100,13 +101,13 @@ def set_components(bag: Tfidf, examples: Any) -> None:
     rows = np.unique(np.linspace(0, len(examples) - 1, min(MAX_ROWS, len(examples))).astype(int))
     store = bag.prepare([examples[i] for i in rows])
     values = bag.matrix(store.take(torch.arange(len(rows)))).astype(np.float64)
-    count = min(bag.width, min(values.shape) - 1)
     bag.table.zero_()
-    if count < 1:
-        return
-    _, sizes, vectors = svds(values, k=count, v0=np.ones(min(values.shape)))
-    vectors = vectors[sizes.argsort()[::-1]]  # the largest first
-    signs = np.sign(vectors[np.arange(count), np.abs(vectors).argmax(axis=1)])  # signs of singular vectors are free
-    variance = (values @ vectors.T).var(axis=0).mean()
-    table = (vectors * signs[:, None]).T / np.sqrt(max(float(variance), 1e-12))  # (p, count)
-    bag.table[:, :count] = torch.from_numpy(table).to(bag.table)
+    gram = (values @ values.T).toarray()  # (n, n)
+    first = max(0, len(gram) - bag.width)
+    squares, left = eigh(gram, subset_by_index=(first, len(gram) - 1))
+    sizes = squares[::-1]  # the largest first
+    count = int((sizes > TINY * sizes[0]).sum())
+    vectors = values.T @ (left[:, ::-1][:, :count] / np.sqrt(sizes[:count]))  # (p, count)
+    signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(count)])  # signs of singular vectors are free
+    variance = float((values @ vectors).var(axis=0).mean())
+    bag.table[:, :count] = torch.from_numpy(vectors * signs / np.sqrt(max(variance, TINY))).to(bag.table)

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 
 from holdfast.core.errors import BadInput, check_at_least
@@ -48,14 +50,8 @@ class Tfidf(BagBackbone):
     @classmethod
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
         """Learn the vocabulary and the document frequencies from the training texts."""
-        options = cls.Settings(**settings)
-        blocks = {
-            f"{column} {kind}": training_counts(kind, longest).counts(texts)
-            for column, texts in text_columns(training()).items()
-            for kind in KINDS
-            if (longest := getattr(options, kind))
-        }
-        vocabulary, idf = frequent(blocks, min_df=options.min_df, limit=options.features)
+        columns = tuple((name, tuple(texts)) for name, texts in text_columns(training()).items())
+        vocabulary, idf = _learn(columns, cls.Settings(**settings))
         encoder = cls(vocabulary=vocabulary, **settings)
         encoder.idf.copy_(torch.from_numpy(idf))
         return encoder
@@ -71,6 +67,20 @@ class Tfidf(BagBackbone):
             column, _, kind = block.partition(" ")
             counts[block] = count_known(columns.get(column, []), kind, self.settings[kind], index)
         return self.bags(counts)
+
+
+@lru_cache(maxsize=1)  # a run builds its encoder twice
+def _learn(
+    columns: tuple[tuple[str, tuple[str, ...]], ...], options: Tfidf.Settings
+) -> tuple[dict[str, list[str]], np.ndarray]:
+    """Return the vocabulary of texts by column, and its inverse document frequency."""
+    blocks = {
+        f"{name} {kind}": training_counts(kind, longest).counts(texts)
+        for name, texts in columns
+        for kind in KINDS
+        if (longest := getattr(options, kind))
+    }
+    return frequent(blocks, min_df=options.min_df, limit=options.features)
 
 
 def text_columns(examples: Sequence[Any]) -> dict[str, list[str]]:
