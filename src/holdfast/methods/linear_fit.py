@@ -156,7 +156,7 @@ class _Path:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             self.model.set_params(C=strength).fit(self.x, self.y)
-        coefficients, intercepts = self.model.coef_, self.model.intercept_
+        coefficients, intercepts = np.asarray(self.model.coef_), np.asarray(self.model.intercept_)
         if len(self.known) == 2:  # one row for the second class
             coefficients, intercepts = (np.concatenate([-part / 2, part / 2]) for part in (coefficients, intercepts))
         weight[self.known] = coefficients

@@ -116,14 +116,13 @@ def training_counts(kind: str, longest: int) -> TrainingCounts:
 def count_known(texts: Sequence[str], kind: str, longest: int, vocabulary: dict[str, int]) -> sparse.csr_matrix:
     """Return the counts (n, p) of a vocabulary: kept ones of training texts, new ones of other texts."""
     memory = training_counts(kind, longest)
-    counted = np.array([text in memory.rows for text in texts], dtype=bool)
-    new = [texts[i] for i in np.flatnonzero(~counted)]
-    _, counts = count_ngrams(new, kind, longest, vocabulary, add=False)
-    if not counted.any():
+    seen = [i for i, text in enumerate(texts) if text in memory.rows]
+    new = [i for i, text in enumerate(texts) if text not in memory.rows]
+    _, counts = count_ngrams([texts[i] for i in new], kind, longest, vocabulary, add=False)
+    if not seen:
         return counts
-    known = memory.known([texts[i] for i in np.flatnonzero(counted)], list(vocabulary))
-    order = np.concatenate([np.flatnonzero(counted), np.flatnonzero(~counted)]).argsort()
-    return sparse.csr_matrix(sparse.vstack([known, counts], format="csr")[order])
+    known = memory.known([texts[i] for i in seen], list(vocabulary))
+    return sparse.csr_matrix(sparse.vstack([known, counts], format="csr"))[np.argsort([*seen, *new])]
 
 
 def frequent(blocks: Mapping[str, Block], *, min_df: int, limit: int) -> tuple[dict[str, list[str]], np.ndarray]:
@@ -133,7 +132,7 @@ def frequent(blocks: Mapping[str, Block], *, min_df: int, limit: int) -> tuple[d
     df)), as in scikit-learn.
     """
     candidates = []  # (-df, block, n-gram)
-    rows = max((counts.shape[0] for _, counts in blocks.values()), default=0)
+    rows = max((len(counts.indptr) - 1 for _, counts in blocks.values()), default=0)
     for block, (grams, counts) in blocks.items():
         df = np.bincount(counts.indices, minlength=len(grams))
         candidates += [(-int(df[i]), block, grams[i]) for i in np.flatnonzero(df >= min_df)]
