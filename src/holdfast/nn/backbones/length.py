@@ -1,0 +1,44 @@
+"""Number of tokens that a text encoder reads, chosen from the texts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.nn.backbones import pretrained
+from holdfast.nn.backbones.template import resolve
+from holdfast.nn.backbones.text import DEFAULT_LENGTH, WHAT, checkpoint_of
+
+SHARE = 0.9  # share of the texts that should be read completely
+STEP = 64  # the length is a multiple of it
+LONGEST = 256  # tokens of an encoder that is trained, because attention grows with their square
+CHARACTERS = 4096  # of a text that are counted
+LONGEST_FROZEN = 512  # tokens of an encoder that reads every text once
+
+
+def choose_length(examples: Sequence[Any], options: Mapping[str, Any], *, frozen: bool) -> int | None:
+    """Return the smallest multiple of 64 tokens that covers nine in ten texts, within the limits; None if 128 does.
+
+    `options` are the settings of the encoder. Batches are padded to their longest text only, so that a larger length
+    costs short texts nothing.
+    """
+    names = (options.get(key) for key in ("name", "base", "domain"))
+    checkpoint = checkpoint_of(next((str(name) for name in names if name), "minilm"))
+    tokenizer = pretrained.load_tokenizer(checkpoint, what=WHAT)
+    template = options.get("template")
+    around = 0 if template is None else len(tokenizer.tokenize(resolve(str(template))))
+    needed = math.ceil(np.quantile(token_counts(tokenizer, examples) + around, SHARE))
+    limit = min(pretrained.longest_input(checkpoint, what=WHAT), LONGEST_FROZEN if frozen else LONGEST)
+    length = min(limit, STEP * math.ceil(needed / STEP))
+    return length if length > DEFAULT_LENGTH else None
+
+
+def token_counts(tokenizer: Any, examples: Sequence[Any]) -> np.ndarray:
+    """(n,) tokens of each text or pair of texts, with the special tokens."""
+    pairs = not isinstance(examples[0], str)
+    columns = zip(*examples, strict=True) if pairs else [examples]
+    texts = [[text[:CHARACTERS] for text in column] for column in columns]
+    # verbose=False: no warning about texts that are longer than the network allows
+    encoded = tokenizer(*texts, return_attention_mask=False, return_token_type_ids=False, verbose=False)
+    return np.asarray([len(row) for row in encoded["input_ids"]])
