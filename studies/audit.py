@@ -33,12 +33,21 @@ def distances() -> list[str]:
 
 
 def costs() -> list[str]:
-    """Accuracy of linear classifiers and the cost of the shift."""
-    lines = header("accuracy, %", "inside", "others", "cost", "all others")
+    """Accuracy of linear classifiers and the headroom."""
+    lines = header("accuracy, %", "inside", "others", "headroom", "all others")
     for cost in _audit()["baseline"]:
         inside, outside, everything = (100 * cost[key] for key in ("inside", "outside", "everything"))
         gap = f"{inside - outside:.1f} ± {100 * cost['error']:.1f}"
         lines.append(f"| {cost['domain']} | {inside:.1f} | {outside:.1f} | {gap} | {everything:.1f} |")
+    return lines
+
+
+def erasures() -> list[str]:
+    """Accuracy of a linear probe with and without erased domain information."""
+    lines = header("accuracy, %", "unchanged", "erased", "change")
+    for domain in _audit()["erasure"]["domains"]:
+        plain, erased = 100 * domain["plain"], 100 * domain["erased"]
+        lines.append(f"| {domain['domain']} | {plain:.1f} | {erased:.1f} | {erased - plain:+.1f} |")
     return lines
 
 
@@ -48,4 +57,4 @@ def findings() -> list[str]:
     return ["```text", audit["headline"], *(f"- {sentence}" for sentence in audit["advice"]), "```"]
 
 
-TABLES = {"duplicates": duplicates, "distances": distances, "costs": costs, "findings": findings}
+TABLES = {"duplicates": duplicates, "distances": distances, "costs": costs, "erasures": erasures, "findings": findings}

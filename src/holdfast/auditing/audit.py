@@ -11,11 +11,13 @@ import numpy as np
 from holdfast.auditing import shift, tables
 from holdfast.auditing.clean import write_clean
 from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
+from holdfast.auditing.erasure import Erasure, measure_erasure
 from holdfast.auditing.examples import Examples
 from holdfast.auditing.facts import DomainFacts, Example, Leak, domain_facts, dropped, examples_of, leaks, overlaps
+from holdfast.auditing.headroom import ShiftCost, shift_costs
 from holdfast.auditing.near import BITS, CORRELATION, WIDTH
-from holdfast.auditing.shift import Distance, LabelShift, ShiftCost
-from holdfast.auditing.verdict import Verdict, advise, conclude, headline
+from holdfast.auditing.shift import Distance, LabelShift
+from holdfast.auditing.verdict import Verdict, advise, conclude, erasure_sentence, headline
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import derive
 from holdfast.data.dataset import Dataset
@@ -47,6 +49,7 @@ class Audit:
     labels: list[LabelShift]
     words: dict[str, dict[str, float]]
     baseline: list[ShiftCost]
+    erasure: Erasure | None  # None for fewer than three domains with labels
     verdict: Verdict
     dropped: list[dict[str, int | str]]
     grids: list[Grid]
@@ -97,7 +100,10 @@ def audit(
         say("measuring distances between domains")
     distances = shift.input_distances(examples, sample, seed=seed) if several else []
     words = shift.shared_words(examples, sample) if several and examples.kind == "text" else {}
-    costs = shift.shift_costs(examples, sample) if several else []
+    if several:
+        say("measuring headroom")
+    costs = shift_costs(examples, sample) if several else []
+    erasure = measure_erasure(examples, sample) if several else None
     verdict, leaked = conclude(distances, shifts, costs), leaks(dataset, duplicates)
     shown = examples_of(examples, duplicates, conflict)
     sizes = [len(rows) for rows in sample.values()]
@@ -107,13 +113,16 @@ def audit(
     grids += [tables.distance_grid(list(sample), distances)] if distances else []
     grids += [tables.label_grid(dataset.domains, shifts)] if shifts else []
     grids += [tables.word_grid(words, min(sizes))] if words else []
-    grids += [tables.cost_grid(costs, max(sizes))] if costs else []
+    grids += [tables.headroom_grid(costs, max(sizes))] if costs else []
+    grids += [] if erasure is None else [tables.erasure_grid(erasure)]
     arguments = [dataset.name if isinstance(data, Dataset) else str(data)]
     arguments += [] if data_dir is None else ["--data-dir", str(data_dir)]
     arguments += [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]
     spec = make_spec(dataset, task=task)
-    advice = advise(shlex.join(arguments), spec, examples.kind, verdict, facts, leaked, dataset.more_domains_hint)
-    finding = headline(verdict, len(facts), labelled=bool(shifts))
+    advice = advise(
+        shlex.join(arguments), spec, examples.kind, verdict, facts, leaked, dataset.more_domains_hint, erasure
+    )
+    finding = " ".join([headline(verdict, len(facts), labelled=bool(shifts)), *erasure_sentence(erasure)])
     page = None if out is None else Path(out)
     if page is not None:
         title = f"Holdfast: audit of {dataset.name}"
@@ -121,7 +130,7 @@ def audit(
     table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
     return Audit(
         dataset.name, examples.kind, len(dataset), finding, advice, facts, len(dataset) - len(duplicates.first), leaked,
-        overlaps(dataset, duplicates), shown, distances, shifts, words, costs, verdict, dropped(choice), grids,
+        overlaps(dataset, duplicates), shown, distances, shifts, words, costs, erasure, verdict, dropped(choice), grids,
         dataset.notes, page, table,
     )  # fmt: skip
 

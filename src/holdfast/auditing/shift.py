@@ -1,16 +1,12 @@
-"""Shift between domains: distances of inputs, label shift, shared vocabulary, and the cost for a linear classifier."""
+"""Shift between domains: distances of inputs, label shift and shared vocabulary."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse, vstack
 from scipy.stats import chi2_contingency
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.svm import LinearSVC
 
 from holdfast.analysis.domain_distance import a_distance
 from holdfast.auditing.examples import Examples
@@ -25,7 +21,6 @@ REPEATS = 3
 MANY_PAIRS = 45  # with more pairs of domains, FEW_ROWS are sampled once
 FEW_ROWS = 400
 LEVEL = 0.01  # significance level of label shifts
-HELD_OUT = 0.3  # share of the rows that score the classifier
 
 
 @dataclass(frozen=True)
@@ -140,62 +135,3 @@ def _p_value(two: np.ndarray) -> float:
     used = two[:, two.sum(axis=0) > 0]
     result: Any = chi2_contingency(used) if used.shape[1] > 1 else None
     return 1.0 if result is None else float(result.pvalue)
-
-
-@dataclass(frozen=True)
-class ShiftCost:
-    """Accuracy of linear classifiers on the same held-out rows of one domain."""
-
-    domain: str
-    inside: float  # trained on the other rows of the domain
-    outside: float  # trained on the same number of rows of the other domains
-    everything: float  # trained on all rows of the other domains
-    majority: float  # share of the most frequent label
-    error: float  # standard error of the difference over held-out rows
-    scored: int
-
-    @property
-    def cost(self) -> float:
-        return self.inside - self.outside
-
-
-def shift_costs(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[ShiftCost]:
-    """Score every domain with enough labelled rows; rows are in random order and the first are held out."""
-    y = examples.dataset.y
-    labelled = {name: domain_rows[y[domain_rows] >= 0] for name, domain_rows in rows.items()}
-    labelled = {name: domain_rows for name, domain_rows in labelled.items() if len(domain_rows) >= MIN_ROWS}
-    if len(labelled) < 2:
-        return []
-    features = {name: examples.phrases(domain_rows) for name, domain_rows in labelled.items()}
-    if not issparse(next(iter(features.values()))):
-        scale = np.concatenate(list(features.values())).std(axis=0) + 1e-6
-        features = {name: x / scale for name, x in features.items()}
-    held = {name: max(1, int(HELD_OUT * len(domain_rows))) for name, domain_rows in labelled.items()}
-    training = {name: (features[name][held[name] :], y[labelled[name][held[name] :]]) for name in labelled}
-    costs = []
-    for name, domain_rows in labelled.items():
-        cut = held[name]
-        test, truth = features[name][:cut], y[domain_rows[:cut]]
-        others = [training[other] for other in labelled if other != name]
-        share = -(-(len(domain_rows) - cut) // len(others))  # rounded up
-        inside = _predictions([training[name]], test) == truth
-        outside = _predictions([(x[:share], labels[:share]) for x, labels in others], test) == truth
-        everything = _predictions(others, test) == truth
-        accuracies: Any = [float(correct.mean()) for correct in (inside, outside, everything)]
-        error = float((inside.astype(int) - outside).std() / np.sqrt(cut))
-        majority = float(np.bincount(truth).max() / cut)
-        costs.append(ShiftCost(name, accuracies[0], accuracies[1], accuracies[2], majority, error, cut))
-    return costs
-
-
-def _predictions(training: list[tuple[Any, np.ndarray]], test: Any) -> np.ndarray:
-    """Train a linear classifier and return its predictions for the test rows."""
-    x = [features for features, _ in training]
-    y = np.concatenate([labels for _, labels in training])
-    if len(np.unique(y)) < 2:
-        return np.full(test.shape[0], y[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # early stopping is fine here
-        fitted = LinearSVC(C=1.0 if issparse(test) else 0.1, max_iter=200, random_state=0)
-        fitted.fit(vstack(x, format="csr") if issparse(test) else np.concatenate(x), y)
-    return np.asarray(fitted.predict(test))

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from holdfast.auditing.erasure import Erasure
 from holdfast.auditing.facts import DomainFacts, Example, Leak
-from holdfast.auditing.shift import Distance, LabelShift, ShiftCost
+from holdfast.auditing.headroom import FOLDS, ShiftCost
+from holdfast.auditing.shift import Distance, LabelShift
 from holdfast.report.sections import Cell
 from holdfast.report.terminal import Grid, matrix
 
@@ -100,20 +102,35 @@ def word_grid(shares: dict[str, dict[str, float]], texts: int) -> Grid:
     return matrix("Shared words", about, list(shares), cells, corner="domain", top=1.0)
 
 
-def cost_grid(costs: Sequence[ShiftCost], rows: int) -> Grid:
+def headroom_grid(costs: Sequence[ShiftCost], rows: int) -> Grid:
+    """Accuracy of a linear probe inside and outside each domain."""
     about = (
-        f"Accuracy in percent of a linear classifier on held-out rows of each domain, up to {rows:,} rows per domain "
+        f"Accuracy in percent of a linear classifier by {FOLDS}-fold cross-validation, up to {rows:,} rows per domain "
         "without duplicates: trained on the rest of the domain (inside), on the same number of rows of the other "
-        "domains (others), and on all their rows (all others). Cost is inside minus others; majority predicts the most "
-        "frequent label."
+        "domains (others), and on all their rows (all others). Headroom is inside minus others ± its standard error "
+        "over folds; majority predicts the most frequent label."
     )
     lines = []
     for cost in costs:
         gap: Cell = (f"{100 * cost.cost:.1f} ± {100 * cost.error:.1f}", cost.cost)
         inside, outside, everything, majority = map(_share, (cost.inside, cost.outside, cost.everything, cost.majority))
         lines.append((cost.domain, [inside, outside, gap, everything, majority, _count(cost.scored)]))
-    names = ("domain", "inside", "others", "cost", "all others", "majority", "scored")
-    return Grid("Cost of the shift", about, names, lines)
+    names = ("domain", "inside", "others", "headroom", "all others", "majority", "scored")
+    return Grid("Headroom", about, names, lines)
+
+
+def erasure_grid(erasure: Erasure) -> Grid:
+    """Accuracy of a linear probe with and without erased domain information."""
+    about = (
+        "Accuracy in percent of a ridge classifier on the most frequent words, or on the features, trained on the "
+        "other domains: unchanged, and after an erasure fitted on them, after which no linear model can tell them "
+        "apart (LEACE, Belrose et al., 2023)."
+    )
+    lines = []
+    for domain in erasure.domains:
+        change: Cell = (f"{100 * (domain.erased - domain.plain):+.1f}", domain.erased - domain.plain)
+        lines.append((domain.domain, [_share(domain.plain), _share(domain.erased), change]))
+    return Grid("Erasing domain information", about, ("domain", "unchanged", "erased", "change"), lines)
 
 
 def _count(number: int) -> Cell:

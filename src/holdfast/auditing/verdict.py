@@ -1,12 +1,14 @@
 """Conclusions of an audit: size and kind of the shift, what to clean, and which methods to try."""
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
+from holdfast.auditing.erasure import Erasure
 from holdfast.auditing.facts import DomainFacts, Leak
-from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift, ShiftCost
+from holdfast.auditing.headroom import ShiftCost, headroom
+from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift
 from holdfast.run.resolve import exclusion_reason
 from holdfast.spec import Spec
 
@@ -23,6 +25,9 @@ TRIALS = {
 }
 SINGLE_SOURCE = ("erm", "manifold-mixup", "swad(erm)")  # methods that train on one domain
 TARGETS = {"tag": "row of tags", "span": "answer"}
+ALIGNMENT = ("coral", "mmd", "dann", "cdann", "pda")  # methods whose aim is invariance of the features
+UNCLEAR = 0.03  # an interval from zero to more than this decides nothing
+WORTH = 0.01  # smallest headroom that is worth fighting
 MAX_NAMES = 5  # domains or labels listed in a sentence
 
 
@@ -32,12 +37,17 @@ class Verdict:
 
     inputs: int | None
     labels: int | None
-    cost: float | None  # mean over domains, as a fraction
+    cost: float | None  # headroom: mean over domains, as a fraction
     error: float | None
+    low: float | None = None  # 95% interval of the cost
+    high: float | None = None
+    inside: float | None = None  # accuracy inside a domain
+    outside: float | None = None  # accuracy on an unseen domain, from the same number of rows
 
     @property
     def costly(self) -> bool:
-        return self.cost is not None and self.error is not None and self.cost > max(3 * self.error, 0.01)
+        """Whether there is a shift worth fighting."""
+        return self.cost is not None and self.low is not None and self.low > 0 and self.cost >= WORTH
 
     @property
     def where(self) -> str:
@@ -54,10 +64,11 @@ def conclude(distances: Sequence[Distance], shifts: Sequence[LabelShift], costs:
     inputs = _level([distance.mean for distance in distances if distance.real], INPUTS) if distances else None
     measured = any(shift.real or shift.rows >= MIN_ROWS for shift in shifts)
     labels = _level([shift.variation for shift in shifts if shift.real], LABELS) if measured else None
-    if not costs:
+    room = headroom(costs)
+    if room is None:
         return Verdict(inputs, labels, None, None)
-    mean = sum(cost.cost for cost in costs) / len(costs)
-    return Verdict(inputs, labels, mean, math.sqrt(sum(cost.error**2 for cost in costs)) / len(costs))
+    inside, outside = (fmean(getattr(cost, name) for cost in costs) for name in ("inside", "outside"))
+    return Verdict(inputs, labels, room.mean, room.stderr, room.low, room.high, inside, outside)
 
 
 def _level(values: Sequence[float], bounds: Sequence[float]) -> int:
@@ -75,23 +86,53 @@ def headline(verdict: Verdict, domains: int, *, labelled: bool) -> str:
     if missing:
         needed = f"at least {MIN_ROWS} distinct rows in two domains"
         sentences.append(f"A shift in {missing} could not be measured, which needs {needed}.")
-    text = " ".join(sentences)
-    if verdict.cost is None or verdict.error is None:
-        return text
-    points = f"{100 * verdict.cost:.1f} ± {100 * verdict.error:.1f} points of accuracy"
+    sentences += headroom_sentence(verdict)
+    return " ".join(sentences)
+
+
+def headroom_sentence(verdict: Verdict) -> list[str]:
+    """State in one sentence whether there is a shift worth fighting; empty if it was not measured."""
+    if None in (verdict.cost, verdict.low, verdict.high, verdict.inside, verdict.outside):
+        return []
+    cost, low, high, inside, outside = (
+        100 * (value or 0.0) for value in (verdict.cost, verdict.low, verdict.high, verdict.inside, verdict.outside)
+    )
     if verdict.costly:
-        return f"{text} It costs a linear classifier {points} on an unseen domain."
-    if verdict.cost < 0:
-        return f"{text} A linear classifier loses nothing on an unseen domain ({points})."
-    return f"{text} A linear classifier loses {points} on an unseen domain, which is small or not significant."
+        conclusion = "there is a shift worth fighting"
+    elif high >= 100 * UNCLEAR and low <= 0:
+        conclusion = "more rows are needed to show whether there is a shift worth fighting"
+    else:
+        conclusion = "there is no shift worth fighting: better features or more rows will help more than another method"
+    return [
+        f"Headroom is {cost:.1f} points of accuracy (95% interval {low:.1f} to {high:.1f}): a linear probe scores "
+        f"{inside:.1f} if it is trained inside a domain and {outside:.1f} if it is trained on the same number of rows "
+        f"of other domains, so {conclusion}."
+    ]
+
+
+def erasure_sentence(erasure: Erasure | None) -> list[str]:
+    """State in one sentence whether erasing domain information would help; empty if it was not measured."""
+    if erasure is None:
+        return []
+    gain = erasure.gain
+    effect = (
+        f"Erasing domain information (LEACE) changes the accuracy of a linear probe on an unseen domain by "
+        f"{100 * gain.mean:+.1f} points (95% interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    )
+    if erasure.helps:
+        return [f"{effect}: it brings unseen domains closer, so methods that make features invariant are worth trying."]
+    return [
+        f"{effect}: it does not bring unseen domains closer, so methods that make features invariant "
+        f"({', '.join(ALIGNMENT)}) are unlikely to help."
+    ]
 
 
 def advise(
     data: str, spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaks: Sequence[Leak],
-    more_domains: str,
+    more_domains: str, erasure: Erasure | None = None,
 ) -> list[str]:  # fmt: skip
     """Return what to clean, then what to try; `data` is a command-line argument, `more_domains` how to add domains."""
-    trials = _trial_advice(data, spec, kind, verdict, len(facts), more_domains)
+    trials = _trial_advice(data, spec, kind, verdict, len(facts), more_domains, erasure)
     return [*_cleaning(spec.task, kind, facts, leaks), *_labels(facts), *_unmeasured(facts), *trials]
 
 
@@ -149,7 +190,9 @@ def _unmeasured(facts: Sequence[DomainFacts]) -> list[str]:
     return [f"Distances were not measured for domains with fewer than {MIN_ROWS} distinct rows: {names}."]
 
 
-def _trial_advice(data: str, spec: Spec, kind: str, verdict: Verdict, domains: int, more_domains: str) -> list[str]:
+def _trial_advice(
+    data: str, spec: Spec, kind: str, verdict: Verdict, domains: int, more_domains: str, erasure: Erasure | None
+) -> list[str]:
     if domains < 2:
         return [f"To measure a shift, {more_domains}."]
     advice = []
@@ -163,6 +206,8 @@ def _trial_advice(data: str, spec: Spec, kind: str, verdict: Verdict, domains: i
     if verdict.where == "none":
         advice.append("Plain training on all domains will probably suffice; weight averaging is cheap to try.")
     names = trials(spec, kind, verdict.where, domains)
+    if erasure is not None and not erasure.helps:
+        names = [name for name in names if name not in ALIGNMENT]
     task = "" if spec.task == "classify" else f" --task {spec.task}"
     advice.append(f"Try: holdfast compare {data}{task} --methods {shlex.quote(','.join(names))}")
     return advice

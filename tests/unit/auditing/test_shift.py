@@ -129,4 +129,7 @@ def test_headline_mentions_only_measured_shifts():
     assert headline(Verdict(0, 0, None, None), 1, labelled=True).startswith("There is only one domain")
     one = audit(world("vector", "none", domains=1, size=40))
     assert "--column domain=NAME" in one.advice[-1]
-    assert "loses nothing" in headline(Verdict(1, 0, -0.02, 0.01), 3, labelled=True)
+    room = {"low": -0.04, "high": 0.0, "inside": 0.7, "outside": 0.72}
+    assert "no shift worth fighting" in headline(Verdict(1, 0, -0.02, 0.01, **room), 3, labelled=True)
+    assert "more rows" in headline(Verdict(1, 0, 0.02, 0.03, **room | {"high": 0.08}), 3, labelled=True)
+    assert "is a shift worth fighting" in headline(Verdict(1, 0, 0.02, 0.01, **room | {"low": 0.01}), 3, labelled=True)

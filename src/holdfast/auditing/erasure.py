@@ -1,0 +1,161 @@
+"""Erasure of domain information in closed form, and its effect on a linear probe of an unseen domain.
+
+LEACE (Belrose et al., 2023) is the smallest affine change of features x after which no linear model can predict a
+concept z: x - C (C' S^-1 C)^+ C' S^-1 (x - m), with mean m and covariance S of x, and C = cov(x, z). Here z is the
+source domain. Everything is computed from the moments of each domain (n rows, d width, k domains, c classes).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve
+from scipy.sparse import issparse, vstack
+
+from holdfast.auditing.examples import Examples
+from holdfast.auditing.headroom import Interval, fold_numbers, labelled_rows, stratified_interval
+
+WIDTH = 512  # columns: the most frequent words and pairs of words of texts, else the features themselves
+RIDGES = (0.01, 0.1, 1.0, 10.0)  # relative to the mean variance; chosen on held-out rows of the sources
+ERASURE_RIDGE = 0.1
+
+
+@dataclass(frozen=True)
+class DomainErasure:
+    """Accuracy of a linear probe on one domain, trained on the others, without and with erased source domains."""
+
+    domain: str
+    plain: float
+    erased: float
+    folds: tuple[float, ...]  # erased minus plain per fold
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Effect of the erasure on all domains."""
+
+    domains: tuple[DomainErasure, ...]
+    gain: Interval
+
+    @property
+    def helps(self) -> bool:
+        return self.gain.positive
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Sums over the rows of one domain."""
+
+    n: int
+    x: np.ndarray  # (d,)
+    xx: np.ndarray  # (d, d)
+    y: np.ndarray  # (c,)
+    xy: np.ndarray  # (d, c)
+
+    def __add__(self, other: "Moments") -> "Moments":
+        return Moments(
+            self.n + other.n, self.x + other.x, self.xx + other.xx, self.y + other.y, self.xy + other.xy
+        )  # fmt: skip
+
+    def __sub__(self, other: "Moments") -> "Moments":
+        return self + Moments(-other.n, -other.x, -other.xx, -other.y, -other.xy)
+
+
+def moments(x: np.ndarray, y: np.ndarray, classes: int) -> Moments:
+    """Sum features (n, d), their products, and labels (n,) over rows."""
+    one_hot = np.eye(classes, dtype=x.dtype)[y]
+    return Moments(len(x), x.sum(axis=0), x.T @ x, one_hot.sum(axis=0), x.T @ one_hot)
+
+
+def leace(mean: np.ndarray, covariance: np.ndarray, means: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the matrix E (d, d) of the erasure x -> m + E (x - m), from the mean (k, d) and share (k,) per domain.
+
+    The ridge keeps directions without variance out of the solution; cov(E x, z) is zero for every ridge.
+    """
+    cross = (weights[:, None] * (means - mean)).T  # (d, k) = cov(x, z) for one-hot z
+    d = len(mean)
+    ridge = ERASURE_RIDGE * max(float(np.trace(covariance)) / d, 1e-12)
+    coefficients = solve(covariance + ridge * np.eye(d), cross, assume_a="pos")  # (d, k) = S^-1 C
+    return np.eye(d) - cross @ np.linalg.pinv(cross.T @ coefficients, rcond=1e-8) @ coefficients.T
+
+
+def measure_erasure(examples: Examples, rows: Mapping[str, np.ndarray]) -> Erasure | None:
+    """Score a linear probe on every domain in turn, with and without erasure; None for fewer than three domains.
+
+    Folds divide the rows of every domain: the probe is trained without one fold of the sources and tested on that
+    fold of the target, so both probes of a fold see the same rows.
+    """
+    labelled = labelled_rows(examples, rows)
+    if len(labelled) < 3:
+        return None
+    y = {name: examples.dataset.y[domain_rows] for name, domain_rows in labelled.items()}
+    x = _dense({name: examples.phrases(domain_rows) for name, domain_rows in labelled.items()})
+    fold = {name: fold_numbers(len(labels), len(y)) for name, labels in y.items()}
+    classes = int(max(labels.max() for labels in y.values())) + 1
+    count = max(int(numbers.max()) for numbers in fold.values()) + 1
+    totals = {name: moments(x[name], y[name], classes) for name in y}
+    correct = {name: np.zeros((2, len(labels)), dtype=bool) for name, labels in y.items()}
+    for number in range(count):
+        held = {name: fold[name] == number for name in y}
+        train = {name: totals[name] - moments(x[name][held[name]], y[name][held[name]], classes) for name in y}
+        for name in y:
+            sources = [other for other in y if other != name]
+            valid = [(x[other][held[other]], y[other][held[other]]) for other in sources]
+            probes = _probes([train[other] for other in sources], valid)
+            for which, (centre, weights, bias) in enumerate(probes):
+                scores = (x[name][held[name]] - centre) @ weights + bias
+                correct[name][which, held[name]] = scores.argmax(axis=1) == y[name][held[name]]
+    results = tuple(_domain(name, correct[name], fold[name], count) for name in y)
+    gain = stratified_interval([result.folds for result in results])
+    return None if gain is None else Erasure(results, gain)
+
+
+def _domain(name: str, correct: np.ndarray, fold: np.ndarray, count: int) -> DomainErasure:
+    gain = correct[1].astype(int) - correct[0]
+    folds = tuple(float(gain[fold == number].mean()) for number in range(count))
+    return DomainErasure(name, float(correct[0].mean()), float(correct[1].mean()), folds)
+
+
+def _probes(sources: Sequence[Moments], valid: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[Any, ...]]:
+    """Return centre (d,), weights (d, c) and bias (c,) of the plain probe and of the probe on erased features.
+
+    Both are ridge regressions of the one-hot labels with one ridge, chosen on the validation rows of the sources.
+    """
+    total = reduce(Moments.__add__, sources)
+    centre, bias = total.x / total.n, total.y / total.n
+    covariance = total.xx / total.n - np.outer(centre, centre)
+    target = total.xy / total.n - np.outer(centre, bias)
+    means = np.stack([source.x / source.n for source in sources])
+    erase = leace(centre, covariance, means, np.asarray([source.n / total.n for source in sources]))
+    x, y = np.concatenate([each for each, _ in valid]) - centre, np.concatenate([labels for _, labels in valid])
+    probes = []
+    for ridge in RIDGES:
+        pair = (
+            _ridge(covariance, target, ridge),
+            erase.T @ _ridge(erase @ covariance @ erase.T, erase @ target, ridge),
+        )
+        probes.append((sum(int(((x @ weights + bias).argmax(axis=1) == y).sum()) for weights in pair), pair))
+    _, best = max(probes, key=lambda probe: probe[0])
+    return [(centre, weights, bias) for weights in best]
+
+
+def _ridge(covariance: np.ndarray, target: np.ndarray, ridge: float) -> np.ndarray:
+    """Return the weights (d, c) of a ridge regression."""
+    penalty = ridge * max(float(np.trace(covariance)) / len(covariance), 1e-12)
+    return solve(covariance + penalty * np.eye(len(covariance)), target, assume_a="pos")
+
+
+def _dense(features: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return dense features (n, d) per domain: the most frequent columns with their idf, or scaled columns."""
+    every = list(features.values())
+    if issparse(every[0]):
+        used = vstack(every, format="csr")
+        counts = np.asarray((used > 0).sum(axis=0)).ravel()
+        columns = np.sort(np.argsort(-counts, kind="stable")[:WIDTH])
+        idf = np.log((1 + used.shape[0]) / (1 + counts[columns]))
+        return {name: x[:, columns].toarray() * idf for name, x in features.items()}
+    spread = np.concatenate(every).astype(np.float64).std(axis=0)
+    columns = np.sort(np.argsort(-spread, kind="stable")[:WIDTH])
+    return {name: x[:, columns].astype(np.float64) / (spread[columns] + 1e-6) for name, x in features.items()}

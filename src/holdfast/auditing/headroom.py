@@ -1,0 +1,142 @@
+"""Headroom: how much better a linear probe is inside a domain than on a domain it has never seen.
+
+Folds are those of a cross-validation, so every row is scored once (n rows, k domains).
+"""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse, vstack
+from scipy.special import stdtrit
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC
+
+from holdfast.auditing.examples import Examples
+from holdfast.auditing.shift import MIN_ROWS
+from holdfast.report.statistics import summarise
+
+FOLDS = 5
+MANY_DOMAINS = 10  # with more domains, two folds suffice
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean over domains of a difference of accuracies, and its 95% interval for these domains."""
+
+    mean: float
+    low: float
+    high: float
+    stderr: float
+
+    @property
+    def positive(self) -> bool:
+        return self.low > 0
+
+
+@dataclass(frozen=True)
+class ShiftCost:
+    """Accuracy of linear classifiers on the rows of one domain, mean over folds."""
+
+    domain: str
+    inside: float  # trained on the other rows of the domain
+    outside: float  # trained on the same number of rows of the other domains
+    everything: float  # trained on all rows of the other domains
+    majority: float  # share of the most frequent label
+    error: float  # standard error of inside minus outside, over folds
+    scored: int
+    folds: tuple[float, ...] = ()  # inside minus outside per fold
+
+    @property
+    def cost(self) -> float:
+        return self.inside - self.outside
+
+
+def stratified_interval(values: Sequence[Sequence[float]]) -> Interval | None:
+    """Return the mean over domains of values per fold, with Student's interval; None without two folds.
+
+    The domains are fixed: the standard error is sqrt(sum of the squared standard errors per domain) / k.
+    """
+    cells = [summarise(folds) for folds in values]
+    errors = [cell.stderr for cell in cells if cell.stderr is not None]
+    if not cells or len(errors) < len(cells):
+        return None
+    mean, error = fmean(cell.mean for cell in cells), math.hypot(*errors) / len(cells)
+    half = float(stdtrit(sum(cell.n - 1 for cell in cells), (1 + LEVEL) / 2)) * error
+    return Interval(mean, mean - half, mean + half, error)
+
+
+def headroom(costs: Sequence[ShiftCost]) -> Interval | None:
+    """Return in-domain minus held-out accuracy at equal training sizes, averaged over domains."""
+    return stratified_interval([cost.folds for cost in costs])
+
+
+def labelled_rows(examples: Examples, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the rows with a label per domain that has enough of them."""
+    y = examples.dataset.y
+    labelled = {name: domain_rows[y[domain_rows] >= 0] for name, domain_rows in rows.items()}
+    return {name: domain_rows for name, domain_rows in labelled.items() if len(domain_rows) >= MIN_ROWS}
+
+
+def fold_numbers(rows: int, domains: int) -> np.ndarray:
+    """Return the fold of each row (n,); rows are in random order already."""
+    return np.arange(rows) % (FOLDS if domains <= MANY_DOMAINS else 2)
+
+
+def shift_costs(examples: Examples, rows: Mapping[str, np.ndarray]) -> list[ShiftCost]:
+    """Score every domain with enough labelled rows by cross-validation; rows are in random order."""
+    labelled = labelled_rows(examples, rows)
+    if len(labelled) < 2:
+        return []
+    features = {name: examples.phrases(domain_rows) for name, domain_rows in labelled.items()}
+    if not issparse(next(iter(features.values()))):
+        scale = np.concatenate(list(features.values())).std(axis=0) + 1e-6
+        features = {name: x / scale for name, x in features.items()}
+    sets = {name: (features[name], examples.dataset.y[labelled[name]]) for name in labelled}
+    return [_cost(name, sets) for name in sets]
+
+
+def _cost(name: str, sets: Mapping[str, tuple[Any, np.ndarray]]) -> ShiftCost:
+    """Score one domain inside and from the others."""
+    x, y = sets[name]
+    others = [pair for other, pair in sets.items() if other != name]
+    fold = fold_numbers(len(y), len(sets))
+    inside, outside = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=bool)
+    for number in range(fold.max() + 1):
+        test, train = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
+        share = -(-len(train) // len(others))  # rows per other domain, rounded up
+        sample = [_rotated(pair, share, number * share) for pair in others]
+        inside[test] = predictions([(x[train], y[train])], x[test]) == y[test]
+        outside[test] = predictions(sample, x[test]) == y[test]
+    everything = predictions(others, x) == y
+    differences = inside.astype(int) - outside
+    folds = tuple(float(differences[fold == number].mean()) for number in range(fold.max() + 1))
+    error, majority = summarise(folds).stderr or 0.0, float(np.bincount(y).max() / len(y))
+    scores = {"inside": inside, "outside": outside, "everything": everything}
+    means = {key: float(correct.mean()) for key, correct in scores.items()}
+    return ShiftCost(domain=name, **means, majority=majority, error=error, scored=len(y), folds=folds)
+
+
+def _rotated(pair: tuple[Any, np.ndarray], count: int, start: int) -> tuple[Any, np.ndarray]:
+    """Return up to `count` rows of a domain from `start` on, so that every fold trains on other rows if it can."""
+    x, y = pair
+    rows = (start + np.arange(min(count, len(y)))) % len(y)
+    return x[rows], y[rows]
+
+
+def predictions(training: Sequence[tuple[Any, np.ndarray]], test: Any) -> np.ndarray:
+    """Train a linear classifier and return its predictions for the test rows."""
+    x = [features for features, _ in training]
+    y = np.concatenate([labels for _, labels in training])
+    if len(np.unique(y)) < 2:
+        return np.full(test.shape[0], y[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # early stopping is fine here
+        fitted = LinearSVC(C=1.0 if issparse(test) else 0.1, max_iter=200, random_state=0)
+        fitted.fit(vstack(x, format="csr") if issparse(test) else np.concatenate(x), y)
+    return np.asarray(fitted.predict(test))
