@@ -1,7 +1,8 @@
 """Compare methods on data with several domains, and train a model with the chosen method."""
 
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.splits import drop_test_domains
 from holdfast.record import RunRecord, read
 from holdfast.report.engagement import engagement_table
+from holdfast.report.labels import COMBINED, grouped
 from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
@@ -87,18 +89,21 @@ def compare(
     engine: Engine | None = None,
     model: str | Path | None = None,
     baselines: bool = True,
+    combinations: bool = True,
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed, and write a report.
 
     Finished runs in `out` are not repeated. `methods` may contain subclasses of `holdfast.methods.base.Method`.
     `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` come
-    first: the most frequent class, and logistic regression on frozen and on simple features.
+    first: the most frequent class, and logistic regression on frozen and on simple features. The `combinations` come
+    last: stacking of the logistic regressions and the best network, and averages over seeds, from the finished runs.
     """
     task = (settings or {}).get("task")
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
     analyses = choose_analyses(method_names(analyse), [task or Spec.task])
     folder = cache_folder() if cache else None
     workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
+    workspace.keep_outputs = combinations
     request = Request(
         methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
@@ -107,6 +112,8 @@ def compare(
     )  # fmt: skip
     jobs = resolve(request, workspace)
     records = run_all(jobs, workspace, watch=watch, engine=engine)
+    if combinations:
+        records += parallel.from_first(partial(_combined, records, workspace))
     metric, report = jobs[0].spec.metric, Path(out) / "report.html"
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
     notes = (*dataset.notes, *workspace.notes, *analysis_notes(records, analyses), *([unmatched] if unmatched else []))
@@ -114,6 +121,17 @@ def compare(
         source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
     return Comparison(records, metric, report, dataset, decide(records, metric), notes)
+
+
+def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:
+    """Combine finished runs and save the records of the combinations."""
+    from holdfast.models.combine import combine  # imports scipy.optimize and scikit-learn, which take a second
+
+    assert workspace.out is not None
+    combined = combine(records, workspace)
+    for record in combined:
+        record.save(workspace.out / "records")
+    return combined
 
 
 def _command_line(
@@ -136,27 +154,60 @@ def refit(
     watch: ProgressListener | None = None,
 ) -> Path:
     """Train the method that a comparison chose on all domains and save it; a folder with that model is kept."""
-    from holdfast.estimator import DomainClassifier  # imports scikit-learn, which takes a second
-    from holdfast.models.saved import check_folder
+    from holdfast.models.saved import Member, check_folder, load_model
 
     folder, reason = Path(folder), done.why_no_model
     if reason is not None or done.decision is None:
         raise BadInput(reason or "no method was chosen")
     spec, dataset = done.decision.spec, drop_test_domains(done.dataset)
-    if parallel.from_first(partial(_is_model_of, folder, {**spec, "fingerprint": dataset.fingerprint})):
+    members = [(spec, 1.0)]
+    if spec["method"] in COMBINED:
+        from holdfast.models.combine import final_members
+
+        members = final_members(done.records, grouped(done.records)[done.decision.label])
+    if parallel.from_first(partial(_is_model_of, folder, members, dataset.fingerprint)):
         return folder
     check_folder(folder)
-    classifier = DomainClassifier.from_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
-    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT)
+    if len(members) == 1:
+        _train_member(members[0][0], dataset, folder, device=device, cache=cache, watch=watch)
+        return folder
+    drafts, models = folder.with_name(f"{folder.name}-members"), []
+    for number, (own, _) in enumerate(members):
+        draft = drafts / str(number)
+        if not parallel.from_first(partial(_is_model_of, draft, [(own, 1.0)], dataset.fingerprint)):
+            _train_member(own, dataset, draft, device=device, cache=cache, watch=watch)
+        models.append(draft)
+    if parallel.is_first():
+        first, *others = (load_model(draft) for draft in models)
+        weights = [weight for _, weight in members[1:]]
+        replace(first, members=tuple(map(Member, weights, others))).save(folder)
+        shutil.rmtree(drafts)
     return folder
 
 
-def _is_model_of(folder: Path, wanted: dict[str, Any]) -> bool:
-    """Whether a folder contains a finished model with these settings."""
+def _train_member(
+    spec: Mapping[str, Any], dataset: Dataset, folder: Path, *, device: str, cache: bool, watch: ProgressListener | None
+) -> None:
+    """Train one configuration on all domains and save it."""
+    from holdfast.estimator import DomainClassifier  # imports scikit-learn, which takes a second
+
+    classifier = DomainClassifier.from_spec(spec, without=MODEL_SETTINGS, device=device, cache=cache)
+    classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT)
+
+
+def _is_model_of(folder: Path, members: Sequence[tuple[Mapping[str, Any], float]], fingerprint: str) -> bool:
+    """Whether a folder contains a finished model with these members and settings."""
     if not (folder / "config.json").is_file():
         return False
+    folders = [folder, *sorted((folder / "members").glob("*"), key=lambda path: int(path.name))]
     try:
-        spec = read(folder / "record.json").spec
+        specs = [read(each / "record.json").spec for each in folders]
     except BadInput:  # missing or damaged
         return False
-    return all(spec.get(key) == value for key, value in wanted.items() if key not in MODEL_SETTINGS)
+    wanted = [{**spec, "fingerprint": fingerprint} for spec, _ in members]
+    return len(specs) == len(wanted) and all(
+        spec.get(key) == value
+        for spec, expected in zip(specs, wanted, strict=True)
+        for key, value in expected.items()
+        if key not in MODEL_SETTINGS
+    )

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 NoBaselines = Annotated[
     bool, typer.Option("--no-baselines", help="Leave out the simple baselines: majority and logistic regression.")
 ]
+NoCombinations = Annotated[
+    bool,
+    typer.Option("--no-combinations", help="Leave out stacking of baselines and network, and averages over seeds."),
+]
 NoModel = Annotated[bool, typer.Option("--no-model", help="Do not train the chosen method on all domains.")]
 
 
@@ -51,14 +55,16 @@ def compare(
     gpus: options.Gpus = None,
     no_model: NoModel = False,
     no_baselines: NoBaselines = False,
+    no_combinations: NoCombinations = False,
     json: options.Json = False,
 ) -> None:
     """Compare methods: hold out one domain at a time, train on the others, test on it, with several seeds.
 
     Simple baselines run first: the most frequent class, and logistic regression on frozen features and on TF-IDF,
-    vectors, pixels or subtree counts. A method other than erm and these baselines is chosen only if it is significantly
-    better. The chosen method is then trained on all
-    domains and saved as a model folder under --out.
+    vectors, pixels or subtree counts. Combinations of the finished runs come last: stacking of the logistic regressions
+    and the best network, and averages over seeds, with weights chosen on source validation rows. A method other than
+    erm, these baselines and combinations is chosen only if it is significantly better. The chosen method is then
+    trained on all domains and saved as a model folder under --out.
 
     Examples:
 
@@ -95,7 +101,15 @@ def compare(
     keywords |= {name: settings.pop(name) for name in ("encoder", "tune", "plan") if name in settings}
     folder = None if no_model else out / "model"
     with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
-        result = run(data, settings=settings, watch=listener, model=folder, baselines=not no_baselines, **keywords)
+        result = run(
+            data,
+            settings=settings,
+            watch=listener,
+            model=folder,
+            baselines=not no_baselines,
+            combinations=not no_combinations,
+            **keywords,
+        )
         model = _train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
     _print(result, model, json=json)
 

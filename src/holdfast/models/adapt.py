@@ -20,7 +20,7 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
 from holdfast.models.calibration import fit_calibration
-from holdfast.models.saved import SavedModel, check_model, load_model
+from holdfast.models.saved import Member, SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
 from holdfast.nn.growth import GrowsWords, growable_memories
 from holdfast.nn.model import Model
@@ -103,7 +103,27 @@ def adapt_model(
     saved: SavedModel, new: Dataset, terms: Terms, *, domain: str | None = None, earlier: Sequence[Dataset] = (),
     parent: int = 1, folder: Path | None = None, watch: ProgressListener | None = None,
 ) -> Adaptation:  # fmt: skip
-    """Train a copy of a model on one more domain; the model itself does not change."""
+    """Train a copy of a model on one more domain; the model itself does not change.
+
+    Every member of an average is adapted, with the method `auto`; it is refused if one of them forgets too much.
+    """
+    result = _adapt_network(
+        replace(saved, members=()), new, terms, domain=domain, earlier=earlier, parent=parent, folder=folder,
+        watch=watch,
+    )  # fmt: skip
+    members, refused = [], result.refused
+    for weight, member in saved.members:
+        own = replace(terms, method="auto", steps=None, lr=None, settings={})
+        other = _adapt_network(member, new, own, domain=domain, earlier=earlier, parent=parent, watch=watch)
+        members.append(Member(weight, other.model))
+        refused = refused or other.refused
+    return replace(result, model=replace(result.model, members=tuple(members)), refused=refused)
+
+
+def _adapt_network(
+    saved: SavedModel, new: Dataset, terms: Terms, *, domain: str | None, earlier: Sequence[Dataset],
+    parent: int, folder: Path | None = None, watch: ProgressListener | None = None,
+) -> Adaptation:  # fmt: skip
     if saved.task not in TASKS:
         fix = f"only models for {' or '.join(TASKS)} can, so fit a new model"
         raise BadInput(f"models for the task {saved.task} cannot be adapted: {fix}")
@@ -235,6 +255,8 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
 
     The optimizer starts from scratch. Calibration and foreign scores are dropped, because they need all examples.
     """
+    if saved.members:
+        raise BadInput("an average of several models cannot continue training: use adapt for a new domain, or fit")
     spec = _spec(Spec(**saved.record.spec), dataset, device)
     dataset = with_classes(dataset, saved.classes).checked()
     workspace = Workspace(dataset, device=device, cache=cache)

@@ -12,8 +12,10 @@ def to_predict(spec: Mapping[str, Any]) -> str:
     return "IMAGES/" if catalog.lookup("encoders", str(spec["encoder"])).takes == "image" else "NEW.csv"
 
 
-def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
-    """Return the card: training data, scores on held-out rows of the training domains, and usage."""
+def card(
+    name: str, classes: Sequence[str], record: RunRecord, *, members: Sequence[tuple[float, Mapping[str, str]]] = ()
+) -> str:
+    """Return the card: training data, scores on held-out rows of the training domains, members, and usage."""
     spec, stage = record.spec, record.stages[-1]
     metric = spec["metric"]
     sizes = {domain: count for trained in record.stages for domain, count in trained["sizes"]["train"].items()}
@@ -31,11 +33,12 @@ def card(name: str, classes: Sequence[str], record: RunRecord) -> str:
         "masked": "A masked language model",
     }[spec.get("task", "classify")]
     neck = "" if spec.get("neck") in (None, "none") else f" and neck `{spec['neck']}`"
+    average = "" if not members else _members_text(members)
     return f"""# {name}
 
 {kind}, trained by Holdfast {record.code["version"]} with method
 `{spec["method"]}`{neck} on encoder `{spec["encoder"]}` ({spec["tune"]}).
-
+{average}
 Data: {spec["data"]} (content {spec["fingerprint"]}), seed {spec["seed"]}; step {stage["step"]} of {spec["steps"]} was
 selected by {spec["select"]}.
 
@@ -48,4 +51,17 @@ These scores are for the training domains. For unseen domains, see `holdfast com
 ```bash
 holdfast predict {name} {to_predict(spec)} --out predictions.csv
 ```
+"""
+
+
+def _members_text(members: Sequence[tuple[float, Mapping[str, str]]]) -> str:
+    """Describe a weighted average; the first member is the network that the rest of the card describes."""
+    lines = [f"| {weight:.2f} | {each['method']} | {each['encoder']} | {each['neck']} |" for weight, each in members]
+    return f"""
+Its probabilities are the weighted average of {len(members)} models. The other models are in `members`; the rest of this
+card describes the first one.
+
+| weight | method | encoder | neck |
+|---|---|---|---|
+{chr(10).join(lines)}
 """

@@ -188,24 +188,55 @@ class TokenModule(ExportModule):
         return self.probabilities(Tokens(ids, mask.bool(), types))
 
 
+class AverageModule(nn.Module):
+    """Log of the weighted average of the calibrated probabilities (b, c) of several models."""
+
+    def __init__(self, saved: SavedModel) -> None:
+        super().__init__()
+        self.models = nn.ModuleList([member.model for _, member in saved.all_members])
+        self.weights = [weight for weight, _ in saved.all_members]
+        self.temperatures = [_temperature(member) for _, member in saved.all_members]
+
+    def forward(self, x: Inputs) -> Tensor:
+        terms = zip(self.weights, self.models, self.temperatures, strict=True)
+        return torch.stack([weight * (model(x) / t).softmax(dim=-1) for weight, model, t in terms]).sum(dim=0).log()
+
+
+def _temperature(saved: SavedModel) -> float:
+    return 1.0 if saved.calibration is None else saved.calibration.temperature
+
+
+def _check_members(saved: SavedModel) -> None:
+    """Raise if the members of an average do not share their inputs."""
+    own = saved.encoder.preparation_key()
+    for number, member in enumerate(saved.members, start=1):
+        if member.saved.encoder.preparation_key() != own:
+            names = " and ".join(str(each.record.spec["encoder"]) for each in (saved, member.saved))
+            fix = f"use `holdfast serve`, or export a single member such as members/{number}"
+            raise BadInput(f"this average of models cannot be exported because {names} have different inputs: {fix}")
+
+
 def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModule, Sample]:
     """Return the module to trace and example inputs; raise if the model cannot be exported."""
     if saved.task != "classify":
         raise BadInput(f"a model of the task {saved.task} cannot be exported: only classifiers are supported")
     if saved.encoder.takes == "graph":
         raise BadInput("graph models cannot be exported: only texts, vectors and images are supported")
-    if saved.model.prediction_batch is not None:
+    if saved.depends_on_batch:
         fix = "fit it with neck.context=support, or with neck.eval_capacity=0 if it has experts"
         raise BadInput(f"this model cannot be exported because its predictions depend on the batch: {fix}")
+    _check_members(saved)
     raw = _example_inputs(saved, pairs=pairs)
     store = saved.encoder.prepare(raw.take(np.arange(len(raw)), size=saved.encoder.size))
-    saved.model.cpu().eval().requires_grad_(False)
-    saved.model.precision = "fp32"
+    for _, member in saved.all_members:
+        member.model.cpu().eval().requires_grad_(False)
+        member.model.precision = "fp32"
+    network = AverageModule(saved) if saved.members else saved.model
     x = store.take(torch.arange(len(raw)))
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
-    temperature = 1.0 if saved.calibration is None else saved.calibration.temperature
+    temperature = 1.0 if saved.members else _temperature(saved)
     if isinstance(x, Tensor):
-        return TensorModule(saved.model, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
+        return TensorModule(network, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
     if not isinstance(x, Tokens):
         raise BadInput(
             f"models with the encoder {saved.record.spec['encoder']} cannot be exported: use `holdfast serve`"
@@ -214,7 +245,7 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", longest)))
     named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
     dynamic = {name: {0: batch, 1: length} for name in named}
-    return TokenModule(saved.model, temperature), Sample(named, dynamic, raw)
+    return TokenModule(network, temperature), Sample(named, dynamic, raw)
 
 
 def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:

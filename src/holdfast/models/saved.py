@@ -1,8 +1,11 @@
 """Model folders: weights, configuration, preprocessing and a model card (n examples, c classes)."""
 
+from __future__ import annotations
+
 import json
+import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,9 +32,12 @@ from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
 
 FORMAT = 1
+COMBINED_FORMAT = 2  # of a folder with further members, whose probabilities are averaged
+MEMBERS = "members"  # folder of the further members, named 1, 2, ...
+AGAIN = "fit the model again"
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
-MODEL_FILES = (LOCK_NAME, "checkpoints", CALIBRATION, SAMPLE, *OWN)  # files of an incomplete model folder
+MODEL_FILES = (LOCK_NAME, "checkpoints", CALIBRATION, SAMPLE, MEMBERS, *OWN)  # files of an incomplete model folder
 
 
 class ClassPredictions(NamedTuple):
@@ -47,7 +53,8 @@ class SavedModel:
     """A trained network with its preprocessing, class names and training record.
 
     `calibration` holds temperature and foreign score, `held_out` the examples it was not trained on, `sample` some of
-    its data; models of earlier formats have none of them.
+    its data; models of earlier formats have none of them. With further `members`, the probabilities are the weighted
+    average of this network and the members.
     """
 
     model: Model
@@ -58,6 +65,18 @@ class SavedModel:
     held_out: HeldOut | None = None
     sample: Sample | None = None
     columns: tuple[str, ...] | None = None  # names of the features of a table
+    members: tuple[Member, ...] = ()  # further models, with weights that sum to less than 1
+
+    @property
+    def weight(self) -> float:
+        """Weight of this network; the rest is that of the members."""
+        return 1.0 - sum(member.weight for member in self.members)
+
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether other examples of a request may change a prediction."""
+        models = (self.model, *(member.saved.model for member in self.members))
+        return any(model.prediction_batch is not None for model in models)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -71,7 +90,15 @@ class SavedModel:
     @property
     def components(self) -> dict[str, Any]:
         """Neck and expert layers, for exported and served models."""
-        return {"neck": self.record.spec["neck"], "experts": describe_experts(self.model.backbone)}
+        names = {"neck": self.record.spec["neck"], "experts": describe_experts(self.model.backbone)}
+        if self.members:
+            names["members"] = [{"weight": weight, **member_names(saved)} for weight, saved in self.all_members]
+        return names
+
+    @property
+    def all_members(self) -> tuple[Member, ...]:
+        """This network and the further members."""
+        return (Member(self.weight, self), *self.members)
 
     def responses(self, raw: Raw, *, device: torch.device | str = "cpu") -> list[str]:
         """Return a response per message; of pairs, the first text is the message."""
@@ -86,6 +113,15 @@ class SavedModel:
 
     def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> ClassPredictions:
         """Return probabilities and the percentiles of the distance to the training data."""
+        own = self._predict_alone(raw, device=device, calibrated=calibrated)
+        if not self.members:
+            return own
+        mixed = self.weight * own.probabilities
+        for weight, saved in self.members:
+            mixed += weight * saved.predict(raw, device=device, calibrated=calibrated).probabilities
+        return own._replace(probabilities=mixed)
+
+    def _predict_alone(self, raw: Raw, *, device: torch.device | str, calibrated: bool) -> ClassPredictions:
         if self.task != "classify":
             raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
         values = self._map(raw, self.model if self.calibration is None else observer(self.model), device)
@@ -152,6 +188,7 @@ class SavedModel:
         try:
             for stale in ("config.json", CALIBRATION, HELD_OUT, SAMPLE):
                 (folder / stale).unlink(missing_ok=True)
+            shutil.rmtree(folder / MEMBERS, ignore_errors=True)
             preparation.mkdir(parents=True, exist_ok=True)
             settings = self.encoder.save(preparation)
         except OSError as error:
@@ -163,9 +200,13 @@ class SavedModel:
             config["neck"] = {"settings": {name: getattr(self.model.neck.options, name) for name in earlier}}
         if self.columns is not None:
             config["columns"] = list(self.columns)
+        if self.members:
+            config |= {"format": COMBINED_FORMAT, "members": [member.weight for member in self.members]}
+            for number, member in enumerate(self.members, start=1):
+                member.saved.save(folder / MEMBERS / str(number))
         save_tensors(folder / "model.safetensors", weights)
         write_text(folder / "record.json", self.record.text())
-        write_text(folder / "README.md", card(name or folder.name, self.classes, self.record))
+        write_text(folder / "README.md", self._card(name or folder.name))
         if self.calibration is not None:
             self.calibration.save(folder / CALIBRATION)
         if self.held_out is not None:
@@ -173,6 +214,22 @@ class SavedModel:
         if self.sample is not None:
             save_sample(folder / SAMPLE, self.sample, size=self.encoder.size)
         return write_text(folder / "config.json", json.dumps(config, indent=1) + "\n").parent
+
+    def _card(self, name: str) -> str:
+        names = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
+        return card(name, self.classes, self.record, members=names)
+
+
+class Member(NamedTuple):
+    """A model whose probabilities are averaged with this weight."""
+
+    weight: float
+    saved: SavedModel
+
+
+def member_names(saved: SavedModel) -> dict[str, str]:
+    """Return method, encoder and neck of a model."""
+    return {name: str(saved.record.spec[name]) for name in ("method", "encoder", "neck")}
 
 
 def _check_finite(values: np.ndarray) -> None:
@@ -204,6 +261,17 @@ def load_model(folder: Path) -> SavedModel:
     """Load the current version of a model folder; nothing in it is executed or unpickled."""
     check_model(folder)
     folder = current_folder(folder)
+    saved = _load(folder)
+    weights = _member_weights(folder)
+    members = tuple(Member(weight, _load(folder / MEMBERS / str(n))) for n, weight in enumerate(weights, start=1))
+    for member in members:
+        if (member.saved.classes, member.saved.encoder.takes) != (saved.classes, saved.encoder.takes):
+            raise BadInput(f"{folder} is not a valid model folder (its members differ in their classes): {AGAIN}")
+    return replace(saved, members=members)
+
+
+def _load(folder: Path) -> SavedModel:
+    """Load one network."""
     try:
         config = _checked(read_json(folder / "config.json"), folder)
         weights, _ = load_tensors(folder / "model.safetensors")
@@ -228,20 +296,30 @@ def load_model(folder: Path) -> SavedModel:
         if isinstance(error, BadInput) and not isinstance(error, Damaged):
             raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadInput(f"{folder} is not a valid model folder ({first}): fit the model again") from error
+        raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
     return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns)
 
 
 def _checked(config: Any, folder: Path) -> dict[str, Any]:
     """Validate the configuration before anything is built from it."""
-    if config["format"] != FORMAT:
-        raise BadInput(f"{folder} has model format {config['format']}, this version reads {FORMAT}: update holdfast")
+    if config["format"] not in (FORMAT, COMBINED_FORMAT):
+        known = f"{FORMAT} and {COMBINED_FORMAT}"
+        raise BadInput(f"{folder} has model format {config['format']}, this version reads {known}: update holdfast")
     mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
     mappings += [config["neck"], config["neck"]["settings"]] if "neck" in config else []
     names = [config["spec"]["neck"], config["encoder"]["name"], config["head"]["name"], *config["classes"]]
     if not all(isinstance(mapping, dict) for mapping in mappings) or not all(isinstance(name, str) for name in names):
         raise TypeError("config.json has an invalid structure")
     return config
+
+
+def _member_weights(folder: Path) -> list[float]:
+    """Return the weights of further members; empty for a single network."""
+    weights = read_json(folder / "config.json").get("members", [])
+    valid = isinstance(weights, list) and all(isinstance(w, float) and 0 < w < 1 for w in weights)
+    if not valid or sum(weights) >= 1:
+        raise BadInput(f"{folder} is not a valid model folder (weights of its members are invalid): {AGAIN}")
+    return weights
 
 
 def _size(folder: Path) -> int:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
@@ -51,10 +52,12 @@ def run(
     saver: Saver | None = None,
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
+    kept_outputs: dict[str, Tensor] | None = None,
 ) -> tuple[Method, list[dict[str, Any]]]:
     """Train all stages, resuming from `saved`; return the method and one JSON-compatible result per stage.
 
     A network with past stages is also scored before its first stage, and the method gets the past examples.
+    `kept_outputs` receives the statistics of the validation and test rows of the last stage, such as logits.
     """
     saver = saver or Saver(None)
     trainer = _Trainer(make, task, spec, selection, transform)
@@ -86,7 +89,8 @@ def run(
         fitted = trainer.fit(method, stage, index, examples, **loop)
         method.end_stage(examples.one_pass(stage.train, spec.batch))
         check_memory(method, examples, stage.train[0])
-        done = [*done, {**_result(method, stage, fitted, examples, task), **(before if index == first else {})}]
+        result = _result(method, stage, fitted, examples, task, kept_outputs)
+        done = [*done, {**result, **(before if index == first else {})}]
     return method, done
 
 
@@ -174,20 +178,29 @@ def _names(domains: Sequence[Part]) -> tuple[str, ...]:
     return tuple(part.domain for part in domains)
 
 
-def _result(method: Method, stage: Stage, fitted: FitResult, examples: Examples, task: Task) -> dict[str, Any]:
-    test, right = {}, {}
+def _result(
+    method: Method, stage: Stage, fitted: FitResult, examples: Examples, task: Task, outputs: dict[str, Tensor] | None
+) -> dict[str, Any]:
+    test, valid, right = {}, {}, {}
     for part in stage.test:
         stats, y = evaluation_outputs(method, examples, part, task)
         test[part.domain] = task.scores(stats, y, task.metrics)
         correct = task.correct(stats, y)
         if correct is not None:
             right[part.domain] = packed(correct.tolist())
+        if outputs is not None:
+            outputs[f"test/{part.domain}"] = stats
+    for part in stage.valid:
+        stats, y = evaluation_outputs(method, examples, part, task)
+        valid[part.domain] = task.scores(stats, y, task.metrics)
+        if outputs is not None:
+            outputs[f"valid/{part.domain}"] = stats
     splits = {"train": stage.train, "valid": stage.valid, "test": stage.test}
     return {
         "train": list(_names(stage.train)),
         "step": fitted.step,
         **({"pieces": fitted.microbatches} if fitted.microbatches > 1 else {}),
-        "valid": score(method, examples, stage.valid, task, task.metrics),
+        "valid": valid,
         "test": test,
         "right": right,
         "history": fitted.history,

@@ -9,6 +9,8 @@ from holdfast.record import RunRecord
 
 BASELINE = "erm"
 SIMPLE = ("majority", "logistic")  # baselines that are solved at once, in the order of the table
+STACK, ENSEMBLE, STACK_ENSEMBLE = "stack", "ensemble", "ensemble(stack)"  # combinations of finished runs
+COMBINED = (STACK, ENSEMBLE, STACK_ENSEMBLE)
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
 VALUE_ONLY = (*ALWAYS, "data", "plan")  # shown without the name of the setting
 NO_NECK = ("none", "null")
@@ -47,6 +49,11 @@ def is_simple(record: RunRecord) -> bool:
     return str(record.spec["method"]) in SIMPLE
 
 
+def is_combined(record: RunRecord) -> bool:
+    """Whether the record combines finished runs: stacking of baselines and network, or an average over seeds."""
+    return str(record.spec["method"]) in COMBINED
+
+
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts slots=8 before slots=16."""
     pieces = re.findall(r"\d+|\D+", text)
@@ -57,6 +64,8 @@ def _order(record: RunRecord, name: str) -> tuple[Any, ...]:
     method = str(record.spec["method"])
     seed = natural_key(str(record.spec.get("seed")))
     first = SIMPLE.index(method) if is_simple(record) else len(SIMPLE) + (method != BASELINE)
+    if is_combined(record):
+        first = len(SIMPLE) + 2 + COMBINED.index(method)
     return first, natural_key(method), _has_neck(record), natural_key(name), seed, record.episode
 
 
@@ -68,14 +77,15 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Map configuration to a unique label."""
     specs = {configuration(r): r.spec for r in records}
     flat = {key: _flatten(spec) for key, spec in specs.items()}
-    trained = [flat[key] for key, spec in specs.items() if spec["method"] not in SIMPLE]
+    trained = [flat[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)]
     always = [k for k in ALWAYS if len({settings.get(k) for settings in trained}) > 1]
     necks = _neck_labels(flat)
     labels: dict[str, str] = {}
     for method in sorted({str(s["method"]) for s in specs.values()}):
         same_method = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}
         shown = ["encoder"] if method in SIMPLE else []  # in front of the name
-        names = _distinguishing_settings(same_method, shown or always, necks)
+        start = [] if method in COMBINED else shown or always
+        names = _distinguishing_settings(same_method, start, necks)
         for key, settings in same_method.items():
             text = ", ".join(_setting_text(k, settings.get(k)) for k in names if k not in shown)
             prefix = f"{settings.get('encoder')} + " if method == SIMPLE[1] else ""

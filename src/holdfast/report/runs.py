@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.catalog.rates import DECAY, changed_rates
 from holdfast.record import RunRecord
+from holdfast.report.labels import is_combined
 from holdfast.spec import Spec
 
 FACTS = {
@@ -29,9 +30,10 @@ REQUIRED = {"data", "method", "every", "plan_args", "method_args", *OPTIONS}  # 
 
 def facts(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
     """Return (name, values that occur) for the settings, code versions and machines of the records."""
-    entries = [(name, _values(r.spec.get(key) for r in records)) for key, name in FACTS.items()]
-    entries.append(("Runs", str(len(records))))
-    total = sum(r.cost.get("seconds") or 0.0 for r in records)
+    runs = [record for record in records if not is_combined(record)] or records
+    entries = [(name, _values(r.spec.get(key) for r in runs)) for key, name in FACTS.items()]
+    entries.append(("Runs", str(len(runs))))
+    total = sum(r.cost.get("seconds") or 0.0 for r in runs)
     entries.append(("Time, all runs", f"{total:,.0f} s" if total < 7200 else f"{total / 3600:,.1f} h"))
     entries.append(("Holdfast", _values(" ".join(map(str, r.code.values())) for r in records)))
     for key in dict.fromkeys(k for r in records for k in r.machine):

@@ -1,6 +1,7 @@
 """Test every method against its baseline, and recommend another one only if it is significantly better.
 
-Simple baselines compete with ERM without a test, since none of them is more complex.
+Simple baselines compete with ERM without a test, since none of them is more complex. So do combinations of runs, whose
+members and weights are chosen on source validation rows.
 
 Tests are over pairs of seed and target, or per example if there are too few seeds.
 """
@@ -12,13 +13,14 @@ from typing import Any, Literal
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
 from holdfast.report.engagement import is_idle
-from holdfast.report.labels import BASELINE, SIMPLE, configuration, grouped, is_plain, settings_key
+from holdfast.report.labels import BASELINE, COMBINED, SIMPLE, configuration, grouped, is_plain, settings_key
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
 from holdfast.report.table import Row, baselines, data_and_plan, rows
 from holdfast.report.words import format_difference, format_number, format_p
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
+MARGIN = 0.002  # of the average, that a combination must gain over simpler candidates
 METHOD = ("seed", "method", "method_args")  # a method may differ from its baseline in these settings
 NECK = ("neck", "neck_args")  # and from a plain baseline also in these
 
@@ -240,7 +242,8 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
         return table[0].label, f"it has the best average, which cannot be tested because {BASELINE} was not run"
     tests = {test.label: test for test in against_baseline(records, metric)}
     for row in table:
-        if row.simple and table.index(row) < table.index(baseline):
+        above = table.index(row) < table.index(baseline)
+        if above and (row.simple or (row.combined and _is_worth_it(row, table, sign))):
             return row.label, _simple_reason(row, table, baseline, metric)
         test = tests.get(row.label)
         if test is not None and _is_significant(test) and sign * test.pairs.difference > 0:
@@ -259,13 +262,23 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
     )
 
 
+def _is_worth_it(row: Row, table: Sequence[Row], sign: int) -> bool:
+    """Whether a combination gains at least `MARGIN` over every simpler row that may be chosen without a test."""
+    order = [other for other in COMBINED if other != row.label]
+    simpler = order[: COMBINED.index(row.label)] if row.label in COMBINED else order
+    others = [other for other in table if other.simple or other.baseline or other.label in simpler]
+    means = [(each, each.average.mean) for each in (row, *others) if each.average is not None]
+    return all(sign * (means[0][1] - other) >= MARGIN for _, other in means[1:])
+
+
 def _simple_reason(row: Row, table: Sequence[Row], baseline: Row, metric: str) -> str:
-    """Explain the choice of a simple baseline that is better than ERM."""
+    """Explain the choice of a simple baseline or a combination that is better than ERM."""
     own, other = (format_number(each.average.mean, metric) for each in (row, baseline) if each.average is not None)
     scores = f"{own} against {other} of {baseline.label}"
+    kind = "this combination of runs" if row.combined else "this simple baseline"
     if row is table[0]:
-        return f"this simple baseline has the best average, {scores}"
-    return f"this simple baseline is better on average, {scores}, and no method above it is significantly better"
+        return f"{kind} has the best average, {scores}"
+    return f"{kind} is better on average, {scores}, and no method above it is significantly better"
 
 
 def _better_by_example(records: Sequence[RunRecord], table: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.errors import check_known
 from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores
-from holdfast.report.labels import BASELINE, configuration, grouped, is_plain, is_simple, natural_key
+from holdfast.report.labels import BASELINE, configuration, grouped, is_combined, is_plain, is_simple, natural_key
 from holdfast.report.statistics import Cell, mean, summarise
 
 SINGLE = "single-source"  # the plan whose columns name source and target
@@ -26,6 +26,7 @@ class Row:
     source_cells: dict[str, Cell] = field(default_factory=dict)  # validation scores of a single training domain
     paired: bool = False  # whether columns are pairs of source and target
     simple: bool = False  # whether it is a simple baseline
+    combined: bool = False  # whether it combines runs of other rows
     baseline: bool = False  # whether other rows are compared with this one
 
 
@@ -58,8 +59,8 @@ def rows(records: Iterable[RunRecord], metric: str) -> list[Row]:
         complete = means and len(means) == len(targets[key])
         worst = worst_of(means.items(), key=lambda pair: pair[1]) if complete else None
         is_paired, is_baseline = group[0].spec.get("plan") == SINGLE, name in baselines(groups, key)
-        sources, simple = _source_cells(group, metric), is_simple(group[0])
-        table.append(Row(name, cells, average, worst, sources, is_paired, simple, is_baseline))
+        sources, simple, combined = _source_cells(group, metric), is_simple(group[0]), is_combined(group[0])
+        table.append(Row(name, cells, average, worst, sources, is_paired, simple, combined, is_baseline))
     return table
 
 

@@ -120,7 +120,8 @@ def headline(rows: Sequence[Row], metric: str) -> str:
     scored.sort(key=lambda pair: pair[1].mean, reverse=metric not in LOWER_IS_BETTER)
     (top, mean), others = scored[0], scored[1:]
     count = _plural(len(top.cells), "source-target pair" if top.paired else "target domain")
-    score = f"{_with_unit(mean, metric)} over {count} and {_plural(mean.n, 'seed')}"
+    seeds = "all seeds together" if top.combined and mean.n == 1 else _plural(mean.n, "seed")
+    score = f"{_with_unit(mean, metric)} over {count} and {seeds}"
     if not others:
         return f"{top.label} has an average {spelled(metric)} of {score}."
     baseline = next((pair for pair in others if pair[0].baseline), None)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from holdfast import catalog
 from holdfast.core import parallel
+from holdfast.core.checkpoint import save_tensors
 from holdfast.core.seeds import process_rng_streams, seeded
 from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import PartLocations, read_part_locations
@@ -49,6 +51,11 @@ def checkpoint_path(spec: Spec, episode: Episode, out: Path) -> Path:
     return out / "checkpoints" / f"{run_id(replace(spec, processes=1).json(), episode.name)}.safetensors"
 
 
+def outputs_path(out: Path, id: str) -> Path:
+    """Return the file with the outputs of a run for its validation and test rows."""
+    return out / "outputs" / f"{id}.safetensors"
+
+
 def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
     """Train one episode and save its record in `workspace.out`; return the saved record if there is one."""
     assert workspace.out is not None
@@ -56,8 +63,11 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
     if (finished := parallel.from_first(partial(read_finished, path))) is not None:
         return finished
     saver = Saver(checkpoint_path(spec, episode, workspace.out))
-    record, _ = train(spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse)
+    outputs: dict[str, Tensor] | None = {} if workspace.keep_outputs and spec.task == "classify" else None
+    record, _ = train(spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse, outputs=outputs)
     if parallel.is_first():
+        if outputs is not None:  # before the record, which marks the run as finished
+            save_tensors(outputs_path(workspace.out, record.id), outputs)
         record.save(path.parent)
         saver.finish()
     return parallel.from_first(lambda: record)  # the cost is that of the first process
@@ -73,10 +83,12 @@ def train(
     analyse: Sequence[str] = (),
     trained: Model | None = None,
     past: PastStages | None = None,
+    outputs: dict[str, Tensor] | None = None,
 ) -> tuple[RunRecord, Assembly]:
     """Train one episode; return the record and the trained parts. Analyses come last and change no number.
 
-    A `trained` network continues from its weights; `past` describes the stages it was trained on.
+    A `trained` network continues from its weights; `past` describes the stages it was trained on. `outputs` receives
+    the outputs for the validation and test rows.
     """
     dataset = workspace.dataset
     points = read_part_locations(dataset.raw, dataset.ids) if analyse else {}  # fails before the training
@@ -91,6 +103,7 @@ def train(
                 episode, assembly.make, assembly.examples, assembly.task, spec,
                 selection=catalog.lookup("selections", spec.select).load(), transform=assembly.transform,
                 following=assembly.following, past=past, saver=saver, saved=saved, tick=_StepTimer(tick, saver),
+                kept_outputs=outputs,
             )  # fmt: skip
         except Diverged as error:
             raise error.with_ids(workspace.dataset.ids) from None

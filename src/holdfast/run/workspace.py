@@ -46,6 +46,7 @@ class Workspace:
     cache: Path | None = field(default_factory=cache_folder)  # None: compute frozen features in every step
     out: Path | None = None  # folder of records and checkpoints
     analyse: tuple[str, ...] = ()  # analyses of every run
+    keep_outputs: bool = False  # store the outputs of every run, from which combinations are computed
     on_encoding: OnEncoding | None = None
     notes: list[str] = field(default_factory=list)  # remarks of `resolve`, for the report
     worker: WorkerState | None = None  # set in the copy that a worker process receives
@@ -154,6 +155,7 @@ class Workspace:
             cache=None if self.cache is None else self.cache.resolve(),
             out=self.out.resolve(),
             analyse=self.analyse,
+            keep_outputs=self.keep_outputs,
             worker=WorkerState(threads, variables, catalog.user_parts()),
         )
 

@@ -36,7 +36,7 @@ class Service:
     @property
     def alone(self) -> bool:
         """Whether predictions of different requests would influence each other."""
-        return self.saved.model.prediction_batch is not None
+        return self.saved.depends_on_batch
 
     def answer(self, requests: Sequence[ParsedRequest]) -> list[dict[str, Any]]:
         """Return one answer per example of these requests, equal to offline predictions."""

@@ -114,14 +114,15 @@ def test_majority_is_the_most_frequent_training_class():
 def test_compare_begins_with_the_baselines(data, encoder, labels, tmp_path):
     options = {"steps": 2, "batch": 4, "seeds": 1, "device": "cpu", "out": tmp_path, "encoder": encoder}
     sizes = {"mlp": {"encoder.hidden": [4]}, "gin": {"encoder.layers": 1, "encoder.hidden": 8}}
-    done = compare(data, methods=["erm"], settings={"plan.targets": "domain-0", **sizes.get(encoder, {})}, **options)
+    settings = {"plan.targets": "domain-0", **sizes.get(encoder, {})}
+    done = compare(data, methods=["erm"], settings=settings, combinations=False, **options)
     assert list(dict.fromkeys(cell["method"] for cell in done.table())) == labels
     assert [record.spec["method"] for record in done.records] == [label.split()[-1] for label in labels]
 
 
 def test_a_baseline_can_be_the_choice_and_the_model(tmp_path):
     options = {"steps": 1, "batch": 4, "seeds": 1, "device": "cpu", "out": tmp_path / "runs", "encoder": "bilstm"}
-    done = compare(TEXTS, methods=["erm"], settings={"neck": "projection"}, **options)
+    done = compare(TEXTS, methods=["erm"], settings={"neck": "projection"}, combinations=False, **options)
     assert done.decision.label == "tfidf + logistic"
     assert done.decision.why.startswith("this simple baseline has the best average")
     assert "The simple baseline tfidf + logistic has the best average" in done.report.read_text(encoding="utf-8")

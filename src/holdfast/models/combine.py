@@ -1,0 +1,219 @@
+"""Combine finished runs of a comparison: stacking of the simple baselines and the best network, averages over seeds.
+
+A combination is computed per target domain from runs that did not see it, and everything it chooses is chosen on the
+validation rows of the source domains. Its records are rows of the table like any other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast import catalog
+from holdfast.core.checkpoint import load_tensors
+from holdfast.core.errors import Damaged
+from holdfast.models.mixture import calibrated, mix, mixture_weights
+from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores, packed
+from holdfast.report.labels import ENSEMBLE, SIMPLE, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
+from holdfast.report.statistics import mean
+from holdfast.run.train import outputs_path
+from holdfast.run.workspace import Workspace
+from holdfast.spec import Spec
+from holdfast.tasks.base import Task
+
+KEPT = ("data", "fingerprint", "encoder", "task", "plan", "plan_args", "select", "metric", "tune")  # of the networks
+SUMMED = ("seconds", "parameters", "learning_parameters", "macs")  # costs of all members together
+SMALLEST = 0.05  # members of a trained model with a smaller weight are left out
+
+Place = tuple[Any, str]  # seed and episode
+
+
+@dataclass(frozen=True, eq=False)
+class _Outputs:
+    """Calibrated probabilities (n, c) of a run or a combination, per domain, and its members with their weights."""
+
+    record: RunRecord
+    valid: dict[str, np.ndarray]
+    test: dict[str, np.ndarray]
+    y_valid: dict[str, np.ndarray]
+    y_test: dict[str, np.ndarray]
+    members: tuple[tuple[RunRecord, float], ...]
+
+    @property
+    def place(self) -> Place:
+        return self.record.spec.get("seed"), self.record.episode
+
+
+def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecord]:
+    """Return the records of all combinations that these runs allow; add a note if outputs are missing."""
+    if any(record.spec.get("task") != "classify" or len(record.stages) != 1 for record in records):
+        return []
+    candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] != SIMPLE[0]]
+    runs = [_read(record, workspace) for record in candidates]
+    known = [run for run in runs if run is not None]
+    if len(known) < len(runs):
+        missing = len(runs) - len(known)
+        workspace.notes.append(f"runs were not combined: the outputs of {missing} runs are missing, use a new --out")
+        return []
+    task: Task = catalog.build("tasks", "classify", options={})
+    networks = _best_networks([run for run in known if not is_simple(run.record)])
+    stacks = _stacks(networks, [run for run in known if is_simple(run.record)], task)
+    combined = [*stacks.values()]
+    for method, runs_by_place in ((ENSEMBLE, networks), (STACK_ENSEMBLE, stacks)):
+        combined += _over_seeds(method, runs_by_place, task)
+    first = next((run.record for run in known if not is_simple(run.record)), None)
+    shared = {} if first is None else {name: first.spec[name] for name in KEPT}
+    return [replace(each.record, spec={**shared, **each.record.spec}) for each in combined]
+
+
+def _complete_groups(records: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Return the configurations that have every seed and episode that occurs."""
+    places = {(record.spec.get("seed"), record.episode) for record in records}
+    groups = grouped(records).values()
+    return [group for group in groups if {(r.spec.get("seed"), r.episode) for r in group} == places]
+
+
+def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
+    """Read the outputs of a run; None if they were not stored."""
+    assert workspace.out is not None
+    try:
+        tensors, _ = load_tensors(outputs_path(workspace.out, record.id))
+    except Damaged:
+        return None
+    episode = next(each for each in workspace.episodes(Spec(**record.spec)) if each.name == record.episode)
+    splits = {"valid": episode.stages[-1].valid, "test": episode.stages[-1].test}
+    y = {split: {part.domain: workspace.dataset.y[part.rows] for part in each} for split, each in splits.items()}
+    logits = {split: {domain: tensors[f"{split}/{domain}"].numpy() for domain in each} for split, each in y.items()}
+    valid, test = (calibrated(logits["valid"], y["valid"], logits[split]) for split in ("valid", "test"))
+    return _Outputs(record, valid, test, y["valid"], y["test"], ((record, 1.0),))
+
+
+def _best_networks(runs: Sequence[_Outputs]) -> dict[Place, _Outputs]:
+    """Map seed and episode to the run of the network with the best mean validation score in this episode."""
+    best: dict[Place, _Outputs] = {}
+    for episode in dict.fromkeys(run.record.episode for run in runs):
+        scores: dict[str, list[_Outputs]] = {}
+        for run in runs:
+            if run.record.episode == episode:
+                scores.setdefault(configuration(run.record), []).append(run)
+        chosen = max(scores.values(), key=lambda group: float(np.mean([_validation(run.record) for run in group])))
+        best |= {run.place: run for run in chosen}
+    return best
+
+
+def _validation(record: RunRecord) -> float:
+    """Return the mean validation score over source domains, higher is better."""
+    metric = str(record.spec["metric"])
+    score = mean(scores.get(metric) for scores in record.stages[-1]["valid"].values())
+    if score is None:
+        return -np.inf
+    return -score if metric in LOWER_IS_BETTER else score
+
+
+def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task: Task) -> dict[Place, _Outputs]:
+    """Mix the best network of each seed and episode with all simple baselines of the same seed and episode."""
+    stacks = {}
+    for place, network in networks.items():
+        members = [*(run for run in simple if run.place == place), network]
+        if len(members) > 1:
+            weights = mixture_weights([run.valid for run in members], network.y_valid)
+            valid, test = (mix([getattr(run, split) for run in members], weights) for split in ("valid", "test"))
+            weighted = _weighted(members, weights)
+            scores = _scores(valid, network.y_valid, task)
+            record = _record(STACK, weighted, scores, test, network.y_test, task, seed=place[0])
+            stacks[place] = _Outputs(record, valid, test, network.y_valid, network.y_test, weighted)
+    return stacks
+
+
+def _over_seeds(method: str, runs: Mapping[Place, _Outputs], task: Task) -> list[_Outputs]:
+    """Average the probabilities of all seeds per episode; its validation scores are the means of those of the seeds."""
+    averages = []
+    for episode in dict.fromkeys(episode for _, episode in runs):
+        members = [run for run in runs.values() if run.record.episode == episode]
+        if len(members) < 2:
+            continue
+        weights = np.full(len(members), 1 / len(members))
+        test = mix([run.test for run in members], weights)
+        scores = _mean_scores([run.record.stages[-1]["valid"] for run in members])
+        weighted, y = _weighted(members, weights), members[0].y_test
+        record = _record(method, weighted, scores, test, y, task, seed=None)
+        averages.append(_Outputs(record, {}, test, {}, y, weighted))
+    return averages
+
+
+def _weighted(members: Sequence[_Outputs], weights: np.ndarray) -> tuple[tuple[RunRecord, float], ...]:
+    """Return the runs behind the members, with their weights in the mixture; those without weight are left out."""
+    pairs = [
+        (record, float(weight) * inner)
+        for member, weight in zip(members, weights, strict=True)
+        for record, inner in member.members
+    ]
+    return tuple((record, weight) for record, weight in pairs if weight > 0)
+
+
+def _scores(probabilities: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray], task: Task) -> dict[str, Scores]:
+    return {d: task.scores(*_as_stats(values, y[d]), task.metrics) for d, values in probabilities.items()}
+
+
+def _as_stats(probabilities: np.ndarray, y: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probabilities, whose softmax are the probabilities, and targets."""
+    return torch.from_numpy(np.log(probabilities.clip(1e-12))), torch.from_numpy(np.ascontiguousarray(y))
+
+
+def _mean_scores(scores: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:
+    return {d: {name: mean(each[d][name] for each in scores) for name in scores[0][d]} for d in scores[0]}
+
+
+def _record(
+    method: str, members: Sequence[tuple[RunRecord, float]], valid: Mapping[str, Scores],
+    test: Mapping[str, np.ndarray], y: Mapping[str, np.ndarray], task: Task, *, seed: int | None,
+) -> RunRecord:  # fmt: skip
+    """Return the record of a combination on one target; `members` of its stage name the runs and their weights."""
+    last = members[-1][0]
+    spec = {"method": method, **({} if seed is None else {"seed": seed})}
+    costs = [record.cost for record, _ in members]
+    cost = {name: sum(each[name] for each in costs) for name in SUMMED if all(each.get(name) for each in costs)}
+    cost["peak_memory_mb"] = max(each.get("peak_memory_mb") or 0.0 for each in costs)
+    stage = {
+        "train": last.stages[-1]["train"],
+        "valid": dict(valid),
+        "test": _scores(test, y, task),
+        "right": {d: packed((values.argmax(axis=1) == y[d]).tolist()) for d, values in test.items()},
+        "history": [],
+        "sizes": last.stages[-1]["sizes"],
+        "members": [{"id": record.id, "weight": round(weight, 6)} for record, weight in members],
+    }
+    return RunRecord(spec, last.episode, [stage], dict(last.code), dict(last.machine), cost)
+
+
+def final_members(records: Sequence[RunRecord], combination: Sequence[RunRecord]) -> list[tuple[dict[str, Any], float]]:
+    """Return the specs and weights of the model to train on all domains; the network comes first.
+
+    Weights are averaged over targets and seeds. If the targets chose different networks, the one with the largest
+    weight represents them all.
+    """
+    known = {record.id: record for record in records}
+    total: dict[str, float] = {}
+    first: dict[str, RunRecord] = {}
+    averaged = combination[0].spec.get("seed") is None  # over seeds, so that each seed is trained
+    for record in combination:
+        for member in record.stages[-1]["members"]:
+            run = known[member["id"]]
+            key = configuration(run)
+            total[key] = total.get(key, 0.0) + member["weight"] / len(combination)
+            first.setdefault(key, run)
+    networks = {key: weight for key, weight in total.items() if not is_simple(first[key])}
+    if networks:
+        best = max(networks, key=lambda key: networks[key])
+        total = {key: weight for key, weight in total.items() if key not in networks} | {best: sum(networks.values())}
+    chosen = {key: weight for key, weight in total.items() if weight >= SMALLEST}
+    ordered = sorted(chosen, key=lambda key: (key not in networks, -chosen[key]))
+    seeds = sorted({r.spec["seed"] for r in records if "seed" in r.spec}) if averaged else [None]
+    scale = sum(chosen.values()) * len(seeds)
+    return [
+        ({**first[key].spec, **({} if seed is None else {"seed": seed})}, chosen[key] / scale)
+        for key in ordered
+        for seed in seeds
+    ]
