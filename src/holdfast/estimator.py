@@ -143,6 +143,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
         self._check_data(dataset, request.settings)
         (job,) = resolve(request, workspace)
+        self.notes_ = tuple(workspace.notes)
         spec, episode = job.spec, job.episode_in(workspace)
         saver = Saver(None if folder is None else checkpoint_path(spec, episode, folder))
         watch.start(1, 0)

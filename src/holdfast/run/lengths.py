@@ -15,7 +15,7 @@ LENGTH = "length"
 SAMPLE = 100  # texts per domain whose tokens are counted
 
 
-def with_length(options: Mapping[str, Any], entry: Entry, dataset: Dataset, *, task: str, tune: str) -> dict[str, Any]:
+def with_length(options: Mapping[str, Any], entry: Entry, dataset: Dataset, *, task: str) -> dict[str, Any]:
     """Add the length that suits the texts to the settings of an encoder, unless they have one.
 
     The encoder's own default is not added, so that specs of short texts keep their ids; `length=None` requests it.
@@ -28,7 +28,8 @@ def with_length(options: Mapping[str, Any], entry: Entry, dataset: Dataset, *, t
 
     examples = dataset.raw.take(counted_rows(dataset))
     try:
-        length = choose_length(examples, {**entry.fixed, **options}, frozen=tune == "frozen")
+        package = {"package": entry.packaged} if entry.packaged else {}
+        length = choose_length(examples, {**package, **entry.fixed, **options})
     except BadInput:  # building the encoder raises the same error
         return dict(options)
     return dict(options) if length is None else {**options, LENGTH: length}

@@ -75,7 +75,7 @@ def single_run(method: str, seed: int, settings: Mapping[str, Any] | None, **fie
 def resolve(request: Request, workspace: Workspace) -> list[Job]:
     """Return one job per spec and episode; raise `BadInput` before any training if something does not fit.
 
-    Methods that "all" leaves out are listed in `workspace.notes`.
+    Methods that "all" leaves out, and a better default that is not installed, are listed in `workspace.notes`.
     """
     specs = request.specs or _specs(request, workspace)
     model, compared = request.model, request.model_settings
@@ -112,6 +112,8 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     others = {key: value for key, value in request.settings.items() if not key.startswith(GROUPED)}
     values = {name: getattr(request, name) for name in ("encoder", "tune", "plan", "select", "metric", *STEPS)}
     base = make_spec(workspace.dataset, settings=others, device=workspace.device, **values)
+    note = catalog.default_note(workspace.dataset.raw.kind, others.get("encoder", request.encoder), base.task)
+    workspace.notes += [note] if note else []
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     specs = with_rates(specs, shared["lr"])

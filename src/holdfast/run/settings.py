@@ -89,7 +89,7 @@ def make_spec(
     if chosen.get("precision", "auto") == "auto":
         supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
-    chosen["encoder_args"] = with_length(chosen.get("encoder_args", {}), entry, dataset, task=task_name, tune=tune)
+    chosen["encoder_args"] = with_length(chosen.get("encoder_args", {}), entry, dataset, task=task_name)
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
     (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)

@@ -42,8 +42,7 @@ def test_covers_nine_in_ten_texts_and_is_part_of_the_spec(bert):
     hybrid = make_spec(LONG, encoder="hybrid", settings={"encoder.base": bert.removeprefix("hf:")})
     assert hybrid.encoder_args["length"] == 192
     longest = dataset([390] * 40)
-    assert make_spec(longest, encoder=bert).encoder_args == {"length": 400}  # the limit of the network
-    assert make_spec(longest, encoder=bert, tune="full").encoder_args == {"length": 256}  # the limit of its cost
+    assert make_spec(longest, encoder=bert).encoder_args == {"length": 256}  # a limit of the cost
     pairs = as_dataset([("good " * 100, "bad " * 100)] * 40, CLASSES, DOMAINS)
     assert make_spec(pairs, encoder=bert).encoder_args == {"length": 256}
 

@@ -5,6 +5,7 @@ Shapes: n texts, p n-grams, d width.
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -35,7 +36,7 @@ class Hybrid(Backbone, LearnedPreparation):
 
     @dataclass(frozen=True, kw_only=True)
     class Settings:
-        base: str = setting("minilm", help="text encoder: minilm, a folder, or a name on the hub")
+        base: str = setting("minilm", help="text encoder: minilm, mpnet, a folder, or a name on the hub")
         pooling: str | None = setting(None, help="pooling of the text encoder")
         length: int | None = setting(None, help="tokens of the text encoder")
         words: int = setting(2, help="longest n-gram of words; 0 leaves words out")
@@ -54,8 +55,9 @@ class Hybrid(Backbone, LearnedPreparation):
     def build(cls, training: Callable[[], Any], **settings: Any) -> Self:
         options = asdict(cls.Settings(**settings))
         base, text = options.pop("base"), {name: options.pop(name) for name in TEXT_SETTINGS}
-        named = {} if base == "minilm" else {"name": base}
-        encoder = (TextEncoder.build if named else TextEncoder.minilm)(training, **named, **text)
+        packaged = {"minilm": TextEncoder.minilm, "mpnet": TextEncoder.mpnet}
+        build = packaged.get(base) or partial(TextEncoder.build, name=base)
+        encoder = build(training, **text)
         bag = Tfidf.build(training, **options)
         set_components(bag, training())
         return cls(encoder, bag)

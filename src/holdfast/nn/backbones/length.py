@@ -12,24 +12,23 @@ from holdfast.nn.backbones.text import DEFAULT_LENGTH, WHAT, checkpoint_of
 
 SHARE = 0.9  # share of the texts that should be read completely
 STEP = 64  # the length is a multiple of it
-LONGEST = 256  # tokens of an encoder that is trained, because attention grows with their square
+LONGEST = 256  # tokens; the cost of a text grows faster than its length
 CHARACTERS = 4096  # of a text that are counted
-LONGEST_FROZEN = 512  # tokens of an encoder that reads every text once
 
 
-def choose_length(examples: Sequence[Any], options: Mapping[str, Any], *, frozen: bool) -> int | None:
+def choose_length(examples: Sequence[Any], options: Mapping[str, Any]) -> int | None:
     """Return the smallest multiple of 64 tokens that covers nine in ten texts, within the limits; None if 128 does.
 
     `options` are the settings of the encoder. Batches are padded to their longest text only, so that a larger length
     costs short texts nothing.
     """
-    names = (options.get(key) for key in ("name", "base", "domain"))
+    names = (options.get(key) for key in ("name", "base", "domain", "weights", "package"))
     checkpoint = checkpoint_of(next((str(name) for name in names if name), "minilm"))
     tokenizer = pretrained.load_tokenizer(checkpoint, what=WHAT)
     template = options.get("template")
     around = 0 if template is None else len(tokenizer.tokenize(resolve(str(template))))
     needed = math.ceil(np.quantile(token_counts(tokenizer, examples) + around, SHARE))
-    limit = min(pretrained.longest_input(checkpoint, what=WHAT), LONGEST_FROZEN if frozen else LONGEST)
+    limit = min(pretrained.longest_input(checkpoint, what=WHAT), LONGEST)
     length = min(limit, STEP * math.ceil(needed / STEP))
     return length if length > DEFAULT_LENGTH else None
 

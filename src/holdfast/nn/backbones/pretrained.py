@@ -96,7 +96,7 @@ def load_module(name: str, *, what: str) -> PreTrainedModel:
 def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
     config = load_config(name, what=what)
     with loading(what, name):
-        module, missing = load_weights(AutoModel, place, config, **_without_pooler(config))
+        module, missing = load_weights(AutoModel, place, config, **without_pooler(config))
     if missing:
         raise BadInput(f"the weights of '{name}' lack {len(missing)} tensors such as '{missing[0]}'")
     return module
@@ -105,10 +105,10 @@ def _module(place: str, stamp: Stamp, name: str, what: str) -> PreTrainedModel:
 def module_from_config(config: Any) -> PreTrainedModel:
     """Build a randomly initialised network."""
     with quiet():
-        return AutoModel.from_config(config, trust_remote_code=False, **_without_pooler(config)).float()
+        return AutoModel.from_config(config, trust_remote_code=False, **without_pooler(config)).float()
 
 
-def _without_pooler(config: Any) -> dict[str, bool]:
+def without_pooler(config: Any) -> dict[str, bool]:
     """Keywords that leave out the pooling layer, which is unused and often has no trained weights."""
     parameters = inspect.signature(MODEL_MAPPING[type(config)].__init__).parameters
     return {"add_pooling_layer": False} if "add_pooling_layer" in parameters else {}

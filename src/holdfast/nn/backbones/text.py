@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs, Tokens
+from holdfast.core.packages import PACKAGED
 from holdfast.core.store import TokenStore
 from holdfast.core.tape import exporting
 from holdfast.nn.backbones import pretrained
@@ -43,6 +44,8 @@ def minilm_folder() -> Path:
 
 def checkpoint_of(name: str) -> str:
     """Return the folder of an encoder that a package contains, or the folder or hub name itself."""
+    if name == "mpnet":
+        return str(PACKAGED["mpnet"].locate().parent)
     return str(minilm_folder()) if name == "minilm" else name
 
 
@@ -108,6 +111,12 @@ class TextEncoder(Backbone):
     def minilm(cls, training: Callable[[], Any], **settings: Any) -> Self:
         """Load all-MiniLM-L6-v2, 384 wide, from the installed package, without a connection to the hub."""
         return cls._pretrained(str(minilm_folder()), "all-MiniLM-L6-v2", cls.Settings(**settings))
+
+    @classmethod
+    def mpnet(cls, training: Callable[[], Any], *, weights: str | None = None, **settings: Any) -> Self:
+        """Load all-mpnet-base-v2, 768 wide, from the installed packages or the folder `weights`."""
+        folder = PACKAGED["mpnet"].locate(weights).parent
+        return cls._pretrained(str(folder), "all-mpnet-base-v2", cls.Settings(**settings))
 
     @classmethod
     def _pretrained(cls, checkpoint: str, name: str, settings: Settings) -> Self:

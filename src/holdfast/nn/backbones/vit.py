@@ -171,17 +171,21 @@ def _pretrained(name: str) -> tuple[Any, Colours]:
     if not all(isinstance(config.get(field), int) for field in ("patch_size", "image_size", "hidden_size")):
         raise BadInput(f"'{name}' is not a vision transformer: its config.json describes a model of type {kind}")
     module = load_module(name, what=WHAT)
-    default = IMAGENET if kind.startswith(("dinov2", "deit")) else HALF
+    return module, trained_colours(name, IMAGENET if kind.startswith(("dinov2", "deit")) else HALF)
+
+
+def trained_colours(name: str, default: Colours) -> Colours:
+    """Return the mean and standard deviation in the checkpoint's preprocessor, or the default if it has none."""
     try:
         file = cached_file(str(Path(name).expanduser()), "preprocessor_config.json")
         preprocessor = json.loads(Path(str(file)).read_text(encoding="utf-8"))
     except OSError:
-        return module, default
+        return default
     except ValueError as error:
         raise BadInput(f"preprocessor_config.json of '{name}' is not valid JSON: fix or delete it") from error
     if not preprocessor.get("do_normalize", True):
-        return module, ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     mean, std = preprocessor.get("image_mean", default[0]), preprocessor.get("image_std", default[1])
     if len(mean) != 3 or len(std) != 3:
         raise BadInput(f"preprocessor_config.json of '{name}' must have image_mean and image_std of 3 colours")
-    return module, (tuple(mean), tuple(std))
+    return tuple(mean), tuple(std)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ import torch
 from torch.nn.functional import cosine_similarity, pad
 from torch.testing import assert_close
 
+from holdfast import catalog
+from holdfast.core import packages
 from holdfast.core.errors import BadInput
+from holdfast.core.files import file_digest
 from holdfast.core.inputs import Tokens, cat
 from holdfast.nn.backbones import text
 from holdfast.nn.backbones.pretrained import quiet
@@ -261,3 +265,25 @@ def test_minilm_similarities(tmp_path) -> None:
     again = TextEncoder.load(tmp_path, settings)
     assert again.preparation_key() == encoder.preparation_key()
     assert not Path(settings["name"]).is_absolute()
+
+
+def test_mpnet_is_read_from_a_folder_and_checked_by_its_hash(tmp_path, monkeypatch):
+    folder = tiny.tiny_mpnet(tmp_path / "mpnet")
+    with pytest.raises(BadInput, match="not the published file of all-mpnet-base-v2"):
+        TextEncoder.mpnet(lambda: None, weights=str(folder))
+    known = replace(packages.PACKAGED["mpnet"], sha256=file_digest(folder / "model.safetensors"))
+    monkeypatch.setitem(packages.PACKAGED, "mpnet", known)
+    encoder = catalog.build("encoders", "mpnet", lambda: None, options={"weights": str(folder), "length": 16})
+    assert encoder.settings["name"] == "all-mpnet-base-v2"
+    assert encoder(encoder.prepare(["a good film"]).take(torch.tensor([0]))).shape == (1, encoder.width)
+
+
+@pytest.mark.mpnet
+@pytest.mark.slow
+def test_real_mpnet_finds_similar_sentences():
+    encoder = TextEncoder.mpnet(lambda: None).eval()
+    texts = ["The film was wonderful.", "I loved this movie.", "Interest rates rose again in March."]
+    with torch.no_grad():
+        z = torch.nn.functional.normalize(encoder(encoder.prepare(texts).take(torch.arange(3))), dim=1)
+    assert encoder.width == 768
+    assert z[0] @ z[1] > 0.5 > 0.3 > z[0] @ z[2]
