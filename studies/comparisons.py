@@ -210,10 +210,13 @@ _CROSS: Settings = {
     "every": 100,
     "encoder": "minilm",
 }
+_FROZEN_SENTIMENT: Settings = {
+    **_CROSS, "tune": "frozen", "plan.targets": ["sst2", "imdb"], "encoder.length": 160, "batch": 32, "steps": 300,
+}  # fmt: skip
 _MEMORY: dict[str, Any] = {
     "system": "MIL", "rows": _MIL_ROWS, "treated": "mil", "null": "untrained", "mechanism": "memory",
 }  # fmt: skip
-_FROZEN_RATES = (3e-4, 1e-3, 3e-3)
+_FROZEN_RATES = (3e-3, 1e-2, 3e-2, 1e-1)
 _SMALL, _BASE = (3e-5, 1e-4, 3e-4), (1e-5, 3e-5, 1e-4)  # rates for MiniLM and for an encoder of base size
 _QUEUE: dict[str, Any] = {
     "system": "HMA", "rows": _HMA_ROWS, "treated": "hma", "null": "noise-queue", "control": "param-matched",
@@ -286,11 +289,7 @@ COMPARISONS: dict[str, Comparison] = {
     ),
     "mil-sentiment-frozen": Comparison(
         **_MEMORY, title="Amazon to SST-2 and IMDB, frozen MiniLM", datasets=_SENTIMENT, rates=_FROZEN_RATES,
-        device="cpu",
-        settings={
-            **_CROSS, "tune": "frozen", "plan.targets": ["sst2", "imdb"], "encoder.length": 160, "batch": 32,
-            "steps": 300,
-        },
+        device="cpu", settings=_FROZEN_SENTIMENT,
         seconds={"erm": 5, "untrained": 20, "mil": 40},
     ),
     "hma-rated": Comparison(
@@ -312,8 +311,13 @@ COMPARISONS: dict[str, Comparison] = {
         episodes=("to-tweets", "to-films", "to-products", "to-news"), search_episodes=("to-tweets", "to-news"),
         seconds={"erm": 5, "hma": 20, "noise-queue": 15, "param-matched": 8},
     ),
+    "hma-sentiment-frozen": Comparison(
+        **_QUEUE, title="Amazon to SST-2 and IMDB, frozen MiniLM", datasets=_SENTIMENT, rates=_FROZEN_RATES,
+        device="cpu", settings=_FROZEN_SENTIMENT,
+        seconds={"erm": 5, "hma": 20, "noise-queue": 15, "param-matched": 8},
+    ),
     "hma-size": Comparison(
-        **_QUEUE, title="small to large graphs, GIN", rates=(3e-4, 1e-3, 3e-3), seeds=16, device="cpu",
+        **_QUEUE, title="small to large graphs, GIN", rates=(3e-4, 1e-3, 3e-3, 1e-2), seeds=16, device="cpu",
         datasets={name: partial(known, f"{name}@shift=size") for name in ("nci1", "nci109", "proteins", "dd")},
         settings={
             **TUNED, "plan": "given", "encoder": "gin", "encoder.layers": 3, "encoder.hidden": 32,
@@ -346,7 +350,7 @@ COMPARISONS: dict[str, Comparison] = {
             "grown": _STREAM,
             "frozen-slots": {**_STREAM, "method.freeze": "new"},
         },
-        treated="grown", null="frozen-slots", mechanism="memory", rates=(3e-4, 1e-3, 3e-3),
+        treated="grown", null="frozen-slots", mechanism="memory", rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
         settings={
             **TUNED, "plan": "stream", "plan.order": ["snli", "mnli", "sick"], "select": "current-domain",
             "encoder": "memory-lstm", "encoder.embedding": 100, "encoder.vectors": "glove-100d-20k.npz",
