@@ -1,6 +1,7 @@
 """Compare methods on data with several domains, and train a model with the chosen method."""
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,10 +22,11 @@ from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
 from holdfast.run.analyses import analysis_notes, choose_analyses
-from holdfast.run.execute import run_all
+from holdfast.run.budget import parse_budget
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
+from holdfast.run.schedule import Limits, Schedule, run_scheduled
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 
@@ -42,6 +44,7 @@ class Comparison:
     dataset: Dataset
     decision: Decision | None  # None if no method finished all target domains
     notes: tuple[str, ...] = ()
+    schedule: Schedule | None = None  # time, and what a budget left out
 
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
@@ -90,6 +93,8 @@ def compare(
     model: str | Path | None = None,
     baselines: bool = True,
     combinations: bool = True,
+    budget: str | None = None,
+    started: float | None = None,
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed, and write a report.
 
@@ -97,7 +102,11 @@ def compare(
     `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` come
     first: the most frequent class, and logistic regression on frozen and on simple features. The `combinations` come
     last: stacking of the logistic regressions and the best network, and averages over seeds, from the finished runs.
+
+    `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`): seeds,
+    then methods, are left out to keep to it. `none` means no limit; `run.schedule` describes the default limit.
     """
+    limits = Limits(None if budget is None else parse_budget(budget), started=started or time.monotonic())
     task = (settings or {}).get("task")
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
     analyses = choose_analyses(method_names(analyse), [task or Spec.task])
@@ -111,16 +120,17 @@ def compare(
         model=None if model is None else Path(model), model_settings=EXPERIMENT,
     )  # fmt: skip
     jobs = resolve(request, workspace)
-    records = run_all(jobs, workspace, watch=watch, engine=engine)
+    records, schedule = run_scheduled(jobs, workspace, limits, watch=watch, engine=engine, model=model is not None)
     if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
     metric, report = jobs[0].spec.metric, Path(out) / "report.html"
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
-    notes = (*dataset.notes, *workspace.notes, *analysis_notes(records, analyses), *([unmatched] if unmatched else []))
+    remarks = [*analysis_notes(records, analyses), *(text for text in (unmatched, schedule.note) if text)]
+    notes = (*dataset.notes, *workspace.notes, *remarks)
     if parallel.is_first():
         source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
-    return Comparison(records, metric, report, dataset, decide(records, metric), notes)
+    return Comparison(records, metric, report, dataset, decide(records, metric), notes, schedule)
 
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, progress, say, show_records
+from holdfast.cli.console import STARTED, print_json, progress, say, show_records
 
 if TYPE_CHECKING:
     from holdfast.api import Comparison
@@ -56,6 +56,7 @@ def compare(
     no_model: NoModel = False,
     no_baselines: NoBaselines = False,
     no_combinations: NoCombinations = False,
+    budget: options.BudgetOption = None,
     json: options.Json = False,
 ) -> None:
     """Compare methods: hold out one domain at a time, train on the others, test on it, with several seeds.
@@ -84,6 +85,8 @@ def compare(
 
     - `holdfast compare reviews.csv --config runs/sweep/best-erm.json --seeds 5`
 
+    - `holdfast compare reviews.csv --budget 10m`
+
     - `holdfast compare reviews.csv --jobs auto`
 
     - `holdfast compare reviews.csv --engine ray --address head:6379 --gpus 0.5`
@@ -102,14 +105,9 @@ def compare(
     folder = None if no_model else out / "model"
     with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
         result = run(
-            data,
-            settings=settings,
-            watch=listener,
-            model=folder,
-            baselines=not no_baselines,
-            combinations=not no_combinations,
-            **keywords,
-        )
+            data, settings=settings, watch=listener, model=folder, baselines=not no_baselines,
+            combinations=not no_combinations, budget=budget, started=STARTED, **keywords,
+        )  # fmt: skip
         model = _train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
     _print(result, model, json=json)
 
@@ -171,6 +169,7 @@ def _print(result: Comparison, model: Path | None, *, json: bool) -> None:
     if json:
         choice = None if decision is None else {"label": decision.label, "why": decision.why, "spec": decision.spec}
         extra = {"choice": choice, "model": None if model is None else str(model)}
+        extra |= {"time": None if result.schedule is None else result.schedule.json()}
         print_json(options.comparison_json(result) | extra)
         return
     say(*result.notes)

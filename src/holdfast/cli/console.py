@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from holdfast.run.progress import ProgressListener
 
 MAX_BARS = 16  # progress bars of concurrent runs
-INTERVAL = 30.0  # seconds between progress lines without a terminal
+STARTED = time.monotonic()  # of the command, nearly
+INTERVAL = 10.0  # seconds between progress lines without a terminal
 
 
 def say(*sentences: str, all_processes: bool = False) -> None:
@@ -90,25 +92,85 @@ def may_report() -> bool:
 
 
 def _progress_lines() -> ProgressListener:
+    """Return a listener that prints lines; `report` prints one line with the state of the runs."""
     from holdfast.run.progress import ProgressListener
+    from holdfast.run.timing import format_seconds
 
     class Lines(ProgressListener):
+        def __init__(self) -> None:
+            self.total = self.done = 0
+            self.current, self.steps, self.length, self.encoded = "", 0, 0, ""
+            self.left: Any = lambda: None
+
+        def note(self, sentence: str) -> None:
+            say(sentence)
+
+        def expect(self, left: Any) -> None:
+            self.left = left
+
+        def encoding(self, done: int, total: int) -> None:
+            self.encoded = f"encoding {done} of {total} examples" if done < total else ""
+
         def start(self, total: int, finished: int) -> None:
             say(f"{finished} of {total} runs are already finished" if finished else f"runs: {total}")
-            self.total, self.done, self.reported_at = total, finished, time.monotonic()
+            self.total, self.done = total, finished
+
+        def begin(self, name: str, steps: int) -> None:
+            self.current, self.steps, self.length, self.encoded = name, 0, steps, ""
+
+        def worker_steps(self, id: str, name: str, done: int, steps: int) -> None:
+            self.current, self.steps, self.length, self.encoded = name, done, steps, ""
+
+        def step(self, metrics: Any) -> None:
+            self.steps += 1
 
         def end(self, record: RunRecord) -> None:
             self.done += 1
-            if time.monotonic() - self.reported_at > INTERVAL:
-                self.reported_at = time.monotonic()
-                say(f"{self.done} of {self.total} runs are finished")
+
+        def report(self) -> None:
+            """Print runs, method, target, step and time left."""
+            run = f"{self.current}, step {self.steps} of {self.length}" if self.current else "preparing"
+            left = self.left()
+            runs = [f"{self.done} of {self.total} runs are finished"] if self.total else []
+            time_left = [] if left is None else [f"about {format_seconds(left)} left"]
+            say("; ".join([*runs, self.encoded or run, *time_left]))
 
     return Lines()
+
+
+@contextmanager
+def _reported(lines: Any) -> Iterator[ProgressListener]:
+    """Print a line every `INTERVAL` seconds, also during a long step, until the block ends."""
+    ended = Event()
+
+    def print_lines() -> None:
+        while not ended.wait(INTERVAL):
+            lines.report()
+
+    thread = Thread(target=print_lines, daemon=True)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        ended.set()
+        thread.join()
 
 
 class _Rate(ProgressColumn):
     def render(self, task: BarTask) -> Text:
         return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="cyan")
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """The estimated time of all runs for the bar that counts them, and the remaining time of the other bars."""
+
+    def render(self, task: BarTask) -> Text:
+        if "left" not in task.fields:
+            return super().render(task)
+        from holdfast.run.timing import format_seconds
+
+        left = task.fields["left"]()
+        return Text("" if left is None else f"about {format_seconds(left)}", style="cyan")
 
 
 @contextmanager
@@ -117,17 +179,28 @@ def progress(quiet: bool) -> Iterator[ProgressListener]:
     from holdfast.run.progress import ProgressListener
 
     silent = quiet or not processes.is_first()
-    if silent or not sys.stderr.isatty():
-        yield ProgressListener() if silent else _progress_lines()
+    if silent:
+        yield ProgressListener()
+        return
+    if not sys.stderr.isatty():
+        with _reported(_progress_lines()) as lines:
+            yield lines
         return
     name = TextColumn("{task.description}", markup=False)
-    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), _TimeLeft())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
 
         class Bars(ProgressListener):
             def __init__(self) -> None:
                 self.runs = self.run = self.encode = None
                 self.workers: dict[str, Any] = {}
+
+            def note(self, sentence: str) -> None:
+                say(sentence)
+
+            def expect(self, left: Any) -> None:
+                if self.runs is not None:
+                    bars.update(self.runs, left=left)
 
             def encoding(self, done: int, total: int) -> None:
                 if self.encode is None:

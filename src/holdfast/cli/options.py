@@ -86,6 +86,14 @@ Config = Annotated[
 Out = Annotated[Path, typer.Option(help="Folder for records, checkpoints and report.html.")]
 Seeds = Annotated[str, typer.Option(help="Number of seeds, or a list of seeds: 3, or 0,5,7.")]
 Methods = Annotated[str, typer.Option(help="Comma separated methods, or all; see `holdfast list methods`.")]
+BudgetOption = Annotated[
+    str | None,
+    option(
+        "Time limit such as 90s, 2m or 1h: further seeds, then methods, are left out to keep to it; none runs "
+        "everything. [default: 5m for the default methods, or 12 times the time of erm if that is longer]",
+        "--budget",
+    ),
+]
 Examples = Annotated[int | None, option("Use at most this number of examples per domain, sampled by seed.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")]
 Log = Annotated[
@@ -98,7 +106,7 @@ Jobs = Annotated[
     str | None,
     option(
         "Concurrent runs on this machine, each with its share of the cores; auto is one per core, or one per GPU. "
-        "[default: 1]"
+        "[default: 1; compare uses all cores for runs over a minute with a frozen encoder]"
     ),
 ]
 Address = Annotated[
@@ -145,7 +153,8 @@ def run_keywords(parameters: Mapping[str, Any]) -> dict[str, Any]:
     keywords |= {name: words(parameters[name]) for name in WORD_LISTS if name in parameters}
     if "column" in parameters:
         keywords["columns"] = pairs(parameters["column"])
-    engine = make_engine(*(parameters[name] for name in ("engine", "jobs", "address", "cpus", "gpus")))
+    chosen = tuple(parameters[name] for name in ("engine", "jobs", "address", "cpus", "gpus"))
+    engine = None if "budget" in parameters and chosen == ("local", None, None, None, None) else make_engine(*chosen)
     return keywords | {
         "seeds": seed_numbers(parameters["seeds"]), "cache": not parameters["no_cache"], "engine": engine,
     }  # fmt: skip

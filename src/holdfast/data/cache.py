@@ -28,8 +28,7 @@ def cached_features(
     """Return features of all rows, (n, d); each group of rows (a domain) is cached in a separate file."""
     pieces: list[Tensor] = []
     for rows in groups:
-        name = hashlib.sha256(f"{key}/{raw.digest(rows)}".encode()).hexdigest()[:32]
-        path = folder / "features" / f"{name}.safetensors"
+        path = _feature_path(raw, rows, key, folder)
         features = _read_features(path, len(rows))
         if parallel.all_max(int(features is None))[0]:  # missing in one process: all of them share the computation
             missing, features = features is None, compute(rows)
@@ -40,6 +39,16 @@ def cached_features(
     order = np.concatenate(list(groups))
     assert len(order) == len(raw), "groups must cover all rows once"
     return torch.cat(pieces)[torch.from_numpy(np.argsort(order))]
+
+
+def uncached_rows(raw: Raw, groups: Sequence[np.ndarray], *, key: str, folder: Path) -> int:
+    """Return the number of rows whose features have no file yet."""
+    return sum(len(rows) for rows in groups if not _feature_path(raw, rows, key, folder).exists())
+
+
+def _feature_path(raw: Raw, rows: np.ndarray, key: str, folder: Path) -> Path:
+    name = hashlib.sha256(f"{key}/{raw.digest(rows)}".encode()).hexdigest()[:32]
+    return folder / "features" / f"{name}.safetensors"
 
 
 def _write_features(path: Path, features: Tensor) -> None:

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from holdfast.core import parallel
 from holdfast.core.files import locked
 from holdfast.protocols.fit import Diverged
 from holdfast.record import RunRecord, read_finished
+from holdfast.run.budget import Allowance
 from holdfast.run.jobs import Engine, Job
 from holdfast.run.local import Local
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
+from holdfast.run.timing import Timing
 from holdfast.run.train import Tick, run_episode
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
@@ -25,34 +28,57 @@ def run_all(
     watch: ProgressListener | None = None,
     engine: Engine | None = None,
     on_divergence: Callable[[Spec, Diverged], None] | None = None,
+    timing: Timing | None = None,
+    allowance: Allowance | None = None,
 ) -> list[RunRecord]:
     """Run resolved jobs; return their records in the order of the jobs.
 
     The first error ends all runs. With `on_divergence`, a diverged run is reported there instead, all records of its
-    spec are left out, and the other runs continue.
+    spec are left out, and the other runs continue. With an `allowance`, so are those that do not fit into its budget.
     """
     assert workspace.out is not None
-    watch, out = watch or ProgressListener(), workspace.out
-    workspace.on_encoding = watch.encoding
+    watch, out, timing = watch or ProgressListener(), workspace.out, timing or Timing()
     paths = {job.id: out / "records" / f"{job.id}.json" for job in jobs}
     saved = parallel.from_first(lambda: {id: read_finished(path) for id, path in paths.items()})
     records = {id: record for id, record in saved.items() if record is not None}
     watch.start(len(paths), len(records))
+    watch.expect(timing.left if allowance is None else allowance.seconds_left)
+
+    def on_encoding(done: int, total: int) -> None:
+        timing.encoded(done, total)
+        watch.encoding(done, total)
+
+    def keep(job: Job) -> bool:
+        timing.all_encoded()
+        if allowance is not None and not allowance.keep(job):
+            timing.skip(job)
+            return False
+        timing.begin(job)
+        return True
+
+    workspace.on_encoding = on_encoding
     diverged: set[str] = set()
-    runs = (engine or Local()).run([job for job in jobs if job.id not in records], workspace, watch=watch)
-    with locked(out) if parallel.is_first() else nullcontext(), closing(runs):
-        for job, outcome in runs:
-            if isinstance(outcome, RunRecord):
-                records[job.id] = outcome
-                if parallel.is_first() and not paths[job.id].exists():  # a worker on another machine has another disk
-                    outcome.save(paths[job.id].parent)
-                watch.end(outcome)
-            elif on_divergence is not None and isinstance(outcome, Diverged):
-                diverged.add(str(job.spec))
-                on_divergence(job.spec, outcome)
-            else:
-                raise outcome
-    return [records[job.id] for job in jobs if str(job.spec) not in diverged]
+    queue = [job for job in jobs if job.id not in records]
+    queue = queue if allowance is None else allowance.order(queue)
+    with locked(out) if parallel.is_first() else nullcontext():
+        while queue:
+            timing.expect(queue)
+            with closing((engine or Local()).run(queue, workspace, watch=watch, keep=keep)) as runs:
+                for job, outcome in runs:
+                    timing.end(job)
+                    if isinstance(outcome, RunRecord):
+                        records[job.id] = outcome
+                        if parallel.is_first() and not paths[job.id].exists():  # written on the disk of another machine
+                            outcome.save(paths[job.id].parent)
+                        watch.end(outcome)
+                    elif on_divergence is not None and isinstance(outcome, Diverged):
+                        diverged.add(str(job.spec))
+                        on_divergence(job.spec, outcome)
+                    else:
+                        raise outcome
+            queue = [] if allowance is None else parallel.from_first(partial(allowance.retry, queue))
+    left_out = set() if allowance is None else {str(spec) for spec in parallel.from_first(allowance.left_out)}
+    return [records[job.id] for job in jobs if str(job.spec) not in diverged | left_out]
 
 
 def launch(

@@ -55,13 +55,21 @@ class Job:
 
 
 Outcome = RunRecord | BadInput
+Keep = Callable[[Job], bool]  # asked right before a job begins; jobs that are not kept have no outcome
 Outcomes = Generator[tuple[Job, Outcome], None, None]
 
 
 class Engine(Protocol):
     """Runs jobs and yields their outcomes in any order; if it is closed early, no process keeps running."""
 
-    def run(self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener) -> Outcomes: ...
+    def run(
+        self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, keep: Keep = ...
+    ) -> Outcomes: ...
+
+
+def keep_all(job: Job) -> bool:
+    """Keep every job."""
+    return True
 
 
 def run_job(job: Job, workspace: Workspace, *, tick: Tick | None) -> Outcome:

@@ -18,7 +18,7 @@ import torch
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import stop_all_if_requested, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
-from holdfast.run.jobs import MAX_ATTEMPTS, Job, Outcomes, run_job, worker_workspace
+from holdfast.run.jobs import MAX_ATTEMPTS, Job, Keep, Outcomes, cache_inputs, keep_all, run_job, worker_workspace
 from holdfast.run.progress import ProgressListener
 from holdfast.run.workspace import Workspace
 
@@ -32,14 +32,23 @@ class Local:
 
     jobs: int = 1
 
-    def run(self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
-        count = min(self.jobs or parallel_runs(workspace.device), len(jobs))
+    def count(self, jobs: int, device: torch.device) -> int:
+        """Return the number of runs at once."""
+        return max(1, min(self.jobs or parallel_runs(device), jobs))
+
+    def run(
+        self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, keep: Keep = keep_all
+    ) -> Outcomes:
+        count = self.count(len(jobs), workspace.device)
         with stop_at_signal():
             if count > 1:
-                yield from _in_workers(jobs, workspace, watch=watch, count=count)
+                yield from _in_workers(jobs, workspace, watch=watch, count=count, keep=keep)
                 return
+            cache_inputs([job for job in jobs if job.spec.tune == "frozen"], workspace)
             for job in jobs:
                 stop_all_if_requested()
+                if not keep(job):
+                    continue
                 watch.begin(job.name, job.steps)
                 yield job, run_job(job, workspace, tick=watch.step)
 
@@ -63,7 +72,9 @@ def parallel_runs(device: torch.device) -> int:
     return torch.cuda.device_count() if device.type == "cuda" else cores()
 
 
-def _in_workers(jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, count: int) -> Outcomes:
+def _in_workers(
+    jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, count: int, keep: Keep
+) -> Outcomes:
     """Yield outcomes as they arrive; a job whose worker died is queued again and resumes from its checkpoint."""
     shared = worker_workspace(jobs, workspace, threads=max(1, cores() // count))
     waiting, deaths = deque(jobs), Counter()
@@ -72,8 +83,12 @@ def _in_workers(jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressLis
         while waiting or any(worker.job for worker in workers):
             stop_if_requested()
             for worker in workers:
-                if worker.job is None and waiting:
-                    worker.begin(waiting.popleft())
+                while worker.job is None and waiting:
+                    if keep(waiting[0]):
+                        worker.begin(waiting[0])
+                    waiting.popleft()
+            if not any(worker.job for worker in workers):
+                return
             ready = wait([worker.connection for worker in workers if worker.job], POLL_SECONDS)
             for worker in [worker for worker in workers if worker.connection in ready]:
                 job = worker.job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,12 @@ FLUSH_STEPS = 25  # steps whose metrics are copied from the device together
 
 class ProgressListener:
     """Callbacks that do nothing; override those you need."""
+
+    def note(self, sentence: str) -> None:
+        """Something to say before the runs, such as the estimated time."""
+
+    def expect(self, left: Callable[[], float | None]) -> None:
+        """`left()` returns the seconds until everything is done, or None while they are unknown."""
 
     def encoding(self, done: int, total: int) -> None:
         """Features of `done` of `total` examples are computed."""
@@ -62,6 +68,7 @@ class LoggingListener(ProgressListener):
     def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow) -> None:
         self.watch, self.log = watch, log
         self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
+        self.note, self.expect = watch.note, watch.expect
         self.steps, self.pending, self.running = 0, [], False
 
     def begin(self, name: str, steps: int) -> None:

@@ -14,7 +14,17 @@ from typing import Any
 from holdfast.core.errors import BadInput
 from holdfast.protocols.resume import Interrupted, stop_at_signal, stop_if_requested
 from holdfast.record import RunRecord
-from holdfast.run.jobs import MAX_ATTEMPTS, Job, Outcome, Outcomes, StepReporter, run_job, worker_workspace
+from holdfast.run.jobs import (
+    MAX_ATTEMPTS,
+    Job,
+    Keep,
+    Outcome,
+    Outcomes,
+    StepReporter,
+    keep_all,
+    run_job,
+    worker_workspace,
+)
 from holdfast.run.progress import ProgressListener
 from holdfast.run.workspace import Workspace
 
@@ -41,7 +51,9 @@ class Ray:
     cpus: float = 1.0
     gpus: float | None = None
 
-    def run(self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener) -> Outcomes:
+    def run(
+        self, jobs: Sequence[Job], workspace: Workspace, *, watch: ProgressListener, keep: Keep = keep_all
+    ) -> Outcomes:
         if not jobs:
             return
         gpus = float(workspace.device.type == "cuda") if self.gpus is None else self.gpus
@@ -51,7 +63,7 @@ class Ray:
         with _connected(self.address) as ray, stop_at_signal():
             self._check(ray, gpus)
             task = ray.remote(_task).options(num_cpus=self.cpus, num_gpus=gpus, max_retries=MAX_ATTEMPTS - 1)
-            yield from _Driver(ray, task, shared, watch).run(jobs)
+            yield from _Driver(ray, task, shared, watch).run(filter(keep, jobs))
 
     def _check(self, ray: Any, gpus: float) -> None:
         """Raise if no node has the resources of a run, which would wait forever."""
@@ -72,8 +84,7 @@ class _Driver:
         self.running: dict[Any, Job] = {}  # by the reference to the outcome
         self.last_poll = self.last_outcome = time.monotonic()
 
-    def run(self, jobs: Sequence[Job]) -> Outcomes:
-        waiting = iter(jobs)
+    def run(self, waiting: Iterator[Job]) -> Outcomes:
         try:
             while self._submit(waiting) or self.running:
                 stop_if_requested()

@@ -23,7 +23,7 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import cache_folder
 from holdfast.core.store import Store
 from holdfast.data.batches import Examples, prepare
-from holdfast.data.cache import cached_features
+from holdfast.data.cache import cached_features, uncached_rows
 from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
@@ -125,9 +125,7 @@ class Workspace:
         if features is not None:
             self.features = {encoder: features}
             return features
-        text = f"{state_digest(encoder.state_dict())}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
-        key = hashlib.sha256(text.encode()).hexdigest()
-        groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
+        key, groups = _feature_key(encoder), [self.dataset.rows_of(name) for name in self.dataset.domains]
         encoded = 0
 
         def count(rows: int) -> None:
@@ -144,6 +142,17 @@ class Workspace:
         features = cached_features(self.dataset.raw, groups, compute, key=key, folder=self.cache)
         self.features = {encoder: features}  # only the newest: a comparison has one encoder
         return features
+
+    def rows_to_encode(self, encoder: Backbone) -> int:
+        """Return the number of examples whose features the cache of a frozen encoder lacks."""
+        if self.cache is None or encoder in self.features:
+            return 0
+        if forms := encoder.concatenated():
+            return sum(map(self.rows_to_encode, forms))
+        if isinstance(encoder, LearnedPreparation):
+            return 0
+        groups = [self.dataset.rows_of(name) for name in self.dataset.domains]
+        return uncached_rows(self.dataset.raw, groups, key=_feature_key(encoder), folder=self.cache)
 
     def for_worker(self, *, threads: int, device: str = "") -> Workspace:
         """Return a copy for another process: absolute paths and the state of this process, nothing prepared."""
@@ -173,6 +182,11 @@ class WorkerState:
         os.environ.update(self.environment)
         torch.set_num_threads(self.threads)
         self.user_parts.install()
+
+
+def _feature_key(encoder: Backbone) -> str:
+    text = f"{state_digest(encoder.state_dict())}/{encoder.preparation_key()}/{sorted(encoder.settings.items())}"
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _plan_key(spec: Spec) -> str:

@@ -1,0 +1,192 @@
+"""Time budgets: which runs of a comparison fit, and which are left out.
+
+Runs are left out in a fixed order until the rest fits: further seeds of methods other than the core, the most expensive
+runs first; further seeds of the core; the other methods, the last one first; the core, the last one first. The core
+consists of the simple baselines, ERM and its moving average.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.run.jobs import Job
+from holdfast.run.timing import Clock, Timing, configuration
+from holdfast.spec import Spec
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+CORE = ("majority", "logistic", "erm", "moving-average(erm)")
+UNLIMITED = "none"
+
+
+def parse_budget(text: str) -> float | None:
+    """Return seconds from `90s`, `2m` or `1.5h`; None for `none`."""
+    if text == UNLIMITED:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip().lower())
+    if match is None or not float(match[1]):
+        raise BadInput(f"--budget takes a duration such as 90s, 2m or 1h, or none; got '{text}'")
+    return float(match[1]) * UNITS[match[2]]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A number of seconds from a start."""
+
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+    clock: Clock = time.monotonic
+
+    def left(self) -> float:
+        """Return the seconds left, negative after the end."""
+        return self.seconds - (self.clock() - self.started)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """All runs of one method with one seed: they are run or left out together."""
+
+    key: str
+    method: str  # configuration without the seed
+    position: int  # of the method in the comparison
+    rank: int  # of the seed among those of the method
+    core: bool
+    seconds: float
+
+
+def units_to_drop(units: Sequence[Unit], available: float) -> set[str]:
+    """Return the keys of the units to leave out so that the others take at most `available` seconds."""
+    remaining, total = list(units), sum(unit.seconds for unit in units)
+    groups = (
+        [unit for unit in units if unit.rank and not unit.core],
+        [unit for unit in units if unit.rank and unit.core],
+        [unit for unit in units if not unit.rank and not unit.core],
+        [unit for unit in units if not unit.rank and unit.core],
+    )
+    for number, group in enumerate(groups):
+        if number < 2:
+            order = sorted(group, key=lambda unit: (unit.seconds, unit.position, unit.rank), reverse=True)
+        else:
+            order = sorted(group, key=lambda unit: unit.position, reverse=True)
+        for unit in order:
+            if total <= available:
+                return {each.key for each in units} - {each.key for each in remaining}
+            remaining.remove(unit)
+            total -= unit.seconds
+    return {each.key for each in units} - {each.key for each in remaining}
+
+
+class Allowance:
+    """Decides before every run whether it still fits into the budget, by the durations measured so far.
+
+    A unit begins only if it fits together with the units that are dropped after it. Nothing begins after the end of the
+    budget, except for the first unit of all.
+    """
+
+    def __init__(self, budget: Budget, jobs: Sequence[Job], timing: Timing, *, reserve: float = 0.0) -> None:
+        self.budget, self.timing, self.reserve = budget, timing, reserve
+        self.jobs: dict[str, list[Job]] = {}
+        for job in jobs:
+            self.jobs.setdefault(str(job.spec), []).append(job)
+        self.specs = {key: group[0].spec for key, group in self.jobs.items()}
+        self.methods = {key: configuration(group[0]) for key, group in self.jobs.items()}
+        self.positions = {method: place for place, method in enumerate(dict.fromkeys(self.methods.values()))}
+        self.ranks = {key: _rank(self.specs[key], key, self.methods, self.specs) for key in self.jobs}
+        self.open = {job.id for job in jobs}  # jobs without a record
+        self.begun: set[str] = set()
+        self.dropped: set[str] = set()
+        self.cut: set[str] = set()  # units that began and could not be completed
+
+    def order(self, jobs: Sequence[Job]) -> list[Job]:
+        """Sort the jobs that are to run so that the first seed of every method comes before further seeds."""
+        self.open = {job.id for job in jobs}
+        return sorted(jobs, key=lambda job: (self.ranks[str(job.spec)], self._position(str(job.spec))))
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until everything that fits is done; None while they are unknown."""
+        left = self.timing.left()
+        return left if left is None else min(left, max(0.0, self.budget.left()))
+
+    def keep(self, job: Job) -> bool:
+        """Whether to run a job now; processes that train together decide together."""
+        return bool(parallel.from_first(lambda: self._keep(job)))
+
+    def _keep(self, job: Job) -> bool:
+        key = str(job.spec)
+        if key in self.begun:
+            if key not in self.cut and self.budget.left() <= 0 and len(self.begun) > 1:
+                self.cut.add(key)
+            return key not in self.cut
+        if self.begun and (key in self.dropped or self.budget.left() <= 0 or key in self._not_fitting()):
+            self.dropped.add(key)
+            return False
+        self.begun.add(key)
+        return True
+
+    def _not_fitting(self) -> set[str]:
+        waiting = [key for key in self.jobs if key not in self.begun and key not in self.dropped]
+        running = sum(self._seconds(key) for key in self.begun - self.cut)
+        available = max(0.0, self.budget.left() - self.reserve) * self.timing.workers - running
+        return units_to_drop([self._unit(key) for key in waiting], available)
+
+    def _unit(self, key: str) -> Unit:
+        spec, method = self.specs[key], self.methods[key]
+        return Unit(key, method, self._position(key), self.ranks[key], is_core(spec), self._seconds(key))
+
+    def _position(self, key: str) -> int:
+        return self.positions[self.methods[key]]
+
+    def _seconds(self, key: str) -> float:
+        """Return the time that the jobs of a unit without an outcome need."""
+        pending = [job for job in self.jobs[key] if job.id in self.open - self.timing.done]
+        return sum(self.timing.seconds(job) or 0.0 for job in pending)
+
+    def retry(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs of dropped units that fit now, because runs were faster than estimated."""
+        again, self.dropped = self.dropped, set()
+        missing = self._not_fitting()
+        self.dropped = again & missing
+        return [job for job in jobs if str(job.spec) in again - missing]
+
+    def left_out(self) -> list[Spec]:
+        """Return the specs that were not run or not completed."""
+        return [spec for key, spec in self.specs.items() if key in self.dropped or key in self.cut]
+
+
+def is_core(spec: Spec) -> bool:
+    """Whether a spec belongs to the core, which a budget keeps longest."""
+    return spec.method in CORE and (spec.neck in ("none", "projection"))
+
+
+def _rank(spec: Spec, key: str, methods: dict[str, str], specs: dict[str, Spec]) -> int:
+    return sum(1 for other, method in methods.items() if method == methods[key] and specs[other].seed < spec.seed)
+
+
+def left_out_note(specs: Collection[Spec], all_specs: Collection[Spec], budget: str) -> str:
+    """Describe in one sentence what a budget left out; empty if nothing was."""
+    if not specs:
+        return ""
+    names: dict[str, list[int]] = {}
+    for spec in specs:
+        names.setdefault(spec_name(spec), []).append(spec.seed)
+    counts: dict[str, int] = {}
+    for spec in all_specs:
+        counts[spec_name(spec)] = counts.get(spec_name(spec), 0) + 1
+    gone = [name for name, seeds in names.items() if len(seeds) == counts[name]]
+    fewer: dict[str, list[str]] = {}
+    for name, seeds in names.items():
+        if name not in gone:
+            fewer.setdefault(", ".join(map(str, sorted(seeds))), []).append(name)
+    texts = [f"{', '.join(gone)} (all seeds)"] if gone else []
+    texts += [f"seed{'s' if ',' in seeds else ''} {seeds} of {', '.join(methods)}" for seeds, methods in fewer.items()]
+    return f"left out to stay within {budget}: {'; '.join(texts)}; the same command with a larger --budget continues"
+
+
+def spec_name(spec: Spec) -> str:
+    """Return the method of a spec with its neck, and for a regression its encoder."""
+    name = spec.method if spec.neck == "none" else f"{spec.neck}+{spec.method}"
+    return f"{spec.encoder}+{name}" if spec.method == "logistic" else name

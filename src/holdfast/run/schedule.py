@@ -1,0 +1,148 @@
+"""Run the jobs of a comparison: estimate their time, choose the number of concurrent runs, and keep to a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from holdfast import catalog
+from holdfast.core import parallel
+from holdfast.core.errors import BadInput
+from holdfast.record import RunRecord, read_finished
+from holdfast.run.budget import Allowance, Budget, is_core, left_out_note, spec_name
+from holdfast.run.estimate import Estimate, estimate
+from holdfast.run.execute import run_all
+from holdfast.run.jobs import Engine, Job
+from holdfast.run.local import Local, cores
+from holdfast.run.progress import ProgressListener
+from holdfast.run.timing import Timing, configuration, format_seconds
+from holdfast.run.workspace import Workspace
+from holdfast.spec import Spec
+
+DEFAULT_SECONDS = 300.0  # limit of a comparison of the default methods
+ERM_FACTOR = 12.0  # or this number of times the time of ERM, if that is longer
+REPORT_SECONDS = 4.0  # for the report after the runs
+LONG_SECONDS = 60.0  # estimated time from which runs of a frozen encoder use all cores
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Time of a comparison in seconds, and the specs that its budget left out."""
+
+    estimated: float | None
+    seconds: float
+    budget: float | None
+    left_out: tuple[Spec, ...] = ()
+    note: str = ""
+
+    def json(self) -> dict[str, object]:
+        """Return the form for `--json`."""
+        left_out = [{"method": spec_name(spec), "seed": spec.seed} for spec in self.left_out]
+        return {**asdict(self), "left_out": left_out}
+
+
+@dataclass
+class Limits:
+    """The limit that a user set: a number of seconds from a start, no limit, or the default limit."""
+
+    seconds: float | None = None
+    default: bool = False  # no limit was set, and the methods are the default ones
+    started: float = field(default_factory=time.monotonic)
+
+    def budget(self, jobs: Sequence[Job], expected: Estimate | None, workers: int) -> Budget | None:
+        """Return the budget; the default one needs an estimate."""
+        if self.seconds is not None:
+            return Budget(self.seconds, self.started)
+        if not self.default or expected is None:
+            return None
+        erm = [job for job in jobs if job.spec.method == "erm" and is_core(job.spec)]
+        seconds = expected.encoding + ERM_FACTOR * (expected.total(erm, workers=workers) - expected.encoding)
+        return Budget(max(DEFAULT_SECONDS, seconds), self.started)
+
+
+def run_scheduled(
+    jobs: Sequence[Job],
+    workspace: Workspace,
+    limits: Limits,
+    *,
+    watch: ProgressListener | None = None,
+    engine: Engine | None = None,
+    model: bool = False,
+) -> tuple[list[RunRecord], Schedule]:
+    """Run jobs within the limits; return the records of what was completed, and the schedule.
+
+    With `model`, time for training the chosen method afterwards is reserved.
+    """
+    assert workspace.out is not None
+    watch, paths = watch or ProgressListener(), [workspace.out / "records" / f"{job.id}.json" for job in jobs]
+    finished = parallel.from_first(lambda: [record for record in map(read_finished, paths) if record is not None])
+    known = {record.id for record in finished}
+    waiting = [job for job in jobs if job.id not in known]
+    limited = limits.seconds is not None
+    if limited and engine is not None and not isinstance(engine, Local):
+        raise BadInput("--budget needs --engine local: a cluster begins runs in its own order")
+    workspace.on_encoding = None
+    expected = estimate(waiting, workspace, finished, always=limited)
+    engine = engine or _default_engine(waiting, workspace, expected, limits)
+    workers = engine.count(len(waiting), workspace.device) if isinstance(engine, Local) else 1
+    reserve = REPORT_SECONDS + (_model_seconds(jobs, expected) if model else 0.0)
+    total = None if expected is None else expected.total(waiting, workers=workers) + reserve
+    timing = Timing(
+        runs={} if expected is None else expected.runs, encoding=0.0 if expected is None else expected.encoding,
+        workers=workers, afterwards=reserve if waiting else 0.0,
+    )  # fmt: skip
+    budget = limits.budget(jobs, expected, workers) if isinstance(engine, Local) else None
+    allowance = None if budget is None else Allowance(budget, jobs, timing, reserve=reserve)
+    for sentence in _sentences(waiting, expected, total, workers, budget):
+        watch.note(sentence)
+    records = run_all(jobs, workspace, watch=watch, engine=engine, timing=timing, allowance=allowance)
+    left_out = () if allowance is None else tuple(allowance.left_out())
+    seconds = time.monotonic() - limits.started
+    within = "" if budget is None else f"{'the default limit' if not limited else 'the budget'} of {_text(budget)}"
+    note = left_out_note(left_out, list({str(job.spec): job.spec for job in jobs}.values()), within)
+    return records, Schedule(total, seconds, None if budget is None else budget.seconds, left_out, note)
+
+
+def _text(budget: Budget) -> str:
+    return format_seconds(budget.seconds)
+
+
+def _default_engine(jobs: Sequence[Job], workspace: Workspace, expected: Estimate | None, limits: Limits) -> Local:
+    """Return one run at a time, or one per core for long comparisons of a frozen encoder, whose runs are small."""
+    if expected is None or workspace.device.type != "cpu" or workspace.cache is None:
+        return Local()
+    frozen = all(job.spec.tune == "frozen" or catalog.lookup("encoders", job.spec.encoder).sparse for job in jobs)
+    long = expected.total(jobs) - expected.encoding > LONG_SECONDS  # workers take seconds to start
+    long = long and (limits.seconds is None or limits.seconds > 2 * LONG_SECONDS)
+    return Local(cores()) if long and frozen and all(_importable(job.spec.method) for job in jobs) else Local()
+
+
+def _importable(method: str) -> bool:
+    """Whether another process can import a method."""
+    targets = [entry.target for _, entry in catalog.unwrap("methods", method)]
+    return not any(target.startswith("__main__:") or "<locals>" in target for target in targets)
+
+
+def _model_seconds(jobs: Sequence[Job], expected: Estimate | None) -> float:
+    """Return the time of training the methods of the core on all domains, as their combination needs it."""
+    if expected is None:
+        return 0.0
+    return sum(expected.runs.get(key, 0.0) for key in {configuration(job) for job in jobs if is_core(job.spec)})
+
+
+def _sentences(
+    jobs: Sequence[Job], expected: Estimate | None, total: float | None, workers: int, budget: Budget | None
+) -> list[str]:
+    """Return the estimate, and the limit if the runs may exceed it."""
+    if total is None or expected is None:
+        return []
+    encoding = f", {format_seconds(expected.encoding)} of it for encoding" if expected.encoding >= 1 else ""
+    at_once = f", {workers} at once" if workers > 1 else ""
+    sentences = [f"estimated time: {format_seconds(total)} for {len(jobs)} runs{at_once}{encoding}"]
+    if budget is not None and total > budget.left():
+        sentences.append(
+            f"runs that do not fit into {_text(budget)} are left out, further seeds of the most expensive methods "
+            "first; --budget none runs everything"
+        )
+    return sentences

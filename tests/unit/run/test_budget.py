@@ -1,0 +1,177 @@
+"""Time budgets: durations, what is left out first, decisions by measured durations, and the time left."""
+
+import pytest
+
+from holdfast import BadInput, compare
+from holdfast.cli import console
+from holdfast.data.synthetic import world
+from holdfast.run import schedule as scheduling
+from holdfast.run.budget import Allowance, Budget, Unit, left_out_note, parse_budget, units_to_drop
+from holdfast.run.estimate import Estimate, estimate
+from holdfast.run.jobs import Job
+from holdfast.run.progress import ProgressListener
+from holdfast.run.resolve import Request, resolve
+from holdfast.run.timing import Timing, configuration, format_seconds
+from holdfast.run.workspace import Workspace
+from holdfast.spec import Spec
+
+SMALL = {"steps": 4, "batch": 4, "settings": {"encoder.hidden": [4]}, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return world("vector", "none", domains=3, size=24, classes=2, seed=0)
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def spec(method, seed=0, **fields):
+    return Spec(data="d", fingerprint="f", method=method, seed=seed, **fields)
+
+
+def jobs_of(*methods, seeds=2, targets=2):
+    specs = [spec(method, seed) for method in methods for seed in range(seeds)]
+    return [Job(each, f"t{t}", f"{each.method}-{each.seed}-{t}") for each in specs for t in range(targets)]
+
+
+def test_durations_are_parsed_and_written():
+    assert [parse_budget(text) for text in ("90s", "2m", "1.5h", "none")] == [90, 120, 5400, None]
+    for text in ("", "5", "0m", "2 days", "-1m"):
+        with pytest.raises(BadInput, match="90s, 2m or 1h"):
+            parse_budget(text)
+    assert [format_seconds(value) for value in (4.4, 60, 200, 7500)] == ["4 s", "1 min", "3 min 20 s", "2 h 5 min"]
+
+
+def test_seeds_are_dropped_before_methods_and_the_core_last():
+    costs = {"majority": 1, "erm": 10, "coral": 20, "hma": 100}
+    units = [
+        Unit(f"{name}{seed}", name, place, seed, name in ("majority", "erm"), cost)
+        for place, (name, cost) in enumerate(costs.items())
+        for seed in range(2)
+    ]
+    assert units_to_drop(units, 262) == set()
+    assert units_to_drop(units, 261) == {"hma1"}
+    assert units_to_drop(units, 150) == {"hma1", "coral1"}
+    assert units_to_drop(units, 131) == {"hma1", "coral1", "erm1", "majority1"}
+    assert units_to_drop(units, 40) == {"hma1", "coral1", "erm1", "majority1", "hma0"}
+    assert units_to_drop(units, 5) == {"hma1", "coral1", "erm1", "majority1", "hma0", "coral0", "erm0"}
+
+
+def test_measured_durations_decide_and_nothing_begins_after_the_end():
+    clock, jobs = Clock(), jobs_of("erm", "coral", "hma")
+    timing = Timing(runs={configuration(job): 5.0 for job in jobs}, clock=clock)
+    timing.expect(jobs)
+    allowance = Allowance(Budget(45, 0.0, clock), jobs, timing, reserve=5.0)
+    order = allowance.order(jobs)
+    assert [job.id for job in order[:6:2]] == ["erm-0-0", "coral-0-0", "hma-0-0"]
+    begun = []
+    for job in order:
+        if allowance.keep(job):
+            begun.append(job.id)
+            timing.begin(job)
+            clock.now += 1.0 if job.spec.method == "erm" else 12.0 if job.spec.method == "hma" else 5.0
+            timing.end(job)
+        else:
+            timing.skip(job)
+    # 2 + 10 + 24 seconds of first seeds: the second seed of erm still fits, that of coral and hma does not
+    assert begun == ["erm-0-0", "erm-0-1", "coral-0-0", "coral-0-1", "hma-0-0", "hma-0-1", "erm-1-0", "erm-1-1"]
+    assert {(each.method, each.seed) for each in allowance.left_out()} == {("coral", 1), ("hma", 1)}
+    note = left_out_note(allowance.left_out(), [job.spec for job in jobs[::2]], "the budget of 45 s")
+    assert "seed 1 of coral, hma" in note
+    assert clock.now <= 45
+    clock.now = 46.0
+    late = Allowance(Budget(45, 0.0, clock), jobs, timing)
+    assert [late.keep(job) for job in jobs[:5]] == [True, True, False, False, False]  # only the first unit
+
+
+def test_dropped_units_return_if_runs_are_faster_than_estimated():
+    clock, jobs = Clock(), jobs_of("erm", "coral", seeds=1)
+    timing = Timing(runs={configuration(job): 50.0 for job in jobs}, clock=clock)
+    allowance = Allowance(Budget(101, 0.0, clock), jobs, timing)
+    queue = allowance.order(jobs)
+    for job in queue:
+        if allowance.keep(job):
+            timing.begin(job)
+            clock.now += 1.0
+            timing.end(job)
+    assert [job.spec.method for job in allowance.retry(queue)] == []  # 100 of 99 seconds
+    timing.estimated = dict.fromkeys(timing.estimated, 20.0)
+    assert [job.spec.method for job in allowance.retry(queue)] == ["coral", "coral"]
+
+
+def test_time_left_is_the_sum_over_methods_and_includes_encoding():
+    clock, jobs = Clock(), jobs_of("erm", "hma", seeds=1)
+    timing = Timing(runs={configuration(job): 10.0 for job in jobs}, encoding=30.0, afterwards=2.0, clock=clock)
+    timing.expect(jobs)
+    assert timing.left() == 72
+    timing.encoded(100, 300)
+    clock.now = 10.0
+    timing.encoded(200, 300)
+    assert timing.left() == 10 + 40 + 2
+    timing.all_encoded()
+    timing.begin(jobs[0])
+    clock.now += 2.0
+    assert timing.left() == 40 - 2 + 2
+    timing.end(jobs[0])
+    assert timing.left() == 2 + 20 + 2  # erm is measured now, hma is not
+    assert Timing().left() == 0
+    unknown = Timing()
+    unknown.expect(jobs)
+    assert unknown.left() is None
+
+
+def test_estimate_probes_every_configuration_and_uses_records(data, tmp_path):
+    done = compare(data, methods=["erm", "coral"], seeds=1, out=tmp_path, **SMALL)
+    workspace = Workspace(data, cache=None, out=tmp_path)
+    options = {name: value for name, value in SMALL.items() if name != "device"}
+    jobs = resolve(Request(methods=["erm", "coral"], seeds=[0], baselines=True, **options), workspace)
+    assert estimate(jobs, workspace) is None  # too short to be worth a probe
+    probed = estimate(jobs, workspace, always=True)
+    assert set(probed.runs) == {configuration(job) for job in jobs}
+    assert all(seconds > 0 for seconds in probed.runs.values())
+    recorded = estimate(jobs, workspace, done.records, always=True)
+    for record in done.records:
+        assert any(abs(value - record.cost["seconds"]) < 1 for value in recorded.runs.values())
+
+
+def test_a_budget_is_reported_and_a_larger_one_continues(data, tmp_path, monkeypatch):
+    notes = []
+    listener = ProgressListener()
+    listener.note = notes.append
+    slow = lambda jobs, *_, **__: Estimate(0.0, {configuration(job): 1000.0 for job in jobs})  # noqa: E731
+    monkeypatch.setattr(scheduling, "estimate", slow)
+    keywords = {"methods": ["erm", "coral"], "seeds": 2, "baselines": False, "out": tmp_path, **SMALL}
+    first = compare(data, budget="90s", watch=listener, **keywords)
+    assert {(r.spec["method"], r.spec["seed"]) for r in first.records} == {("erm", 0), ("erm", 1)}  # erm is fast
+    assert any("estimated time" in note for note in notes)
+    assert any("coral (all seeds)" in note for note in first.notes)
+    assert "left out to stay within the budget of 1 min 30 s" in first.report.read_text()
+    assert {"method": "coral", "seed": 1} in first.schedule.json()["left_out"]
+    complete = compare(data, budget="none", **keywords)
+    assert len(complete.records) == 12
+    assert not complete.schedule.left_out
+    assert complete.schedule.budget is None
+
+
+def test_lines_name_method_target_and_time_left(monkeypatch):
+    said = []
+    monkeypatch.setattr(console, "say", lambda *sentences, **_: said.extend(sentences))
+    monkeypatch.setattr(console, "INTERVAL", 0.02)
+    lines = console._progress_lines()
+    lines.expect(lambda: 200.0)
+    lines.start(10, 0)
+    lines.begin("mil films seed 0", 300)
+    lines.step({})
+    with console._reported(lines):
+        while len(said) < 3:
+            pass
+    assert said[-1] == "0 of 10 runs are finished; mil films seed 0, step 1 of 300; about 3 min 20 s left"
+    lines.encoding(5, 10)
+    lines.report()
+    assert "encoding 5 of 10 examples" in said[-1]
