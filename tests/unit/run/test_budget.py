@@ -15,7 +15,8 @@ from holdfast.run.timing import Timing, configuration, format_seconds
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 
-SMALL = {"steps": 4, "batch": 4, "settings": {"encoder.hidden": [4]}, "device": "cpu"}
+OPTIONS = {"steps": 4, "batch": 4, "settings": {"encoder.hidden": [4]}}
+SMALL = {"device": "cpu", "combinations": False, **OPTIONS}
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +130,7 @@ def test_time_left_is_the_sum_over_methods_and_includes_encoding():
 def test_estimate_probes_every_configuration_and_uses_records(data, tmp_path):
     done = compare(data, methods=["erm", "coral"], seeds=1, out=tmp_path, **SMALL)
     workspace = Workspace(data, cache=None, out=tmp_path)
-    options = {name: value for name, value in SMALL.items() if name != "device"}
-    jobs = resolve(Request(methods=["erm", "coral"], seeds=[0], baselines=True, **options), workspace)
+    jobs = resolve(Request(methods=["erm", "coral"], seeds=[0], baselines=True, **OPTIONS), workspace)
     assert estimate(jobs, workspace) is None  # too short to be worth a probe
     probed = estimate(jobs, workspace, always=True)
     assert set(probed.runs) == {configuration(job) for job in jobs}
