@@ -25,6 +25,7 @@ from holdfast.data.sample import check_sample, draw_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
+from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
@@ -179,8 +180,10 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         if self.keep_sample:
             sample = draw_sample(dataset, stage.train, held_out, limit=self.keep_sample, seed=self.seed)
         columns = self.__dict__.get("feature_names_in_", dataset.columns)
+        model = assembly.deploy()
+        name_stored_examples(model.recall, dataset)
         return SavedModel(
-            assembly.deploy(), assembly.encoder, dataset.classes, self.record_, calibration,
+            model, assembly.encoder, dataset.classes, self.record_, calibration,
             HeldOut.of(dataset, held_out), sample, None if columns is None else tuple(map(str, columns)),
         )  # fmt: skip
 
@@ -206,6 +209,17 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(result.refused)
         self._saved, self.record_ = result.model, result.model.record
         return self
+
+    def add_examples(self, X: Any, y: Sequence[Any]) -> Self:
+        """Store labelled examples in the memory of a model with `predict=knn`; predictions use them at once."""
+        model, new = self._model(), as_dataset(X, y, None)
+        self._check_features(X, new.raw)
+        add_examples(model, new.raw, with_classes(new, model.classes).y, device=self.device)
+        return self
+
+    def delete_examples(self, X: Any) -> int:
+        """Delete the stored examples with this content, training examples included; return their number."""
+        return delete_examples(self._model(), self._raw(X))
 
     def foreignness(self, X: Any) -> np.ndarray:
         """Return the percentile of each example's distance to the training data, among validation examples.  # (n,)"""

@@ -19,7 +19,16 @@ REQUIRED = (("spec", "method"), ("spec", "metric"), ("spec", "encoder"), ("code"
 OPTIONAL = {  # type -> settings of a spec that reports read
     str: ("data", "neck", "plan", "select", "task", "tune"),
     int: ("seed", "steps"),
-    dict: ("method_args", "encoder_args", "neck_args", "head_args", "plan_args", "task_args", "lr_args"),
+    dict: (
+        "method_args",
+        "encoder_args",
+        "neck_args",
+        "head_args",
+        "plan_args",
+        "task_args",
+        "predict_args",
+        "lr_args",
+    ),
 }
 
 LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")

@@ -41,6 +41,7 @@ class Spec:
     accumulate: int = 1
     decay: str = "all"  # what weight decay applies to: all, or weights (neither biases nor norms)
     precision: str = "fp32"
+    predict: str = "model"  # what predicts: model, or the model with a memory of examples (knn, t3a)
     augment: bool | str = False  # name of an augmentation; true is the default for images
     method_args: dict[str, Any] = field(default_factory=dict)
     encoder_args: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Spec:
     head_args: dict[str, Any] = field(default_factory=dict)
     plan_args: dict[str, Any] = field(default_factory=dict)
     task_args: dict[str, Any] = field(default_factory=dict)
+    predict_args: dict[str, Any] = field(default_factory=dict)
     lr_args: dict[str, float] = field(default_factory=dict)  # part -> factor of its learning rate; 1 if missing
 
     def __post_init__(self) -> None:
@@ -73,6 +75,10 @@ class Spec:
         values = asdict(self)
         if not self.task_args:
             del values["task_args"]
+        if self.predict == Spec.predict:
+            del values["predict"]
+        if not self.predict_args:
+            del values["predict_args"]
         if self.processes == 1:
             del values["processes"]
         values["lr_args"] = {part: float(factor) for part, factor in self.lr_args.items() if factor != 1}

@@ -15,6 +15,7 @@ from holdfast.catalog.heads import HEADS
 from holdfast.catalog.methods import METHODS
 from holdfast.catalog.necks import NECKS
 from holdfast.catalog.plugins import discover, register_dataset, register_encoder, register_method, user_parts
+from holdfast.catalog.predictions import PREDICTIONS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.catalog.recipes import RECIPES
 from holdfast.core.errors import BadInput, unknown
@@ -23,8 +24,8 @@ from holdfast.core.settings import type_error
 from holdfast.spec import Spec
 
 __all__ = [
-    "ANALYSES", "AUGMENTATIONS", "BENCHES", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "RECIPES",
-    "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
+    "ANALYSES", "AUGMENTATIONS", "BENCHES", "DATASETS", "ENCODERS", "HEADS", "METHODS", "NECKS", "PLANS", "PREDICTIONS",
+    "RECIPES", "SECTIONS", "SELECTIONS", "TASKS", "Entry", "build", "build_neck", "buildable_names", "check_settings",
     "check_spec", "check_task", "default_note", "describe", "incompatibility", "lookup", "no_settings_error",
     "register_dataset", "register_encoder", "register_method", "resolve_augmentation", "resolve_encoder", "unwrap",
     "user_parts",
@@ -33,7 +34,7 @@ __all__ = [
 SECTIONS: dict[str, Mapping[str, Any]] = {
     "datasets": DATASETS, "augmentations": AUGMENTATIONS, "encoders": ENCODERS, "necks": NECKS, "heads": HEADS,
     "methods": METHODS, "protocols": PLANS, "selections": SELECTIONS, "tasks": TASKS, "benches": BENCHES,
-    "analyses": ANALYSES, "recipes": RECIPES,
+    "analyses": ANALYSES, "recipes": RECIPES, "predictions": PREDICTIONS,
 }  # fmt: skip
 
 
@@ -195,6 +196,7 @@ def check_spec(spec: Spec, kind: str) -> None:
         ("encoders", spec.encoder, spec.encoder_args),
         ("necks", spec.neck, spec.neck_args),
         ("heads", spec.head, spec.head_args),
+        ("predictions", spec.predict, spec.predict_args),
     )
     for section, name, options in (*chosen, ("protocols", spec.plan, spec.plan_args)):
         check_settings(section, name, options)

@@ -28,7 +28,7 @@ app = typer.Typer(
 command = partial(app.command, cls=SingleUseCommand)
 for run in (
     compare.demo, audit.audit, compare.compare, sweep.sweep, fit.fit, adapt.adapt, adapt.rollback, predict.predict,
-    predict.serve, predict.export, fit.pretrain, reproduce.reproduce, report.report,
+    predict.serve, predict.export, predict.memory, fit.pretrain, reproduce.reproduce, report.report,
 ):  # fmt: skip
     command(run.__name__)(run)
 command("list")(report.list_section)

@@ -136,3 +136,30 @@ def serve(
     run(service, host=host, port=port, ready=ready)
     if not json:
         say("stopped; all requests were answered")
+
+
+def memory(
+    model: options.Model,
+    add: Annotated[str | None, options.option("Examples to store, with labels.")] = None,
+    delete: Annotated[str | None, options.option("Examples to delete; they are recognised by their content.")] = None,
+    device: options.Device = "auto",
+    column: options.Column = None,
+    json: options.Json = False,
+) -> None:
+    """Add examples to the memory of a model that was fitted with `--set predict=knn`, or delete some.
+
+    Nothing is trained, and the next prediction uses the change, also in a running server.
+
+    Examples:
+
+    - `holdfast memory models/reviews --add corrected.csv`
+
+    - `holdfast memory models/reviews --delete withdrawn.csv`
+    """
+    from holdfast.models.memory import change_memory as run
+
+    result = run(model, add=add, delete=delete, columns=options.pairs(column), device=device)
+    if json:
+        print_json({"added": result.added, "deleted": result.deleted, "stored": result.stored})
+        return
+    say(f"{result.added} examples added, {result.deleted} deleted; {result.stored} are stored in {model}")

@@ -20,6 +20,7 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.sample import draw_sample
 from holdfast.data.splits import TEST, TRAIN, DomainRows, HeldOut, Part, merge_marked, split_parts
 from holdfast.models.calibration import fit_calibration
+from holdfast.models.memory import name_stored_examples
 from holdfast.models.saved import Member, SavedModel, check_model, load_model
 from holdfast.models.versions import Ledger, Version, add_version, read_ledger
 from holdfast.nn.growth import GrowsWords, growable_memories
@@ -165,7 +166,7 @@ def _adapt_network(
     watch.end(record)
     saver.finish()
     past_stages = PastStages(start, () if unmeasured else trained)
-    model = _adapted_model(saved, assembly, record, new, episode.stages[0], past_stages, spec)
+    model = _adapted_model(saved, assembly, record, dataset, new, episode.stages[0], past_stages, spec)
     if model.calibration is None and saved.calibration is not None:
         notes.append("calibration and foreign scores are dropped, because they need examples of the earlier domains")
     return _result(model, spec, terms.max_forgetting, unmeasured, tuple(notes))
@@ -192,8 +193,9 @@ def _unmeasured_error(domains: Sequence[str], *, with_earlier: bool) -> BadInput
 
 
 def _adapted_model(
-    saved: SavedModel, assembly: Assembly, record: RunRecord, new: Dataset, stage: Stage, past: PastStages, spec: Spec
-) -> SavedModel:
+    saved: SavedModel, assembly: Assembly, record: RunRecord, dataset: Dataset, new: Dataset, stage: Stage,
+    past: PastStages, spec: Spec,
+) -> SavedModel:  # fmt: skip
     """Return the new model with everything its folder stores; `past.count` rows precede the new ones."""
     calibration, held_out, sample = None, saved.held_out or HeldOut({}, {}), saved.sample
     if spec.task == "classify" and past.data and assembly.method is not None:
@@ -207,8 +209,10 @@ def _adapted_model(
     if sample is not None:
         sample = sample.merge(draw_sample(new, train_rows, valid_rows, limit=sample.limit, seed=spec.seed))
     record = replace(record, stages=[*saved.record.stages, *record.stages])
+    model = assembly.deploy()
+    name_stored_examples(model.recall, dataset)
     return SavedModel(
-        assembly.deploy(), assembly.encoder, saved.classes, record, calibration,
+        model, assembly.encoder, saved.classes, record, calibration,
         held_out.merge(HeldOut.of(new, valid_rows)), sample, saved.columns,
     )  # fmt: skip
 
@@ -317,7 +321,7 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
     skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed"}
     skipped |= {"steps", "every"} if is_simple(before.method) else set()
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
-    for group in ("encoder", "neck", "head", "task"):
+    for group in ("encoder", "neck", "head", "task", "predict"):
         carried |= {f"{group}.{name}": value for name, value in getattr(before, f"{group}_args").items()}
     carried |= length_settings(before.encoder, before.encoder_args)
     carried |= {key: value for key, value in changed_rates(before.json()).items() if key != "lr.critic"}

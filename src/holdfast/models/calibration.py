@@ -163,7 +163,7 @@ def observer(model: Model) -> Callable[[Inputs], Tensor]:
     def observe(x: Inputs) -> Tensor:
         with tape() as recorded:
             features = model.encode(x)
-            outputs = model.head(model.apply_neck(features))
+            outputs = model.classify(model.apply_neck(features))
         entropy = read_entropy(recorded, len(outputs))
         last = torch.full_like(outputs[:, 0], torch.nan) if entropy is None else entropy
         return torch.cat([outputs.float(), features.float().flatten(1), last[:, None].float()], dim=1)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast import catalog
-from holdfast.core.checkpoint import AllocationLimit, load_tensors, save_tensors
+from holdfast.core.checkpoint import AllocationLimit, load_tensors, load_tree, save_tensors, save_tree
 from holdfast.core.errors import BadInput, Damaged
 from holdfast.core.files import LOCK_NAME, read_json, write_error, write_text
 from holdfast.data.batches import Examples, prepare
@@ -27,17 +27,27 @@ from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import describe_experts
+from holdfast.nn.memory.recall import KINDS, Recall
 from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
 
 FORMAT = 1
-COMBINED_FORMAT = 2  # of a folder with further members, whose probabilities are averaged
+EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
 MEMBERS = "members"  # folder of the further members, named 1, 2, ...
 AGAIN = "fit the model again"
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
-MODEL_FILES = (LOCK_NAME, "checkpoints", CALIBRATION, SAMPLE, MEMBERS, *OWN)  # files of an incomplete model folder
+RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
+MODEL_FILES = (
+    LOCK_NAME,
+    "checkpoints",
+    CALIBRATION,
+    SAMPLE,
+    RECALL,
+    MEMBERS,
+    *OWN,
+)  # files of an incomplete model folder
 
 
 class ClassPredictions(NamedTuple):
@@ -138,6 +148,18 @@ class SavedModel:
         undecided = self.calibration.undecided(observed.entropy)
         return ClassPredictions(probabilities(observed.outputs, temperature), foreign, undecided)
 
+    def features_and_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Return the input (n, d) of the head and the outputs (n, c) of the network alone."""
+        model = self.model
+
+        def both(x: Any) -> Tensor:
+            z = model.features(x)
+            return torch.cat([z.float(), model.head(z).float()], dim=-1)
+
+        values = self._map(raw, both, device)
+        assert values is not None
+        return values[:, : model.width], values[:, model.width :]
+
     def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """Return predictions of tasks other than classification by column, such as tokens and tags."""
         task = catalog.build("tasks", self.task, options=self.record.spec.get("task_args", {}))
@@ -186,7 +208,7 @@ class SavedModel:
         weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
         spec, preparation = self.record.spec, folder / "preparation"
         try:
-            for stale in ("config.json", CALIBRATION, HELD_OUT, SAMPLE):
+            for stale in ("config.json", CALIBRATION, HELD_OUT, SAMPLE, RECALL):
                 (folder / stale).unlink(missing_ok=True)
             shutil.rmtree(folder / MEMBERS, ignore_errors=True)
             preparation.mkdir(parents=True, exist_ok=True)
@@ -201,9 +223,12 @@ class SavedModel:
         if self.columns is not None:
             config["columns"] = list(self.columns)
         if self.members:
-            config |= {"format": COMBINED_FORMAT, "members": [member.weight for member in self.members]}
+            config |= {"format": EXTENDED_FORMAT, "members": [member.weight for member in self.members]}
             for number, member in enumerate(self.members, start=1):
                 member.saved.save(folder / MEMBERS / str(number))
+        if self.model.recall is not None:
+            config |= {"format": EXTENDED_FORMAT, "recall": self.model.recall.name}
+            save_recall(folder / RECALL, self.model.recall)
         save_tensors(folder / "model.safetensors", weights)
         write_text(folder / "record.json", self.record.text())
         write_text(folder / "README.md", self._card(name or folder.name))
@@ -238,6 +263,27 @@ def _check_finite(values: np.ndarray) -> None:
     if len(wrong):
         fix = "check for extreme values or remove the example"
         raise BadInput(f"example {wrong[0] + 1} of {len(values)} gives NaN or inf in the network: {fix}")
+
+
+def save_recall(path: Path, recall: Recall) -> Path:
+    """Write the stored examples atomically."""
+    return save_tree(path, recall.state())
+
+
+def load_recall(path: Path, model: Model) -> Recall:
+    """Read the stored examples of a network; raise TypeError or KeyError if they are not valid."""
+    tree = load_tree(path)
+    recall = KINDS[tree["kind"]](**tree["settings"])
+    recall.restore(tree)
+    if recall.keys.shape[-1] != model.width:
+        raise TypeError(f"its stored examples have the width {recall.keys.shape[-1]}, its network {model.width}")
+    return recall
+
+
+def member_folders(folder: Path, saved: SavedModel) -> list[Path]:
+    """Return the folders of the network and of its further members, in the current version."""
+    folder = current_folder(folder)
+    return [folder, *(folder / MEMBERS / str(number + 1) for number in range(len(saved.members)))]
 
 
 def check_folder(folder: Path) -> None:
@@ -288,6 +334,7 @@ def _load(folder: Path) -> SavedModel:
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
+        model.recall = load_recall(folder / RECALL, model) if "recall" in config else None
         calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
@@ -302,8 +349,8 @@ def _load(folder: Path) -> SavedModel:
 
 def _checked(config: Any, folder: Path) -> dict[str, Any]:
     """Validate the configuration before anything is built from it."""
-    if config["format"] not in (FORMAT, COMBINED_FORMAT):
-        known = f"{FORMAT} and {COMBINED_FORMAT}"
+    if config["format"] not in (FORMAT, EXTENDED_FORMAT):
+        known = f"{FORMAT} and {EXTENDED_FORMAT}"
         raise BadInput(f"{folder} has model format {config['format']}, this version reads {known}: update holdfast")
     mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
     mappings += [config["neck"], config["neck"]["settings"]] if "neck" in config else []

@@ -14,6 +14,7 @@ from holdfast.core.inputs import Inputs
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
 from holdfast.nn.graft.insert import Attachable, prompt_parameters
+from holdfast.nn.memory.recall import Recall
 
 MODES = "full, frozen, last:N (the last N blocks) or head+cls"
 
@@ -44,6 +45,7 @@ class Model(nn.Module):
             head.tie(backbone)
         self.backbone, self.neck, self.head = backbone, neck, head
         self.precision = precision
+        self.recall: Recall | None = None  # a memory that only predictions read
 
     @property
     def width(self) -> int:
@@ -72,8 +74,13 @@ class Model(nn.Module):
         """Return the input (b, d) of the head."""
         return self.apply_neck(self.encode(x))
 
+    def classify(self, z: Tensor) -> Tensor:
+        """Return the outputs (b, c) for features after the neck, with the prediction-time memory if there is one."""
+        outputs = self.head(z)
+        return outputs if self.recall is None else self.recall(z, outputs)
+
     def forward(self, x: Inputs) -> Tensor:
-        return self.head(self.features(x))  # (b, c)
+        return self.classify(self.features(x))  # (b, c)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision == "fp32":

@@ -15,10 +15,12 @@ from holdfast.core.seeds import generator
 from holdfast.data.batches import Batches, Examples, Transform
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
+from holdfast.nn.memory.recall import Recall
 from holdfast.protocols.evaluate import check_memory, evaluation_outputs, score, validation_outputs
 from holdfast.protocols.fit import FitResult, fit
 from holdfast.protocols.initialise import initialise_parts
 from holdfast.protocols.plan import Episode, PastStages, Stage, rows_of
+from holdfast.protocols.recall import attach, forget_unlabelled, observe_unlabelled
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
@@ -53,11 +55,13 @@ def run(
     saved: dict[str, Any] | None = None,
     tick: Callable[[Metrics], None] | None = None,
     kept_outputs: dict[str, Tensor] | None = None,
+    recall: Recall | None = None,
 ) -> tuple[Method, list[dict[str, Any]]]:
     """Train all stages, resuming from `saved`; return the method and one JSON-compatible result per stage.
 
     A network with past stages is also scored before its first stage, and the method gets the past examples.
-    `kept_outputs` receives the statistics of the validation and test rows of the last stage, such as logits.
+    `kept_outputs` receives the statistics of the validation and test rows of the last stage, such as logits. A memory
+    `recall` is filled after the training of a stage, with the rows of all stages so far.
     """
     saver = saver or Saver(None)
     trainer = _Trainer(make, task, spec, selection, transform)
@@ -77,6 +81,7 @@ def run(
         if index < current:
             continue  # the checkpoint has the state after this stage
         examples = examples if following is None else following.examples(method)
+        method.deployed.recall = None  # training never reads it
         saver.done = done
         resumed = saved["fit"] if saved and index == current else None
         if resumed is None:
@@ -89,8 +94,16 @@ def run(
         fitted = trainer.fit(method, stage, index, examples, **loop)
         method.end_stage(examples.one_pass(stage.train, spec.batch))
         check_memory(method, examples, stage.train[0])
+        stored = {}
+        if recall is not None:
+            seen = (
+                *(() if past is None else past.data),
+                *(p for s in episode.stages[: index - first + 1] for p in s.train),
+            )
+            stored = {"recall": attach(method, recall, examples, seen, stage.valid, spec.seed)}
         result = _result(method, stage, fitted, examples, task, kept_outputs)
-        done = [*done, {**result, **(before if index == first else {})}]
+        forget_unlabelled(method.deployed)
+        done = [*done, {**result, **stored, **(before if index == first else {})}]
     return method, done
 
 
@@ -183,6 +196,7 @@ def _result(
 ) -> dict[str, Any]:
     test, valid, right = {}, {}, {}
     for part in stage.test:
+        observe_unlabelled(method, examples, part)
         stats, y = evaluation_outputs(method, examples, part, task)
         test[part.domain] = task.scores(stats, y, task.metrics)
         correct = task.correct(stats, y)
@@ -191,6 +205,7 @@ def _result(
         if outputs is not None:
             outputs[f"test/{part.domain}"] = stats
     for part in stage.valid:
+        observe_unlabelled(method, examples, part)
         stats, y = evaluation_outputs(method, examples, part, task)
         valid[part.domain] = task.scores(stats, y, task.metrics)
         if outputs is not None:

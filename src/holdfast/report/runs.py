@@ -19,7 +19,7 @@ FACTS = {
 OPTIONS = ("encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr")  # always part of a command
 BY_ENCODER = ("clip", "warmup", "precision")  # their defaults depend on a trained encoder and on the machine
 BY_TASK = ("head",)  # its default depends on the task
-GROUPS = ("method", "encoder", "neck", "head", "plan", "task")
+GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict")
 ELSEWHERE = (
     "data", "fingerprint", "method", "task", "seed", "every", "decay", "lr_args", *OPTIONS,
     *(f"{group}_args" for group in GROUPS),

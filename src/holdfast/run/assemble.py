@@ -72,7 +72,9 @@ class Assembly:
         assert self.method is not None
         model = self.method.deployed
         if isinstance(model.backbone, Features) and not isinstance(self.encoder, Features):
-            return Model(self.encoder, model.neck, model.head, precision=model.precision)
+            complete = Model(self.encoder, model.neck, model.head, precision=model.precision)
+            complete.recall = model.recall
+            return complete
         return model
 
 
@@ -155,6 +157,7 @@ def _method(
     copied = None
     if trained is not None and not cached:
         copied = copy.deepcopy(trained)  # as one object, because its parts may refer to each other
+        copied.recall = None  # only predictions read it
         assert isinstance(copied.backbone, Backbone)
         tune(copied.backbone, spec.tune, copied.neck)
         copied.precision = spec.precision

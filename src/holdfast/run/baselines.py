@@ -20,6 +20,7 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     if base.task != "classify" or base.plan == "stream":
         return []
     plain = replace(base, neck="none", neck_args={}, head="linear", head_args={}, method_args={})
+    plain = replace(plain, predict=Spec.predict, predict_args={})
     simple = replace(plain, encoder=SIMPLE_ENCODER[kind], encoder_args={})
     entry = catalog.lookup("encoders", base.encoder)
     useful = entry.pretrained or entry.tune == "frozen" or bool(base.encoder_args.get("weights"))

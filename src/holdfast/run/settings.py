@@ -17,7 +17,7 @@ from holdfast.nn.model import check_mode
 from holdfast.run.lengths import length_settings, with_length
 from holdfast.spec import RATE_PARTS, Spec
 
-GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "lr")
+GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
 UNUSED = ("batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "augment")
 ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
@@ -105,7 +105,7 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     keywords = {"data", "fingerprint", "method", "encoder", "plan", "tune", "metric", "seed", "steps", "batch", "lr"}
     skipped = keywords | {f"{group}_args" for group in GROUPS} | {"precision", "processes"}  # chosen per machine
     settings = {key: value for key, value in spec.items() if key not in skipped}
-    for group in ("method", "encoder", "neck", "head", "task"):
+    for group in ("method", "encoder", "neck", "head", "task", "predict"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
     settings |= length_settings(spec["encoder"], spec.get("encoder_args", {}))
     return settings | {"decay": spec.get("decay", Spec.decay)} | changed_rates(spec)

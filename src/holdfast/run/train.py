@@ -21,6 +21,7 @@ from holdfast.data.part_locations import PartLocations, read_part_locations
 from holdfast.data.splits import Part
 from holdfast.methods.base import Metrics
 from holdfast.nn.engagement import mechanisms
+from holdfast.nn.memory.recall import Recall
 from holdfast.nn.model import Model
 from holdfast.protocols.engagement import measure_engagement, validation_parts
 from holdfast.protocols.fit import Diverged
@@ -103,7 +104,7 @@ def train(
                 episode, assembly.make, assembly.examples, assembly.task, spec,
                 selection=catalog.lookup("selections", spec.select).load(), transform=assembly.transform,
                 following=assembly.following, past=past, saver=saver, saved=saved, tick=_StepTimer(tick, saver),
-                kept_outputs=outputs,
+                kept_outputs=outputs, recall=_recall(spec),
             )  # fmt: skip
         except Diverged as error:
             raise error.with_ids(workspace.dataset.ids) from None
@@ -116,6 +117,13 @@ def train(
     where = (dict(code_version()), machine(workspace.device))
     results: dict[str, Any] = {"analysis": analysis, "engagement": engagement}
     return RunRecord(spec.json(), episode.name, stages, *where, cost, **results), assembly
+
+
+def _recall(spec: Spec) -> Recall | None:
+    """Return an empty memory for predictions, or None."""
+    if spec.predict == Spec.predict:
+        return None
+    return catalog.build("predictions", spec.predict, options=spec.predict_args)
 
 
 def _engagement(assembly: Assembly, episode: Episode, workspace: Workspace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 
 from holdfast.core.errors import BadInput
 from holdfast.data.raw import Raw
-from holdfast.models.saved import SavedModel, load_model
+from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
 from holdfast.models.versions import current_folder
 from holdfast.run.cost import code_version
 from holdfast.run.workspace import choose_device
@@ -27,6 +27,7 @@ class Service:
     ) -> None:  # fmt: skip
         self.folder, self.limits, self.device = Path(folder), limits or Limits(), choose_device(device)
         self.saved: SavedModel = load_model(self.folder)
+        self.stored = self._stored()
         if self.saved.task == "masked":
             raise BadInput("a model of the task masked cannot be served: fit a model of another task with its encoder")
         encoder = self.saved.encoder
@@ -41,6 +42,8 @@ class Service:
     def answer(self, requests: Sequence[ParsedRequest]) -> list[dict[str, Any]]:
         """Return one answer per example of these requests, equal to offline predictions."""
         raw = merge(requests)
+        if (stored := self._stored()) != self.stored:  # examples were added or deleted
+            self.saved, self.stored = load_model(self.folder), stored
         if self.saved.task == "respond":
             answers = [{"response": text} for text in self.saved.responses(raw, device=self.device)]
         elif self.saved.task in TASK_INPUTS:
@@ -50,6 +53,11 @@ class Service:
             answers = self._class_answers(raw)
         ids = [id for request in requests for id in (request.ids or [None] * len(request))]
         return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
+
+    def _stored(self) -> list[int]:
+        """Return when the stored examples of the model changed last; empty without any."""
+        paths = [folder / RECALL for folder in member_folders(self.folder, self.saved)]
+        return [path.stat().st_mtime_ns for path in paths if path.is_file()]
 
     def _class_answers(self, raw: Raw) -> list[dict[str, Any]]:
         """Return label, probabilities, and the percentiles `foreign` and `undecided` if known."""

@@ -1,0 +1,13 @@
+"""Ways to predict: the trained network alone, or with a memory of examples that only predictions read."""
+
+from holdfast.catalog.entry import ALL_TASKS, Part
+
+_RECALL = "holdfast.nn.memory.recall"
+
+PREDICTIONS = {
+    "model": Part(f"{_RECALL}:NoRecall", "the trained network alone", tasks=ALL_TASKS),
+    "knn": Part(f"{_RECALL}:KNN", "a share of the prediction is a vote of similar training examples"),
+    "t3a": Part(
+        f"{_RECALL}:T3A", "a share is the similarity to class prototypes that follow the unlabelled examples at hand"
+    ),
+}
