@@ -1,15 +1,16 @@
 """Audit of a data set: duplicates, leaks, shift between domains, and advice (n examples, k domains)."""
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from holdfast.auditing import shift, tables
+from holdfast.auditing import commands, shift, tables
 from holdfast.auditing.clean import write_clean
+from holdfast.auditing.compared import Compared, compared_sentence, read_compared
 from holdfast.auditing.duplicates import choose, conflicts, find_duplicates
 from holdfast.auditing.erasure import Erasure, measure_erasure
 from holdfast.auditing.examples import Examples
@@ -40,6 +41,7 @@ class Audit:
     examples: int
     headline: str
     advice: list[str]
+    command: str | None  # the recommended command
     domains: list[DomainFacts]
     duplicates: int  # rows whose input occurs earlier
     splits: list[Leak]
@@ -50,6 +52,7 @@ class Audit:
     words: dict[str, dict[str, float]]
     baseline: list[ShiftCost]
     erasure: Erasure | None  # None for fewer than three domains with labels
+    compared: list[Compared]  # scores of an earlier comparison on the same data
     verdict: Verdict
     dropped: list[dict[str, int | str]]
     grids: list[Grid]
@@ -70,12 +73,13 @@ class Audit:
 def audit(
     data: Source, *, task: str = "classify", near: float = 0.8, out: str | Path | None = None,
     clean: str | Path | None = None, columns: Mapping[str, str] | None = None, data_dir: Path | None = None,
-    seed: int = 0, tell: Callable[[str], None] | None = None,
+    seed: int = 0, runs: str | Path | None = None, tell: Callable[[str], None] | None = None,
 ) -> Audit:  # fmt: skip
     """Inspect a data set; `out` is an HTML report to write, `clean` a table without duplicates.
 
     `near` is the similarity, 0.7 to 1, above which two texts are near duplicates; 1 looks for exact duplicates only, of
-    images too. The data itself is never changed. `tell` receives progress messages.
+    images too. The data itself is never changed. `runs` is the folder of a comparison: if it used exactly this data,
+    its scores are shown next to those of the linear probe. `tell` receives progress messages.
     """
     if not 0.7 <= near <= 1:
         raise BadInput(f"near must be a similarity between 0.7 and 1; got {near}")
@@ -86,7 +90,7 @@ def audit(
         check_not_input("--clean", Path(clean), data)
     say = tell or (lambda sentence: None)
     dataset = training_data(data, task=task, columns=columns, data_dir=data_dir)
-    data = data if isinstance(data, str | Path) else dataset  # a DataFrame has no name either
+    source, data = data, data if isinstance(data, str | Path) else dataset  # a DataFrame has no name either
     examples = Examples(dataset)
     say(f"searching for duplicates among {len(dataset):,} examples")
     duplicates, targets = find_duplicates(examples, near=near), examples.targets()
@@ -107,31 +111,35 @@ def audit(
     verdict, leaked = conclude(distances, shifts, costs), leaks(dataset, duplicates)
     shown = examples_of(examples, duplicates, conflict)
     sizes = [len(rows) for rows in sample.values()]
-    grids = [tables.domain_grid(facts), tables.duplicate_grid(facts, _near_criterion(examples.kind, near))]
+    compared = read_compared(None if runs is None else Path(runs), dataset)
+    grids = [tables.headroom_grid(costs, compared, max(sizes))] if costs else []
+    grids += [] if erasure is None else [tables.erasure_grid(erasure)]
+    grids += [tables.domain_grid(facts), tables.duplicate_grid(facts, _near_criterion(examples.kind, near))]
     grids += [tables.leak_grid(leaked)] if leaked else []
     grids += [tables.example_grid(shown)] if shown else []
     grids += [tables.distance_grid(list(sample), distances)] if distances else []
     grids += [tables.label_grid(dataset.domains, shifts)] if shifts else []
     grids += [tables.word_grid(words, min(sizes))] if words else []
-    grids += [tables.headroom_grid(costs, max(sizes))] if costs else []
-    grids += [] if erasure is None else [tables.erasure_grid(erasure)]
-    arguments = [dataset.name if isinstance(data, Dataset) else str(data)]
-    arguments += [] if data_dir is None else ["--data-dir", str(data_dir)]
-    arguments += [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]
-    spec = make_spec(dataset, task=task)
-    advice = advise(
-        shlex.join(arguments), spec, examples.kind, verdict, facts, leaked, dataset.more_domains_hint, erasure
-    )
+    table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
+    target = None
+    if table is not None:
+        target = commands.cleaned(table, dataset, len(choice.kept_rows()), task=task, columns=columns)
+    target = target or commands.original(source, dataset, columns=columns, data_dir=data_dir)
+    advice, command = advise(
+        make_spec(dataset, task=task), examples.kind, verdict, facts, leaked, erasure,
+        clean=None if table is None else str(table), more_domains=dataset.more_domains_hint,
+        command=partial(commands.command, target, task),
+    )  # fmt: skip
     finding = " ".join([headline(verdict, len(facts), labelled=bool(shifts)), *erasure_sentence(erasure)])
+    finding = " ".join([finding, *compared_sentence(costs, compared)])
     page = None if out is None else Path(out)
     if page is not None:
         title = f"Holdfast: audit of {dataset.name}"
         write_audit(page, title=title, headline=finding, advice=advice, grids=grids, notes=dataset.notes)
-    table = None if clean is None else write_clean(Path(clean), data, dataset, choice.kept_rows())
     return Audit(
-        dataset.name, examples.kind, len(dataset), finding, advice, facts, len(dataset) - len(duplicates.first), leaked,
-        overlaps(dataset, duplicates), shown, distances, shifts, words, costs, erasure, verdict, dropped(choice), grids,
-        dataset.notes, page, table,
+        dataset.name, examples.kind, len(dataset), finding, advice, command, facts,
+        len(dataset) - len(duplicates.first), leaked, overlaps(dataset, duplicates), shown, distances, shifts, words,
+        costs, erasure, compared, verdict, dropped(choice), grids, dataset.notes, page, table,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from holdfast.auditing.compared import Compared
 from holdfast.auditing.erasure import Erasure
 from holdfast.auditing.facts import DomainFacts, Example, Leak
 from holdfast.auditing.headroom import FOLDS, ShiftCost
@@ -102,7 +103,7 @@ def word_grid(shares: dict[str, dict[str, float]], texts: int) -> Grid:
     return matrix("Shared words", about, list(shares), cells, corner="domain", top=1.0)
 
 
-def headroom_grid(costs: Sequence[ShiftCost], rows: int) -> Grid:
+def headroom_grid(costs: Sequence[ShiftCost], compared: Sequence[Compared], rows: int) -> Grid:
     """Accuracy of a linear probe inside and outside each domain."""
     about = (
         f"Accuracy in percent of a linear classifier by {FOLDS}-fold cross-validation, up to {rows:,} rows per domain "
@@ -110,12 +111,17 @@ def headroom_grid(costs: Sequence[ShiftCost], rows: int) -> Grid:
         "domains (others), and on all their rows (all others). Headroom is inside minus others ± its standard error "
         "over folds; majority predicts the most frequent label."
     )
+    if compared:
+        about += " Columns of compare: its test accuracy on all rows of the domain."
     lines = []
     for cost in costs:
         gap: Cell = (f"{100 * cost.cost:.1f} ± {100 * cost.error:.1f}", cost.cost)
         inside, outside, everything, majority = map(_share, (cost.inside, cost.outside, cost.everything, cost.majority))
-        lines.append((cost.domain, [inside, outside, gap, everything, majority, _count(cost.scored)]))
-    names = ("domain", "inside", "others", "headroom", "all others", "majority", "scored")
+        scores = [each.scores.get(cost.domain) for each in compared]
+        others: list[Cell] = [("", None) if score is None else _share(score) for score in scores]
+        lines.append((cost.domain, [inside, outside, gap, everything, *others, majority, _count(cost.scored)]))
+    beside = (f"compare: {each.label}" for each in compared)
+    names = ("domain", "inside", "others", "headroom", "all others", *beside, "majority", "scored")
     return Grid("Headroom", about, names, lines)
 
 

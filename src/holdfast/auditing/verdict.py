@@ -1,7 +1,6 @@
 """Conclusions of an audit: size and kind of the shift, what to clean, and which methods to try."""
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -9,6 +8,7 @@ from holdfast.auditing.erasure import Erasure
 from holdfast.auditing.facts import DomainFacts, Leak
 from holdfast.auditing.headroom import ShiftCost, headroom
 from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift
+from holdfast.core.errors import BadInput
 from holdfast.run.resolve import exclusion_reason
 from holdfast.spec import Spec
 
@@ -24,6 +24,7 @@ TRIALS = {
     "unknown": ("erm", "swad(erm)"),
 }
 SINGLE_SOURCE = ("erm", "manifold-mixup", "swad(erm)")  # methods that train on one domain
+METRIC = "macro_f1"  # for imbalanced labels
 TARGETS = {"tag": "row of tags", "span": "answer"}
 ALIGNMENT = ("coral", "mmd", "dann", "cdann", "pda")  # methods whose aim is invariance of the features
 UNCLEAR = 0.03  # an interval from zero to more than this decides nothing
@@ -128,41 +129,71 @@ def erasure_sentence(erasure: Erasure | None) -> list[str]:
 
 
 def advise(
-    data: str, spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaks: Sequence[Leak],
-    more_domains: str, erasure: Erasure | None = None,
-) -> list[str]:  # fmt: skip
-    """Return what to clean, then what to try; `data` is a command-line argument, `more_domains` how to add domains."""
-    trials = _trial_advice(data, spec, kind, verdict, len(facts), more_domains, erasure)
-    return [*_cleaning(spec.task, kind, facts, leaks), *_labels(facts), *_unmeasured(facts), *trials]
+    spec: Spec, kind: str, verdict: Verdict, facts: Sequence[DomainFacts], leaks: Sequence[Leak],
+    erasure: Erasure | None, *, clean: str | None, more_domains: str, command: Callable[[list[str], str | None], str],
+) -> tuple[list[str], str | None]:  # fmt: skip
+    """Return what to clean, by the share of rows it concerns, then what to try; and the recommended command.
+
+    `clean` is the file of the clean table if it was written, `more_domains` how to add domains. `command` returns the
+    command for methods and a metric, or raises `BadInput` if it would fail.
+    """
+    advice = [*_cleaning(spec.task, kind, facts, leaks, clean), *_labels(spec.task, facts), *_unmeasured(facts)]
+    if len(facts) < 2:
+        return [*advice, f"To measure a shift, {more_domains}."], None
+    names = trials(spec, kind, verdict.where, len(facts))
+    if erasure is not None and not erasure.helps:
+        names = [name for name in names if name not in ALIGNMENT]
+    try:
+        words = command(names, METRIC if spec.task == "classify" and _is_imbalanced(facts) else None)
+    except BadInput as error:
+        return [*advice, f"compare cannot run on this data yet: {error}."], None
+    return [*advice, *_trial_advice(spec, verdict, len(facts)), f"Try: {words}"], words
 
 
-def _cleaning(task: str, kind: str, facts: Sequence[DomainFacts], leaks: Sequence[Leak]) -> list[str]:
-    advice = []
+def _cleaning(
+    task: str, kind: str, facts: Sequence[DomainFacts], leaks: Sequence[Leak], clean: str | None
+) -> list[str]:
+    """Return what is wrong with rows, the largest share of rows first, then how to clean it."""
+    rows, remaining = sum(domain.examples for domain in facts), sum(domain.kept for domain in facts)
+    findings: list[tuple[float, str]] = []
+    repeated = sum(domain.again for domain in facts)
+    if repeated:
+        effect = "they count several times, and validation rows are partly seen in training."
+        findings.append((repeated / rows, f"{_of(repeated, rows)} repeat an earlier row of their domain: {effect}"))
     for leak in leaks:
         if leak.equal or leak.near:
             counts = [(leak.equal, "also in"), (leak.near, "nearly in")]
             where = " and ".join(f"{count:,} are {relation} {leak.also_in}" for count, relation in counts if count)
-            fix = f"remove them, or scores on {leak.split} will be too high."
-            advice.append(f"Of {leak.examples:,} {leak.split} rows, {where}: {fix}")
+            text = (
+                f"Of {leak.examples:,} {leak.split} rows, {where}: remove them, or scores on {leak.split} are too high."
+            )
+            findings.append(((leak.equal + leak.near) / leak.examples, text))
     crossing = sum(domain.elsewhere + domain.near_elsewhere for domain in facts)
     if crossing:
-        consequence = "a held-out domain is then partly seen in training."
-        advice.append(f"{crossing:,} rows occur, exactly or nearly, in another domain: {consequence}")
+        effect = "a held-out domain is then partly seen in training."
+        findings.append(
+            (crossing / rows, f"{_of(crossing, rows)} occur, exactly or nearly, in another domain: {effect}")
+        )
     conflicting = sum(domain.conflicts for domain in facts)
     if conflicting:
-        target = TARGETS.get(task, "label")
-        advice.append(f"{conflicting:,} rows share their input with a row of another {target}: check these first.")
-    rows, clean = sum(domain.examples for domain in facts), sum(domain.kept for domain in facts)
-    if clean < rows:
-        advice.append(f"A table without duplicates has {clean:,} of {rows:,} rows: --clean FILE writes it.")
-        if kind in ("vector", "graph") and clean < 0.8 * rows:
-            advice.append("Small graphs, and few or coarse numbers, can be equal by chance: keep such rows.")
-    else:
-        advice.append("There are no duplicates: nothing has to be cleaned.")
+        text = f"{conflicting:,} rows share their input with a row of another {TARGETS.get(task, 'label')}: check them."
+        findings.append((conflicting / rows, text))
+    advice = [text for _, text in sorted(findings, key=lambda finding: -finding[0])]
+    if remaining == rows:
+        return [*advice, "There are no duplicates: nothing has to be cleaned."]
+    place = "--clean FILE writes it" if clean is None else f"it is in {clean}"
+    advice.append(f"A table without duplicates has {remaining:,} of {rows:,} rows: {place}.")
+    if kind in ("vector", "graph") and remaining < 0.8 * rows:
+        advice.append("Small graphs, and few or coarse numbers, can be equal by chance: keep such rows.")
     return advice
 
 
-def _labels(facts: Sequence[DomainFacts]) -> list[str]:
+def _of(count: int, rows: int) -> str:
+    share = count / rows
+    return f"{count:,} of {rows:,} rows" + (f" ({share:.0%})" if share >= 0.01 else "")
+
+
+def _labels(task: str, facts: Sequence[DomainFacts]) -> list[str]:
     labelled = [domain for domain in facts if any(domain.labels.values())]
     absent = {d.domain: [label for label, count in d.labels.items() if not count] for d in labelled}
     missing = [f"{domain} ({', '.join(labels[:MAX_NAMES])})" for domain, labels in absent.items() if labels]
@@ -171,14 +202,18 @@ def _labels(facts: Sequence[DomainFacts]) -> list[str]:
         more = f" and {len(missing) - MAX_NAMES} more domains" if len(missing) > MAX_NAMES else ""
         where = f"{', '.join(missing[:MAX_NAMES])}{more}"
         advice.append(f"Some labels are missing: {where}. No method can learn them from there.")
-    counts = [sum(domain.labels[label] for domain in facts) for label in facts[0].labels]
-    if counts and min(counts) and max(counts) >= 10 * min(counts):
-        advice.append("Labels are very imbalanced: use --metric macro_f1 or balanced_accuracy.")
+    if task == "classify" and _is_imbalanced(facts):
+        advice.append(f"Labels are very imbalanced: accuracy hides the rare ones, so use --metric {METRIC}.")
     sizes = [domain.examples for domain in facts]
     if max(sizes) >= 10 * min(sizes):
         rows = f"{min(sizes):,} to {max(sizes):,} rows"
         advice.append(f"Domains differ in size, {rows}: batches sample all domains equally.")
     return advice
+
+
+def _is_imbalanced(facts: Sequence[DomainFacts]) -> bool:
+    counts = [sum(domain.labels[label] for domain in facts) for label in facts[0].labels]
+    return bool(counts) and min(counts) > 0 and max(counts) >= 10 * min(counts)
 
 
 def _unmeasured(facts: Sequence[DomainFacts]) -> list[str]:
@@ -190,11 +225,7 @@ def _unmeasured(facts: Sequence[DomainFacts]) -> list[str]:
     return [f"Distances were not measured for domains with fewer than {MIN_ROWS} distinct rows: {names}."]
 
 
-def _trial_advice(
-    data: str, spec: Spec, kind: str, verdict: Verdict, domains: int, more_domains: str, erasure: Erasure | None
-) -> list[str]:
-    if domains < 2:
-        return [f"To measure a shift, {more_domains}."]
+def _trial_advice(spec: Spec, verdict: Verdict, domains: int) -> list[str]:
     advice = []
     if (verdict.labels or 0) > 1 and not exclusion_reason("cdann", spec, domains - 1):
         advice.append(
@@ -205,11 +236,6 @@ def _trial_advice(
         advice.append("Inputs and labels have similar distributions, but their relation differs between domains.")
     if verdict.where == "none":
         advice.append("Plain training on all domains will probably suffice; weight averaging is cheap to try.")
-    names = trials(spec, kind, verdict.where, domains)
-    if erasure is not None and not erasure.helps:
-        names = [name for name in names if name not in ALIGNMENT]
-    task = "" if spec.task == "classify" else f" --task {spec.task}"
-    advice.append(f"Try: holdfast compare {data}{task} --methods {shlex.quote(','.join(names))}")
     return advice
 
 

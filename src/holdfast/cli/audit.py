@@ -22,13 +22,17 @@ def audit(
         options.option("Write a table without duplicates; .csv, .jsonl or .parquet. The original data is not changed."),
     ] = None,
     out: Annotated[Path, typer.Option(help="HTML report to write.")] = Path("audit.html"),
+    runs: Annotated[
+        Path, typer.Option(help="Folder of a comparison; if it used this data, its scores are shown as well.")
+    ] = Path("runs/compare"),
     column: options.Column = None,
     data_dir: options.DataDir = None,
     json: options.Json = False,
 ) -> None:
-    """Inspect data before training: duplicates, leaks between splits, labels, distances between domains, advice.
+    """Inspect data before training: headroom, duplicates, leaks between splits, labels, distances, advice.
 
-    Only a fast linear classifier is trained, within each domain and on all other domains.
+    Only fast linear classifiers are trained, within each domain and on all other domains. The findings come first,
+    then their tables.
 
     Examples:
 
@@ -44,19 +48,22 @@ def audit(
     from holdfast.report.terminal import rich_grid
 
     result = run(
-        data, task=task or "classify", near=near, out=out, clean=clean, columns=options.pairs(column),
+        data, task=task or "classify", near=near, out=out, clean=clean, runs=runs, columns=options.pairs(column),
         data_dir=data_dir, tell=None if json else say,
     )  # fmt: skip
     if json:
         print_json(result.json())
         return
     say(*result.notes)
-    for grid in result.grids:
-        show(rich_grid(grid))
-        show(Text(f"{grid.about}\n"))
     show(Text(result.headline))
     for sentence in result.advice:
         show(Text(f"- {sentence}"))
+    show(Text(""))
+    for grid in result.grids:
+        show(rich_grid(grid))
+        show(Text(f"{grid.about}\n"))
     if result.clean is not None:
         say(f"without duplicates: {result.clean}")
     say(f"report: {result.report}")
+    if result.command is not None:
+        say(f"next: {result.command}")

@@ -42,7 +42,7 @@ def test_no_shift_is_reported_without_a_shift(kind):
     result = audit(mixed(world(kind, shift, domains=3, size=100)), near=1.0)
     assert (result.verdict.inputs, result.verdict.labels, result.verdict.costly) == (0, 0, False), result.headline
     assert "no shift in the inputs and no shift in the labels" in result.headline
-    assert "--methods 'erm,swad(erm)'" in result.advice[-1]
+    assert "methods='erm,swad(erm)'" in result.advice[-1]
     assert bool(result.words) == (kind == "text")
     (distances,) = [grid for grid in result.grids if grid.title == "Distance of inputs"]
     assert f"{3 * max(distance.noise for distance in result.distances):.2f}" in distances.about

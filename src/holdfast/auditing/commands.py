@@ -1,0 +1,60 @@
+"""The command that an audit recommends: it names the clean table if there is one, and is checked before it is shown."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.data.readers.memory import Source
+from holdfast.run.resolve import Request, resolve
+from holdfast.run.workspace import Workspace, training_data
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Data that a command can name: arguments of the command line, or none for data in memory."""
+
+    dataset: Dataset
+    arguments: tuple[str, ...]
+    clean: bool = False
+
+
+def original(data: Source, dataset: Dataset, *, columns: Mapping[str, str] | None, data_dir: Path | None) -> Target:
+    """Return the data of the audit itself."""
+    if not isinstance(data, str | Path):
+        return Target(dataset, ())
+    words = [str(data), *([] if data_dir is None else ["--data-dir", str(data_dir)])]
+    return Target(dataset, (*words, *_column_words(columns)))
+
+
+def cleaned(path: Path, dataset: Dataset, rows: int, *, task: str, columns: Mapping[str, str] | None) -> Target | None:
+    """Return the clean table if it can be read as the same kind of data, else None (images and graphs are lists)."""
+    for names in (columns, None):  # a table that was built has columns of its own
+        try:
+            table = training_data(path, task=task, columns=names)
+        except BadInput:
+            continue
+        if table.raw.kind == dataset.raw.kind and len(table) == rows:
+            return Target(table, (str(path), *_column_words(names)), clean=True)
+    return None
+
+
+def command(target: Target, task: str, methods: Sequence[str], metric: str | None) -> str:
+    """Return the command, or the call in Python for data in memory; raise `BadInput` if it would fail."""
+    request = Request(methods=methods, metric=metric, settings={"task": task}, baselines=True, tested=True)
+    resolve(request, Workspace(target.dataset, torch.device("cpu"), None))
+    names = ",".join(methods)
+    if not target.arguments:
+        options = {"methods": names, "metric": metric, "settings": {"task": task} if task != "classify" else None}
+        words = [f"{key}={value!r}" for key, value in options.items() if value is not None]
+        return f"holdfast.compare(data, {', '.join(words)})"
+    options = [*(["--task", task] if task != "classify" else []), *(["--metric", metric] if metric else [])]
+    return shlex.join(["holdfast", "compare", *target.arguments, *options, "--methods", names])
+
+
+def _column_words(columns: Mapping[str, str] | None) -> list[str]:
+    return [word for key, name in (columns or {}).items() for word in ("--column", f"{key}={name}")]

@@ -1,0 +1,78 @@
+"""Scores of an earlier comparison on the same data, shown next to those of the audit's linear probe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from holdfast.auditing.headroom import ShiftCost
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset
+from holdfast.record import RunRecord, load
+from holdfast.report.labels import SIMPLE
+from holdfast.report.significance import decide
+from holdfast.report.table import Row, rows
+
+METRIC = "accuracy"  # of the linear probe
+PLAN = "leave-one-out"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Accuracy per domain of one configuration of the comparison."""
+
+    label: str
+    role: str  # choice, baseline or simple
+    scores: dict[str, float]
+
+
+def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
+    """Return the choice, ERM and the best simple baseline of a comparison on exactly this data; empty without one."""
+    if folder is None or not (folder / "records").is_dir():
+        return []
+    try:
+        records = [r for r in load(folder) if r.spec.get("plan") == PLAN]
+    except BadInput:  # damaged records are the concern of `report`
+        return []
+    records = [r for r in records if r.spec.get("fingerprint") == dataset.fingerprint and _has_metric(r)]
+    table = {row.label: row for row in rows(records, METRIC) if row.average is not None}
+    decision = decide(records, str(records[0].spec["metric"])) if records else None
+    roles: dict[str, str] = {}
+    if decision is not None and decision.label in table:
+        roles[decision.label] = "choice"
+    for row in table.values():
+        if row.baseline:
+            roles.setdefault(row.label, "baseline")
+    simple = [row for row in table.values() if row.simple and row.label != SIMPLE[0]]
+    if simple:
+        roles.setdefault(max(simple, key=_average).label, "simple")
+    return [
+        Compared(label, role, {domain: cell.mean for domain, cell in table[label].cells.items()})
+        for label, role in roles.items()
+    ]
+
+
+def compared_sentence(costs: Sequence[ShiftCost], compared: Sequence[Compared]) -> list[str]:
+    """Put the average of the linear probe next to those of the comparison; empty without both."""
+    domains = [cost.domain for cost in costs if all(cost.domain in each.scores for each in compared)]
+    if not compared or not domains:
+        return []
+    probe = 100 * fmean(cost.everything for cost in costs if cost.domain in domains)
+    scores = [
+        f"{each.label} {100 * fmean(each.scores[domain] for domain in domains):.1f}"
+        + (" (the choice)" if each.role == "choice" else "")
+        for each in compared
+    ]
+    return [
+        f"Held-out accuracy of the linear probe is {probe:.1f}; compare measured {', '.join(scores)} on the same data. "
+        "The probe is trained and scored on a sample of rows without duplicates."
+    ]
+
+
+def _average(row: Row) -> float:
+    assert row.average is not None
+    return row.average.mean
+
+
+def _has_metric(record: RunRecord) -> bool:
+    return bool(record.stages) and all(METRIC in scores for scores in record.stages[-1]["test"].values())
