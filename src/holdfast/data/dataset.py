@@ -33,6 +33,7 @@ class Dataset:
     time: np.ndarray | None = None
     notes: tuple[str, ...] = ()  # messages for the user, such as the number of dropped rows
     columns: tuple[str, ...] | None = None  # column names of vectors that were read from a table
+    unlabelled: bool = False  # rows without a label are examples to adapt to, and belong to no split
 
     def __post_init__(self) -> None:
         n = len(self.raw)
@@ -123,8 +124,8 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
     """
     first, name = datasets[0], "+".join(dataset.name for dataset in datasets)
     for other in datasets:
-        if (form := _form(first.raw)) != _form(other.raw):
-            examples = f"an example is a {form} in the first and a {_form(other.raw)} in the second"
+        if (form := example_form(first.raw)) != example_form(other.raw):
+            examples = f"an example is a {form} in the first and a {example_form(other.raw)} in the second"
             raise BadInput(f"{first.name} and {other.name} cannot be joined: {examples}")
     domains = [domain for dataset in datasets for domain in dataset.domains]
     duplicates = sorted({domain for domain in domains if domains.count(domain) > 1})
@@ -141,7 +142,7 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
     return Dataset(name, raw, y, classes, domain, tuple(domains), split, notes=notes)
 
 
-def _form(raw: Raw) -> str:
+def example_form(raw: Raw) -> str:
     """Describe one example as far as joined columns must agree."""
     if raw.kind == "image":
         return raw.kind  # every image is resized to the size that the backbone requests

@@ -89,8 +89,15 @@ RowsByDomain = Mapping[str, DomainRows]
 
 
 def rows_by_domain(dataset: Dataset) -> dict[str, DomainRows]:
-    """Return the rows of each domain, in the order of the data set's domains."""
-    return {name: DomainRows.of(dataset, name, dataset.rows_of(name)) for name in dataset.domains}
+    """Return the rows of each domain, in the order of the data set's domains; without rows that have no label to use.
+
+    A domain of which no row is left is left out.
+    """
+    rows = {name: dataset.rows_of(name) for name in dataset.domains}
+    if dataset.unlabelled:
+        rows = {name: each[dataset.y[each] >= 0] for name, each in rows.items()}
+        rows = {name: each for name, each in rows.items() if len(each)}
+    return {name: DomainRows.of(dataset, name, each) for name, each in rows.items()}
 
 
 def drop_test_domains(dataset: Dataset) -> Dataset:

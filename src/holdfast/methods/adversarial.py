@@ -17,6 +17,7 @@ from holdfast.core.errors import BadInput
 from holdfast.core.settings import choice, log, setting, whole
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
+from holdfast.methods.unlabelled import HELP, check_choice, labelled_count, with_control
 from holdfast.nn.heads import Head, WordHead
 
 
@@ -44,13 +45,23 @@ class DANN(Method):
             0.0, search=choice(0.0, 0.1, 1.0, 10.0), help="weight of the critic's gradient penalty"
         )
         conditional: bool = False
+        unlabelled: str = setting("target", help=HELP)
+
+        def __post_init__(self) -> None:
+            check_choice(self.unlabelled)
 
     saved_attributes = ("optimizer", "critic_optimizer")
     min_domains = 2
 
+    @property
+    def uses_unlabelled(self) -> bool:
+        return not self.settings.conditional and self.settings.unlabelled != "none"
+
     def begin_stage(self, info: StageInfo) -> None:
         width, device = self.model.width, next(self.model.parameters()).device
-        self.critic = discriminator(width, self.settings.hidden, len(info.train_domains)).to(device)
+        self.unlabelled = info.unlabelled
+        groups = len(info.train_domains) + info.unlabelled
+        self.critic = discriminator(width, self.settings.hidden, groups).to(device)
         self.classes = None
         if self.settings.conditional:
             self.classes = nn.Embedding(cast(Head, self.model.head).outputs, width).to(device)
@@ -58,13 +69,15 @@ class DANN(Method):
         self.critic_optimizer = self.make_optimizer([*self.critic.parameters(), *embedding], part="critic")
 
     def step(self, batch: DomainBatch) -> Metrics:
+        count = labelled_count(batch, self.unlabelled)
+        batch = with_control(batch, self.unlabelled, self.settings.unlabelled)
         target = batch.positions()
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         for left in reversed(range(self.settings.critic_steps)):
             loss, penalty = self._domain_loss(z.detach(), batch, target)
             self.critic_optimizer.minimize(loss + penalty, ends_step=left == 0)
-        risk = self.task.loss(self.model.head(z), batch.y)
+        risk = self.task.loss(self.model.head(z[:count]), batch.y[:count])
         confusion, penalty = self._domain_loss(z, batch, target)
         self.optimizer.minimize(with_auxiliary(risk - self.settings.weight * (confusion + penalty), side))
         return {"risk": risk.detach(), "confusion": confusion.detach()}

@@ -30,6 +30,10 @@ class Wrapper(Method):
         return self.method.model
 
     @property
+    def uses_unlabelled(self) -> bool:
+        return self.method.uses_unlabelled
+
+    @property
     @abstractmethod
     def deployed(self) -> Model: ...
 

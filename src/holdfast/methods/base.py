@@ -28,6 +28,7 @@ class StageInfo:
     index: int
     train_domains: tuple[str, ...]
     words: Callable[[], Sequence[str]] = tuple  # of the stage's training texts, read on demand
+    unlabelled: int = 0  # groups without labels at the end of every batch
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Method(nn.Module, ABC):
     def solve(self, batches: Iterable[DomainBatch]) -> Metrics:
         """Fit all training examples at once, if `full_batch`; batches of one domain each."""
         raise NotImplementedError
+
+    @property
+    def uses_unlabelled(self) -> bool:
+        """Whether batches may end with groups of unlabelled examples, whose targets are -1."""
+        return False
 
     @property
     def deployed(self) -> Model:

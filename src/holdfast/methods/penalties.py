@@ -14,7 +14,8 @@ from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import check_known
 from holdfast.core.settings import setting
 from holdfast.core.tape import tape, with_auxiliary
-from holdfast.methods.base import Method, Metrics
+from holdfast.methods.base import Method, Metrics, StageInfo
+from holdfast.methods.unlabelled import HELP, check_choice, labelled_count, with_control
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss
 Penalty = Callable[[Tensor, Tensor, DomainBatch, Loss], Tensor]  # (features (b, d), outputs (b, c), batch, loss)
@@ -78,6 +79,7 @@ def bottleneck(z: Tensor, output: Tensor, batch: DomainBatch, loss: Loss) -> Ten
     return torch.stack([rows.var(dim=0).mean() for rows in batch.split(z)]).mean()
 
 
+ALIGNING = ("coral", "mmd")  # penalties of features alone, which need no labels
 PENALTIES: dict[str, Penalty] = {"coral": coral, "mmd": mmd, "irm": irm, "vrex": vrex, "bottleneck": bottleneck}
 
 
@@ -94,9 +96,11 @@ class Penalized(Method):
         bottleneck: float = setting(0.0, help="weight of the variance of the features")
         anneal: float = setting(0.0, help="step at which the weight takes effect, or a fraction of all steps")
         before: float = setting(1.0, help="weight of the penalty before that step")
+        unlabelled: str = setting("target", help=HELP)
 
         def __post_init__(self) -> None:
             check_known("penalty", self.penalty, PENALTIES)
+            check_choice(self.unlabelled)
 
     saved_attributes = ("optimizer", "steps")
     min_domains = 2
@@ -104,15 +108,25 @@ class Penalized(Method):
     def setup(self) -> None:
         self.penalty = PENALTIES[self.settings.penalty]
         self.anneal, self.steps = self.optimizer.settings.step_at(self.settings.anneal), 0
+        self.unlabelled = 0  # groups
+
+    @property
+    def uses_unlabelled(self) -> bool:
+        return self.settings.penalty in ALIGNING and self.settings.unlabelled != "none"
+
+    def begin_stage(self, info: StageInfo) -> None:
+        self.unlabelled = info.unlabelled
 
     def step(self, batch: DomainBatch) -> Metrics:
         settings, annealed = self.settings, self.steps >= self.anneal
+        count = labelled_count(batch, self.unlabelled)
+        batch = with_control(batch, self.unlabelled, settings.unlabelled)
         if self.anneal and self.steps == self.anneal:
             self.optimizer.reset_moments()  # the jump of the loss invalidates them
         with tape() as side:
             z = self.model.features(batch.x)  # (b, d)
         output = self.model.head(z)
-        risk = self.task.loss(output, batch.y)
+        risk = self.task.loss(output[:count], batch.y[:count])
         penalty = self.penalty(z, output, batch, self.task.loss)
         loss = risk + (settings.weight if annealed else settings.before) * penalty
         if settings.bottleneck and annealed:

@@ -12,21 +12,27 @@ from holdfast.data.splits import Part, RowsByDomain
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Rows to train on, to select by and to be scored on; `oracle` has target rows for selection by the oracle."""
+    """Rows to train on, to select by and to be scored on; `oracle` has target rows for selection by the oracle.
+
+    Rows to adapt to have no labels, so that they are in none of the others.
+    """
 
     train: tuple[Part, ...]
     valid: tuple[Part, ...]
     test: tuple[Part, ...]
     oracle: tuple[Part, ...] = ()
+    unlabelled: tuple[Part, ...] = ()  # inputs that methods may adapt to
 
     def __post_init__(self) -> None:
-        train, valid, test, oracle = map(rows_of, (self.train, self.valid, self.test, self.oracle))
+        groups = (self.train, self.valid, self.test, self.oracle, self.unlabelled)
+        train, valid, test, oracle, unlabelled = map(rows_of, groups)
         for name, a, b in (
             ("training and validation", train, valid),
             ("training and test", train, test),
             ("validation and test", valid, test),
             ("training and oracle", train, oracle),
             ("oracle and test", oracle, test),
+            *(("unlabelled and labelled", unlabelled, rows) for rows in (train, valid, test, oracle)),
         ):
             shared = np.intersect1d(a, b)
             if len(shared):

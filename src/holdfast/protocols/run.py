@@ -77,7 +77,7 @@ def run(
     for index, stage in enumerate(episode.stages, start=first):
         _check_stage(stage, examples)
         words = tuple if following is None else partial(following.words, stage.train)
-        method.begin_stage(StageInfo(index, _names(stage.train), words))
+        method.begin_stage(StageInfo(index, _names(stage.train), words, len(_unlabelled(method, stage))))
         if index < current:
             continue  # the checkpoint has the state after this stage
         examples = examples if following is None else following.examples(method)
@@ -142,7 +142,7 @@ class _Trainer:
         names = (spec.seed, "batches", index)
         local = generator(*names, parallel.rank(), "own") if parallel.active() else None
         batches = Batches(
-            examples, stage.train, spec.batch,
+            examples, (*stage.train, *_unlabelled(method, stage)), spec.batch,
             generator=generator(*names, 0),  # equal in all processes, which take different rows
             transform_generator=local, transform=self.transform,
             augment=task.augment if isinstance(task, Augmenting) else None,
@@ -169,10 +169,10 @@ class _Trainer:
         for number, held_out in enumerate(stage.train):
             rows = rows_of([part for part in (*stage.train, *stage.valid) if part.domain == held_out.domain])
             others = tuple(part for part in stage.train if part.domain != held_out.domain)
-            fold = Stage(others, (Part(held_out.domain, rows),), ())
+            fold = Stage(others, (Part(held_out.domain, rows),), (), unlabelled=stage.unlabelled)
             method = self.make()
             _check_stage(fold, examples)
-            method.begin_stage(StageInfo(index, _names(others)))
+            method.begin_stage(StageInfo(index, _names(others), unlabelled=len(_unlabelled(method, stage))))
             fold_saver = saver.fold(f"{index}-{number}")
             saved = fold_saver.load()
             if saved is None:
@@ -185,6 +185,11 @@ class _Trainer:
             histories.append(fitted.validations)
         merged = across_folds(histories)
         return merged[self.selection.choose(merged)].step
+
+
+def _unlabelled(method: Method, stage: Stage) -> tuple[Part, ...]:
+    """Return the unlabelled rows that a method trains on."""
+    return stage.unlabelled if method.uses_unlabelled else ()
 
 
 def _names(domains: Sequence[Part]) -> tuple[str, ...]:
@@ -211,6 +216,7 @@ def _result(
         if outputs is not None:
             outputs[f"valid/{part.domain}"] = stats
     splits = {"train": stage.train, "valid": stage.valid, "test": stage.test}
+    splits |= {"unlabelled": used} if (used := _unlabelled(method, stage)) else {}
     return {
         "train": list(_names(stage.train)),
         "step": fitted.step,

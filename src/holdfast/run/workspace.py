@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import rows_by_domain
+from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode
 from holdfast.protocols.resume import stop_if_requested
@@ -65,8 +66,20 @@ class Workspace:
             options = {name: tuple(v) if isinstance(v, list) else v for name, v in spec.plan_args.items()}
             plan = catalog.build("protocols", spec.plan, options=options)
             rows, oracle = rows_by_domain(self.dataset), spec.select == "oracle"
-            self.plans[key] = list(plan.episodes(rows, spec.seed, oracle=oracle))
+            episodes = plan.episodes(rows, spec.seed, oracle=oracle)
+            self.plans[key] = [self._with_unlabelled(episode) for episode in episodes]
         return self.plans[key]
+
+    def _with_unlabelled(self, episode: Episode) -> Episode:
+        """Add the unlabelled rows to every stage of an episode."""
+        if not self.dataset.unlabelled:
+            return episode
+        names = [{part.domain for part in stage.train} for stage in episode.stages]
+        stages = zip(episode.stages, names, strict=True)
+        return Episode(
+            episode.name,
+            tuple(replace(stage, unlabelled=unlabelled_parts(self.dataset, train)) for stage, train in stages),
+        )
 
     def set_episode(self, spec: Spec, episode: Episode) -> None:
         """Use this episode for the spec, in place of those of its plan."""
@@ -205,12 +218,29 @@ def training_data(
     columns: Mapping[str, str] | None = None,
     data_dir: Path | None = None,
     examples: int | None = None,
+    unlabelled: Source | None = None,
+    empty_labels: str = "error",
 ) -> Dataset:
-    """Load a data set and check that a task can be trained on it; `examples` limits the examples per domain."""
+    """Load a data set and check that a task can be trained on it; `examples` limits the examples per domain.
+
+    `unlabelled` is a source of examples without labels to adapt to; with `empty_labels="unlabelled"` so are the rows
+    whose label is empty.
+    """
     target = catalog.build("tasks", task or Spec.task, options={})
-    dataset = load_data(data, columns=columns, need=target.needs, data_dir=data_dir, form=target.data_form)
+    check_known("--empty-labels", empty_labels, EMPTY_LABELS)
+    adapts = unlabelled is not None or empty_labels != EMPTY_LABELS[0]
+    if adapts and (task or Spec.task) != "classify":
+        raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
+    need = [role for role in target.needs if empty_labels == EMPTY_LABELS[0] or role != "label"]
+    dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form)
+    dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
     dataset = dataset.checked(labels=needs_labels(task))
-    return dataset if examples is None else dataset.limited(examples)
+    dataset = dataset if examples is None else dataset.limited(examples)
+    if unlabelled is None:
+        return dataset
+    inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
+    extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form)
+    return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
 
 
 def choose_device(name: str) -> torch.device:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Self
 
 import torch
@@ -147,7 +146,7 @@ def _load(network: EfficientNetLite, path: Path) -> None:
     """Load the published weights, whose file was checked by its hash and is read without running code from it."""
     try:
         published = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, UnpicklingError) as error:
+    except (OSError, RuntimeError) as error:
         raise BadInput(f"{path} cannot be read as weights of EfficientNet-Lite0: install it again") from error
     network.load_state_dict({rename(name): tensor for name, tensor in published.items() if not name.startswith("_fc.")})
 

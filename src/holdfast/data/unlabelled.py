@@ -1,0 +1,65 @@
+"""Examples without labels next to labelled ones, from the domain that a model will be used on."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.data.align import align_features
+from holdfast.data.dataset import Dataset, example_form
+from holdfast.data.raw import Concat
+from holdfast.data.splits import Part
+
+ALL = ("all",)  # domains of data without a domain column
+EMPTY_LABELS = ("error", "unlabelled")
+
+
+def add_unlabelled(dataset: Dataset, extra: Dataset) -> Dataset:
+    """Append the examples of `extra` without their labels; its domains may be domains of the data set.
+
+    Examples without a domain form a domain with the name of their file.
+    """
+    extra = align_features(extra, dataset.columns)
+    if (form := example_form(dataset.raw)) != (other := example_form(extra.raw)):
+        fix = "write both in the same form"
+        raise BadInput(f"--unlabelled {extra.name} has a {other} per example but {dataset.name} has a {form}: {fix}")
+    names = (_free_name(extra.name, dataset.domains),) if extra.domains == ALL else extra.domains
+    domains = tuple(dict.fromkeys((*dataset.domains, *names)))
+    codes = np.asarray([domains.index(name) for name in names], dtype=np.int64)
+    count = len(extra)
+    labels = " and their labels are not read" if (extra.y >= 0).any() else ""
+    return replace(
+        dataset,
+        raw=Concat([dataset.raw, extra.raw]),
+        y=np.concatenate([dataset.y, np.full(count, -1, dtype=np.int64)]),
+        domain=np.concatenate([dataset.domain, codes[extra.domain]]),
+        domains=domains,
+        split=None if dataset.split is None else np.concatenate([dataset.split, np.full(count, -1, dtype=np.int64)]),
+        ids=None if dataset.ids is None else [*dataset.ids, *(f"unlabelled {i + 1}" for i in range(count))],
+        time=None,
+        notes=(*dataset.notes, f"{count:,} unlabelled examples of {', '.join(names)} are added{labels}"),
+        unlabelled=True,
+    )
+
+
+def _free_name(name: str, known: Collection[str]) -> str:
+    return name if name not in known else _free_name(f"{name} (unlabelled)", known)
+
+
+def with_empty_labels(dataset: Dataset) -> Dataset:
+    """Return the data set with its rows that have no label as unlabelled examples."""
+    count = int((dataset.y < 0).sum())
+    if not count:
+        return dataset
+    return replace(dataset, unlabelled=True).with_notes(f"{count:,} rows without a label are unlabelled examples")
+
+
+def unlabelled_parts(dataset: Dataset, train_domains: Collection[str]) -> tuple[Part, ...]:
+    """Return the unlabelled rows per domain: of domains that are not trained on, or of all if there are none."""
+    if not dataset.unlabelled:
+        return ()
+    rows = {name: dataset.rows_of(name) for name in dataset.domains}
+    parts = [Part(name, each[dataset.y[each] < 0]) for name, each in rows.items()]
+    parts = [part for part in parts if len(part)]
+    return tuple(part for part in parts if part.domain not in train_domains) or tuple(parts)

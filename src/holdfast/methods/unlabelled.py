@@ -1,0 +1,30 @@
+"""Unlabelled groups at the end of a batch, for methods that align the features of domains."""
+
+import torch
+
+from holdfast.core import inputs
+from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import check_known
+
+CHOICES = ("target", "source", "none")
+HELP = "unlabelled examples: target, none, or source, a null control that replaces them by labelled inputs"
+
+
+def check_choice(choice: str) -> None:
+    """Raise for an unknown value of the setting `unlabelled`."""
+    check_known("method.unlabelled", choice, CHOICES)
+
+
+def labelled_count(batch: DomainBatch, groups: int) -> int:
+    """Return the number of labelled examples, which come first; the last `groups` groups have no labels."""
+    return sum(batch.sizes[: len(batch.sizes) - groups])
+
+
+def with_control(batch: DomainBatch, groups: int, choice: str) -> DomainBatch:
+    """Return the batch, for the null control with random labelled inputs in place of the unlabelled ones."""
+    if not groups or choice != "source":
+        return batch
+    count, total = labelled_count(batch, groups), len(batch.y)
+    drawn = torch.randint(count, (total - count,))
+    rows = torch.cat([torch.arange(count), drawn])
+    return DomainBatch(inputs.take(batch.x, rows.to(batch.y.device)), batch.y, batch.domains, batch.sizes)
