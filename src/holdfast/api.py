@@ -85,6 +85,8 @@ def compare(
     cache: bool = True,
     columns: Mapping[str, str] | None = None,
     examples: int | None = None,
+    unlabelled: Source | None = None,
+    empty_labels: str = "error",
     data_dir: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     analyse: str | Sequence[str] = (),
@@ -108,7 +110,10 @@ def compare(
     """
     limits = Limits(None if budget is None else parse_budget(budget), started=started or time.monotonic())
     task = (settings or {}).get("task")
-    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
+    dataset = training_data(
+        data, task=task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
+        empty_labels=empty_labels,
+    )  # fmt: skip
     analyses = choose_analyses(method_names(analyse), [task or Spec.task])
     folder = cache_folder() if cache else None
     workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
@@ -129,6 +134,8 @@ def compare(
     notes = (*dataset.notes, *workspace.notes, *remarks)
     if parallel.is_first():
         source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
+        source += [] if not source or not isinstance(unlabelled, str | Path) else ["--unlabelled", str(unlabelled)]
+        source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
     return Comparison(records, metric, report, dataset, decide(records, metric), notes, schedule)
 

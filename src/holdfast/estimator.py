@@ -27,6 +27,7 @@ from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
 from holdfast.models.saved import SavedModel, load_model
+from holdfast.models.unlabelled import check_adaptation, correct_class_mix
 from holdfast.protocols.plan import Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.run.assemble import Assembly
@@ -152,6 +153,9 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
         with locked(folder) if folder is not None and parallel.is_first() else nullcontext():
             with stop_at_signal():
                 self.record_, assembly = train(spec, episode, workspace, saver=saver, tick=watch.step)
+                checked = check_adaptation(spec, episode, workspace, self.record_, assembly)
+            self.record_, assembly = checked.record, checked.assembly
+            self.notes_ += checked.notes
             watch.end(self.record_)
             self.classes_ = np.asarray(dataset.classes)
             self._saved = self._saved_model(dataset, assembly, episode.stages[-1], calibrate=calibrate)
@@ -176,6 +180,8 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
                 assembly.method.deployed, assembly.examples, stage.train, stage.valid,
                 classes=len(dataset.classes), seed=self.seed,
             )  # fmt: skip
+        if calibrate and self.record_.spec["task"] == "classify":
+            self.notes_ += correct_class_mix(self.record_, assembly, stage, calibration, seed=self.seed)
         sample = None
         if self.keep_sample:
             sample = draw_sample(dataset, stage.train, held_out, limit=self.keep_sample, seed=self.seed)

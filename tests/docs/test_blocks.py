@@ -78,6 +78,7 @@ LINES = {  # number of `holdfast` commands per document
     "docs/tutorials/images.md": 7,
     "docs/tutorials/streams.md": 2,
     "docs/tutorials/text.md": 2,
+    "docs/tutorials/unlabelled.md": 2,
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.catalog.entry import ALL_TASKS, MethodEntry
 from holdfast.core.settings import choice, even, log
 
+_LABELS = {"unlabelled": "none"}  # of methods that need the label of every example
 _PENALIZED = "penalties:Penalized"
 _WIDE = {"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)}
 
@@ -45,15 +46,16 @@ METHODS: dict[str, MethodEntry] = {
         fixed={"penalty": "mmd"}, space={"weight": log(0.1, 10)}),
     "irm": _invariance(
         _PENALIZED, "a head that is optimal in every domain simultaneously (Arjovsky et al., 2019)",
-        fixed={"penalty": "irm"}, preset={"weight": 100.0, "anneal": 0.1}, space=_WIDE),
+        fixed={"penalty": "irm", **_LABELS}, preset={"weight": 100.0, "anneal": 0.1}, space=_WIDE),
     "vrex": _invariance(
-        _PENALIZED, "equal risks in all domains (Krueger et al., 2020)", fixed={"penalty": "vrex"},
+        _PENALIZED, "equal risks in all domains (Krueger et al., 2020)", fixed={"penalty": "vrex", **_LABELS},
         preset={"weight": 10.0, "anneal": 0.1}, space=_WIDE, tasks=ALL_TASKS),
     "ib-erm": _invariance(
         _PENALIZED, "information bottleneck: low variance of the features (Ahuja et al., 2021)", acts_on="features",
-        fixed={"penalty": "bottleneck", "before": 0.0}, preset={"weight": 100.0, "anneal": 0.1}, space=_WIDE),
+        fixed={"penalty": "bottleneck", "before": 0.0, **_LABELS}, preset={"weight": 100.0, "anneal": 0.1},
+        space=_WIDE),
     "ib-irm": _invariance(
-        _PENALIZED, "IRM with an information bottleneck (Ahuja et al., 2021)", fixed={"penalty": "irm"},
+        _PENALIZED, "IRM with an information bottleneck (Ahuja et al., 2021)", fixed={"penalty": "irm", **_LABELS},
         preset={"weight": 100.0, "bottleneck": 100.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": even(0.0, 0.9)}),
     "dann": _alignment(
@@ -61,7 +63,7 @@ METHODS: dict[str, MethodEntry] = {
         acts_on="features", fixed={"conditional": False}, learned=("critic",)),
     "cdann": _alignment(
         "adversarial:DANN", "DANN with a discriminator conditioned on the class (Li et al., 2018)", acts_on="features",
-        fixed={"conditional": True}, learned=("critic",)),
+        fixed={"conditional": True, **_LABELS}, learned=("critic",)),
     "mldg": _gradients(
         "meta:MLDG", "meta-learning: steps that also reduce the risk of a held-out domain (Li et al., 2018)",
         tasks=ALL_TASKS),

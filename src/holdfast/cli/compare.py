@@ -42,6 +42,8 @@ def compare(
     device: options.Device = "auto",
     examples: options.Examples = None,
     column: options.Column = None,
+    unlabelled: options.Unlabelled = None,
+    empty_labels: options.EmptyLabels = "error",
     set_: options.Set = None,
     config: options.Config = None,
     analyse: options.Analyse = "",

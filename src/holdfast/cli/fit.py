@@ -33,6 +33,8 @@ def fit(
     device: options.Device = "auto",
     examples: options.Examples = None,
     column: options.Column = None,
+    unlabelled: options.Unlabelled = None,
+    empty_labels: options.EmptyLabels = "error",
     set_: options.Set = None,
     config: options.Config = None,
     data_dir: options.DataDir = None,
@@ -53,6 +55,8 @@ def fit(
 
     - `holdfast fit reviews.csv --config runs/sweep/best-erm.json`
 
+    - `holdfast fit reviews.csv --method coral --set neck=projection --unlabelled new.csv --out models/new`
+
     - `holdfast fit reviews.csv --log tensorboard`
 
     - `torchrun --nproc_per_node 2 -m holdfast fit reviews.csv` (on two processes or GPUs)
@@ -70,9 +74,10 @@ def fit(
     metric = settings.pop("metric", metric)
     with process_group(device):
         check_folder(out)
-        dataset = training_data(data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir)
-        if examples is not None:
-            dataset = dataset.limited(examples)
+        dataset = training_data(
+            data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir, examples=examples,
+            unlabelled=unlabelled, empty_labels=empty_labels,
+        )  # fmt: skip
         classifier = DomainClassifier(
             settings.pop("method", method), encoder=settings.pop("encoder", encoder), tune=settings.pop("tune", tune),
             steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,

@@ -24,7 +24,7 @@ STRING_SETTINGS = (
 
 UNCHANGED = (
     "trials", "sampler", "out", "encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr", "device",
-    "examples", "data_dir",
+    "examples", "data_dir", "unlabelled", "empty_labels",
 )  # fmt: skip
 WORD_LISTS = ("methods", "rows", "columns", "analyse")  # comma separated
 
@@ -95,6 +95,17 @@ BudgetOption = Annotated[
     ),
 ]
 Examples = Annotated[int | None, option("Use at most this number of examples per domain, sampled by seed.")]
+Unlabelled = Annotated[
+    str | None,
+    option(
+        "Examples without labels from the domain that the model will be used on, in the form of DATA. coral, mmd and "
+        "dann align their features, and fit corrects a change of the class mix. A domain column is optional."
+    ),
+]
+EmptyLabels = Annotated[
+    str,
+    typer.Option(help="Rows of DATA with an empty label: error, or unlabelled to use them as --unlabelled examples."),
+]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Do not cache features of a frozen encoder.")]
 Log = Annotated[
     str | None, option("Also log losses and validation scores to tensorboard, tensorboard:DIR or mlflow:URI.")

@@ -60,6 +60,6 @@ def unlabelled_parts(dataset: Dataset, train_domains: Collection[str]) -> tuple[
     if not dataset.unlabelled:
         return ()
     rows = {name: dataset.rows_of(name) for name in dataset.domains}
-    parts = [Part(name, each[dataset.y[each] < 0]) for name, each in rows.items()]
-    parts = [part for part in parts if len(part)]
-    return tuple(part for part in parts if part.domain not in train_domains) or tuple(parts)
+    groups = [Part(name, each[dataset.y[each] < 0]) for name, each in rows.items()]
+    groups = [group for group in groups if len(group)]
+    return tuple(group for group in groups if group.domain not in train_domains) or tuple(groups)

@@ -1,4 +1,4 @@
-"""Unlabelled examples of the target: which rows a run uses, that labels play no part, and the null control."""
+"""Unlabelled examples of the target: the rows of every episode, methods that use them, and the null control."""
 
 from __future__ import annotations
 

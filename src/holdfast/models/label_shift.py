@@ -1,0 +1,149 @@
+"""Change of the class mix between the source domains and unlabelled examples: estimate it, test it, correct for it.
+
+Black-box shift estimation (Lipton et al., 2018) with soft predictions: the mean prediction of the target is a mixture
+of the mean predictions per class. Shapes: n source examples, m target examples, c classes.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+LEVEL = 0.05  # of the test against the null control
+RESAMPLES = 200
+LIMITS = (0.1, 10.0)  # of a weight that is applied
+SMALLEST = 20  # labelled examples per class, and unlabelled examples, below which nothing is estimated
+REMAINS = 0.1  # a class is still predicted if its share is at least this part of what it was
+
+
+@dataclass(frozen=True)
+class LabelShift:
+    """Estimated weights p(class in target) / p(class in sources), and why they are applied or not."""
+
+    weights: list[float]  # (c,) as applied: within the limits
+    sources: list[float]  # (c,) class mix of the sources
+    target: list[float]  # (c,) estimated class mix of the target
+    distance: float  # total variation of the two
+    null: float  # 95% quantile of the distance for samples of the sources: the null control
+    p_value: float
+    error: float | None  # largest distance of estimated and true mix of a source domain; None with a single one
+    gain: float | None  # accuracy in points that such a correction gains on the source domains
+    refused: str = ""  # why the weights are not applied; empty if they are
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def estimate_shift(
+    outputs: np.ndarray, y: np.ndarray, domain: np.ndarray, target: np.ndarray, *, seed: int = 0
+) -> LabelShift | None:
+    """Estimate the shift from probabilities (n, c) of held-out source examples and (m, c) of the target.
+
+    Every domain has the same weight, as in training. None if there are too few examples.
+    """
+    classes = outputs.shape[1]
+    if len(target) < SMALLEST or np.bincount(y, minlength=classes).min() < SMALLEST:
+        return None
+    rows = _row_weights(domain)
+    prior, weights = _prior(y, rows, classes), _solve(outputs, y, rows, target.mean(axis=0))
+    distance, rng = _distance(weights, prior), np.random.default_rng(seed)
+    null = np.asarray([_null_distance(outputs, y, domain, len(target), rng) for _ in range(RESAMPLES)])
+    p_value = float((1 + (null >= distance).sum()) / (1 + RESAMPLES))
+    applied = weights.clip(*LIMITS)
+    tried = _trial_on_sources(outputs, y, domain, applied)
+    error, gain = (max(tried[0]), float(np.mean(tried[1]))) if tried[0] else (None, None)
+    refused = _refusal(distance, p_value, error, gain) or _collapse(target, applied)
+    shares, bounds = weights * prior, (float(np.quantile(null, 1 - LEVEL)), p_value, error, gain)
+    limit, p_value, error, gain = (None if value is None else round(value, 4) for value in bounds)
+    mixes = (_rounded(applied), _rounded(prior), _rounded(shares / shares.sum()))
+    assert limit is not None
+    assert p_value is not None
+    return LabelShift(*mixes, round(distance, 4), limit, p_value, error, gain, refused)
+
+
+def _refusal(distance: float, p_value: float, error: float | None, gain: float | None) -> str:
+    if p_value >= LEVEL:
+        return "the class mix of the unlabelled examples does not differ from the sources beyond random variation"
+    if error is None or gain is None:
+        return "a single source domain does not show whether a correction helps on another one"
+    if distance <= error:
+        shares = f"a distance of {distance:.2f}, at most that of its errors on the source domains ({error:.2f})"
+        return f"the estimated class mix differs from the sources by {shares}"
+    return "" if gain > 0 else f"such a correction changes the accuracy on the source domains by {gain:+.1f} points"
+
+
+def _collapse(target: np.ndarray, weights: np.ndarray) -> str:
+    before, after = (class_mix(probabilities) for probabilities in (target, target * weights))
+    return "the corrected predictions collapse to few classes" if collapsed(before, after) else ""
+
+
+def class_mix(probabilities: np.ndarray) -> np.ndarray:
+    """(c,) share of examples per predicted class."""
+    return np.bincount(probabilities.argmax(axis=1), minlength=probabilities.shape[1]) / max(1, len(probabilities))
+
+
+def collapsed(before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether at most half of the classes that were predicted are still predicted."""
+    present = before > 0
+    return bool((after[present] >= REMAINS * before[present]).sum() <= present.sum() / 2) and int(present.sum()) > 1
+
+
+def _row_weights(domain: np.ndarray) -> np.ndarray:
+    """(n,) weights with equal sums per domain and a total of 1."""
+    _, index, counts = np.unique(domain, return_inverse=True, return_counts=True)
+    return 1.0 / (counts[index] * len(counts))
+
+
+def _prior(y: np.ndarray, rows: np.ndarray, classes: int) -> np.ndarray:
+    return np.bincount(y, weights=rows, minlength=classes)
+
+
+def _solve(outputs: np.ndarray, y: np.ndarray, rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """(c,) non-negative weights w with confusion @ w = mean and an expected weight of 1."""
+    classes = outputs.shape[1]
+    confusion = (outputs * rows[:, None]).T @ np.eye(classes)[y]  # (c, c): prediction, true class
+    prior = _prior(y, rows, classes)
+    weights, _ = nnls(np.vstack([confusion, prior]), np.append(mean, 1.0))
+    total = float(weights @ prior)
+    return weights / total if total > 0 else np.ones(classes)
+
+
+def _distance(weights: np.ndarray, prior: np.ndarray) -> float:
+    return float(0.5 * (prior * np.abs(weights - 1)).sum())
+
+
+def _null_distance(
+    outputs: np.ndarray, y: np.ndarray, domain: np.ndarray, count: int, rng: np.random.Generator
+) -> float:
+    """Return the distance for a target that is a sample of the sources, with the confusion of another sample."""
+    known = rng.choice(len(y), len(y))
+    if len(np.unique(y[known])) < outputs.shape[1]:
+        return 0.0
+    drawn, weights = rng.choice(len(y), count, p=_row_weights(domain)), _row_weights(domain[known])
+    solved = _solve(outputs[known], y[known], weights, outputs[drawn].mean(axis=0))
+    return _distance(solved, _prior(y[known], weights, outputs.shape[1]))
+
+
+def _trial_on_sources(
+    outputs: np.ndarray, y: np.ndarray, domain: np.ndarray, weights: np.ndarray
+) -> tuple[list[float], list[float]]:
+    """Return the error of the estimate per source domain, and the gain in accuracy if it had the mix of the target."""
+    errors, gains = [], []
+    for name in np.unique(domain):
+        own, others = domain == name, domain != name
+        if len(np.unique(y[others])) < outputs.shape[1]:
+            continue
+        known = _row_weights(domain[others])
+        prior, true = _prior(y[others], known, outputs.shape[1]), np.bincount(y[own], minlength=outputs.shape[1])
+        estimated = _solve(outputs[others], y[others], known, outputs[own].mean(axis=0)) * prior
+        errors.append(float(0.5 * np.abs(estimated - true / true.sum()).sum()))
+        share = weights[y[own]] / weights[y[own]].sum()  # (n,) the domain with the mix of the target
+        solved = _solve(outputs[others], y[others], known, share @ outputs[own])
+        right = [share @ (p.argmax(axis=1) == y[own]) for p in (outputs[own], outputs[own] * solved.clip(*LIMITS))]
+        gains.append(100 * float(right[1] - right[0]))
+    return errors, gains
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 4) for value in values]
