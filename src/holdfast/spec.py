@@ -9,6 +9,8 @@ from holdfast.core.errors import BadInput, check_at_least, check_known
 CHECKED = (int, float, str, bool)
 RATE_PARTS = ("neck", "head", "router", "experts", "critic", "memory")  # parts that may have their own learning rate
 
+AVERAGES = ("none", "moving", "swad")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
@@ -39,6 +41,7 @@ class Spec:
     warmup: float = 0.0  # steps, or a fraction of all steps if below 1
     clip: float = 0.0
     accumulate: int = 1
+    average: str = "none"  # of the weights in training: none, moving (mean over the steps) or swad
     decay: str = "all"  # what weight decay applies to: all, or weights (neither biases nor norms)
     precision: str = "fp32"
     predict: str = "model"  # what predicts: model, or the model with a memory of examples (knn, t3a)
@@ -65,6 +68,7 @@ class Spec:
         if self.patience < 0:
             raise BadInput(f"patience must be at least 0, which disables early stopping, got {self.patience}")
         check_known("precision", self.precision, ("fp32", "bf16"))
+        check_known("average", self.average, AVERAGES)
         for part, factor in self.lr_args.items():
             check_known("setting of lr", part, RATE_PARTS)
             if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
@@ -86,4 +90,6 @@ class Spec:
             del values["lr_args"]
         if self.decay == "all" or not self.weight_decay:
             del values["decay"]
+        if self.average == "none":
+            del values["average"]
         return values

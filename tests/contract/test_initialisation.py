@@ -210,7 +210,8 @@ PUBLISHED = {  # risks of the implementation before there were other initialisat
 @pytest.mark.parametrize("neck", PUBLISHED)
 def test_published_settings_give_the_published_numbers(neck):
     options, risks = PUBLISHED[neck]
-    settings = {"encoder.hidden": [8], "neck": neck, "decay": "all"}
+    settings = {"encoder.hidden": [8], "neck": neck, "decay": "all", "lr": 1e-3}
+    settings |= {"schedule": "constant", "warmup": 0, "average": "none"}
     settings |= {f"neck.{k}": v for k, v in {**options, "init": "published", "fusion": "interpolate"}.items()}
     data = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
     spec, workspace = make_spec(data, method="erm", steps=20, every=10, batch=8, settings=settings), Workspace(data)

@@ -107,7 +107,7 @@ def test_a_run_has_the_groups_of_its_spec(bert):
     spec = make_spec(TEXTS, encoder=bert, tune="full", settings={"neck": "memory", "encoder.length": 12})
     workspace = Workspace(TEXTS, cache=None)
     method = assemble(spec, workspace.episodes(spec)[0], workspace).make()
-    optimizer, model = method.optimizer, method.model
+    (optimizer,), model = method.optimizers(), method.model
     groups = optimizer.optimizer.param_groups
     rates = {p: group["lr"] / spec.lr for group in groups for p in group["params"]}
     decays = {p: group["weight_decay"] > 0 for group in groups for p in group["params"]}

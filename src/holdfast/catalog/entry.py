@@ -96,6 +96,7 @@ class EncoderEntry(Part):
 
     takes: str = ""  # text, image, vector or graph
     growable: bool = False  # it contains a memory that can grow
+    learns: bool = True  # gradient steps train it, unless it is frozen
     sparse: bool = False  # a trained linear map of sparse counts, which the method `logistic` fits
     tokens: bool = False  # its setting `length` is a number of tokens, chosen from the texts by default
     pretrained: bool = False  # its weights do not depend on the seed or the training data

@@ -7,6 +7,7 @@ from holdfast.catalog.encoders import NEW_PARTS
 from holdfast.core.errors import BadInput
 from holdfast.spec import RATE_PARTS, Spec
 
+FITTED = ("neck", "head", "memory")  # before the encoder is trained, with the tuning mode lp-ft
 PRETRAINED_HEADS = ("vocabulary", "words")  # they come with the encoder, so that they are not new parts
 DECAY = "weights"  # default of new specs; a spec without the setting has `all`
 
@@ -28,9 +29,10 @@ def default_rates(spec: Spec) -> dict[str, float]:
     from holdfast.catalog import lookup
 
     pretrained = "lr_args" in lookup("encoders", spec.encoder).defaults or bool(spec.encoder_args.get("weights"))
-    known = {} if spec.tune == "frozen" or not pretrained else dict(NEW_PARTS)
-    if spec.head in PRETRAINED_HEADS:
-        known.pop("head", None)
+    equal = spec.tune == "frozen" or spec.tune.startswith("lora:")  # adapters are new parts too
+    known = {} if equal or not pretrained else dict(NEW_PARTS)
+    for name in FITTED if spec.tune == "lp-ft" else ("head",) if spec.head in PRETRAINED_HEADS else ():
+        known.pop(name, None)
     return {name: known.get(name, 1.0) for name in rate_parts(spec)}
 
 

@@ -49,10 +49,20 @@ Data = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout and nothing else.")]
 Encoder = Annotated[str, typer.Option(help="Encoder that turns examples into features; see `holdfast list encoders`.")]
 Tune = Annotated[
-    str, typer.Option(help="Encoder parameters to train: full, frozen, last:N, head+cls; auto depends on the encoder.")
+    str,
+    typer.Option(
+        help="Encoder parameters to train: frozen, full, lp-ft (head on frozen features, then full), lora:R (adapters "
+        "of rank R, needs the package peft), last:N, head+cls; auto depends on the encoder."
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Steps = Annotated[int | None, option("Training steps per run, and per phase of a two-phase method. [default: 300]")]
+Steps = Annotated[
+    int | None,
+    option(
+        "Training steps per run, and per phase of a two-phase method. [default: 300; if the encoder is trained, 8 "
+        "passes over the data, 300 to 3000 steps, with early stopping]"
+    ),
+]
 Batch = Annotated[int | None, option("Examples per domain in a batch; under torchrun, per process. [default: 32]")]
 Rate = Annotated[float | None, option("Learning rate. [default: by encoder and tuning]", "--lr")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
@@ -77,7 +87,10 @@ Column = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    option("Any other setting: KEY=VALUE, such as encoder.length=64, plan.targets=films or schedule=cosine.", "--set"),
+    option(
+        "Any other setting: KEY=VALUE, such as encoder.length=64, plan.targets=films, schedule=cosine or average=none.",
+        "--set",
+    ),
 ]
 Config = Annotated[
     Path | None,

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from holdfast.core.batch import DomainBatch
+from holdfast.core.errors import check_known
 from holdfast.core.settings import choice, setting, whole
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.model import Model
@@ -65,13 +67,21 @@ class MovingAverage(Wrapper):
 
     @dataclass(frozen=True)
     class Settings:
-        start: int = setting(100, search=whole(1, 1000), help="first step of the average")
+        start: float = setting(
+            100, search=whole(1, 1000), help="first step of the average; below 1, a fraction of all steps"
+        )
+        statistics: str = setting("newest", help="statistics of batch norm: newest, or mean over the steps")
 
     saved_attributes = ("seen",)
+    changes_weights = True
 
     def __init__(self, method: Method, **settings: Any) -> None:
         super().__init__(method, **settings)
+        check_known("statistics", self.settings.statistics, ("newest", "mean"))
         self.seen = 0  # steps
+        fraction = 0 < self.settings.start < 1  # of the steps of the run, which its optimizers know
+        step_at = method.optimizers()[0].settings.step_at if fraction else int
+        self.first = step_at(self.settings.start)
         self.mean = copy.deepcopy(method.model).requires_grad_(False)
 
     @property
@@ -86,14 +96,23 @@ class MovingAverage(Wrapper):
     def step(self, batch: DomainBatch) -> Metrics:
         metrics = self.method.step(batch)
         self.seen += 1
-        share = 1 / max(1, self.seen - self.settings.start)  # up to the start the mean is the newest
+        share = 1 / max(1, self.seen - self.first)  # up to the start the mean is the newest
         blend(list(self.mean.parameters()), list(self.model.parameters()), share)
-        copy_buffers(self.mean, self.model)
+        self._update_buffers(share)
         return metrics
 
     def end_stage(self, batches: Iterable[DomainBatch]) -> None:
         super().end_stage(batches)
-        copy_buffers(self.mean, self.model)  # the wrapped method may have changed them
+        self._update_buffers(0.0)  # the wrapped method may have changed them
+
+    def _update_buffers(self, share: float) -> None:
+        """Copy the buffers of the network in training; those of batch norm are averaged if `statistics` is mean."""
+        stored = running_statistics(self.mean) if self.settings.statistics == "mean" else []
+        means = [tensor.clone() for tensor in stored]
+        copy_buffers(self.mean, self.model)
+        if stored:
+            blend(means, stored, share)
+            torch._foreach_copy_(stored, means)
 
 
 class SWAD(Wrapper):
@@ -110,6 +129,7 @@ class SWAD(Wrapper):
         tolerate: int = setting(6, help="validations above the threshold that end the valley")
         ratio: float = setting(1.3, search=choice(1.2, 1.3), help="threshold, relative to the loss at the start")
 
+    changes_weights = True
     saved_attributes = ("losses", "start", "threshold", "ended", "segments", "count", "inside", "finished")
 
     def __init__(self, method: Method, **settings: Any) -> None:
@@ -195,6 +215,13 @@ def valley_start(losses: Sequence[float], converge: int, ratio: float) -> tuple[
 def blend(mean: Sequence[Tensor], new: Sequence[Tensor], share: float) -> None:
     """Set mean to mean + share * (new - mean), in place."""
     torch._foreach_lerp_(list(mean), [t.detach() for t in new], share)
+
+
+def running_statistics(network: nn.Module) -> list[Tensor]:
+    """Return running means and variances of all batch-norm layers."""
+    layers = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    tensors = [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var)]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 @torch.no_grad()

@@ -57,6 +57,7 @@ class Method(nn.Module, ABC):
     supports_growth: str = ""  # `added`: its state follows added parameters; `any`: replaced ones too
     needs_past: str = ""  # what it needs of earlier stages: their `examples`, or the `path` of training
     selects_itself: bool = False  # it uses the validations itself, so the last step is deployed
+    changes_weights: bool = False  # it averages or replaces parameters itself, so that `average` does not apply
     full_batch: bool = False  # its only step is `solve`, on all training examples of the stage
     keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
     phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before

@@ -53,6 +53,7 @@ class Progressive(Wrapper):
             return bool(set("HC") & set(self.letters))
 
     saved_attributes = ()
+    changes_weights = True
 
     def __init__(self, method: Method, **settings: Any) -> None:
         super().__init__(method, **settings)

@@ -326,6 +326,7 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
     carried |= length_settings(before.encoder, before.encoder_args)
     carried |= {key: value for key, value in changed_rates(before.json()).items() if key != "lr.critic"}
     carried |= {"task": before.task, "neck": before.neck, "head": before.head}
+    carried["average"] = Spec.average  # the network may grow
     carried["precision"] = before.precision if device.type == "cuda" else "fp32"
     terms_set = {name: getattr(terms, name) for name in ("steps", "batch", "lr", "metric")}
     carried |= {name: value for name, value in terms_set.items() if value is not None}

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Inputs
+from holdfast.nn.adapters import adapter_rank, add_adapters
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.experts.graft import ExpertsNeck, expert_layers
 from holdfast.nn.graft.insert import Attachable, prompt_parameters
 from holdfast.nn.memory.recall import Recall
 
-MODES = "full, frozen, last:N (the last N blocks) or head+cls"
+MODES = (
+    "full, frozen, lp-ft (head first, then full), lora:R (adapters of rank R), last:N (the last N blocks) or head+cls"
+)
+COMPLETE = ("full", "lp-ft")  # the complete backbone is trained
 
 
 @runtime_checkable
@@ -102,16 +106,20 @@ def check_mode(mode: str) -> None:
     """Raise an error for an unknown tuning mode."""
     name, _, count = mode.partition(":")
     last = name == "last" and count.isdigit() and int(count) > 0
-    if mode not in ("full", "frozen", "head+cls") and not last:
+    if mode not in (*COMPLETE, "frozen", "head+cls") and not last and not adapter_rank(mode):
         raise BadInput(f"unknown tuning '{mode}': use {MODES}")
 
 
 def tune(backbone: Backbone, mode: str, neck: nn.Module | None = None) -> None:
     """Set `requires_grad` in the backbone; expert layers that the neck inserted are always trained."""
     check_mode(mode)
-    backbone.requires_grad_(mode == "full")
-    if mode not in ("full", "head+cls") and prompt_parameters(backbone):
+    backbone.requires_grad_(mode in COMPLETE)
+    if mode not in (*COMPLETE, "head+cls") and prompt_parameters(backbone):
         raise BadInput(f"--tune {mode} freezes the prompts: use --tune head+cls or full")
+    if rank := adapter_rank(mode):
+        if expert_layers(backbone):
+            raise BadInput(f"--tune {mode} freezes the experts: use --tune full or last:N")
+        add_adapters(backbone, rank)
     for parameter in backbone.class_token() if mode == "head+cls" else ():
         parameter.requires_grad_(True)
     if mode.startswith("last:"):

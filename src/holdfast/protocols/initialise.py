@@ -27,9 +27,8 @@ def initialise_parts(
     They observe evenly spaced training rows of each domain in batches of `size` per domain, in evaluation mode except
     for batch statistics. The RNGs and the batches of the training are not used.
     """
-    pending, inside = _observers(method.model), set(method.model.modules())
-    others = [part for part in _observers(method) if part not in inside]
-    copies = [(part, other) for part in pending for other in others if _equal(part, other)]
+    pending = _observers(method.model)
+    copies = [(part, other) for part, other in equal_copies(method, pending) if other.examples_needed > 0]
     with batch_statistics(method):
         for part in pending:
             observed = _observe(part, method, _batches(examples, domains, size, part.examples_needed), examples)
@@ -42,6 +41,13 @@ def initialise_parts(
 def _observers(network: nn.Module) -> list[Any]:
     """Return the modules that need data."""
     return [module for module in network.modules() if isinstance(module, Observer) and module.examples_needed > 0]
+
+
+def equal_copies(method: Method, modules: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return (module, copy) for the modules of the method outside its model that are equal to one of its modules."""
+    inside = set(method.model.modules())
+    others = [module for module in method.modules() if module not in inside]
+    return [(a, b) for a in modules for b in others if type(a) is type(b) and _equal(a, b)]
 
 
 def _equal(a: nn.Module, b: nn.Module) -> bool:

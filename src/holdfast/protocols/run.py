@@ -20,6 +20,7 @@ from holdfast.protocols.evaluate import check_memory, evaluation_outputs, score,
 from holdfast.protocols.fit import FitResult, fit
 from holdfast.protocols.initialise import initialise_parts
 from holdfast.protocols.plan import Episode, PastStages, Stage, rows_of
+from holdfast.protocols.probe import fit_neck_and_head
 from holdfast.protocols.recall import attach, forget_unlabelled, observe_unlabelled
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
@@ -121,6 +122,9 @@ class _Trainer:
         """Initialise new parts of the network from the training rows of a stage."""
         own = generator(self.spec.seed, "initialise", index)
         initialise_parts(method, examples, stage.train, self.spec.batch, generator=own)
+        if self.spec.tune == "lp-ft" and index == 0:
+            own = generator(self.spec.seed, "probe")
+            fit_neck_and_head(method, self.task, examples, stage.train, self.spec.batch, generator=own)
 
     def fit(self, method: Method, stage: Stage, index: int, examples: Examples, **loop: Any) -> FitResult:
         """Train one stage."""

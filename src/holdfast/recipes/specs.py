@@ -13,7 +13,9 @@ from holdfast.run.settings import make_spec
 from holdfast.run.workspace import Workspace
 from holdfast.spec import RATE_PARTS, Spec
 
-PUBLISHED = {"decay": "all", "encoder.length": None}  # unless a recipe sets it
+# unless a recipe sets them; the defaults of other runs may change without changing a recipe
+PUBLISHED = {"decay": "all", "schedule": "constant", "average": "none", "patience": 0, "encoder.length": None}
+FROM_SCRATCH, FINE_TUNING = {"lr": 1e-3, "clip": 0.0}, {"lr": 5e-5, "clip": 1.0}
 SECTIONS = {"method": "methods", "encoder": "encoders", "neck": "necks", "plan": "protocols", "task": "tasks"}
 
 
@@ -99,7 +101,10 @@ def _published_spec(dataset: Dataset, settings: Mapping[str, Any], **options: An
     """Return the spec of these settings, with one learning rate for all parts unless `lr.NAME` changes it."""
     rates = {key: value for key, value in settings.items() if key.startswith("lr.")}
     spec = make_spec(dataset, settings={key: settings[key] for key in settings.keys() - rates.keys()}, **options)
-    return replace(spec, lr_args={part: rates.get(f"lr.{part}", 1.0) for part in spec.lr_args})
+    tuned = spec.tune != "frozen" and "lr_args" in catalog.lookup("encoders", spec.encoder).defaults
+    defaults = FINE_TUNING if tuned else FROM_SCRATCH
+    unset = {key: value for key, value in defaults.items() if key not in settings}
+    return replace(spec, lr_args={part: rates.get(f"lr.{part}", 1.0) for part in spec.lr_args}, **unset)
 
 
 def _filled(value: Any, job: TableJob) -> Any:

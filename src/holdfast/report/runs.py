@@ -17,7 +17,13 @@ FACTS = {
     "seed": "Seeds", "steps": "Steps", "batch": "Batch", "lr": "Learning rate", "optimizer": "Optimizer",
 }  # fmt: skip
 OPTIONS = ("encoder", "tune", "plan", "select", "metric", "steps", "batch", "lr")  # always part of a command
-BY_ENCODER = ("clip", "warmup", "precision")  # their defaults depend on a trained encoder and on the machine
+BY_ENCODER = (
+    "clip",
+    "schedule",
+    "warmup",
+    "average",
+    "precision",
+)  # their defaults depend on a trained encoder and on the machine
 BY_TASK = ("head",)  # its default depends on the task
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict")
 ELSEWHERE = (

@@ -18,16 +18,21 @@ from holdfast.core.store import TensorStore
 from holdfast.data.batches import Examples, Transform
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import Part
+from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.nn.adapters import adapter_rank, merge_adapters
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features
+from holdfast.nn.graft.insert import Attachable
 from holdfast.nn.growth import GrowsWords
 from holdfast.nn.model import Model, tune
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.tasks.base import Structured, Task
+
+START = 1 / 3  # of the steps, where `average=moving` begins
 
 
 @dataclass(frozen=True)
@@ -58,14 +63,21 @@ class Assembly:
     transform: Transform | None
     following: GrowingVocabulary | None = None
     method: Method | None = None
+    learning_parameters: int = 0  # of the method in training
 
     def trained(self, method: Method) -> Assembly:
-        """Return the parts with the trained method, and with the examples as its network takes them."""
+        """Return the parts with the trained method, and with the examples as its network takes them.
+
+        Adapters of the network that predicts are merged into its weights.
+        """
+        learning = sum(p.numel() for p in method.parameters() if p.requires_grad)
+        merge_adapters(method.deployed)
         if self.following is None:
-            return replace(self, method=method)
+            return replace(self, method=method, learning_parameters=learning)
         backbone = method.deployed.backbone
         assert isinstance(backbone, Backbone)
-        return replace(self, method=method, encoder=backbone, examples=self.following.examples(method))
+        examples = self.following.examples(method)
+        return replace(self, method=method, encoder=backbone, examples=examples, learning_parameters=learning)
 
     def deploy(self) -> Model:
         """Return the trained network from raw inputs to outputs, including the encoder."""
@@ -136,7 +148,8 @@ def _encoder(spec: Spec, dataset: Dataset, rows: np.ndarray, trained: Model | No
     else:
         encoder = copy.deepcopy(trained.backbone)
         assert isinstance(encoder, Backbone)
-    tune(encoder, spec.tune, None if trained is None else trained.neck)
+    with seeded(spec.seed, "init", "adapters"):
+        tune(encoder, spec.tune, None if trained is None else trained.neck)
     return encoder
 
 
@@ -146,6 +159,10 @@ def _neck_and_head(
     if trained is not None:
         return copy.deepcopy(trained.neck), copy.deepcopy(trained.head)
     neck = catalog.build_neck(spec.neck, encoder.width, len(dataset.classes), options=spec.neck_args)
+    if adapter_rank(spec.tune) and isinstance(neck, Attachable):
+        raise BadInput(
+            f"--tune {spec.tune} and the neck {spec.neck} both change the layers of the encoder: use --tune full"
+        )
     return neck, catalog.build("heads", spec.head, neck.width, dataset.classes, encoder, options=spec.head_args)
 
 
@@ -159,7 +176,8 @@ def _method(
         copied = copy.deepcopy(trained)  # as one object, because its parts may refer to each other
         copied.recall = None  # only predictions read it
         assert isinstance(copied.backbone, Backbone)
-        tune(copied.backbone, spec.tune, copied.neck)
+        with seeded(spec.seed, "init", "adapters"):
+            tune(copied.backbone, spec.tune, copied.neck)
         copied.precision = spec.precision
     backbone = copied or (Features(inputs=encoder.width) if cached else _encoder(spec, dataset, rows, trained))
     with seeded(spec.seed, "init", "method"):
@@ -167,8 +185,18 @@ def _method(
         model = (copied or Model(backbone, *ends, precision=spec.precision)).to(device)
         optimizer = partial(Optimizer, _optimizer(spec))
         options = {"options": spec.method_args, "task": task, "optimizer": optimizer}
-        method = catalog.build("methods", spec.method, model, **options)
+        method = _averaged(catalog.build("methods", spec.method, model, **options), spec.average)
     return method.to(device)
+
+
+def _averaged(method: Method, average: str) -> Method:
+    """Let a method predict with an average of its weights."""
+    match average:
+        case "moving":
+            return MovingAverage(method, start=START, statistics="mean")
+        case "swad":
+            return SWAD(method)
+    return method
 
 
 def _optimizer(spec: Spec) -> OptimizerSettings:

@@ -33,7 +33,7 @@ def cost_of(spec: Spec, episode: Episode, workspace: Workspace, assembly: Assemb
         "examples_per_second": round(examples / max(saver.training, 1e-9), 1),
         "peak_memory_mb": round(_peak_memory(workspace.device), 1),
         "parameters": sum(p.numel() for p in network.parameters()),
-        "learning_parameters": sum(p.numel() for p in assembly.method.parameters() if p.requires_grad),
+        "learning_parameters": assembly.learning_parameters,
     }
     key = repr([getattr(spec, name) for name in NETWORK])
     if key not in workspace.macs:

@@ -24,6 +24,7 @@ MACHINE = ("precision", "processes")  # the same experiment on another machine d
 EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting
 STEPS = ("steps", "batch", "lr", "every")
 SHARED = ("method", "neck", "lr")  # groups whose settings go to those methods and networks that have them
+WRAPPERS = {"moving": "moving-average", "swad": "swad"}  # methods that do what `average` does
 GROUPED = tuple(f"{group}." for group in SHARED)
 
 
@@ -175,6 +176,8 @@ def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
     necks = required_necks(name, spec)
     if necks and spec.neck not in ("none", *necks):
         return f"it needs a neck such as {necks[0]}, not {spec.neck}"
+    if WRAPPERS.get(spec.average) == catalog.unwrap("methods", name)[0][0]:
+        return f"the weights of every method are averaged already (average={spec.average})"
     for entry in entries:
         if entry.acts_on == "stream" and spec.plan != "stream":
             return "it differs from erm only on a stream (--plan stream)"

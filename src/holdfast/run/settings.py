@@ -10,6 +10,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.catalog.rates import DECAY, changed_rates, default_rates
+from holdfast.catalog.training import default_length, learns, training_defaults
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.data.dataset import Dataset
@@ -19,7 +20,10 @@ from holdfast.spec import RATE_PARTS, Spec
 
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict", "lr")
 DOMAIN_SETTINGS = ("targets", "sources", "order")  # of a plan: lists of domain names
-UNUSED = ("batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "augment")
+UNUSED = (
+    "batch", "patience", "optimizer", "lr", "weight_decay", "momentum", "schedule", "warmup", "clip", "average",
+    "augment",
+)  # fmt: skip
 ONE_STEP = {"steps": 1, "every": 1, "accumulate": 1, **{name: getattr(Spec, name) for name in UNUSED}}
 INTEGER = re.compile(r"0|-?[1-9]\d{0,15}")  # integers that keep their spelling as text
 DECIMALS = re.compile(r"\[( *-?\d*\.?\d+ *(,|(?=])))+\]")  # as [.5,.5], which is not JSON
@@ -73,7 +77,8 @@ def make_spec(
     entry = catalog.lookup("encoders", encoder)
     if tune == "auto":
         tune = str(task_entry.defaults.get("tune", entry.tune or ("frozen" if entry.pretrained else "full")))
-    chosen: dict[str, Any] = {} if tune == "frozen" else dict(entry.defaults)
+    weights, plan = bool(settings.get("encoder.weights")), settings.get("plan", values.get("plan"))
+    chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
     chosen |= {"metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
     chosen |= {key: value for key, value in values.items() if value is not None}
@@ -90,10 +95,18 @@ def make_spec(
         supported = device is not None and device.type == "cuda" and torch.cuda.is_bf16_supported()
         chosen["precision"] = "bf16" if supported and tune != "frozen" else "fp32"
     chosen["encoder_args"] = with_length(chosen.get("encoder_args", {}), entry, dataset, task=task_name)
+    if learns(entry, tune) and "steps" not in chosen:
+        batch = chosen.get("batch", Spec.batch)
+        size = batch * parallel.world_size() if isinstance(batch, int) and batch > 0 else 1  # `Spec` checks it
+        chosen = {**default_length(len(dataset), len(dataset.domains), size), **chosen}
     data = {"data": dataset.name, "fingerprint": dataset.fingerprint, "processes": parallel.world_size()}
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
     (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)
     check_mode(spec.tune)
+    if spec.tune == "lp-ft" and spec.task != "classify":
+        raise BadInput(
+            f"--tune lp-ft fits the head of a classifier and does not support the task {spec.task}: use full"
+        )
     catalog.check_spec(spec, dataset.raw.kind)
     catalog.build("tasks", spec.task, options=spec.task_args)
     check_known("metric", spec.metric, task.metrics)
@@ -108,7 +121,8 @@ def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     for group in ("method", "encoder", "neck", "head", "task", "predict"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}
     settings |= length_settings(spec["encoder"], spec.get("encoder_args", {}))
-    return settings | {"decay": spec.get("decay", Spec.decay)} | changed_rates(spec)
+    omitted = {name: spec.get(name, getattr(Spec, name)) for name in ("decay", "average")}
+    return settings | omitted | changed_rates(spec)
 
 
 def with_rates(specs: Sequence[Spec], rates: Mapping[str, float]) -> list[Spec]:
@@ -128,10 +142,13 @@ def with_rates(specs: Sequence[Spec], rates: Mapping[str, float]) -> list[Spec]:
 def with_method(spec: Spec, name: str) -> Spec:
     """Set the method; `memory+erm` also sets the neck, and a method that needs a neck gets its default one.
 
-    A method that is solved at once takes one step and trains nothing but the linear map.
+    A method that is solved at once takes one step and trains nothing but the linear map. The weights of a method that
+    averages or replaces them itself are not averaged.
     """
     spec = _with_neck(spec, name)
     *wrappers, (inner, entry) = catalog.unwrap("methods", spec.method)
+    if any(wrapper.load().changes_weights for _, wrapper in wrappers):
+        spec = replace(spec, average="none")
     if not entry.load().full_batch:
         return spec
     if wrappers:

@@ -187,7 +187,7 @@ def _finish(search: Search, names: Sequence[str], searched: tuple[str, ...], tit
 
 def _write_config(spec: Spec, out: Path) -> Path:
     """Write a file for `--config`: all settings of a spec except those of the data, the plan and the machine."""
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = {"average": spec.average, "decay": spec.decay}  # a record omits some values of these
     for key, value in spec.json().items():
         group, args, _ = key.partition("_args")
         if key not in NOT_IN_CONFIG:

@@ -115,3 +115,16 @@ def test_phases_are_averaged_separately(wrapper):
         assert weight(method) <= 5 if phase == "first" else weight(method) > 100
     method.end_stage([])
     assert 102 <= weight(method) <= 104
+
+
+@pytest.mark.parametrize("statistics", ["newest", "mean"])
+def test_statistics_of_batch_norm_are_those_of_the_newest_step_or_their_mean(statistics):
+    method = Counting()
+    method.model.backbone = nn.BatchNorm1d(1)
+    average = MovingAverage(method, start=0, statistics=statistics)
+    for value in (1.0, 2.0, 6.0):
+        method.model.backbone.running_mean.fill_(value)
+        average.step(None)
+    assert float(average.deployed.backbone.running_mean) == pytest.approx(6.0 if statistics == "newest" else 3.0)
+    average.end_stage(())
+    assert float(average.deployed.backbone.running_mean) == pytest.approx(6.0 if statistics == "newest" else 3.0)

@@ -310,6 +310,7 @@ def test_another_neck_is_an_error():
 def test_published_reads_of_the_queue_give_the_same_numbers():
     data = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
     settings = {"encoder.hidden": [16], "neck.init": "published", "neck.include_self": True}
+    settings |= {"lr": 1e-3, "schedule": "constant", "warmup": 0, "average": "none"}
     spec, workspace = make_spec(data, method="hma", steps=10, every=5, batch=8, settings=settings), Workspace(data)
     record, _ = train(spec, workspace.episodes(spec)[0], workspace)
     risks = [check["risk"] for check in record.stages[0]["history"]]

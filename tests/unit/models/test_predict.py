@@ -24,7 +24,11 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prediction") / "model"
     data = world("text", "none", domains=2, size=60, classes=2, seed=0)
     classifier = DomainClassifier(
-        encoder="bilstm", steps=25, batch=16, lr=0.02, settings={"encoder.hidden": 8, "encoder.embedding": 8}
+        encoder="bilstm",
+        steps=25,
+        batch=16,
+        lr=0.02,
+        settings={"encoder.hidden": 8, "encoder.embedding": 8, "schedule": "constant", "average": "none"},
     )
     classifier.fit(data.raw.take(np.arange(len(data))), np.asarray(data.classes)[data.y], domains=data.domain)
     classifier.save_pretrained(folder)
