@@ -99,7 +99,8 @@ ENCODERS = {
         "text", f"{_BACKBONES}.text:TextEncoder.build", "any text encoder of the transformers library"),
     "image:NAME_OR_PATH": _transformer(
         "image", f"{_BACKBONES}.vision:VisionEncoder.build",
-        "any image encoder of the transformers library with pooled features: CLIP, SigLIP, DINOv2, ConvNeXt", defaults=_IMAGE),
+        "any image encoder of the transformers library with pooled features: CLIP, SigLIP, DINOv2, ConvNeXt",
+        defaults=_IMAGE),
     "vit:NAME_OR_PATH": _transformer(
         "image", _VIT, "any ViT, DeiT or DINOv2 of the transformers library", defaults=_IMAGE),
 }  # fmt: skip

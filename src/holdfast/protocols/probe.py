@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from holdfast.core.errors import BadInput
 from holdfast.core.seeds import use_process_rng
@@ -45,6 +46,7 @@ def fit_neck_and_head(
     optimizer = Optimizer(SETTINGS, parameters)
     for _ in range(SETTINGS.steps):
         batch = next(batches)
+        assert isinstance(batch.x, Tensor)
         with use_process_rng(), tape() as side:
             loss = task.loss(model.head(model.apply_neck(batch.x)), batch.y)
         optimizer.minimize(with_auxiliary(loss, side))
