@@ -8,7 +8,6 @@ from holdfast.core.errors import BadInput, check_at_least, check_known
 
 CHECKED = (int, float, str, bool)
 RATE_PARTS = ("neck", "head", "router", "experts", "critic", "memory")  # parts that may have their own learning rate
-
 AVERAGES = ("none", "moving", "swad")
 
 

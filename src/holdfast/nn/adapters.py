@@ -24,7 +24,7 @@ def adapter_rank(mode: str) -> int:
 def add_adapters(backbone: Backbone, rank: int) -> None:
     """Add adapters to every linear layer of the transformer's layers, and train nothing else of the backbone."""
     try:
-        from peft import LoraConfig, inject_adapter_in_model
+        from peft import LoraConfig, inject_adapter_in_model  # pyright: ignore[reportMissingImports]
     except ImportError:
         fix = "run `pip install 'holdfast[lora]'`, or use --tune full"
         raise BadInput(f"--tune {PREFIX}{rank} needs the package peft: {fix}") from None
