@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Comparison:
     decision: Decision | None  # None if no method finished all target domains
     notes: tuple[str, ...] = ()
     schedule: Schedule | None = None  # time, and what a budget left out
+    identical: Mapping[str, str] = field(default_factory=dict)  # method that was not run -> the one it is identical to
 
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
@@ -70,7 +71,7 @@ class Comparison:
 def compare(
     data: Source,
     *,
-    methods: str | Sequence[str | type] = ("all",),
+    methods: str | Sequence[str | type] = ("auto",),
     seeds: int | Sequence[int] = 3,
     out: str | Path = "runs/compare",
     encoder: str = "auto",
@@ -100,7 +101,8 @@ def compare(
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed, and write a report.
 
-    Finished runs in `out` are not repeated. `methods` may contain subclasses of `holdfast.methods.base.Method`.
+    Finished runs in `out` are not repeated. `methods` is `auto` for the default slate, `all`, or a list, which may
+    contain subclasses of `holdfast.methods.base.Method`.
     `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` come
     first: the most frequent class, and logistic regression on frozen and on simple features. The `combinations` come
     last: stacking of the logistic regressions and the best network, and averages over seeds, from the finished runs.
@@ -108,7 +110,10 @@ def compare(
     `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`): seeds,
     then methods, are left out to keep to it. `none` means no limit; `run.schedule` describes the default limit.
     """
-    limits = Limits(None if budget is None else parse_budget(budget), started=started or time.monotonic())
+    limits = Limits(
+        None if budget is None else parse_budget(budget), default=budget is None and method_names(methods) == ["auto"],
+        started=started or time.monotonic(),
+    )  # fmt: skip
     task = (settings or {}).get("task")
     dataset = training_data(
         data, task=task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
@@ -118,6 +123,10 @@ def compare(
     folder = cache_folder() if cache else None
     workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
     workspace.keep_outputs = combinations
+    source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
+    if repeated := _repeated_note(dataset, _command_line(data, columns=columns, examples=None, data_dir=data_dir)):
+        workspace.notes.append(repeated)
+        (watch or ProgressListener()).note(repeated)
     request = Request(
         methods=method_names(methods), seeds=seed_list(seeds), encoder=encoder, tune=tune, plan=plan, select=select,
         metric=metric, steps=steps, batch=batch, lr=lr, every=None if steps is None else max(1, min(25, steps // 4)),
@@ -133,11 +142,10 @@ def compare(
     remarks = [*analysis_notes(records, analyses), *(text for text in (unmatched, schedule.note) if text)]
     notes = (*dataset.notes, *workspace.notes, *remarks)
     if parallel.is_first():
-        source = _command_line(data, columns=columns, examples=examples, data_dir=data_dir)
         source += [] if not source or not isinstance(unlabelled, str | Path) else ["--unlabelled", str(unlabelled)]
         source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
-    return Comparison(records, metric, report, dataset, decide(records, metric), notes, schedule)
+    return Comparison(records, metric, report, dataset, decide(records, metric), notes, schedule, workspace.identical)
 
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:
@@ -149,6 +157,12 @@ def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]
     for record in combined:
         record.save(workspace.out / "records")
     return combined
+
+
+def _repeated_note(dataset: Dataset, source: Sequence[str]) -> str:
+    from holdfast.auditing.repeated import repeated_note  # imports scikit-learn, which takes a second
+
+    return repeated_note(dataset, source) if dataset.classes else ""
 
 
 def _command_line(

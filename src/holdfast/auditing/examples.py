@@ -31,17 +31,7 @@ class Examples:
 
     def hashes(self) -> np.ndarray:
         """Return hashes (n,) that are equal for equal inputs, whatever their targets."""
-        hashes = []
-        for rows in self._chunks():
-            if self.kind == "image":  # the bytes of a file
-                hashes.append(text_hashes(self.dataset.raw.digest(row) for row in rows[:, None]))
-                continue
-            chunk = self.dataset.raw.take(rows)
-            if self.kind == "text":
-                hashes.append(text_hashes(map(as_text, chunk)))
-            else:
-                hashes.append(graph_hashes(chunk) if self.kind == "graph" else row_hashes(chunk.numpy()))
-        return np.concatenate(hashes)
+        return input_hashes(self.dataset)
 
     def near(self, rows: np.ndarray, *, near: float) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs (p, 2) of positions in `rows` of similar texts or images, and their similarity (p,)."""
@@ -92,8 +82,26 @@ class Examples:
         return text if len(text) <= most else text[: most - 1] + "…"
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        n = len(self.dataset)
-        return (np.arange(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK))
+        return _chunks(len(self.dataset))
+
+
+def _chunks(n: int) -> Iterator[np.ndarray]:
+    return (np.arange(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK))
+
+
+def input_hashes(dataset: Dataset) -> np.ndarray:
+    """Return hashes (n,) that are equal for equal inputs of a data set."""
+    hashes, kind = [], dataset.raw.kind
+    for rows in _chunks(len(dataset)):
+        if kind == "image":  # the bytes of a file
+            hashes.append(text_hashes(dataset.raw.digest(row) for row in rows[:, None]))
+            continue
+        chunk = dataset.raw.take(rows)
+        if kind == "text":
+            hashes.append(text_hashes(map(as_text, chunk)))
+        else:
+            hashes.append(graph_hashes(chunk) if kind == "graph" else row_hashes(chunk.numpy()))
+    return np.concatenate(hashes)
 
 
 def as_text(example: Any) -> str:

@@ -9,7 +9,7 @@ from holdfast.auditing.facts import DomainFacts, Leak
 from holdfast.auditing.headroom import ShiftCost, headroom
 from holdfast.auditing.shift import MIN_ROWS, Distance, LabelShift
 from holdfast.core.errors import BadInput
-from holdfast.run.resolve import exclusion_reason
+from holdfast.run.slate import exclusion_reason
 from holdfast.spec import Spec
 
 LEVELS = ("no", "a slight", "a clear", "a strong")

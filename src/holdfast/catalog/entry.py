@@ -81,7 +81,9 @@ class Part(Entry):
 class MethodEntry(Part):
     """A training method, or a wrapper around one if its name ends in `(METHOD)`."""
 
-    acts_on: str = ""  # features, backbone or stream: without it to train, the method is equal to ERM
+    acts_on: str = ""  # features, backbone or stream: without it to train, the method is equal to `equals`
+    equals: str = "erm"  # the method that it equals without what it acts on, or with the settings `off`; empty if none
+    off: Mapping[str, Any] = field(default_factory=dict)  # settings that switch off what distinguishes it
     necks: tuple[str, ...] = ()  # it needs one of these necks; the first is the default
     neck_args: Mapping[str, Any] = field(default_factory=dict)  # defaults of these necks that it changes
     tuned_neck_args: Mapping[str, Any] = field(default_factory=dict)  # further ones for an encoder that learns

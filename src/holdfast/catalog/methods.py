@@ -11,6 +11,7 @@ from holdfast.core.settings import choice, even, log
 
 _LABELS = {"unlabelled": "none"}  # of methods that need the label of every example
 _PENALIZED = "penalties:Penalized"
+_OFF = {"weight": 0, "bottleneck": 0, "anneal": 0}  # a penalty with these settings changes nothing
 _WIDE = {"weight": log(0.1, 1e5), "anneal": even(0.0, 0.9)}
 
 
@@ -40,22 +41,23 @@ METHODS: dict[str, MethodEntry] = {
         "mixup:GMixup", "graphs sampled between the graphons of two classes (Han et al., 2022)", takes="graph"),
     "coral": _alignment(
         _PENALIZED, "equal means and covariances of features in all domains (Sun & Saenko, 2016)", acts_on="features",
-        fixed={"penalty": "coral"}, space={"weight": log(0.1, 10)}),
+        fixed={"penalty": "coral"}, off=_OFF, space={"weight": log(0.1, 10)}),
     "mmd": _alignment(
         _PENALIZED, "equal feature distributions, measured with Gaussian kernels (Li et al., 2018)", acts_on="features",
-        fixed={"penalty": "mmd"}, space={"weight": log(0.1, 10)}),
+        fixed={"penalty": "mmd"}, off=_OFF, space={"weight": log(0.1, 10)}),
     "irm": _invariance(
         _PENALIZED, "a head that is optimal in every domain simultaneously (Arjovsky et al., 2019)",
-        fixed={"penalty": "irm", **_LABELS}, preset={"weight": 100.0, "anneal": 0.1}, space=_WIDE),
+        fixed={"penalty": "irm", **_LABELS}, preset={"weight": 100.0, "anneal": 0.1}, space=_WIDE, off=_OFF),
     "vrex": _invariance(
         _PENALIZED, "equal risks in all domains (Krueger et al., 2020)", fixed={"penalty": "vrex", **_LABELS},
-        preset={"weight": 10.0, "anneal": 0.1}, space=_WIDE, tasks=ALL_TASKS),
+        preset={"weight": 10.0, "anneal": 0.1}, space=_WIDE, off=_OFF, tasks=ALL_TASKS),
     "ib-erm": _invariance(
         _PENALIZED, "information bottleneck: low variance of the features (Ahuja et al., 2021)", acts_on="features",
-        fixed={"penalty": "bottleneck", "before": 0.0, **_LABELS}, preset={"weight": 100.0, "anneal": 0.1},
-        space=_WIDE),
+        equals="", fixed={"penalty": "bottleneck", "before": 0.0, **_LABELS}, preset={"weight": 100.0, "anneal": 0.1},
+        space=_WIDE),  # no equal: the moments of the optimizer restart at `anneal`
     "ib-irm": _invariance(
-        _PENALIZED, "IRM with an information bottleneck (Ahuja et al., 2021)", fixed={"penalty": "irm", **_LABELS},
+        _PENALIZED, "IRM with an information bottleneck (Ahuja et al., 2021)", acts_on="features", equals="irm",
+        off={"bottleneck": 0}, fixed={"penalty": "irm", **_LABELS},
         preset={"weight": 100.0, "bottleneck": 100.0, "anneal": 0.1},
         space={"weight": log(0.1, 1e5), "bottleneck": log(0.1, 1e5), "anneal": even(0.0, 0.9)}),
     "dann": _alignment(
@@ -121,3 +123,9 @@ METHODS: dict[str, MethodEntry] = {
     "logistic": _simple(
         "logistic:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains"),
 }  # fmt: skip
+
+# what `compare` runs by default, where it fits; of each family the method with the best published average on DomainBed
+DEFAULT_SLATE = (
+    "erm", "moving-average(erm)", "coral", "vrex", "mixup", "fishr", "miro", "ciga-v2", "replay", "memory+erm", "mil",
+    "hma", "experts+erm", "progressive(erm)",
+)  # fmt: skip

@@ -27,7 +27,7 @@ NoModel = Annotated[bool, typer.Option("--no-model", help="Do not train the chos
 def compare(
     context: typer.Context,
     data: options.Data,
-    methods: options.Methods = "all",
+    methods: options.Methods = "auto",
     task: options.Task = None,
     seeds: options.Seeds = "3",
     encoder: options.Encoder = "auto",
@@ -171,7 +171,10 @@ def _print(result: Comparison, model: Path | None, *, json: bool) -> None:
     if json:
         choice = None if decision is None else {"label": decision.label, "why": decision.why, "spec": decision.spec}
         extra = {"choice": choice, "model": None if model is None else str(model)}
-        extra |= {"time": None if result.schedule is None else result.schedule.json()}
+        extra |= {
+            "time": None if result.schedule is None else result.schedule.json(),
+            "identical": dict(result.identical),
+        }
         print_json(options.comparison_json(result) | extra)
         return
     say(*result.notes)

@@ -98,7 +98,13 @@ Config = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Folder for records, checkpoints and report.html.")]
 Seeds = Annotated[str, typer.Option(help="Number of seeds, or a list of seeds: 3, or 0,5,7.")]
-Methods = Annotated[str, typer.Option(help="Comma separated methods, or all; see `holdfast list methods`.")]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="Comma separated methods; auto: erm, its moving average, one per family, and the systems that fit; "
+        "all: every method that fits; see `holdfast list methods`."
+    ),
+]
 BudgetOption = Annotated[
     str | None,
     option(

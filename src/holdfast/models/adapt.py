@@ -31,8 +31,9 @@ from holdfast.record import RunRecord, read
 from holdfast.run.assemble import Assembly
 from holdfast.run.lengths import length_settings
 from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, is_simple, resolve, single_run
+from holdfast.run.resolve import Request, resolve, single_run
 from holdfast.run.settings import GROUPS
+from holdfast.run.slate import is_simple
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec

@@ -18,7 +18,8 @@ from holdfast.run.analyses import analysis_notes, choose_analyses
 from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import Request, exclusion_reason, resolve, seed_list, training_domains
+from holdfast.run.resolve import Request, resolve, seed_list
+from holdfast.run.slate import exclusion_reason, training_domains
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.spec import Spec
 

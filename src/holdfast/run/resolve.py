@@ -16,7 +16,8 @@ from holdfast.record import read
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
-from holdfast.run.settings import make_spec, min_domains, required_necks, with_method, with_rates
+from holdfast.run.settings import make_spec, min_domains, with_method, with_rates
+from holdfast.run.slate import choose_methods, merge_identical, training_domains
 from holdfast.run.workspace import Workspace, needs_labels
 from holdfast.spec import Spec
 
@@ -24,7 +25,6 @@ MACHINE = ("precision", "processes")  # the same experiment on another machine d
 EXPERIMENT = ("data", "task")  # a comparison or a search may change every other setting
 STEPS = ("steps", "batch", "lr", "every")
 SHARED = ("method", "neck", "lr")  # groups whose settings go to those methods and networks that have them
-WRAPPERS = {"moving": "moving-average", "swad": "swad"}  # methods that do what `average` does
 GROUPED = tuple(f"{group}." for group in SHARED)
 
 
@@ -32,7 +32,7 @@ GROUPED = tuple(f"{group}." for group in SHARED)
 class Request:
     """Runs to resolve: methods x seeds x episodes of a plan, or complete specs; None means the default."""
 
-    methods: Sequence[str] = ("erm",)  # ("all",): every method that fits
+    methods: Sequence[str] = ("erm",)  # ("auto",): the default slate; ("all",): every method that fits
     seeds: Sequence[int] = (0,)
     encoder: str = "auto"
     tune: str = "auto"
@@ -118,6 +118,10 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     specs = with_rates(specs, shared["lr"])
+    if request.tested:
+        specs, workspace.identical = merge_identical(specs)
+        same = workspace.identical.items()
+        workspace.notes += [f"{name} is not run, because it is identical to {other} here" for name, other in same]
     simple = baseline_specs(base, workspace.dataset.raw.kind, request.seeds) if request.baselines else []
     return [*simple, *(replace(spec, seed=seed) for spec in specs for seed in request.seeds)]
 
@@ -135,57 +139,6 @@ def check_episode(spec: Spec, episode: Episode, workspace: Workspace, *, labels:
     if count < needed:
         fix = "add domains, or use another method, --plan or --select"
         raise BadInput(f"method {spec.method} needs {needed} training domains, but {episode.name} has {count}: {fix}")
-
-
-def training_domains(episodes: Iterable[Episode], select: str) -> int:
-    """Return the smallest number of domains that any stage trains on, folds of the selection included."""
-    fewest = min(len(stage.train) for episode in episodes for stage in episode.stages)
-    return fewest - (catalog.lookup("selections", select).load().scored_on == "folds")
-
-
-def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> list[str]:
-    """Return the methods to compare, `all` resolved; the reasons of those left out are added to the notes."""
-    episodes = workspace.episodes(spec)
-    if not any(stage.test for episode in episodes for stage in episode.stages):
-        fix = "use another, such as --plan leave-one-out, or train a model with `holdfast fit`"
-        raise BadInput(f"the plan {spec.plan} tests nothing, so there is nothing to compare: {fix}")
-    names = list(dict.fromkeys(names))
-    if names != ["all"]:
-        return names
-    domains = training_domains(episodes, spec.select)
-    trained = [name for name in catalog.buildable_names("methods") if not is_simple(name)]
-    reasons = {name: exclusion_reason(name, spec, domains) for name in trained}
-    workspace.notes += [f"{name} left out: {reason}" for name, reason in reasons.items() if reason]
-    return [name for name, reason in reasons.items() if not reason]
-
-
-def is_simple(name: str) -> bool:
-    """Whether a method is a simple baseline, which `all` does not include."""
-    return catalog.unwrap("methods", name)[-1][1].load().full_batch
-
-
-def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
-    """Return why a method cannot be trained here or would be equal to ERM, or an empty string."""
-    entries = [entry for _, entry in catalog.unwrap("methods", name)]
-    if any(spec.task not in entry.tasks for entry in entries):
-        return f"it does not support the task {spec.task}"
-    if reason := catalog.incompatibility(name, spec.encoder):
-        return reason
-    if min_domains(name) > domains:
-        return f"it needs {min_domains(name)} training domains, the data has {domains}"
-    necks = required_necks(name, spec)
-    if necks and spec.neck not in ("none", *necks):
-        return f"it needs a neck such as {necks[0]}, not {spec.neck}"
-    if WRAPPERS.get(spec.average) == catalog.unwrap("methods", name)[0][0]:
-        return f"the weights of every method are averaged already (average={spec.average})"
-    for entry in entries:
-        if entry.acts_on == "stream" and spec.plan != "stream":
-            return "it differs from erm only on a stream (--plan stream)"
-        fixed = entry.acts_on == "backbone" or (entry.acts_on == "features" and spec.neck == "none")
-        if spec.tune == "frozen" and fixed:
-            neck = "" if entry.acts_on == "backbone" else " or --set neck=projection"
-            return f"it changes the {entry.acts_on}, which a frozen encoder keeps fixed (--tune full{neck})"
-    return ""
 
 
 def with_methods(

@@ -50,6 +50,7 @@ class Workspace:
     keep_outputs: bool = False  # store the outputs of every run, from which combinations are computed
     on_encoding: OnEncoding | None = None
     notes: list[str] = field(default_factory=list)  # remarks of `resolve`, for the report
+    identical: dict[str, str] = field(default_factory=dict)  # method that is not run -> the one it is identical to
     worker: WorkerState | None = None  # set in the copy that a worker process receives
     stores: dict[str, Store] = field(default_factory=dict)
     newest: str = ""  # key of the store whose preparation was learned last

@@ -21,8 +21,9 @@ from holdfast.report.table import flat_table
 from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine
 from holdfast.run.progress import ProgressListener
-from holdfast.run.resolve import EXPERIMENT, Request, check_records, choose_methods, method_names, resolve, seed_list
+from holdfast.run.resolve import EXPERIMENT, Request, check_records, method_names, resolve, seed_list
 from holdfast.run.settings import make_spec
+from holdfast.run.slate import choose_methods
 from holdfast.run.workspace import Workspace, choose_device, training_data
 from holdfast.search.space import make_sampler, space_of
 from holdfast.spec import Spec
@@ -145,7 +146,7 @@ def sweep(
         )  # fmt: skip
         return Trial(number, drawn, spec)
 
-    first = make_trial(None if names[0] == "all" else names[0], 0, {}).spec
+    first = make_trial(None if names[0] in ("all", "auto") else names[0], 0, {}).spec
     _check_folds(first, dataset.domains)
     if any(Path(out).glob("best-*.json")):
         check_records(Path(out), paths(Path(out)), first, EXPERIMENT)

@@ -139,7 +139,8 @@ def test_part_locations_of_other_images_are_noted(tmp_path):
     done = compare(
         tmp_path / "set", baselines=False, methods=["erm"], out=tmp_path / "out", analyse=["expert-parts"], **more
     )
-    nothing, others = done.notes
+    repeated, nothing, others = done.notes
+    assert "repeat earlier ones" in repeated
     assert nothing.startswith("expert-parts: ")
     assert "'photo/cat/0.png'" in others
     assert "'cat/0'" in others

@@ -14,8 +14,9 @@ from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.methods.erm import ERM
 from holdfast.protocols.plans import LeaveOneOut
-from holdfast.run.resolve import Request, choose_methods, resolve, single_run, with_methods
+from holdfast.run.resolve import Request, resolve, single_run, with_methods
 from holdfast.run.settings import make_spec
+from holdfast.run.slate import choose_methods
 from holdfast.run.workspace import Workspace
 from holdfast.search.sweep import sweep
 from tests.talks import talks
