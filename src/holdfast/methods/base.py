@@ -136,8 +136,8 @@ class Method(nn.Module, ABC):
         return [module for module in self.modules() if isinstance(module, Method)]
 
     def optimizers(self) -> list[Optimizer]:
-        """Return the optimizers of this method and of the methods that it wraps, in a fixed order."""
-        values = [getattr(method, name) for method in self.methods() for name in method.saved_attributes]
+        """Return the optimizers of this method and of those that it wraps, in a fixed order; some exist from a stage on."""
+        values = [getattr(method, name, None) for method in self.methods() for name in method.saved_attributes]
         return [value for value in values if isinstance(value, Optimizer)]
 
     def get_extra_state(self) -> dict[str, Any]:
