@@ -136,7 +136,7 @@ class Method(nn.Module, ABC):
         return [module for module in self.modules() if isinstance(module, Method)]
 
     def optimizers(self) -> list[Optimizer]:
-        """Return the optimizers of this method and of those that it wraps, in a fixed order; some exist from a stage on."""
+        """Return the optimizers, of wrapped methods too, in a fixed order; those of a stage exist when it has begun."""
         values = [getattr(method, name, None) for method in self.methods() for name in method.saved_attributes]
         return [value for value in values if isinstance(value, Optimizer)]
 
