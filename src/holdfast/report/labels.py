@@ -14,6 +14,7 @@ COMBINED = (STACK, ENSEMBLE, STACK_ENSEMBLE)
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
 VALUE_ONLY = (*ALWAYS, "data", "plan")  # shown without the name of the setting
 NO_NECK = ("none", "null")
+NEUTRAL = " + projection"  # text on a neck that is no mechanism: not shown if all trained rows have it
 FIRST = ("steps", "lr", "batch")  # before other settings, which may depend on them
 LAST = ("data", "plan", "fingerprint")  # only if nothing else distinguishes two configurations
 
@@ -80,6 +81,8 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
     trained = [flat[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)]
     always = [k for k in ALWAYS if len({settings.get(k) for settings in trained}) > 1]
     necks = _neck_labels(flat)
+    if {necks[key] for key, spec in specs.items() if spec["method"] not in (*SIMPLE, *COMBINED)} == {NEUTRAL}:
+        necks = dict.fromkeys(necks, "")
     labels: dict[str, str] = {}
     for method in sorted({str(s["method"]) for s in specs.values()}):
         same_method = {key: flat[key] for key in sorted(specs) if str(specs[key]["method"]) == method}

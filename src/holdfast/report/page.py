@@ -17,6 +17,7 @@ from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import charts, plots, words
 from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
+from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
 from holdfast.report.gap import IN_DOMAIN, gaps
 from holdfast.report.labels import grouped
 from holdfast.report.runs import configurations, facts
@@ -61,6 +62,7 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
     mixed = len({data_and_plan(r) for r in rivals}) > 1
     ids = {r.id for r in rivals}
     shown = {label for label, group in groups.items() if any(r.id in ids for r in group)}
+    entries = [] if mixed else differences({name: groups[name] for name in groups if name in shown}, metric)
     headline = "The records come from several data sets or plans, so no single best method is reported."
     cost_chart = None
     if not mixed:
@@ -75,6 +77,9 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
     return {
         "headline": headline,
         "decision": decide(rivals, metric),
+        "forest": forest_chart(entries, metric),
+        "forest_summary": forest_summary(entries, metric) if entries else "",
+        "forest_lines": forest_lines(entries, metric),
         "error_note": words.error_note(table),
         "targets": columns(table),
         "scored": "source-target pair" if all(row.paired for row in table) else "target domain",

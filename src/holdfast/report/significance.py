@@ -87,7 +87,7 @@ def against_baseline(records: Iterable[RunRecord], metric: str) -> list[Against]
     """Test each method that shares at least three seeds with its baseline on the same data and plan."""
     groups = grouped(records)
     tests = []
-    for name, rival, seeds in _rivals(groups):
+    for name, rival, seeds in rivals(groups):
         pairs, means = (paired(groups[name], groups[rival], metric, over=over) for over in ("pairs", "seeds"))
         if seeds >= MIN_SEEDS and pairs is not None and means is not None:
             tests.append((name, rival, pairs, means))
@@ -103,7 +103,7 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
     """
     groups = grouped(records)
     tests = []
-    for name, rival, seeds in _rivals(groups):
+    for name, rival, seeds in rivals(groups):
         a, b = shared_correctness(correctness(groups[name]), correctness(groups[rival]))
         if seeds < MIN_SEEDS and a:
             tests.append((name, rival, mcnemar(a, b)))
@@ -112,7 +112,7 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
     return [ByExample(name, rival, test, p, is_idle(groups[name])) for (name, rival, test), p in named]
 
 
-def _rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
+def rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
     """Return (method, its baseline, number of shared seeds) per method that has a baseline."""
     tested = {name: group for name, group in groups.items() if group[0].spec["method"] != SIMPLE[0]}
     pairs = [(name, baseline_of(group[0], groups)) for name, group in tested.items()]
@@ -154,7 +154,7 @@ def baseline_note(tests: Sequence[Against], metric: str) -> str | None:
     """Summarise the tests against the baseline in one sentence; None without tests."""
     if not tests:
         return None
-    significant = [test for test in tests if _is_significant(test)]
+    significant = [test for test in tests if is_significant(test)]
     pairs = {test.pairs.n for test in tests}
     count = str(min(pairs)) if len(pairs) == 1 else f"{min(pairs)} to {max(pairs)}"
     procedure = f"paired t test over {count} seed-target pairs, Holm-corrected p < {LEVEL}"
@@ -184,7 +184,7 @@ def by_example_note(tests: Sequence[ByExample]) -> str | None:
         f"{test.label} is correct on {test.test.only_a} examples that {test.rival} gets wrong, and wrong on "
         f"{test.test.only_b} that it gets right (p {_p_relation(test.p)})"
         for test in tests
-        if _is_significant(test)
+        if is_significant(test)
     ]
     idle = _idle_labels(tests)
     note = f"not engaged: {', '.join(idle)}" if idle else ""
@@ -199,10 +199,11 @@ def by_example_note(tests: Sequence[ByExample]) -> str | None:
 
 def _idle_labels(tests: Sequence[Against] | Sequence[ByExample]) -> list[str]:
     """Return the methods that do not differ from their baseline and have no engaged mechanism: nothing was tested."""
-    return [test.label for test in tests if test.idle and not _is_significant(test)]
+    return [test.label for test in tests if test.idle and not is_significant(test)]
 
 
-def _is_significant(test: Against | ByExample | None) -> bool:
+def is_significant(test: Against | ByExample | None) -> bool:
+    """Whether the corrected p-value of a test is below the level."""
     return test is not None and test.p is not None and test.p < LEVEL
 
 
@@ -246,7 +247,7 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
         if above and (row.simple or (row.combined and _is_worth_it(row, table, sign))):
             return row.label, _simple_reason(row, table, baseline, metric)
         test = tests.get(row.label)
-        if test is not None and _is_significant(test) and sign * test.pairs.difference > 0:
+        if test is not None and is_significant(test) and sign * test.pairs.difference > 0:
             gain = format_difference(test.pairs.difference, metric)
             procedure = f"p {format_p(test.p)}, paired t test over {test.pairs.n} seed-target pairs, Holm-corrected"
             rival = next(other for other in table if other.label == test.rival)
@@ -283,7 +284,7 @@ def _simple_reason(row: Row, table: Sequence[Row], baseline: Row, metric: str) -
 
 def _better_by_example(records: Sequence[RunRecord], table: Sequence[Row]) -> str:
     """Name the best method that is significantly better than its baseline on the examples of these runs."""
-    tests = {test.label: test for test in by_example(records) if _is_significant(test)}
+    tests = {test.label: test for test in by_example(records) if is_significant(test)}
     for row in table:
         test = tests.get(row.label)
         if test is not None and test.test.only_a > test.test.only_b:

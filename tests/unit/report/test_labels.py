@@ -14,9 +14,13 @@ def test_labels_name_necks_and_the_plain_backbone_comes_first():
     assert list(grouped(runs)) == ["erm", "erm + memory", "erm + memory frozen", "dann", "mil + memory"]
 
 
-def test_labels_name_a_neck_that_all_runs_share():
+def test_labels_name_a_mechanism_but_not_a_projection_that_all_runs_share():
     runs = [run("erm", "projection"), run("coral", "projection")]
-    assert list(grouped(runs)) == ["erm + projection", "coral + projection"]
+    assert list(grouped([*runs, run("majority")])) == ["majority", "erm", "coral"]
+    assert list(grouped([*runs, run("vrex")])) == ["erm + projection", "coral + projection", "vrex"]
+    wide = run("erm", "projection", neck_args={"width": 8})
+    assert list(grouped([*runs, wide])) == ["erm + projection", "erm + projection width=8", "coral + projection"]
+    assert list(grouped([run("erm", "memory"), run("mil", "memory")])) == ["erm + memory", "mil + memory"]
     assert list(grouped([run("erm", "experts")])) == ["erm + experts"]
     assert list(grouped([run("mil", "memory", neck_args={"slots": 64})])) == ["mil + memory"]
 

@@ -28,14 +28,15 @@ def written(tmp_path: Path, records, *, metric="accuracy", title="A report", not
 
 
 class Cells(HTMLParser):
-    """Body of the first table, as rows of text."""
+    """Body of the table of scores, as rows of text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.rows: list[list[str]] = []
         self.inside = self.bold = False
         self.bolds: list[str] = []
-        self.feed(text[text.index("<tbody>") : text.index("</tbody>")])
+        start = text.index("<tbody>", text.index('id="score-table"'))
+        self.feed(text[start : text.index("</tbody>", start)])
 
     def handle_starttag(self, tag, attrs):
         if tag == "tr":
