@@ -33,7 +33,9 @@ def test_server_stops_cleanly_after_a_signal(model, number):
     ) as server:
         address = json.loads(server.stdout.readline())["address"]
         assert address.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(f"{address}/predict", data=b'{"example": "a lovely thing"}', timeout=20) as answer:
+        body, headers = b'{"example": "a lovely thing"}', {"Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{address}/predict", body, headers)
+        with urllib.request.urlopen(asked, timeout=20) as answer:
             assert json.load(answer)["predictions"][0]["label"] in ("neg", "pos")
         server.send_signal(number)
         out, errors = server.communicate(timeout=30)

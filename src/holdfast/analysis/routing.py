@@ -218,7 +218,7 @@ def to_grey(image: str) -> str:
     start, comma, content = image.partition(",")
     file = io.BytesIO()
     try:
-        with Image.open(io.BytesIO(base64.b64decode(content))) as opened:
+        with Image.open(io.BytesIO(base64.b64decode(content)), formats=("PNG",)) as opened:
             opened.convert("L").save(file, format="PNG")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return image  # records from elsewhere can hold anything

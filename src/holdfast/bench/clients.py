@@ -70,7 +70,10 @@ def ask(host: str, port: int, bodies: Sequence[str], *, clients: int) -> dict[st
 
 def _request(host: str, body: str) -> bytes:
     content = body.encode()
-    head = f"POST /predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = (
+        f"POST /predict HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
     return head.encode() + content
 
 

@@ -7,6 +7,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.console import print_json, say
+from holdfast.core.errors import BadInput
 
 
 def predict(
@@ -101,7 +102,15 @@ def serve(
     max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 8_000_000,
     max_examples: Annotated[int, typer.Option(help="Examples per request.")] = 256,
     max_text: Annotated[int, typer.Option(help="Characters per text, nodes or edges per graph.")] = 20_000,
+    max_pixels: Annotated[int, typer.Option(help="Pixels of all images of a request.")] = 50_000_000,
     max_seconds: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
+    max_rate: Annotated[float | None, typer.Option(help="Requests per second and client address.")] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Accepted host name besides localhost and addresses; * for all.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with a token that clients must send.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="TLS certificate in PEM format.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate.")] = None,
     json: options.Json = False,
 ) -> None:
     """Serve predictions over HTTP: POST /predict; GET /health, /model, /metrics; /docs describes every path.
@@ -114,17 +123,27 @@ def serve(
 
     - `holdfast serve models/reviews`
 
-    - `holdfast serve models/reviews --host 0.0.0.0 --port 80 --max-text 5000`
+    - `holdfast serve models/reviews --host 0.0.0.0 --token-file token.txt --tls-cert cert.pem --tls-key key.pem`
+
+    - `holdfast serve models/reviews --host 0.0.0.0 --allow-host models.example.org --max-rate 20 --max-text 5000`
 
     SIGINT and SIGTERM stop the server after pending requests are answered.
     """
+    from holdfast.serve.access import Access, read_token
     from holdfast.serve.requests import Limits
+    from holdfast.serve.server import Certificate
     from holdfast.serve.server import serve as run
     from holdfast.serve.service import Service
 
+    if (tls_cert is None) != (tls_key is None):
+        raise BadInput("--tls-cert and --tls-key belong together: give both")
+    tls = None if tls_cert is None or tls_key is None else Certificate(certificate=tls_cert, key=tls_key)
+    token = None if token_file is None else read_token(token_file)
+    access = Access(hosts=(host, *(allow_host or ())), token=token, rate=max_rate)
     limits = Limits(
-        body=max_body, examples=max_examples, text=max_text, seconds=max_seconds, batch=max_batch, wait=max_wait / 1000
-    )
+        body=max_body, examples=max_examples, text=max_text, pixels=max_pixels, seconds=max_seconds, batch=max_batch,
+        wait=max_wait / 1000,
+    )  # fmt: skip
     service = Service(model, limits=limits, device=device, columns=options.pairs(column))
 
     def ready(address: str) -> None:
@@ -133,7 +152,7 @@ def serve(
         else:
             say(f"{service.model()['name']} is served at {address} (see {address}/docs)")
 
-    run(service, host=host, port=port, ready=ready)
+    run(service, host=host, port=port, ready=ready, access=access, tls=tls)
     if not json:
         say("stopped; all requests were answered")
 

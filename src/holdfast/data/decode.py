@@ -1,4 +1,4 @@
-"""Decode image files to uint8 tensors."""
+"""Decode image files to uint8 tensors: only common formats, with a limit on the number of pixels."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -10,11 +10,32 @@ from torch import Tensor
 
 from holdfast.core.errors import BadInput
 
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # others, such as EPS, may start external programs
+MAX_PIXELS = 178_956_970  # of one image; Pillow's own limit
+
+
+def open_image(file: Path | BinaryIO) -> Image.Image:
+    """Read the header of an image in one of the supported formats."""
+    return Image.open(file, formats=FORMATS)
+
+
+def count_pixels(file: Path | BinaryIO) -> int:
+    """Return the number of pixels that the header of an image states; 0 if it cannot be read."""
+    try:
+        with open_image(file) as image:
+            return image.width * image.height
+    except Image.DecompressionBombError:
+        return MAX_PIXELS + 1
+    except Exception:  # a corrupt file can raise any exception; `decode_image` reports it
+        return 0
+
 
 def decode_image(file: Path | BinaryIO, size: int, *, where: str = "") -> Tensor:
     """Decode an image with its EXIF orientation to uint8 (3, size, size); errors name the path, or else `where`."""
     try:
-        with Image.open(file) as image:
+        with open_image(file) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"it has {image.width} x {image.height} pixels, the limit is {MAX_PIXELS}")
             image = _rgb(ImageOps.exif_transpose(image))
             image = image.resize((size, size), Image.Resampling.BILINEAR)
             return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()  # (3, size, size)

@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from holdfast.core.errors import BadInput
+from holdfast.data.decode import open_image
 from holdfast.data.raw import Raw
 from holdfast.data.readers import formats
 
@@ -124,7 +123,7 @@ def _largest_size(paths: Sequence[Path]) -> tuple[int, int]:
     sizes = []
     for path in paths:
         try:
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 sizes.append(image.size)
         except Exception as error:  # a corrupt file can make the decoders raise any exception
             raise BadInput(f"{path} cannot be read as an image: replace or remove it") from error

@@ -4,7 +4,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.core.errors import BadInput, one_line
+from holdfast.serve.access import Access, Guard
 from holdfast.serve.batcher import Batcher
 from holdfast.serve.metrics import CONTENT_TYPE, Metrics
 from holdfast.serve.requests import Busy, TooLarge
@@ -33,7 +36,7 @@ SAMPLES = {  # example bodies for the documentation
 }
 
 
-def make_app(service: Service) -> FastAPI:
+def make_app(service: Service, access: Access | None = None) -> FastAPI:
     """Return the application of one service; pending requests are answered before it stops."""
     metrics, description = Metrics(), service.model()
     batcher = Batcher(service.answer, service.limits, alone=service.alone, on_batch=metrics.batch)
@@ -42,12 +45,15 @@ def make_app(service: Service) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(batcher.close)
+        predict.close()
 
     title, release = f"Holdfast: {description['name']}", description["versions"]["holdfast"]
     paths: dict[str, Any] = {"docs_url": None, "redoc_url": None, "redirect_slashes": False}
     app = FastAPI(title=title, version=release, lifespan=lifespan, **paths)
+    app.add_middleware(Guard, access=access or Access())
     app.add_middleware(_RequestMetrics, metrics=metrics)
-    app.add_route("/predict", Predict(service, batcher), methods=["POST"])  # pyright: ignore[reportArgumentType]
+    predict = Predict(service, batcher)
+    app.add_route("/predict", predict, methods=["POST"])  # pyright: ignore[reportArgumentType]
 
     @app.get("/health", summary="Health of the server.")
     async def health() -> dict[str, str]:
@@ -117,6 +123,8 @@ class _RequestMetrics:
 
 
 LARGE_BODY = 1 << 16  # larger bodies are parsed outside the event loop, in bytes
+SLOW = ("image", "graph")  # kinds of examples that are always parsed outside the event loop
+PARSERS = 2  # requests that are parsed outside the event loop at the same time
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -135,8 +143,11 @@ PREDICT_SCHEMA: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": BODY}}},
     "responses": {
         "200": {"description": "One prediction per example, in order."},
+        "401": {"description": "The token is missing or wrong."},
         "413": {"description": "The request exceeds a limit."},
+        "415": {"description": "The content type is not application/json."},
         "422": {"description": "The examples are invalid; the error names the problem."},
+        "429": {"description": "Too many requests from this address."},
         "503": {"description": "Overloaded, timed out, or stopping."},
     },
 }
@@ -147,26 +158,36 @@ class Predict:
 
     def __init__(self, service: Service, batcher: Batcher) -> None:
         self.parser, self.limits, self.batcher = service.parser, service.limits, batcher
+        self.pool = ThreadPoolExecutor(PARSERS, thread_name_prefix="holdfast-parser")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         seconds = self.limits.seconds
+        until = time.monotonic() + seconds
         try:
             async with asyncio.timeout(seconds):
-                predictions = await self._answers(await _body(scope, receive, self.limits.body))
+                predictions = await self._answers(await _body(scope, receive, self.limits.body), until)
         except TimeoutError as error:
             raise Busy(f"no answer within {seconds:g} seconds: send fewer examples or retry later") from error
         await Response(_encode({"predictions": predictions}), media_type="application/json")(scope, receive, send)
 
-    async def _answers(self, body: bytes) -> list[Any]:
-        slow = self.parser.kind == "image" or len(body) > LARGE_BODY
-        request = await asyncio.to_thread(self.parser.parse, body) if slow else self.parser.parse(body)
+    async def _answers(self, body: bytes, until: float) -> list[Any]:
+        if self.parser.kind in SLOW or len(body) > LARGE_BODY:
+            parse = partial(self.parser.parse, body, until=until)
+            request = await asyncio.get_running_loop().run_in_executor(self.pool, parse)
+        else:
+            request = self.parser.parse(body)
         return await self.batcher.submit(request)
+
+    def close(self) -> None:
+        """End the parsing threads after their present example; requests that wait are dropped."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
 
 
 async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Return the body; raise as soon as it exceeds the limit."""
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    chunks, size, more = [], int(declared) if declared.isdigit() and int(declared) > limit else 0, True
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"").lstrip(b"0")
+    too_large = declared.isdigit() and (len(declared) > 18 or int(declared) > limit)
+    chunks, size, more = [], limit + 1 if too_large else 0, True
     while more and size <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -4,6 +4,7 @@ import base64
 import binascii
 import io
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from torch import Tensor
 from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Graphs, Question
 from holdfast.data.align import align_features
-from holdfast.data.decode import decode_image
+from holdfast.data.decode import count_pixels, decode_image
 from holdfast.data.raw import GraphList, Pixels, Raw, Texts, Vectors
 from holdfast.data.readers.columns import ColumnFinder
 from holdfast.data.readers.molecules import molecules
@@ -37,6 +38,8 @@ class Limits:
     body: int = 8_000_000  # bytes per request
     examples: int = 256  # per request
     text: int = 20_000  # characters per text, nodes or edges per graph
+    smiles: int = 2_000  # characters per molecule, whose parsing time grows with the square of its length
+    pixels: int = 50_000_000  # of all images of a request
     seconds: float = 30.0  # from the first byte of a request to its answer
     batch: int = 64  # examples per forward pass
     wait: float = 0.005  # seconds the first request of a batch waits for others
@@ -79,15 +82,18 @@ class RequestParser:
         self.kind, self.limits, self.size, self.columns = kind, limits, size, columns
         self.features = features  # feature names of a model trained on a table
 
-    def parse(self, body: bytes) -> ParsedRequest:
-        """Return the examples; raise BadInput for a malformed body and TooLarge for a large one."""
+    def parse(self, body: bytes, *, until: float = float("inf")) -> ParsedRequest:
+        """Return the examples; raise BadInput for a malformed body, TooLarge for a large one.
+
+        Images and molecules are parsed until the time `until` of `time.monotonic`; then Busy is raised.
+        """
         examples = _decode(body)
         if len(examples) > self.limits.examples:
             raise TooLarge(f"the request has {len(examples)} examples, the limit is {self.limits.examples}: send fewer")
         if self.kind == "image":
-            return self._images(examples)
+            return self._images(examples, until)
         if self.kind in ("sentence", "question", "graph"):
-            return self._structured(examples)
+            return self._structured(examples, until)
         if self.kind == "vector" and isinstance(examples[0], list):
             return self._vectors(examples)
         request = self._rows(examples) if isinstance(examples[0], dict) else self._texts(examples)
@@ -122,9 +128,9 @@ class RequestParser:
             return ParsedRequest(values.numpy(), ("vector", values.shape[1]), ids)
         return ParsedRequest(values, ("text", type(values[0])), ids)
 
-    def _structured(self, examples: list[Any]) -> ParsedRequest:
+    def _structured(self, examples: list[Any], until: float) -> ParsedRequest:
         if self.kind == "graph":
-            values, ids = graphs(examples, self.limits.text)
+            values, ids = graphs(examples, self.limits, until)
         else:
             values, ids = (sentences if self.kind == "sentence" else questions)(examples, self.columns)
             self._check_length([value[:2] if self.kind == "question" else value for value in values])
@@ -149,18 +155,32 @@ class RequestParser:
             raise BadInput("a number exceeds the range of float32: scale the features")
         return ParsedRequest(values, ("vector", width))
 
-    def _images(self, examples: list[Any]) -> ParsedRequest:
-        size, images = self.size or 224, []
+    def _images(self, examples: list[Any], until: float) -> ParsedRequest:
+        """Decode images after all headers were checked."""
+        size, files, pixels = self.size or 224, [], 0
         for number, example in enumerate(examples, 1):
             text = example.get("image") if isinstance(example, dict) else example
             if not isinstance(text, str):
                 raise BadInput(f"example {number} is not an image: send the file in base64, plain or as column 'image'")
             try:
-                content = base64.b64decode(text, validate=True)
+                files.append(io.BytesIO(base64.b64decode(text, validate=True)))
             except (binascii.Error, ValueError) as error:
                 raise BadInput(f"example {number} is not valid base64: encode the image file again") from error
-            images.append(decode_image(io.BytesIO(content), size, where=f"example {number}").numpy())
+            pixels += count_pixels(files[-1])
+            if pixels > self.limits.pixels:
+                limit = self.limits.pixels
+                raise TooLarge(f"the images have more than {limit} pixels together: send fewer or smaller ones")
+        images = []
+        for number, file in enumerate(files, 1):
+            check_time(until)
+            images.append(decode_image(file, size, where=f"example {number}").numpy())
         return ParsedRequest(np.stack(images), ("image", size))
+
+
+def check_time(until: float) -> None:
+    """Raise Busy after the time `until` of `time.monotonic`."""
+    if time.monotonic() > until:
+        raise Busy("the request took too long: send fewer examples or retry later")
 
 
 def sentences(examples: Sequence[Any], columns: Mapping[str, str] | None) -> Parsed:
@@ -184,12 +204,13 @@ def questions(examples: Sequence[Any], columns: Mapping[str, str] | None) -> Par
     return values, _ids(examples, finder)
 
 
-def graphs(examples: Sequence[Any], limit: int) -> Parsed:
-    """Parse objects of nodes and edges, or molecules in SMILES; `limit` bounds nodes, edges and characters."""
-    values = []
+def graphs(examples: Sequence[Any], limits: Limits, until: float) -> Parsed:
+    """Parse objects of nodes and edges, or molecules in SMILES, until the time `until`."""
+    values, limit = [], limits.text
     for number, example in enumerate(examples, 1):
+        check_time(until)
         if isinstance(example, str):
-            _check_count(number, len(example), limit)
+            _check_count(number, len(example), limits.smiles)
             values += molecules([_check_text(number, example)], WHERE, rows=[number])
         elif isinstance(example, dict) and {"nodes", "edges"} <= set(example) <= {"nodes", "edges", "weights", "id"}:
             values.append(_graph(number, example, limit))

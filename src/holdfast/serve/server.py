@@ -1,22 +1,54 @@
 """HTTP server of a model folder."""
 
+from __future__ import annotations
+
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import BadInput
 from holdfast.serve.service import Service
 
+if TYPE_CHECKING:
+    from holdfast.serve.access import Access  # imports starlette, which is an extra
+
 GRACE = 10  # extra seconds to close connections
 
 
-def serve(service: Service, *, host: str, port: int, ready: Callable[[str], None]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """Files of a TLS certificate and its private key."""
+
+    certificate: Path
+    key: Path
+
+    def __post_init__(self) -> None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password=_no_password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            files = f"{self.certificate} and {self.key}"
+            raise BadInput(
+                f"{files} are not a TLS certificate and its key in PEM format ({error}): check both"
+            ) from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def serve(
+    service: Service, *, host: str, port: int, ready: Callable[[str], None], access: Access | None = None,
+    tls: Certificate | None = None,
+) -> None:  # fmt: skip
     """Serve until SIGINT or SIGTERM; `ready` is called with the address."""
     with _bound(host, port) as listening:
-        server = _server(service)
+        server = _server(service, access, tls)
         stops = (signal.SIGINT, signal.SIGTERM)
 
         def stop(number: int, frame: Any) -> None:
@@ -24,7 +56,7 @@ def serve(service: Service, *, host: str, port: int, ready: Callable[[str], None
 
         previous = {number: signal.signal(number, stop) for number in stops}
         try:
-            ready(_address(listening))
+            ready(_address(listening, tls))
             server.run(sockets=[listening])
         finally:
             for number, handler in previous.items():
@@ -32,10 +64,10 @@ def serve(service: Service, *, host: str, port: int, ready: Callable[[str], None
 
 
 @contextmanager
-def serving(service: Service) -> Iterator[str]:
+def serving(service: Service, access: Access | None = None) -> Iterator[str]:
     """Run a server on a free local port in a thread for the duration of the block; yield its address."""
     with _bound("127.0.0.1", 0) as listening:
-        server = _server(service)
+        server = _server(service, access)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="holdfast-server")
         thread.start()
         try:
@@ -45,16 +77,18 @@ def serving(service: Service) -> Iterator[str]:
             thread.join()
 
 
-def _server(service: Service) -> Any:
+def _server(service: Service, access: Access | None, tls: Certificate | None = None) -> Any:
     try:
         import uvicorn
 
         from holdfast.serve.app import make_app
+        from holdfast.serve.connections import connection_class
     except ImportError as error:
         raise BadInput("serving needs FastAPI and uvicorn: run `pip install 'holdfast[serve]'`") from error
     config = uvicorn.Config(
-        make_app(service), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=int(service.limits.seconds) + GRACE,
+        make_app(service, access), http=connection_class(), ws="none", log_level="warning", access_log=False,
+        server_header=False, proxy_headers=False, timeout_graceful_shutdown=int(service.limits.seconds) + GRACE,
+        ssl_certfile=None if tls is None else str(tls.certificate), ssl_keyfile=None if tls is None else str(tls.key),
     )  # fmt: skip
     return uvicorn.Server(config)
 
@@ -70,6 +104,6 @@ def _bound(host: str, port: int) -> socket.socket:
         raise BadInput(f"cannot listen on {host} port {port} ({reason}): choose another --port or --host") from error
 
 
-def _address(listening: socket.socket) -> str:
+def _address(listening: socket.socket, tls: Certificate | None = None) -> str:
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -39,10 +39,11 @@ def address(service):
         yield url
 
 
-def request(address, path, body=None, raw=None):
+def request(address, path, body=None, raw=None, **headers):
     data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+    sent = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
     try:
-        with urllib.request.urlopen(urllib.request.Request(address + path, data=data), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(address + path, data, sent), timeout=20) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
