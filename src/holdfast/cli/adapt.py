@@ -14,7 +14,9 @@ REFUSED = 3  # exit code if the model would forget too much
 
 def adapt(
     model: options.Model,
-    data: options.Data,
+    data: Annotated[
+        str | None, typer.Argument(metavar="[DATA]", help="Labelled examples of the new domain.", show_default=False)
+    ] = None,
     domain: Annotated[
         str | None,
         options.option(
@@ -26,6 +28,13 @@ def adapt(
         options.option(
             "The data the model was trained on: its held-out examples are recognised by their hashes, the others "
             "serve methods with rehearsal. Repeatable."
+        ),
+    ] = None,
+    unlabelled: Annotated[
+        str | None,
+        options.option(
+            "Examples without labels instead of DATA: predictions are corrected for their class mix if its estimate is "
+            "reliable. Needs held-out examples of the earlier domains (--earlier, or fit with --keep-sample)."
         ),
     ] = None,
     method: Annotated[
@@ -60,18 +69,28 @@ def adapt(
 
     - `holdfast adapt models/reviews shoes.csv --method progressive --set method.slots=100`
 
+    - `holdfast adapt models/reviews --unlabelled new.csv --earlier reviews.csv`
+
     Run the same command again to continue a stopped training; until it ends the old version stays in use.
     """
+    from holdfast.core.errors import BadInput
     from holdfast.models.adapt import Terms
     from holdfast.models.adapt import adapt as run
+    from holdfast.models.adapt_unlabelled import adapt_unlabelled
 
     terms = Terms(
         method=method, max_forgetting=max_forgetting, force=force, steps=steps, batch=batch, lr=lr, metric=metric,
         seed=seed, device=device, settings=options.parsed_settings(set_),
     )  # fmt: skip
     columns = options.pairs(column)
+    if (data is None) == (unlabelled is None):
+        raise BadInput("adapt needs labelled examples (DATA) or unlabelled ones (--unlabelled FILE): pass one of them")
     with progress(json) as listener:
-        result = run(model, data, terms, domain=domain, earlier=earlier or (), columns=columns, watch=listener)
+        if unlabelled is not None:
+            result = adapt_unlabelled(model, unlabelled, terms, earlier=earlier or (), columns=columns)
+        else:
+            assert data is not None
+            result = run(model, data, terms, domain=domain, earlier=earlier or (), columns=columns, watch=listener)
     if json:
         fields = ("domain", "metric", "before", "after", "forgetting", "examples", "refused", "version")
         document = {name: getattr(result, name) for name in fields}

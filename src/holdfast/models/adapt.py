@@ -136,7 +136,7 @@ def _adapt_network(
     notes = list(new.notes)
     if dropped:
         notes.append(f"{dropped} examples are held-out examples of earlier domains and were not used")
-    past = _past_data(saved, earlier)
+    past = past_data(saved, earlier)
     dataset = new if past is None else join([past, new])
     trained, held_out = ((), ()) if past is None else (split_parts(past, TRAIN), split_parts(past, TEST))
     unmeasured = sorted(set(saved.domains) - {part.domain for part in held_out})
@@ -173,7 +173,7 @@ def _adapt_network(
     return _result(model, spec, terms.max_forgetting, unmeasured, tuple(notes))
 
 
-def _past_data(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
+def past_data(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
     """Return examples of the earlier domains, marked train and test: the given data, or the stored sample."""
     if not earlier:
         return None if saved.sample is None else saved.sample.dataset

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from holdfast.core.errors import BadInput
 from holdfast.data.readers.memory import as_dataset
 from holdfast.data.unlabelled import add_unlabelled
 from holdfast.estimator import DomainClassifier
+from holdfast.models.adapt import Terms, ledger_of
+from holdfast.models.adapt_unlabelled import adapt_unlabelled
 
 OPTIONS = {"steps": 60, "lr": 0.01, "batch": 32, "device": "cpu"}
 SIZE = 500
@@ -71,3 +75,23 @@ def test_an_adaptation_that_fails_is_replaced_by_the_plain_training():
     mild = DomainClassifier("coral", settings={**SETTINGS, "method.weight": 0.1}, **OPTIONS).fit_dataset(shifted)
     assert mild.record_.analysis["unlabelled"]["refused"] == ""
     assert mild.record_.stages[0]["sizes"]["unlabelled"] == {"new": 200}
+
+
+def test_a_model_folder_is_corrected_without_training(tmp_path):
+    folder = tmp_path / "model"
+    DomainClassifier("erm", settings=SETTINGS, **OPTIONS).fit_dataset(sources(), folder=folder)
+    x, truth = vectors(500, 0.1, 9)
+    new, terms = unlabelled(x), Terms(device="cpu")
+    with pytest.raises(BadInput, match="without held-out examples of the earlier domains"):
+        adapt_unlabelled(folder, new, terms)
+    before = DomainClassifier.from_pretrained(folder, device="cpu").predict_proba(x)
+    result = adapt_unlabelled(folder, new, terms, earlier=[sources()])
+    assert (result.refused, result.version) == ("", 2)
+    after = DomainClassifier.from_pretrained(folder, device="cpu").predict_proba(x)
+    weights = np.asarray(result.model.record.analysis["label-shift"]["weights"])
+    expected = before * weights / (before * weights).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+    assert (after.argmax(1) == truth).mean() > (before.argmax(1) == truth).mean() + 0.05
+    assert ledger_of(folder).version(2).method == "label-shift"
+    with pytest.raises(BadInput, match="too few to estimate the class mix"):
+        adapt_unlabelled(folder, unlabelled(x[:5]), terms, earlier=[sources()])
