@@ -119,6 +119,12 @@ METHODS: dict[str, MethodEntry] = {
     "swad(METHOD)": _averaging(
         "averaging:SWAD",
         "any method, with the average of the weights over a flat region of the loss (Cha et al., 2021)"),
+    "soup(METHOD)": _averaging(
+        "soup:Soup", "any method, trained several times, with averaged weights if that helps (Wortsman et al., 2022)",
+        acts_on="backbone"),
+    "wise-ft(METHOD)": _averaging(
+        "soup:WiseFT", "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
+        acts_on="backbone"),
     "majority": _simple("logistic:Majority", "most frequent class of the training examples"),
     "logistic": _simple(
         "logistic:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains"),

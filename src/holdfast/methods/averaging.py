@@ -25,11 +25,16 @@ class Wrapper(Method):
         self.settings = self.Settings(**settings)
         self.method = method
         self.min_domains, self.phases, self.selects_itself = method.min_domains, method.phases, method.selects_itself
-        self.keeps_last = method.keeps_last
+        self.keeps_last, self.choices = method.keeps_last, method.choices
 
     @property
     def model(self) -> Model:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.method.model
+
+    @staticmethod
+    def trainings(options: Mapping[str, Any]) -> int:
+        """Return how often the wrapped method is trained, for these settings."""
+        return 1
 
     @property
     def uses_unlabelled(self) -> bool:
@@ -44,6 +49,9 @@ class Wrapper(Method):
 
     def why_not_split(self, batch: DomainBatch) -> str:
         return self.method.why_not_split(batch)
+
+    def choose(self, index: int) -> dict[str, float]:
+        return self.method.choose(index)
 
     def begin_stage(self, info: StageInfo) -> None:
         self.method.begin_stage(info)

@@ -60,6 +60,7 @@ class Method(nn.Module, ABC):
     changes_weights: bool = False  # it averages or replaces parameters itself, so that `average` does not apply
     full_batch: bool = False  # its only step is `solve`, on all training examples of the stage
     keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
+    choices: int = 0  # networks to choose from after training, by validation scores
     phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before
 
     model: Model
@@ -130,6 +131,10 @@ class Method(nn.Module, ABC):
 
     def on_valid(self, step: int, scores: Mapping[str, float], losses: Mapping[str, float]) -> None:
         """Run after a validation, with the score (higher is better) and the mean loss per domain."""
+
+    def choose(self, index: int) -> dict[str, float]:
+        """Deploy one of the `choices`, which are validated after training; return metrics for the history."""
+        return {}
 
     def methods(self) -> list["Method"]:
         """Return this method and the methods that it wraps."""

@@ -19,7 +19,7 @@ from holdfast.core.tape import collect_shares, mean_shares
 from holdfast.data.batches import Batches
 from holdfast.methods.base import Method, Metrics
 from holdfast.protocols.resume import Interrupted, Saver
-from holdfast.protocols.select import Choose, Validation, newest, should_stop
+from holdfast.protocols.select import Choose, Validation, best_mean, newest, should_stop
 
 Validate = Callable[[], tuple[dict[str, float], dict[str, float]]]  # score (higher is better) and loss, per domain
 NAMED_ROWS = 20  # rows of a batch that an error names
@@ -105,6 +105,8 @@ def fit(
         assert state.snapshot is not None, "no step was validated"
         method.load_state_dict(state.snapshot)
         state.history[-1] |= method.end_phase(method.phases[number], batches.examples_per_domain(MEASURED_ROWS))
+    if method.choices:
+        _choose(state, method, validate)
     chosen = state.validations[choose(state.validations)]
     return FitResult(chosen.step, state.validations, state.history, method.microbatches)
 
@@ -127,6 +129,17 @@ def _validate(state: _State, method: Method, validate: Validate) -> None:
     ended = {"ended": True} if method.phase_ended else {}
     state.history.append({"phase": phase, "step": state.step, **metrics, "valid": scores, "loss": losses, **ended})
     state.unvalidated = None
+
+
+def _choose(state: _State, method: Method, validate: Validate) -> None:
+    """Validate every network that a method offers after training, and deploy the first with the best mean score."""
+    options = []
+    for index in range(method.choices):
+        metrics = method.choose(index)
+        scores, losses = validate()
+        options.append(Validation(state.step, scores))
+        state.history.append({"phase": "choose", "step": state.step, **metrics, "valid": scores, "loss": losses})
+    method.choose(best_mean(options))
 
 
 def _pack(state: _State, method: Method, batches: Batches) -> dict[str, Any]:

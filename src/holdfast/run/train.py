@@ -1,5 +1,6 @@
 """Train one episode of a spec: assemble its parts, run the protocol, analyse the result and write the record."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +40,9 @@ Tick = Callable[[Metrics], None]  # called after every training step
 
 def training_steps(spec: Spec) -> int:
     """Return the number of steps per stage; every phase of the method takes `spec.steps`."""
-    return spec.steps * len(catalog.unwrap("methods", spec.method)[-1][1].load().phases)
+    *wrappers, (_, inner) = catalog.unwrap("methods", spec.method)
+    repeats = math.prod(entry.load().trainings(spec.method_args) for _, entry in wrappers)
+    return spec.steps * len(inner.load().phases) * repeats
 
 
 def record_path(spec: Spec, episode: Episode, out: Path) -> Path:
