@@ -35,8 +35,7 @@ class Soup(Wrapper):
 
     def __init__(self, method: Method, **settings: Any) -> None:
         super().__init__(method, **settings)
-        if len(method.phases) != 1 or method.selects_itself or method.full_batch:
-            raise BadInput("soup(METHOD) needs a method with one phase that selects its step by validation scores")
+        self.wrap(method)
         self.phase = method.phases[-1]
         self.phases = tuple(f"{self.phase}-{number + 1}" for number in range(self.settings.members))
         self.mean = copy.deepcopy(method.deployed).requires_grad_(False)  # what predicts
@@ -48,6 +47,12 @@ class Soup(Wrapper):
     @staticmethod
     def trainings(options: Mapping[str, Any]) -> int:
         return int(options.get("members", Soup.Settings.members))
+
+    def wrap(self, method: Method) -> None:
+        """Set the wrapped method, which must have one phase and use the selected step."""
+        if len(method.phases) != 1 or method.selects_itself or method.full_batch:
+            raise BadInput("soup(METHOD) needs a method with one phase that selects its step by validation scores")
+        self.method = method
 
     @property
     def deployed(self) -> Model:
@@ -104,14 +109,19 @@ class WiseFT(Wrapper):
 
     def __init__(self, method: Method, **settings: Any) -> None:
         super().__init__(method, **settings)
-        if method.selects_itself or method.full_batch:
-            raise BadInput("wise-ft(METHOD) needs a method that selects its step by validation scores")
+        self.wrap(method)
         fixed = self.settings.share
         self.shares = [round(1 - i / 10, 1) for i in range(11)] if fixed is None else [float(fixed)]
         self.choices = len(self.shares)
         self.start = copy.deepcopy(method.deployed.backbone).requires_grad_(False)
         self.mean = copy.deepcopy(method.deployed).requires_grad_(False)
         self.share, self.finished = 1.0, False
+
+    def wrap(self, method: Method) -> None:
+        """Set the wrapped method, which must use the selected step."""
+        if method.selects_itself or method.full_batch:
+            raise BadInput("wise-ft(METHOD) needs a method that selects its step by validation scores")
+        self.method = method
 
     @property
     def deployed(self) -> Model:

@@ -21,6 +21,7 @@ from holdfast.data.splits import Part
 from holdfast.methods.averaging import SWAD, MovingAverage
 from holdfast.methods.base import Method
 from holdfast.methods.optim import Optimizer, OptimizerSettings
+from holdfast.methods.soup import Soup, WiseFT
 from holdfast.nn.adapters import adapter_rank, merge_adapters
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.small import Features
@@ -190,7 +191,10 @@ def _method(
 
 
 def _averaged(method: Method, average: str) -> Method:
-    """Let a method predict with an average of its weights."""
+    """Let a method predict with an average of its weights; soup(METHOD) and wise-ft(METHOD) combine such averages."""
+    if isinstance(method, Soup | WiseFT) and average != "none":
+        method.wrap(_averaged(method.method, average))
+        return method
     match average:
         case "moving":
             return MovingAverage(method, start=START, statistics="mean")

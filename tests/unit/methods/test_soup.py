@@ -67,7 +67,7 @@ def test_null_controls_one_member_and_a_share_of_one_equal_the_method():
 
 def test_share_of_zero_restores_the_start_of_the_encoder_only():
     _, model, assembly = run("wise-ft(erm)", **{"method.share": 0.0})
-    start, trained = assembly.make().model, assembly.method.method.model
+    start, trained = assembly.make().model, assembly.method.method.deployed
     for a, b in zip(model.backbone.parameters(), start.backbone.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-7)
     assert torch.equal(model.head.weight, trained.head.weight)
