@@ -187,7 +187,7 @@ def _divided(dataset: Dataset, first: str, second: str, *, share: float) -> Data
     return replace(dataset, split=split)
 
 
-TUNED: Settings = {"tune": "full", "schedule": "linear", "warmup": 0.1}
+TUNED: Settings = {"tune": "full", "schedule": "linear", "warmup": 0.1, "average": "none"}
 ERM: Settings = {"method": "erm", "neck": "none"}
 _MIL_ROWS: Mapping[str, Settings] = {
     "erm": ERM,
@@ -234,7 +234,8 @@ _FOLDS: Settings = {
     "tune": "full", "plan": "k-fold", "plan.folds": 5, "plan.rotate": True, "plan.valid": 0.15,
     "method": "erm", "encoder": "gmap", "encoder.pooling": "cls", "encoder.length": 256, "batch": 32,
     "head": "dense", "head.dropout": 0.5, "head.layers": 1,
-    "optimizer": "adam", "weight_decay": 0.0, "schedule": "linear", "warmup": 0.0, "clip": 1.0, "metric": "macro_f1",
+    "optimizer": "adam", "weight_decay": 0.0, "schedule": "linear", "warmup": 0.0, "average": "none", "clip": 1.0,
+    "metric": "macro_f1",
 }  # fmt: skip
 
 

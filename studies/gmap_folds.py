@@ -123,6 +123,7 @@ def masked_comparisons(encoder: str) -> dict[str, Comparison]:
                 "task": "masked", "tune": "full", "plan": "all", "plan.valid": 0.05, "plan.test": 0.05,
                 "encoder": "gmap", "encoder.general": ENCODERS[encoder], "encoder.length": 128,
                 "encoder.domain": domain_model(encoder, name, LENGTHS[-1]), "metric": "nll", "schedule": "linear",
+                "average": "none",
                 "batch": 64, "steps": 300, "every": 100,
             },
             treated="general", null="own-copy", baseline="none", control="random", mechanism="general",
