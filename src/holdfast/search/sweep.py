@@ -137,16 +137,18 @@ def sweep(
         raise BadInput("a sweep takes method names without a neck: set the neck with --set neck=NAME")
     fixed = {"steps": steps, "batch": batch, "lr": lr, **(settings or {})}
     fixed = {key: value for key, value in fixed.items() if value is not None}
-    interval = {} if steps is None else {"every": max(1, min(25, steps // 4))}
+    length = {} if steps is None else {"every": max(1, min(25, steps // 4))}
 
     def make_trial(name: str | None, number: int, drawn: dict[str, Any]) -> Trial:
         spec = make_spec(
-            dataset, encoder=encoder, tune=tune, settings={**interval, **fixed, **drawn}, device=workspace.device,
+            dataset, encoder=encoder, tune=tune, settings={**length, **fixed, **drawn}, device=workspace.device,
             method=name, plan=plan, select=select, metric=metric,
         )  # fmt: skip
         return Trial(number, drawn, spec)
 
     first = make_trial(None if names[0] in ("all", "auto") else names[0], 0, {}).spec
+    if "steps" not in fixed:  # the default depends on the batch size, which is searched
+        length |= {name: getattr(first, name) for name in ("steps", "every", "patience")}
     _check_folds(first, dataset.domains)
     if any(Path(out).glob("best-*.json")):
         check_records(Path(out), paths(Path(out)), first, EXPERIMENT)

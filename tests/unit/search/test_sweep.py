@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from holdfast.catalog import training
 from holdfast.core.errors import BadInput
 from holdfast.data.synthetic import world
 from holdfast.record import load
@@ -152,3 +153,14 @@ def test_optuna_resumes(data, tmp_path):
     assert len(watch.started) == 1
     assert again.choices() == first.choices()
     assert len(first.trials) == 3
+
+
+def test_trials_have_the_same_number_of_steps(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "FEWEST", 1)
+    monkeypatch.setattr(training, "PASSES", 60)  # so that the default depends on the batch size
+    options = {**QUICK, "encoder": "mlp", "steps": None, "seeds": 1, "settings": {"encoder.hidden": [4], "lr": 0.01}}
+    done = sweep(data, methods=["erm"], trials=3, out=tmp_path, **options)
+    assert len({trial.spec.batch for trial in done.trials.values()}) > 1
+    assert {(trial.spec.steps, trial.spec.every) for trial in done.trials.values()} == {(40, 2)}
+    config = json.loads(done.best["erm"].read_text())
+    assert (config["average"], config["decay"], config["steps"]) == ("moving", "weights", 40)
