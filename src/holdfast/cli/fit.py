@@ -35,6 +35,13 @@ def fit(
     column: options.Column = None,
     unlabelled: options.Unlabelled = None,
     empty_labels: options.EmptyLabels = "error",
+    pretrain_steps: Annotated[
+        int,
+        options.option(
+            "First continue the masked-word training of the text encoder on the training and the unlabelled texts, for "
+            "this number of steps. [default: 0]"
+        ),
+    ] = 0,
     set_: options.Set = None,
     config: options.Config = None,
     data_dir: options.DataDir = None,
@@ -66,6 +73,7 @@ def fit(
     from holdfast.core.parallel import process_group
     from holdfast.estimator import DomainClassifier
     from holdfast.models.card import to_predict
+    from holdfast.models.pretrain_unlabelled import pretrain_for
     from holdfast.models.saved import check_folder
     from holdfast.run.progress import with_logging
     from holdfast.run.workspace import training_data
@@ -78,8 +86,15 @@ def fit(
             data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir, examples=examples,
             unlabelled=unlabelled, empty_labels=empty_labels,
         )  # fmt: skip
+        encoder, words = settings.pop("encoder", encoder), ()
+        if pretrain_steps:
+            with progress(json) as shown:
+                encoder, words = pretrain_for(
+                    dataset, encoder, out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
+                    device=device, watch=shown,
+                )  # fmt: skip
         classifier = DomainClassifier(
-            settings.pop("method", method), encoder=settings.pop("encoder", encoder), tune=settings.pop("tune", tune),
+            settings.pop("method", method), encoder=encoder, tune=settings.pop("tune", tune),
             steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,
             keep_sample=keep_sample,
         )  # fmt: skip
@@ -91,7 +106,7 @@ def fit(
     if json:
         print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})
         return
-    say(*dataset.notes, *classifier.notes_)
+    say(*dataset.notes, *words, *classifier.notes_)
     scores = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
     say(f"{metric} on held-out rows: {scores}")
     say(f"model: {out} (predict with: holdfast predict {out} {to_predict(record.spec)} --out predictions.csv)")

@@ -12,6 +12,7 @@ from scipy.optimize import nnls
 
 LEVEL = 0.05  # of the test against the null control
 RESAMPLES = 200
+MARGIN = 2.0  # by which a distance must exceed errors and random variation
 LIMITS = (0.1, 10.0)  # of a weight that is applied
 SMALLEST = 20  # labelled examples per class, and unlabelled examples, below which nothing is estimated
 REMAINS = 0.1  # a class is still predicted if its share is at least this part of what it was
@@ -53,23 +54,31 @@ def estimate_shift(
     applied = weights.clip(*LIMITS)
     tried = _trial_on_sources(outputs, y, domain, applied)
     error, gain = (max(tried[0]), float(np.mean(tried[1]))) if tried[0] else (None, None)
-    refused = _refusal(distance, p_value, error, gain) or _collapse(target, applied)
-    shares, bounds = weights * prior, (float(np.quantile(null, 1 - LEVEL)), p_value, error, gain)
-    limit, p_value, error, gain = (None if value is None else round(value, 4) for value in bounds)
-    mixes = (_rounded(applied), _rounded(prior), _rounded(shares / shares.sum()))
-    assert limit is not None
-    assert p_value is not None
-    return LabelShift(*mixes, round(distance, 4), limit, p_value, error, gain, refused)
+    limit = float(np.quantile(null, 1 - LEVEL))
+    refused = _refusal(distance, p_value, limit, error, gain) or _collapse(target, applied)
+    shares = weights * prior
+    return LabelShift(
+        weights=_rounded(applied),
+        sources=_rounded(prior),
+        target=_rounded(shares / shares.sum()),
+        distance=round(distance, 4),
+        null=round(limit, 4),
+        p_value=round(p_value, 4),
+        error=None if error is None else round(error, 4),
+        gain=None if gain is None else round(gain, 2),
+        refused=refused,
+    )
 
 
-def _refusal(distance: float, p_value: float, error: float | None, gain: float | None) -> str:
+def _refusal(distance: float, p_value: float, limit: float, error: float | None, gain: float | None) -> str:
+    """Return why the weights should not be applied; sources that were trained on underestimate errors elsewhere."""
     if p_value >= LEVEL:
         return "the class mix of the unlabelled examples does not differ from the sources beyond random variation"
     if error is None or gain is None:
         return "a single source domain does not show whether a correction helps on another one"
-    if distance <= error:
-        shares = f"a distance of {distance:.2f}, at most that of its errors on the source domains ({error:.2f})"
-        return f"the estimated class mix differs from the sources by {shares}"
+    for bound, name in ((error, "its largest error on the source domains"), (limit, "that of samples of the sources")):
+        if distance <= MARGIN * bound:
+            return f"the distance of the estimated class mix, {distance:.2f}, is below twice {name}, {bound:.2f}"
     return "" if gain > 0 else f"such a correction changes the accuracy on the source domains by {gain:+.1f} points"
 
 

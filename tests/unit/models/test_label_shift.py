@@ -52,7 +52,7 @@ def test_unreliable_estimates_are_refused():
     target, _ = sample(400, [1 / 3, 1 / 3, 1 / 3], 30, offset=1.5)
     shift = estimate_shift(outputs, y, DOMAIN, target)
     assert shift is not None
-    assert "its errors on the source domains" in shift.refused
+    assert "its largest error on the source domains" in shift.refused
     single = estimate_shift(SOURCES, LABELS, np.zeros(900), sample(400, [0.8, 0.1, 0.1], 31)[0])
     assert single is not None
     assert "a single source domain" in single.refused
