@@ -17,6 +17,7 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.splits import drop_test_domains
 from holdfast.record import RunRecord, read
 from holdfast.report.engagement import engagement_table
+from holdfast.report.explain import explain
 from holdfast.report.labels import COMBINED, grouped
 from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
@@ -54,6 +55,11 @@ class Comparison:
     def engagement(self) -> list[dict[str, Any]]:
         """Return one dict per method and mechanism: share of predictions that depend on it, range, state, ..."""
         return engagement_table(self.records)
+
+    @property
+    def explanation(self) -> str:
+        """The choice in two plain sentences, and what was not tried; empty without a choice."""
+        return "" if self.decision is None else explain(self.records, self.metric, self.decision)
 
     @property
     def why_no_model(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,9 +66,9 @@ def compare(
 
     Simple baselines run first: the most frequent class, and logistic regression on frozen features and on TF-IDF,
     vectors, pixels or subtree counts. Combinations of the finished runs come last: stacking of the logistic regressions
-    and the best network, and averages over seeds, with weights chosen on source validation rows. A method other than
-    erm, these baselines and combinations is chosen only if it is significantly better. The chosen method is then
-    trained on all domains and saved as a model folder under --out.
+    and the best network, and averages over seeds, with weights chosen on source validation rows. The choice is the
+    candidate with the highest expected score on an unseen domain; gains of methods are shrunk by their uncertainty. It
+    is then trained on all domains and saved as a model folder under --out.
 
     Examples:
 
@@ -169,7 +170,7 @@ def _print(result: Comparison, model: Path | None, *, json: bool) -> None:
 
     decision = result.decision
     if json:
-        choice = None if decision is None else {"label": decision.label, "why": decision.why, "spec": decision.spec}
+        choice = None if decision is None else {**asdict(decision), "explanation": result.explanation}
         extra = {"choice": choice, "model": None if model is None else str(model)}
         extra |= {
             "time": None if result.schedule is None else result.schedule.json(),
@@ -180,7 +181,7 @@ def _print(result: Comparison, model: Path | None, *, json: bool) -> None:
     say(*result.notes)
     show_records(result.records, result.metric)
     if decision is not None:
-        say(f"choice: {decision.label}, because {decision.why}")
+        say(f"choice: {decision.label}, because {decision.why}", result.explanation)
     say(f"report: {result.report}")
     if model is not None:
         example = to_predict(result.records[0].spec)

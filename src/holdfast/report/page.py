@@ -17,6 +17,7 @@ from holdfast.core.files import write_text
 from holdfast.record import RunRecord
 from holdfast.report import charts, plots, words
 from holdfast.report.engagement import ENGAGED, engagement_lines, is_idle
+from holdfast.report.explain import explain
 from holdfast.report.forest import differences, forest_chart, forest_lines, forest_summary
 from holdfast.report.gap import IN_DOMAIN, gaps
 from holdfast.report.labels import grouped
@@ -76,7 +77,8 @@ def _scores(records: Sequence[RunRecord], groups: Groups, metric: str) -> dict[s
     }  # fmt: skip
     return {
         "headline": headline,
-        "decision": decide(rivals, metric),
+        "decision": (decision := decide(rivals, metric)),
+        "explanation": "" if decision is None else explain(rivals, metric, decision),
         "forest": forest_chart(entries, metric),
         "forest_summary": forest_summary(entries, metric) if entries else "",
         "forest_lines": forest_lines(entries, metric),

@@ -1,18 +1,20 @@
-"""Test every method against its baseline, and recommend another one only if it is significantly better.
+"""Test every method against its baseline, and recommend the row with the highest expected score on unseen domains.
 
-Simple baselines compete with ERM without a test, since none of them is more complex. So do combinations of runs, whose
-members and weights are chosen on source validation rows.
+The expected score of a method is that of its baseline plus its gain, shrunk by its uncertainty (`report.expected`); the
+gain must be probable as well. Simple baselines compete with their average, since none of them is more complex than ERM.
+So do combinations of runs, whose members and weights are chosen on source validation rows.
 
 Tests are over pairs of seed and target, or per example if there are too few seeds.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
 from holdfast.report.engagement import is_idle
+from holdfast.report.expected import Gain, expected_gains
 from holdfast.report.labels import BASELINE, COMBINED, SIMPLE, configuration, grouped, is_plain, settings_key
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
 from holdfast.report.table import Row, baselines, data_and_plan, rows
@@ -20,6 +22,7 @@ from holdfast.report.words import format_difference, format_number, format_p
 
 MIN_SEEDS = 3  # fewer seeds do not allow a test over seeds
 LEVEL = 0.05
+CONFIDENCE = 0.8  # probability of a gain over its baseline that a recommended method needs
 MARGIN = 0.002  # of the average, that a combination must gain over simpler candidates
 METHOD = ("seed", "method", "method_args")  # a method may differ from its baseline in these settings
 NECK = ("neck", "neck_args")  # and from a plain baseline also in these
@@ -242,25 +245,52 @@ def _choose(records: Sequence[RunRecord], table: Sequence[Row], metric: str, sig
     if baseline is None:
         return table[0].label, f"it has the best average, which cannot be tested because {BASELINE} was not run"
     tests = {test.label: test for test in against_baseline(records, metric)}
-    for row in table:
-        above = table.index(row) < table.index(baseline)
-        if above and (row.simple or (row.combined and _is_worth_it(row, table, sign))):
-            return row.label, _simple_reason(row, table, baseline, metric)
-        test = tests.get(row.label)
-        if test is not None and is_significant(test) and sign * test.pairs.difference > 0:
-            gain = format_difference(test.pairs.difference, metric)
-            procedure = f"p {format_p(test.p)}, paired t test over {test.pairs.n} seed-target pairs, Holm-corrected"
-            rival = next(other for other in table if other.label == test.rival)
-            worst = _compare_worst(row, rival, metric)
-            return row.label, f"it is significantly better than {test.rival}, {gain} on average ({procedure}){worst}"
+    gains = expected_gains({label: test.pairs for label, test in tests.items()}, lower_is_better=sign < 0)
+    candidates = [
+        (sign * score, row) for row in table if (score := _expected(row, table, tests, gains, sign)) is not None
+    ]
+    best = max(candidates, key=lambda candidate: candidate[0])[1]
+    if best.simple or best.combined:
+        return best.label, _simple_reason(best, table, baseline, metric)
+    if best is not baseline:
+        test, gain = tests[best.label], gains[best.label]
+        rival = next(other for other in table if other.label == test.rival)
+        measured = f"measured {format_difference(test.pairs.difference, metric)} over {test.pairs.n} seed-target pairs"
+        return best.label, (
+            f"it has the highest expected score, {format_difference(gain.mean, metric)} compared with {test.rival}, "
+            f"and is better with a probability of {format_probability(gain.probability)} ({measured}, p "
+            f"{format_p(test.p)} after Holm's correction){_compare_worst(best, rival, metric)}"
+        )
     if tests:
         idle = _idle_labels(list(tests.values()))
         which = f"no method with an engaged mechanism (not engaged: {', '.join(idle)})" if idle else "no method"
-        return baseline.label, f"{which} is significantly better than {BASELINE}, and {baseline.label} is the simplest"
+        return baseline.label, (
+            f"{which} is better than {BASELINE} with a probability of {format_probability(CONFIDENCE)} or more, and "
+            f"{baseline.label} is the simplest"
+        )
     return baseline.label, (
         f"fewer than three seeds cannot show that a method is better than {BASELINE}, and {baseline.label} is the "
         f"simplest{_better_by_example(records, table)}; use --seeds 3 for a test over seeds"
     )
+
+
+def _expected(
+    row: Row, table: Sequence[Row], tests: Mapping[str, Against], gains: Mapping[str, Gain], sign: int
+) -> float | None:
+    """Return the expected score of a row on unseen domains; None if it must not be recommended."""
+    assert row.average is not None
+    if row.baseline or row.simple or (row.combined and _is_worth_it(row, table, sign)):
+        return row.average.mean
+    gain = gains.get(row.label)
+    if row.combined or gain is None or gain.probability < CONFIDENCE:
+        return None
+    rival = next(other for other in table if other.label == tests[row.label].rival)
+    return None if rival.average is None else rival.average.mean + gain.mean
+
+
+def format_probability(probability: float) -> str:
+    """Format a probability in percent: `80%`, `more than 99%`."""
+    return "more than 99%" if probability > 0.99 else f"{probability:.0%}"
 
 
 def _is_worth_it(row: Row, table: Sequence[Row], sign: int) -> bool:
@@ -279,7 +309,7 @@ def _simple_reason(row: Row, table: Sequence[Row], baseline: Row, metric: str) -
     kind = "this combination of runs" if row.combined else "this simple baseline"
     if row is table[0]:
         return f"{kind} has the best average, {scores}"
-    return f"{kind} is better on average, {scores}, and no method above it is significantly better"
+    return f"{kind} is better on average, {scores}, and no method has a higher expected score"
 
 
 def _better_by_example(records: Sequence[RunRecord], table: Sequence[Row]) -> str:

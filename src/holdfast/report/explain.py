@@ -1,0 +1,93 @@
+"""Explain the choice of a comparison in two plain sentences, and name what was not tried."""
+
+from collections.abc import Sequence
+
+from holdfast import catalog
+from holdfast.catalog.methods import METHODS
+from holdfast.core.errors import BadInput
+from holdfast.record import LOWER_IS_BETTER, RunRecord
+from holdfast.report.expected import expected_gains
+from holdfast.report.labels import BASELINE, COMBINED, SIMPLE
+from holdfast.report.significance import CONFIDENCE, Decision, against_baseline, format_probability
+from holdfast.report.table import Row, rows
+from holdfast.report.words import format_number, is_percent, spelled
+
+KINDS = {"simple": "a simple baseline", "combined": "a combination of trained models", "baseline": "plain training"}
+
+
+def explain(records: Sequence[RunRecord], metric: str, decision: Decision) -> str:
+    """Return two sentences about the chosen row, then one about what was not tried."""
+    table = {row.label: row for row in rows(records, metric) if row.average is not None}
+    row, baseline = table[decision.label], next((row for row in table.values() if row.baseline), None)
+    return " ".join(
+        [_expectation(row, baseline, records, metric), _basis(row, table, metric), not_tried(records)]
+    ).strip()
+
+
+def _expectation(row: Row, baseline: Row | None, records: Sequence[RunRecord], metric: str) -> str:
+    """State the expected score and the gain over plain training."""
+    assert row.average is not None
+    tests = {test.label: test for test in against_baseline(records, metric)}
+    gains = expected_gains({k: t.pairs for k, t in tests.items()}, lower_is_better=metric in LOWER_IS_BETTER)
+    gain, mean = gains.get(row.label), row.average.mean
+    if gain is not None and baseline is not None and baseline.average is not None and not (row.simple or row.combined):
+        mean = baseline.average.mean + gain.mean
+    name = "majority, which ignores the input," if row.label == SIMPLE[0] else row.label
+    text = f"On data from a new domain, expect {name} to reach about {_score(mean, metric)}"
+    if baseline is None or baseline.average is None or row.label == baseline.label:
+        if not tests:
+            return f"{text}; no alternative was tested against it with at least three seeds."
+        return f"{text}; no alternative is at least {format_probability(CONFIDENCE)} likely to do better."
+    difference = abs(mean - baseline.average.mean)
+    better = (mean < baseline.average.mean) == (metric in LOWER_IS_BETTER)
+    unit, word = " points" if is_percent(metric) else "", "better" if better else "worse"
+    text += f", {format_number(difference, metric)}{unit} {word} than plain training ({baseline.label})"
+    chance = "" if gain is None else f"; the probability that it is better is {format_probability(gain.probability)}"
+    return f"{text}{chance}."
+
+
+def _basis(row: Row, table: dict[str, Row], metric: str) -> str:
+    """State what the expectation rests on."""
+    assert row.average is not None
+    domains = "pair of domains" if row.paired else "domain"
+    count = f"{len(row.cells)} {domains}{'s' if len(row.cells) > 1 and not row.paired else ''}"
+    kind = next((text for name, text in KINDS.items() if getattr(row, name)), "a training method")
+    text = f"It is {kind}, chosen among {len(table)} candidates that were tested on {count} they had never seen"
+    if row.worst is None:
+        return f"{text}."
+    return f"{text}; its weakest was {row.worst[0]} with {_score(row.worst[1], metric)}."
+
+
+def not_tried(records: Sequence[RunRecord]) -> str:
+    """Name what the comparison left out; empty if nothing is known to be missing."""
+    trained = [r.spec for r in records if str(r.spec["method"]) not in (*SIMPLE, *COMBINED)]
+    if not trained:
+        return ""
+    missing = []
+    encoders = list(dict.fromkeys(str(spec.get("encoder")) for spec in trained))
+    if all(spec.get("tune") == "frozen" for spec in trained):
+        missing.append("training the encoder as well (--tune full)")
+    tried = {str(spec["method"]) for spec in trained}
+    others = [name for name in _suitable(trained[0]) if not any(name == t or f"({name})" in t for t in tried)]
+    if others:
+        plural = "s" if len(others) > 1 else ""
+        missing.append(f"{len(others)} other method{plural} (--methods all), such as {', '.join(others[:3])}")
+    missing.append(f"encoders other than {' and '.join(encoders)} (--encoder)")
+    return f"Not tried: {'; '.join(missing)}."
+
+
+def _suitable(spec: dict[str, object]) -> list[str]:
+    """Return the methods without wrappers that support the task and the encoder of a run, without those of streams."""
+    try:
+        kind = catalog.lookup("encoders", str(spec.get("encoder"))).takes
+    except BadInput:  # an encoder of a plug-in that is not installed
+        return []
+    return [
+        name for name, entry in METHODS.items()
+        if name not in (*SIMPLE, BASELINE) and "(" not in name and entry.acts_on != "stream"
+        and spec.get("task") in entry.tasks and entry.takes in ("", kind)
+    ]  # fmt: skip
+
+
+def _score(value: float, metric: str) -> str:
+    return f"{format_number(value, metric)}{'%' if is_percent(metric) else ''} {spelled(metric)}"
