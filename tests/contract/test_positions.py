@@ -191,4 +191,4 @@ def test_unsupported_parts_raise(worlds, folder, task):
             make_spec(dataset, **{"encoder": hf, **given}, settings=settings)
     spec = make_spec(dataset, encoder=hf, settings={"task": task})
     assert spec.tune == "full"
-    assert spec.lr == 5e-5
+    assert (spec.lr, spec.schedule, spec.average) == (1e-4, "linear", "moving")

@@ -94,6 +94,8 @@ CASES = pytest.mark.parametrize(
 
 def check_resume(folders, straight, method, plan, data):
     spec = spec_for(method, plan)
+    if spec.steps == 1:
+        pytest.skip("a method that is solved in one step is not interrupted between steps")
     if plan == "stream" and max(e.load().min_domains for _, e in catalog.unwrap("methods", method)) > 1:
         pytest.skip("a stream trains on one domain at a time")
     last = 15 if plan == "stream" else STEPS // 2  # a stream has three stages
