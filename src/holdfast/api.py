@@ -23,16 +23,17 @@ from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
 from holdfast.run.analyses import analysis_notes, choose_analyses
-from holdfast.run.budget import parse_budget
-from holdfast.run.jobs import Engine
+from holdfast.run.budget import Budget, parse_budget
+from holdfast.run.jobs import Engine, Job
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
 from holdfast.run.schedule import Limits, Schedule, run_scheduled
 from holdfast.run.workspace import Workspace, choose_device, training_data
+from holdfast.search.rates import ALL_DOMAINS, RateChoice, is_searchable, rate_notes, search_rates
 from holdfast.spec import Spec
 
 # settings in which a model of all domains may differ from the runs that were compared
-MODEL_SETTINGS = ("plan", "plan_args", "select", "seed", "precision", "processes")
+MODEL_SETTINGS = ("searched", "plan", "plan_args", "select", "seed", "precision", "processes")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     schedule: Schedule | None = None  # time, and what a budget left out
     identical: Mapping[str, str] = field(default_factory=dict)  # method that was not run -> the one it is identical to
+    rates: tuple[RateChoice, ...] = ()  # learning rates that a search chose, and the scores of all
 
     def table(self) -> list[dict[str, Any]]:
         """Return one dict per cell: method, target, metric, mean, stderr, n."""
@@ -103,6 +105,7 @@ def compare(
     baselines: bool = True,
     combinations: bool = True,
     budget: str | None = None,
+    search_rate: bool | None = None,
     started: float | None = None,
 ) -> Comparison:
     """Train every method on every episode of the plan with every seed, and write a report.
@@ -115,6 +118,9 @@ def compare(
 
     `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`): seeds,
     then methods, are left out to keep to it. `none` means no limit; `run.schedule` describes the default limit.
+
+    `search_rate` chooses the learning rate per method and target on source domains; by default for encoders that learn,
+    unless `lr` is set.
     """
     limits = Limits(
         None if budget is None else parse_budget(budget), default=budget is None and method_names(methods) == ["auto"],
@@ -140,18 +146,56 @@ def compare(
         model=None if model is None else Path(model), model_settings=EXPERIMENT,
     )  # fmt: skip
     jobs = resolve(request, workspace)
-    records, schedule = run_scheduled(jobs, workspace, limits, watch=watch, engine=engine, model=model is not None)
+    fixed = lr is not None or "lr" in (settings or {})
+    rates = _RateSearch(workspace, watch)
+    search = rates if (not fixed if search_rate is None else search_rate) and rates.applies(jobs) else None
+    records, schedule = run_scheduled(
+        jobs, workspace, limits, watch=watch, engine=engine, model=model is not None, search=search
+    )
     if combinations:
         records += parallel.from_first(partial(_combined, records, workspace))
     metric, report = jobs[0].spec.metric, Path(out) / "report.html"
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
-    remarks = [*analysis_notes(records, analyses), *(text for text in (unmatched, schedule.note) if text)]
+    remarks = [
+        *analysis_notes(records, analyses),
+        *(text for text in (unmatched, schedule.note) if text),
+        *rates.notes(),
+    ]
     notes = (*dataset.notes, *workspace.notes, *remarks)
     if parallel.is_first():
         source += [] if not source or not isinstance(unlabelled, str | Path) else ["--unlabelled", str(unlabelled)]
         source += ["--empty-labels", empty_labels] if source and empty_labels != "error" else []
         write_report(records, report, title=f"Holdfast: {dataset.name}", metric=metric, notes=notes, source=source)
-    return Comparison(records, metric, report, dataset, decide(records, metric), notes, schedule, workspace.identical)
+    decision = rates.with_final_rate(decide(records, metric))
+    same, choices = workspace.identical, tuple(rates.choices)
+    return Comparison(records, metric, report, dataset, decision, notes, schedule, same, choices)
+
+
+class _RateSearch:
+    """Searches the learning rates of a comparison, and keeps the choices for the report and the model."""
+
+    def __init__(self, workspace: Workspace, watch: ProgressListener | None) -> None:
+        self.workspace, self.watch = workspace, watch
+        self.choices: list[RateChoice] = []
+
+    def applies(self, jobs: Sequence[Job]) -> bool:
+        """Whether there is a rate to search."""
+        return parallel.world_size() == 1 and any(is_searchable(job.spec) for job in jobs)
+
+    def __call__(self, jobs: Sequence[Job], budget: Budget | None, engine: Engine | None) -> list[Job]:
+        chosen, self.choices = search_rates(jobs, self.workspace, watch=self.watch, engine=engine, budget=budget)
+        return chosen
+
+    def notes(self) -> list[str]:
+        """Describe the choices."""
+        return rate_notes(self.choices)
+
+    def with_final_rate(self, decision: Decision | None) -> Decision | None:
+        """Give the chosen method the rate that is best over all domains, which a model of all domains uses."""
+        final = {choice.method: choice.rate for choice in self.choices if choice.target == ALL_DOMAINS}
+        if decision is None or decision.spec["method"] not in final or "searched" not in decision.spec:
+            return decision
+        return replace(decision, spec={**decision.spec, "lr": final[decision.spec["method"]]})
 
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:

@@ -52,6 +52,7 @@ class Spec:
     plan_args: dict[str, Any] = field(default_factory=dict)
     task_args: dict[str, Any] = field(default_factory=dict)
     predict_args: dict[str, Any] = field(default_factory=dict)
+    searched: dict[str, list[float]] = field(default_factory=dict)  # setting -> values that a search chose from
     lr_args: dict[str, float] = field(default_factory=dict)  # part -> factor of its learning rate; 1 if missing
 
     def __post_init__(self) -> None:
@@ -84,6 +85,8 @@ class Spec:
             del values["predict_args"]
         if self.processes == 1:
             del values["processes"]
+        if not self.searched:
+            del values["searched"]
         values["lr_args"] = {part: float(factor) for part, factor in self.lr_args.items() if factor != 1}
         if not values["lr_args"]:
             del values["lr_args"]

@@ -60,6 +60,7 @@ def compare(
     no_baselines: NoBaselines = False,
     no_combinations: NoCombinations = False,
     budget: options.BudgetOption = None,
+    search_rate: options.SearchRate = None,
     json: options.Json = False,
 ) -> None:
     """Compare methods: hold out one domain at a time, train on the others, test on it, with several seeds.
@@ -109,7 +110,7 @@ def compare(
     with process_group(device), progress(json) as shown, with_logging(shown, log, out / "logs") as listener:
         result = run(
             data, settings=settings, watch=listener, model=folder, baselines=not no_baselines,
-            combinations=not no_combinations, budget=budget, started=STARTED, **keywords,
+            combinations=not no_combinations, budget=budget, search_rate=search_rate, started=STARTED, **keywords,
         )  # fmt: skip
         model = _train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
     _print(result, model, json=json)

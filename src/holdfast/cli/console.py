@@ -100,6 +100,7 @@ def _progress_lines() -> ProgressListener:
         def __init__(self) -> None:
             self.total = self.done = 0
             self.current, self.steps, self.length, self.encoded = "", 0, 0, ""
+            self.preparing = "preparing"
             self.left: Any = lambda: None
 
         def note(self, sentence: str) -> None:
@@ -107,6 +108,9 @@ def _progress_lines() -> ProgressListener:
 
         def expect(self, left: Any) -> None:
             self.left = left
+
+        def searching(self, name: str) -> None:
+            self.preparing = f"searching the learning rate: {name}"
 
         def encoding(self, done: int, total: int) -> None:
             self.encoded = f"encoding {done} of {total} examples" if done < total else ""
@@ -129,7 +133,7 @@ def _progress_lines() -> ProgressListener:
 
         def report(self) -> None:
             """Print runs, method, target, step and time left."""
-            run = f"{self.current}, step {self.steps} of {self.length}" if self.current else "preparing"
+            run = f"{self.current}, step {self.steps} of {self.length}" if self.current else self.preparing
             left = self.left()
             runs = [f"{self.done} of {self.total} runs are finished"] if self.total else []
             time_left = [] if left is None else [f"about {format_seconds(left)} left"]
@@ -197,6 +201,10 @@ def progress(quiet: bool) -> Iterator[ProgressListener]:
 
             def note(self, sentence: str) -> None:
                 say(sentence)
+
+            def searching(self, name: str) -> None:
+                if self.run is None:
+                    self.run = bars.add_task("searching the learning rate", total=None)
 
             def expect(self, left: Any) -> None:
                 if self.runs is not None:

@@ -113,6 +113,14 @@ BudgetOption = Annotated[
         "--budget",
     ),
 ]
+SearchRate = Annotated[
+    bool | None,
+    option(
+        "Choose the learning rate per method on source domains: a third, once and three times the default, in runs of "
+        "half the steps. [default: for encoders that learn, unless --lr is set]",
+        "--search-rate/--no-search-rate",
+    ),
+]
 Examples = Annotated[int | None, option("Use at most this number of examples per domain, sampled by seed.")]
 Unlabelled = Annotated[
     str | None,

@@ -20,7 +20,8 @@ LAST = ("data", "plan", "fingerprint")  # only if nothing else distinguishes two
 
 
 def settings_key(spec: Mapping[str, Any], *ignored: str) -> str:
-    """Serialise a spec without the ignored settings: equal for two runs exactly if they share all others."""
+    """Serialise a spec without ignored and searched settings: equal for two runs exactly if they share all others."""
+    ignored = (*ignored, *(spec.get("searched") or ()))
     return json.dumps({k: v for k, v in spec.items() if k not in ignored}, sort_keys=True)
 
 

@@ -27,7 +27,7 @@ BY_ENCODER = (
 BY_TASK = ("head",)  # its default depends on the task
 GROUPS = ("method", "encoder", "neck", "head", "plan", "task", "predict")
 ELSEWHERE = (
-    "data", "fingerprint", "method", "task", "seed", "every", "decay", "lr_args", *OPTIONS,
+    "data", "fingerprint", "method", "task", "seed", "every", "decay", "searched", "lr_args", *OPTIONS,
     *(f"{group}_args" for group in GROUPS),
 )  # fmt: skip
 DEFAULTS = {field.name: field.default for field in fields(Spec)}
@@ -93,8 +93,9 @@ def command(
     if spec.get("task", Spec.task) != Spec.task:
         words += ["--task", str(spec["task"])]
     words += ["--methods", str(spec["method"]), "--seeds", _seeds(seeds)]
+    searched = spec.get("searched") or {}
     for name in OPTIONS:
-        words += [f"--{name}", str(spec[name])]
+        words += ["--search-rate"] if name in searched else [f"--{name}", str(spec[name])]
     for name, value in _settings(spec).items():
         words += ["--set", f"{name}={_setting_value(value)}"]
     if analyses:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.run.jobs import Job
-from holdfast.run.timing import Clock, Timing, configuration
+from holdfast.run.timing import Clock, Timing, configuration, unit_of
 from holdfast.spec import Spec
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -91,7 +91,7 @@ class Allowance:
         self.budget, self.timing, self.reserve = budget, timing, reserve
         self.jobs: dict[str, list[Job]] = {}
         for job in jobs:
-            self.jobs.setdefault(str(job.spec), []).append(job)
+            self.jobs.setdefault(unit_of(job), []).append(job)
         self.specs = {key: group[0].spec for key, group in self.jobs.items()}
         self.methods = {key: configuration(group[0]) for key, group in self.jobs.items()}
         self.positions = {method: place for place, method in enumerate(dict.fromkeys(self.methods.values()))}
@@ -102,9 +102,16 @@ class Allowance:
         self.cut: set[str] = set()  # units that began and could not be completed
 
     def order(self, jobs: Sequence[Job]) -> list[Job]:
-        """Sort the jobs that are to run so that the first seed of every method comes before further seeds."""
+        """Sort the jobs that are to run so that the first seed of every method comes before further seeds.
+
+        If encoding alone exceeds the budget, runs that need no encoding are preferred.
+        """
         self.open = {job.id for job in jobs}
-        return sorted(jobs, key=lambda job: (self.ranks[str(job.spec)], self._position(str(job.spec))))
+        others = [job for job in jobs if job.spec.tune != "frozen"]
+        if others and self.timing.encoding > self.budget.left() - self.reserve:
+            self.dropped |= {unit_of(job) for job in jobs} - {unit_of(job) for job in others}
+            self.timing.encoding, jobs = 0.0, others
+        return sorted(jobs, key=lambda job: (self.ranks[unit_of(job)], self._position(unit_of(job))))
 
     def seconds_left(self) -> float | None:
         """Return the seconds until everything that fits is done; None while they are unknown."""
@@ -116,7 +123,7 @@ class Allowance:
         return bool(parallel.from_first(lambda: self._keep(job)))
 
     def _keep(self, job: Job) -> bool:
-        key = str(job.spec)
+        key = unit_of(job)
         if key in self.begun:
             if key not in self.cut and self.budget.left() <= 0 and len(self.begun) > 1:
                 self.cut.add(key)
@@ -147,10 +154,15 @@ class Allowance:
 
     def retry(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs of dropped units that fit now, because runs were faster than estimated."""
-        again, self.dropped = self.dropped, set()
-        missing = self._not_fitting()
-        self.dropped = again & missing
-        return [job for job in jobs if str(job.spec) in again - missing]
+        asked = {unit_of(job) for job in jobs} & self.dropped
+        self.dropped -= asked
+        missing = self._not_fitting() & asked
+        self.dropped |= missing
+        return [job for job in jobs if unit_of(job) in asked - missing]
+
+    def is_left_out(self, job: Job) -> bool:
+        """Whether the unit of a job was not run or not completed."""
+        return unit_of(job) in self.dropped | self.cut
 
     def left_out(self) -> list[Spec]:
         """Return the specs that were not run or not completed."""

@@ -77,8 +77,10 @@ def run_all(
                     else:
                         raise outcome
             queue = [] if allowance is None else parallel.from_first(partial(allowance.retry, queue))
-    left_out = set() if allowance is None else {str(spec) for spec in parallel.from_first(allowance.left_out)}
-    return [records[job.id] for job in jobs if str(job.spec) not in diverged | left_out]
+    left_out = set()
+    if allowance is not None:
+        left_out = parallel.from_first(lambda: {job.id for job in jobs if allowance.is_left_out(job)})
+    return [records[job.id] for job in jobs if str(job.spec) not in diverged and job.id not in left_out]
 
 
 def launch(

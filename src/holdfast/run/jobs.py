@@ -36,6 +36,10 @@ class Job:
     def of(spec: Spec, episode: Episode) -> Job:
         return Job(spec, episode.name, run_id(spec.json(), episode.name), len(episode.stages))
 
+    def with_spec(self, spec: Spec) -> Job:
+        """Return the same episode with another spec."""
+        return Job(spec, self.episode, run_id(spec.json(), self.episode), self.stages)
+
     @property
     def name(self) -> str:
         return f"{self.spec.method} {self.episode} seed {self.spec.seed}"

@@ -30,6 +30,9 @@ class ProgressListener:
     def encoding(self, done: int, total: int) -> None:
         """Features of `done` of `total` examples are computed."""
 
+    def searching(self, name: str) -> None:
+        """A run of a search begins, before those that are counted."""
+
     def start(self, total: int, finished: int) -> None:
         """The runs start; `finished` of `total` have a record already."""
 
@@ -68,7 +71,7 @@ class LoggingListener(ProgressListener):
     def __init__(self, watch: ProgressListener, log: TensorBoard | MLflow) -> None:
         self.watch, self.log = watch, log
         self.encoding, self.start, self.worker_steps = watch.encoding, watch.start, watch.worker_steps
-        self.note, self.expect = watch.note, watch.expect
+        self.note, self.expect, self.searching = watch.note, watch.expect, watch.searching
         self.steps, self.pending, self.running = 0, [], False
 
     def begin(self, name: str, steps: int) -> None:

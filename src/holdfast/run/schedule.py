@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from holdfast import catalog
@@ -19,6 +19,8 @@ from holdfast.run.progress import ProgressListener
 from holdfast.run.timing import Timing, configuration, format_seconds
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+
+Search = Callable[[Sequence[Job], Budget | None, Engine | None], list[Job]]
 
 DEFAULT_SECONDS = 300.0  # limit of a comparison of the default methods
 ERM_FACTOR = 12.0  # or this number of times the time of ERM, if that is longer
@@ -69,38 +71,49 @@ def run_scheduled(
     watch: ProgressListener | None = None,
     engine: Engine | None = None,
     model: bool = False,
+    search: Search | None = None,
 ) -> tuple[list[RunRecord], Schedule]:
     """Run jobs within the limits; return the records of what was completed, and the schedule.
 
-    With `model`, time for training the chosen method afterwards is reserved.
+    With `model`, time for training the chosen method afterwards is reserved. `search` replaces the jobs after the
+    estimate, or before it if an earlier search is in the folder.
     """
     assert workspace.out is not None
-    watch, paths = watch or ProgressListener(), [workspace.out / "records" / f"{job.id}.json" for job in jobs]
+    limited, watch = limits.seconds is not None, watch or ProgressListener()
+    if limited and engine is not None and not isinstance(engine, Local):
+        raise BadInput("--budget needs --engine local: a cluster begins runs in its own order")
+    if search is not None and (workspace.out / "rates").exists():
+        given = Budget(limits.seconds, limits.started) if limits.seconds is not None else None
+        jobs, search = search(jobs, given, engine), None
+    paths = [workspace.out / "records" / f"{job.id}.json" for job in jobs]
     finished = parallel.from_first(lambda: [record for record in map(read_finished, paths) if record is not None])
     known = {record.id for record in finished}
     waiting = [job for job in jobs if job.id not in known]
-    limited = limits.seconds is not None
-    if limited and engine is not None and not isinstance(engine, Local):
-        raise BadInput("--budget needs --engine local: a cluster begins runs in its own order")
     workspace.on_encoding = None
     expected = estimate(waiting, workspace, finished, always=limited)
     engine = engine or _default_engine(waiting, workspace, expected, limits)
     workers = engine.count(len(waiting), workspace.device) if isinstance(engine, Local) else 1
     reserve = REPORT_SECONDS + (_model_seconds(jobs, expected) if model else 0.0)
     total = None if expected is None else expected.total(waiting, workers=workers) + reserve
-    timing = Timing(
-        runs={} if expected is None else expected.runs, encoding=0.0 if expected is None else expected.encoding,
-        workers=workers, afterwards=reserve if waiting else 0.0,
-    )  # fmt: skip
     budget = limits.budget(jobs, expected, workers) if isinstance(engine, Local) else None
-    allowance = None if budget is None else Allowance(budget, jobs, timing, reserve=reserve)
     for sentence in _sentences(waiting, expected, total, workers, budget):
         watch.note(sentence)
+    runs = {} if expected is None else dict(expected.runs)
+    if search is not None:
+        watch.note("the learning rate of every method is searched first, on source domains")
+        before, jobs = jobs, search(jobs, budget, engine)
+        renamed = {configuration(new): configuration(old) for old, new in zip(before, jobs, strict=True)}
+        runs |= {new: runs[old] for new, old in renamed.items() if old in runs}
+    timing = Timing(
+        runs=runs, encoding=0.0 if expected is None else expected.encoding, workers=workers,
+        afterwards=reserve if waiting else 0.0,
+    )  # fmt: skip
+    allowance = None if budget is None else Allowance(budget, jobs, timing, reserve=reserve)
     records = run_all(jobs, workspace, watch=watch, engine=engine, timing=timing, allowance=allowance)
     left_out = () if allowance is None else tuple(allowance.left_out())
     seconds = time.monotonic() - limits.started
     within = "" if budget is None else f"{'the default limit' if not limited else 'the budget'} of {_text(budget)}"
-    note = left_out_note(left_out, list({str(job.spec): job.spec for job in jobs}.values()), within)
+    note = "" if allowance is None else left_out_note(left_out, allowance.specs.values(), within)
     return records, Schedule(total, seconds, None if budget is None else budget.seconds, left_out, note)
 
 

@@ -82,7 +82,11 @@ def make_spec(
     chosen |= {"metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
     chosen |= {key: value for key, value in values.items() if value is not None}
-    known = {f.name for f in fields(Spec)} - {f"{g}_args" for g in GROUPS} - {"data", "fingerprint", "processes"}
+    known = (
+        {f.name for f in fields(Spec)}
+        - {f"{g}_args" for g in GROUPS}
+        - {"data", "fingerprint", "processes", "searched"}
+    )
     for key, value in settings.items():
         group, dot, name = key.partition(".")
         if dot and group in GROUPS:
@@ -116,7 +120,9 @@ def make_spec(
 def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `settings` from which `make_spec` builds this spec again, without the keywords of an estimator."""
     keywords = {"data", "fingerprint", "method", "encoder", "plan", "tune", "metric", "seed", "steps", "batch", "lr"}
-    skipped = keywords | {f"{group}_args" for group in GROUPS} | {"precision", "processes"}  # chosen per machine
+    skipped = (
+        keywords | {f"{group}_args" for group in GROUPS} | {"precision", "processes", "searched"}
+    )  # chosen per machine or search
     settings = {key: value for key, value in spec.items() if key not in skipped}
     for group in ("method", "encoder", "neck", "head", "task", "predict"):
         settings |= {f"{group}.{name}": value for name, value in spec.get(f"{group}_args", {}).items()}

@@ -12,8 +12,13 @@ Clock = Callable[[], float]
 
 
 def configuration(job: Job) -> str:
-    """Return what the runs of one configuration share: the spec without its seed."""
-    return str(replace(job.spec, seed=0))
+    """Return what the runs of one configuration share: the spec without its seed and a searched rate."""
+    return unit_of(replace(job, spec=replace(job.spec, seed=0)))
+
+
+def unit_of(job: Job) -> str:
+    """Return what the runs of one configuration with one seed share."""
+    return str(replace(job.spec, lr=0.0) if "lr" in job.spec.searched else job.spec)
 
 
 def format_seconds(seconds: float) -> str:

@@ -206,7 +206,7 @@ class _StartOnce(ProgressListener):
         self.watch, self.rounds, self.started = watch or ProgressListener(), rounds, False
         self.begin, self.step, self.end = self.watch.begin, self.watch.step, self.watch.end
         self.encoding, self.worker_steps = self.watch.encoding, self.watch.worker_steps
-        self.note, self.expect = self.watch.note, self.watch.expect
+        self.note, self.expect, self.searching = self.watch.note, self.watch.expect, self.watch.searching
 
     def start(self, total: int, finished: int) -> None:
         if not self.started:
