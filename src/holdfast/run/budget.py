@@ -154,11 +154,11 @@ class Allowance:
 
     def retry(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs of dropped units that fit now, because runs were faster than estimated."""
-        asked = {unit_of(job) for job in jobs} & self.dropped
-        self.dropped -= asked
-        missing = self._not_fitting() & asked
+        units = {unit_of(job) for job in jobs} & self.dropped
+        self.dropped -= units
+        missing = self._not_fitting() & units
         self.dropped |= missing
-        return [job for job in jobs if unit_of(job) in asked - missing]
+        return [job for job in jobs if unit_of(job) in units - missing]
 
     def is_left_out(self, job: Job) -> bool:
         """Whether the unit of a job was not run or not completed."""

@@ -83,8 +83,8 @@ def run_scheduled(
     if limited and engine is not None and not isinstance(engine, Local):
         raise BadInput("--budget needs --engine local: a cluster begins runs in its own order")
     if search is not None and (workspace.out / "rates").exists():
-        given = Budget(limits.seconds, limits.started) if limits.seconds is not None else None
-        jobs, search = search(jobs, given, engine), None
+        limit = Budget(limits.seconds, limits.started) if limits.seconds is not None else None
+        jobs, search = search(jobs, limit, engine), None
     paths = [workspace.out / "records" / f"{job.id}.json" for job in jobs]
     finished = parallel.from_first(lambda: [record for record in map(read_finished, paths) if record is not None])
     known = {record.id for record in finished}
