@@ -138,7 +138,7 @@ def sample(dataset: Dataset, **limits: int) -> Dataset:
     return dataset.subset(np.flatnonzero(keep))
 
 
-def _sources_and_targets(source: str, targets: Sequence[str], data: Path) -> Dataset:
+def sources_and_targets(source: str, targets: Sequence[str], data: Path) -> Dataset:
     """Join the domains of a source set and the test rows of other data sets."""
     from holdfast.data.dataset import join
 
@@ -152,7 +152,7 @@ def _pooled(name: str, data: Path) -> Dataset:
     return pooled(name, data)
 
 
-def _rated(data: Path) -> Dataset:
+def rated(data: Path) -> Dataset:
     return known("vader", data).limited(RATED_ROWS)
 
 
@@ -200,8 +200,8 @@ _HMA_ROWS: Mapping[str, Settings] = {
     "noise-queue": {"method": "hma", "neck": "heterogeneous", "neck.written": False},
     "param-matched": {"method": "erm", "neck": "param-matched"},
 }
-_INFERENCE = {"": partial(_sources_and_targets, "mnli", ("snli", "sick"))}
-_SENTIMENT = {"": partial(_sources_and_targets, "amazon", ("sst2", "imdb"))}
+_INFERENCE = {"": partial(sources_and_targets, "mnli", ("snli", "sick"))}
+_SENTIMENT = {"": partial(sources_and_targets, "amazon", ("sst2", "imdb"))}
 _CROSS: Settings = {
     **TUNED,
     "plan": "cross-dataset",
@@ -294,7 +294,7 @@ COMPARISONS: dict[str, Comparison] = {
         seconds={"erm": 5, "untrained": 20, "mil": 40},
     ),
     "hma-rated": Comparison(
-        **_QUEUE, title="rated sentences, one domain left out, MiniLM", datasets={"": _rated}, rates=_SMALL,
+        **_QUEUE, title="rated sentences, one domain left out, MiniLM", datasets={"": rated}, rates=_SMALL,
         settings={
             **TUNED, "plan": "leave-one-out", "encoder": "minilm", "encoder.length": 64, "metric": "macro_f1",
             "batch": 16, "steps": 300, "every": 100,
@@ -303,7 +303,7 @@ COMPARISONS: dict[str, Comparison] = {
         seconds={"erm": 16, "hma": 28, "noise-queue": 24, "param-matched": 20},
     ),
     "hma-rated-frozen": Comparison(
-        **_QUEUE, title="rated sentences, one domain left out, frozen MiniLM", datasets={"": _rated},
+        **_QUEUE, title="rated sentences, one domain left out, frozen MiniLM", datasets={"": rated},
         rates=_FROZEN_RATES, device="cpu",
         settings={
             **TUNED, "tune": "frozen", "plan": "leave-one-out", "encoder": "minilm", "encoder.length": 64,

@@ -111,14 +111,23 @@ class Runner:
             self.workspaces[key] = Workspace(dataset, device=choose_device(comparison.device))
         return replace(self.workspaces[key], out=self.out / job.stage / job.comparison)
 
-    def prepare(self, job: Job) -> tuple[Any, Any, Any]:
-        """Return spec, episode and workspace; episodes of the search have no test rows."""
-        from holdfast.run.resolve import check_episode
+    def spec(self, job: Job) -> Any:
+        """Return the spec of a job."""
         from holdfast.run.settings import make_spec
 
         comparison, workspace = self.comparisons[job.comparison], self.workspace(job)
         settings = {**comparison.settings, **comparison.rows[job.row], "lr": job.rate, "seed": job.seed}
-        spec = make_spec(workspace.dataset, settings=settings, device=workspace.device)
+        return make_spec(workspace.dataset, settings=settings, device=workspace.device)
+
+    def episodes(self, job: Job) -> list[str]:
+        """Return the names of the episodes of a job's plan."""
+        return [episode.name for episode in self.workspace(job).episodes(self.spec(job))]
+
+    def prepare(self, job: Job) -> tuple[Any, Any, Any]:
+        """Return spec, episode and workspace; episodes of the search have no test rows."""
+        from holdfast.run.resolve import check_episode
+
+        spec, workspace = self.spec(job), self.workspace(job)
         episodes = [each for each in workspace.episodes(spec) if job.episode in ("", each.name)]
         if len(episodes) != 1:
             raise BadInput(f"{job.comparison} has {len(episodes)} episodes '{job.episode}': name one that its plan has")
@@ -197,7 +206,7 @@ def run_jobs(jobs: Sequence[Job], runner: Runner, *, workers: int, seconds: floa
     counter = context.Value("i", 0)
     workers = min(workers, len(missing))
     names = {job.comparison: None for job in missing}
-    runner = Runner(runner.data, runner.out, {name: runner.comparisons[name] for name in names})
+    runner = type(runner)(runner.data, runner.out, {name: runner.comparisons[name] for name in names})
     processes = [
         context.Process(target=work, args=(number, missing, counter, runner, start + seconds, measured))
         for number in range(workers)

@@ -178,6 +178,7 @@ def _record(
     cost["peak_memory_mb"] = max(each.get("peak_memory_mb") or 0.0 for each in costs)
     stage = {
         "train": last.stages[-1]["train"],
+        "step": last.stages[-1]["step"],
         "valid": dict(valid),
         "test": _scores(test, y, task),
         "right": {d: packed((values.argmax(axis=1) == y[d]).tolist()) for d, values in test.items()},

@@ -19,7 +19,8 @@ from holdfast.models.combine import combine, final_members
 from holdfast.models.export import export
 from holdfast.models.mixture import calibrated, mix, mixture_weights
 from holdfast.models.saved import Member, load_model
-from holdfast.record import RunRecord
+from holdfast.record import RunRecord, load
+from holdfast.report.page import write_report
 from holdfast.run.workspace import Workspace
 
 DATA = world("vector", "rotation", domains=3, size=60, classes=2, seed=0)
@@ -52,6 +53,13 @@ def test_calibration_uses_validation_rows_only():
     logits, y = {"a": np.asarray([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0]])}, {"a": np.asarray([0, 1, 1])}
     hot = calibrated(logits, y, {"t": np.asarray([[4.0, 0.0]])})["t"]
     assert 0.5 < hot[0, 0] < 0.9  # overconfident on the validation rows, so softened
+
+
+def test_records_of_combinations_are_read_again_and_reported(done, tmp_path):
+    folder = done.report.parent
+    assert {record.id for record in load(folder)} == {record.id for record in done.records}
+    write_report(list(load(folder)), tmp_path / "report.html", title="again", metric=done.metric)
+    assert "ensemble" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_combinations_are_rows_with_members_from_runs_without_the_target(done):
