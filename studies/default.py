@@ -95,24 +95,24 @@ def digits(data: Path) -> Dataset:
     images = [torch.from_numpy(file["x_train"]).float().reshape(-1, 1, side, side) for file, side in sides]
     labels = [torch.from_numpy(file["y_train"]).long() for file in (mnist, usps)]
     order = torch.randperm(len(images[0]), generator=generator(0, "digits"))
-    parts, y = [], []
+    styles, y = [], []
     for number in range(3):  # three disjoint thousands of MNIST
         rows = order[1000 * number : 1000 * (number + 1)]
-        parts.append(functional.interpolate(images[0][rows] / 255, size=(16, 16), mode="area"))
+        styles.append(functional.interpolate(images[0][rows] / 255, size=(16, 16), mode="area"))
         y.append(labels[0][rows])
-    angle = torch.full((len(parts[1]),), torch.pi / 4)
+    angle = torch.full((len(styles[1]),), torch.pi / 4)
     turn = torch.stack([angle.cos(), -angle.sin(), 0 * angle, angle.sin(), angle.cos(), 0 * angle], dim=1)
-    grid = functional.affine_grid(turn.reshape(-1, 2, 3), list(parts[1].shape), align_corners=False)
-    parts[1] = functional.grid_sample(parts[1], grid, align_corners=False)
-    noise = torch.rand(parts[2].shape, generator=generator(0, "noise"))
-    parts[2] = torch.maximum(parts[2], 0.6 * noise)
+    grid = functional.affine_grid(turn.reshape(-1, 2, 3), list(styles[1].shape), align_corners=False)
+    styles[1] = functional.grid_sample(styles[1], grid, align_corners=False)
+    noise = torch.rand(styles[2].shape, generator=generator(0, "noise"))
+    styles[2] = torch.maximum(styles[2], 0.6 * noise)
     chosen = torch.randperm(len(images[1]), generator=generator(0, "usps"))[:1000]
     top = images[1].max()
-    parts.append(images[1][chosen] / top)
+    styles.append(images[1][chosen] / top)
     y.append(labels[1][chosen])
     names = ("mnist", "turned", "noisy", "usps")
     domain = np.repeat(np.arange(len(names)), 1000)
-    vectors = torch.cat(parts).flatten(1).numpy().astype(np.float32)
+    vectors = torch.cat(styles).flatten(1).numpy().astype(np.float32)
     classes = tuple(map(str, range(10)))
     return Dataset("digits", Vectors(vectors), torch.cat(y).numpy(), classes, domain, names)
 
@@ -250,8 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = [name for name in options.only.split(",") if name] or list(DATASETS)
     rows = [row for row in options.rows.split(",") if row] or list(ROWS)
-    for kind, given, choices in (("data set", names, DATASETS), ("row", rows, ROWS)):
-        if unknown := [name for name in given if name not in choices]:
+    for kind, wanted, choices in (("data set", names, DATASETS), ("row", rows, ROWS)):
+        if unknown := [name for name in wanted if name not in choices]:
             parser.error(f"unknown {kind} {unknown[0]}: use {', '.join(choices)}")
     out = options.out.resolve()
     if options.stage == "choose":

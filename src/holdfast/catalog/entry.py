@@ -104,7 +104,7 @@ class EncoderEntry(Part):
     pretrained: bool = False  # its weights do not depend on the seed or the training data
     defaults: Mapping[str, Any] = field(default_factory=dict)  # run settings for fine-tuning it
     packaged: str = ""  # name in `core.packages.PACKAGED` of the package with its weights
-    tune: str = ""  # default tuning mode; if empty, frozen if it is pretrained, otherwise full
+    tune: str = ""  # default tuning mode; if empty, `training.default_tune` decides
 
 
 @dataclass(frozen=True)

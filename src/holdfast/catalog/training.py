@@ -26,6 +26,11 @@ def learns(entry: EncoderEntry, tune: str) -> bool:
     return tune != "frozen" and entry.learns and not entry.sparse
 
 
+def default_tune(entry: EncoderEntry, *, cuda: bool) -> str:
+    """Return the tuning mode: pretrained encoders are tuned on a GPU, and frozen on a CPU, where that takes hours."""
+    return entry.tune or ("full" if cuda or not entry.pretrained else "frozen")
+
+
 def training_defaults(entry: EncoderEntry, tune: str, *, weights: bool = False, stream: bool = False) -> dict[str, Any]:
     """Return the run settings for training an encoder; `weights`: it starts from a file that the user supplies.
 

@@ -52,7 +52,7 @@ Tune = Annotated[
     str,
     typer.Option(
         help="Encoder parameters to train: frozen, full, lp-ft (head on frozen features, then full), lora:R (adapters "
-        "of rank R, needs the package peft), last:N, head+cls; auto depends on the encoder."
+        "of rank R, needs the package peft), last:N, head+cls; auto tunes pretrained encoders on a GPU only."
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

@@ -10,7 +10,7 @@ import torch
 
 from holdfast import catalog
 from holdfast.catalog.rates import DECAY, changed_rates, default_rates
-from holdfast.catalog.training import default_length, learns, training_defaults
+from holdfast.catalog.training import default_length, default_tune, learns, training_defaults
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput, check_known, unknown
 from holdfast.data.dataset import Dataset
@@ -76,7 +76,8 @@ def make_spec(
     encoder = catalog.resolve_encoder(dataset.raw.kind, encoder, task_name)
     entry = catalog.lookup("encoders", encoder)
     if tune == "auto":
-        tune = str(task_entry.defaults.get("tune", entry.tune or ("frozen" if entry.pretrained else "full")))
+        cuda = device is not None and device.type == "cuda"
+        tune = str(task_entry.defaults.get("tune", default_tune(entry, cuda=cuda)))
     weights, plan = bool(settings.get("encoder.weights")), settings.get("plan", values.get("plan"))
     chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
     chosen |= {"metric": task.metrics[0], "decay": DECAY, "lr_args": {}}

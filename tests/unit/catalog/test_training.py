@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from holdfast import catalog
 from holdfast.catalog.training import FEWEST, LEARNING, MOST, PATIENCE, default_length, training_defaults
@@ -40,6 +41,8 @@ def test_an_encoder_that_learns_has_a_schedule_and_averaged_weights(tmp_path):
     assert values(make_spec(TEXTS, encoder=bert)) == EARLIER  # frozen
     assert values(make_spec(VECTORS, encoder="features")) == EARLIER
     assert make_spec(VECTORS, plan="stream").average == "none"
+    devices = [torch.device(name) for name in ("cpu", "cuda")]
+    assert [make_spec(TEXTS, encoder=bert, device=device).tune for device in devices] == ["frozen", "full"]
 
 
 @pytest.mark.parametrize(("width", "rate"), [(128, 1e-4), (384, 2e-5), (768, 2e-5), (1024, 1e-5)])
