@@ -245,7 +245,8 @@ def refit(
     if spec["method"] in COMBINED:
         from holdfast.models.combine import final_members
 
-        members = final_members(done.records, grouped(done.records)[done.decision.label])
+        final = {choice.method: choice.rate for choice in done.rates if choice.target == ALL_DOMAINS}
+        members = final_members(done.records, grouped(done.records)[done.decision.label], rates=final)
     if parallel.from_first(partial(_is_model_of, folder, members, dataset.fingerprint)):
         return folder
     check_folder(folder)

@@ -319,7 +319,7 @@ def _request(before: Spec, method: str, terms: Terms, settings: Mapping[str, Any
     for key in settings:
         if key.partition(".")[0] in FIXED:
             raise BadInput(f"'{key}' cannot change after the model was fitted: leave it out")
-    skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed"}
+    skipped = {*FIXED, *(f"{group}_args" for group in GROUPS), "method", "select", "processes", "seed", "searched"}
     skipped |= {"steps", "every"} if is_simple(before.method) else set()
     carried = {each.name: getattr(before, each.name) for each in fields(before) if each.name not in skipped}
     for group in ("encoder", "neck", "head", "task", "predict"):

@@ -25,7 +25,7 @@ from holdfast.tasks.base import Task
 
 KEPT = ("data", "fingerprint", "encoder", "task", "plan", "plan_args", "select", "metric", "tune")  # of the networks
 SUMMED = ("seconds", "parameters", "learning_parameters", "macs")  # costs of all members together
-SMALLEST = 0.05  # members of a trained model with a smaller weight are left out
+SMALLEST = 0.1  # members of a trained model with a smaller weight are left out
 
 Place = tuple[Any, str]  # seed and episode
 
@@ -189,11 +189,13 @@ def _record(
     return RunRecord(spec, last.episode, [stage], dict(last.code), dict(last.machine), cost)
 
 
-def final_members(records: Sequence[RunRecord], combination: Sequence[RunRecord]) -> list[tuple[dict[str, Any], float]]:
+def final_members(
+    records: Sequence[RunRecord], combination: Sequence[RunRecord], *, rates: Mapping[str, float] | None = None
+) -> list[tuple[dict[str, Any], float]]:
     """Return the specs and weights of the model to train on all domains; the network comes first.
 
     Weights are averaged over targets and seeds. If the targets chose different networks, the one with the largest
-    weight represents them all.
+    weight represents them all. `rates` are learning rates per method, for those that were searched.
     """
     known = {record.id: record for record in records}
     total: dict[str, float] = {}
@@ -213,8 +215,12 @@ def final_members(records: Sequence[RunRecord], combination: Sequence[RunRecord]
     ordered = sorted(chosen, key=lambda key: (key not in networks, -chosen[key]))
     seeds = sorted({r.spec["seed"] for r in records if "seed" in r.spec}) if averaged else [None]
     scale = sum(chosen.values()) * len(seeds)
+    specs = {key: dict(first[key].spec) for key in ordered}
+    for spec in specs.values():
+        if "searched" in spec and spec["method"] in (rates or {}):
+            spec["lr"] = (rates or {})[spec["method"]]
     return [
-        ({**first[key].spec, **({} if seed is None else {"seed": seed})}, chosen[key] / scale)
+        ({**specs[key], **({} if seed is None else {"seed": seed})}, chosen[key] / scale)
         for key in ordered
         for seed in seeds
     ]

@@ -119,6 +119,7 @@ def test_trained_members_have_the_mean_weights_and_one_network(done):
     (network, share), (simple, rest) = final_members(done.records, weighted)
     assert (network["method"], simple["method"]) == ("erm", "logistic")
     assert (share, rest) == pytest.approx((0.4, 0.6))
+    assert network["lr"] == final_members(done.records, weighted, rates={"erm": 0.5})[0][0]["lr"]  # it was not searched
 
 
 TEXTS = [f"{word} {i}" for i, word in enumerate(["good fine", "bad poor"] * 20)]
