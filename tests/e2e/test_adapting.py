@@ -23,7 +23,7 @@ def write_new(path, *, flipped=False, label="pos"):
 
 
 def test_adapt_limits_forgetting_and_rolls_back(holdfast, reviews, quick, tmp_path):
-    assert holdfast("fit", reviews, "--steps", 60, "--out", "model", *quick).code == 0
+    assert holdfast("fit", reviews, "--steps", 150, "--out", "model", *quick).code == 0
     write_new(tmp_path / "hats.csv")
     words = ["adapt", "model", "hats.csv", "--steps", 10, "--method", "replay"]
     without = holdfast(*words)
