@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.console import print_json, progress, say
+from holdfast.cli.console import STARTED, print_json, progress, say
 
 
 def fit(
@@ -46,6 +46,11 @@ def fit(
     config: options.Config = None,
     data_dir: options.DataDir = None,
     log: options.Log = None,
+    search_rate: options.SearchRate = None,
+    budget: Annotated[
+        str | None,
+        options.option("Time limit such as 90s, 10m or 1h; the search of the learning rate takes at most a third."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Train one method on all domains and save a model folder: weights, configuration, preprocessing, model card.
@@ -70,13 +75,17 @@ def fit(
 
     Run the same command again to continue a stopped training.
     """
+    from holdfast.core.files import cache_folder
     from holdfast.core.parallel import process_group
     from holdfast.estimator import DomainClassifier
     from holdfast.models.card import to_predict
     from holdfast.models.pretrain_unlabelled import pretrain_for
     from holdfast.models.saved import check_folder
+    from holdfast.run.budget import Budget, parse_budget
     from holdfast.run.progress import with_logging
-    from holdfast.run.workspace import training_data
+    from holdfast.run.resolve import single_run
+    from holdfast.run.workspace import Workspace, choose_device, training_data
+    from holdfast.search.rates import rate_of_fit
 
     settings = options.merged_settings(context, config, set_, task)
     metric = settings.pop("metric", metric)
@@ -93,8 +102,22 @@ def fit(
                     dataset, encoder, out.with_name(f"{out.name}-encoder"), steps=pretrain_steps, seed=seed,
                     device=device, watch=shown,
                 )  # fmt: skip
+        method, tune, choice = settings.pop("method", method), settings.pop("tune", tune), None
+        fixed = lr is not None or "lr" in settings
+        if not fixed if search_rate is None else search_rate:
+            single = single_run(
+                method, seed, settings, encoder=encoder, tune=tune, plan="all", metric=metric, steps=steps, batch=batch,
+                lr=lr,
+            )  # fmt: skip
+            folder = out.with_name(f"{out.name}-rates")
+            workspace = Workspace(dataset, choose_device(device), cache_folder(), out=folder)
+            limit = None if budget is None or (seconds := parse_budget(budget)) is None else Budget(seconds, STARTED)
+            with progress(json) as shown:
+                choice = rate_of_fit(single, workspace, watch=shown, budget=limit)
+            lr = lr if choice is None else choice.rate
+            settings = {key: value for key, value in settings.items() if choice is None or key != "lr"}
         classifier = DomainClassifier(
-            settings.pop("method", method), encoder=encoder, tune=settings.pop("tune", tune),
+            method, encoder=encoder, tune=tune,
             steps=steps, batch=batch, lr=lr, metric=metric, seed=seed, device=device, settings=settings,
             keep_sample=keep_sample,
         )  # fmt: skip
@@ -104,8 +127,11 @@ def fit(
     metric = str(record.spec["metric"])
     valid = {domain: scores[metric] for domain, scores in record.stages[-1]["valid"].items()}
     if json:
-        print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record)})
+        rate = None if choice is None else choice.json()
+        print_json({"model": str(out), "valid": valid, "metric": metric, "record": asdict(record), "rate": rate})
         return
+    if choice is not None:
+        say(f"learning rate {choice.rate:g}, chosen by leaving out one domain at a time")
     say(*dataset.notes, *words, *classifier.notes_)
     scores = ", ".join(f"{domain} {value:.3f}" for domain, value in valid.items() if value is not None)
     say(f"{metric} on held-out rows: {scores}")

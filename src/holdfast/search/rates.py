@@ -186,6 +186,15 @@ def _with_rate(job: Job, choice: RateChoice | None, factors: Sequence[float]) ->
     return job.with_spec(spec)
 
 
+def rate_of_fit(
+    request: Request, workspace: Workspace, *, watch: ProgressListener | None = None, budget: Budget | None = None
+) -> RateChoice | None:
+    """Return the rate for a model of all domains, by leaving out one domain at a time; None without a search."""
+    jobs = resolve(request, workspace)
+    _, choices = search_rates(jobs, workspace, watch=watch, budget=budget)
+    return next((choice for choice in choices if choice.target == ALL_DOMAINS), None)
+
+
 def rate_notes(choices: Sequence[RateChoice]) -> list[str]:
     """Return one sentence with the rates per method."""
     by_method: dict[str, dict[str, list[str]]] = {}

@@ -7,12 +7,13 @@ import pytest
 
 from holdfast import compare
 from holdfast.data.synthetic import world
+from holdfast.record import load
 from holdfast.report.labels import grouped
 from holdfast.run.budget import Budget
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.workspace import Workspace
 from holdfast.search import rates
-from holdfast.search.rates import is_searchable, rate_notes, search_rates
+from holdfast.search.rates import is_searchable, rate_notes, rate_of_fit, search_rates
 
 DATA = world("vector", "rotation", domains=4, size=30, classes=2, seed=0)
 OPTIONS = {"batch": 4, "settings": {"encoder.hidden": [4]}}
@@ -66,6 +67,20 @@ def test_every_method_tries_the_same_rates_and_jobs_have_the_best(tmp_path):
     assert not (tmp_path / "records").exists()  # runs of the search are in their own folder
     assert "learning rates chosen on source domains: erm" in rate_notes(choices)[0]
     assert searched(DATA, tmp_path, "erm", "coral")[0] == jobs  # read from the records
+
+
+def test_rate_of_a_model_of_all_domains_leaves_out_each_domain(tmp_path):
+    workspace = Workspace(DATA, cache=None, out=tmp_path)
+    request = Request(plan="all", steps=8, every=4, **OPTIONS)
+    choice = rate_of_fit(request, workspace)
+    assert choice is not None
+    assert choice.scores[choice.rate] == max(choice.scores.values())
+    assert len(choice.scores) == 3
+    folds = list(load(tmp_path / "rates"))
+    assert len(folds) == 12
+    assert {record.spec["steps"] for record in folds} == {4}
+    frozen = Request(plan="all", tune="frozen", steps=8, every=4, **OPTIONS)
+    assert rate_of_fit(frozen, Workspace(DATA, cache=None, out=tmp_path / "frozen")) is None
 
 
 def test_only_rates_that_all_methods_tried_are_compared(tmp_path):
