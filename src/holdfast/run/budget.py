@@ -102,7 +102,7 @@ class Allowance:
         self.cut: set[str] = set()  # units that began and could not be completed
 
     def order(self, jobs: Sequence[Job]) -> list[Job]:
-        """Sort the jobs that are to run so that the first seed of every method comes before further seeds.
+        """Sort the jobs to run: the first seed of every method before further seeds, first the core by its duration.
 
         If encoding alone exceeds the budget, runs that need no encoding are preferred.
         """
@@ -111,7 +111,11 @@ class Allowance:
         if others and self.timing.encoding > self.budget.left() - self.reserve:
             self.dropped |= {unit_of(job) for job in jobs} - {unit_of(job) for job in others}
             self.timing.encoding, jobs = 0.0, others
-        return sorted(jobs, key=lambda job: (self.ranks[unit_of(job)], self._position(unit_of(job))))
+        return sorted(jobs, key=self._priority)
+
+    def _priority(self, job: Job) -> tuple[int, bool, float, int]:
+        key, core = unit_of(job), is_core(job.spec)
+        return self.ranks[key], not core, self._seconds(key) if core else 0.0, self._position(key)
 
     def seconds_left(self) -> float | None:
         """Return the seconds until everything that fits is done; None while they are unknown."""
