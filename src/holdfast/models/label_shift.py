@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from holdfast.protocols.collapse import class_mix, collapsed
+
 LEVEL = 0.05  # of the test against the null control
 RESAMPLES = 200
 MARGIN = 2.0  # by which a distance must exceed errors and random variation
 LIMITS = (0.1, 10.0)  # of a weight that is applied
 SMALLEST = 20  # labelled examples per class, and unlabelled examples, below which nothing is estimated
-REMAINS = 0.1  # a class is still predicted if its share is at least this part of what it was
 
 
 @dataclass(frozen=True)
@@ -85,17 +86,6 @@ def _refusal(distance: float, p_value: float, limit: float, error: float | None,
 def _collapse(target: np.ndarray, weights: np.ndarray) -> str:
     before, after = (class_mix(probabilities) for probabilities in (target, target * weights))
     return "the corrected predictions collapse to few classes" if collapsed(before, after) else ""
-
-
-def class_mix(probabilities: np.ndarray) -> np.ndarray:
-    """(c,) share of examples per predicted class."""
-    return np.bincount(probabilities.argmax(axis=1), minlength=probabilities.shape[1]) / max(1, len(probabilities))
-
-
-def collapsed(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether at most half of the classes that were predicted are still predicted."""
-    present = before > 0
-    return bool((after[present] >= REMAINS * before[present]).sum() <= present.sum() / 2) and int(present.sum()) > 1
 
 
 def _row_weights(domain: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ from scipy.special import softmax
 from holdfast import catalog
 from holdfast.data.splits import Part
 from holdfast.models.calibration import Calibration
-from holdfast.models.label_shift import LabelShift, class_mix, collapsed, estimate_shift
+from holdfast.models.label_shift import LabelShift, estimate_shift
+from holdfast.protocols.collapse import class_mix, collapsed
 from holdfast.protocols.evaluate import outputs
 from holdfast.protocols.plan import Episode, Stage, rows_of
 from holdfast.record import RunRecord

@@ -16,6 +16,7 @@ from holdfast.data.batches import Batches, Examples, Transform
 from holdfast.data.splits import Part
 from holdfast.methods.base import Method, Metrics, StageInfo
 from holdfast.nn.memory.recall import Recall
+from holdfast.protocols.collapse import adaptation_mix
 from holdfast.protocols.evaluate import check_memory, evaluation_outputs, score, validation_outputs
 from holdfast.protocols.fit import FitResult, fit
 from holdfast.protocols.initialise import initialise_parts
@@ -230,6 +231,7 @@ def _result(
         "right": right,
         "history": fitted.history,
         "sizes": {split: {part.domain: len(part) for part in domains} for split, domains in splits.items()},
+        **({"adapted": adaptation_mix(method, examples, stage.valid, used)} if used else {}),
     }
 
 

@@ -40,6 +40,11 @@ def grouped(records: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     return groups
 
 
+def is_collapsed(group: Iterable[RunRecord]) -> bool:
+    """Whether a run that adapted to unlabelled examples predicts too few of the classes for them."""
+    return any((stage.get("adapted") or {}).get("collapsed") for record in group for stage in record.stages)
+
+
 def is_plain(record: RunRecord) -> bool:
     """Whether the record is of the baseline without a neck and without experts in the encoder."""
     has_experts = (record.spec.get("encoder_args") or {}).get("experts")

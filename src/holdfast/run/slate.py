@@ -22,6 +22,7 @@ from holdfast.spec import Spec
 
 AUTO, ALL = "auto", "all"
 WRAPPERS = {"moving": "moving-average", "swad": "swad"}  # methods that do what `average` does
+ADAPTING = ("coral", "dann")  # added to the slate if there are unlabelled examples; a frozen encoder needs a projection
 PLAIN_NECKS = ("none", "projection")  # a system of the slate replaces them by its own neck
 TRANSFORMERS = ("minilm", "mpnet", "hf:", "vit")  # prefixes of encoders that can contain experts
 
@@ -42,6 +43,11 @@ def choose_methods(names: Iterable[str], spec: Spec, workspace: Workspace) -> li
     domains = training_domains(episodes, spec.select)
     if names == [AUTO]:
         slate = [_with_own_neck(name, spec) for name in DEFAULT_SLATE]
+        if workspace.dataset.unlabelled:
+            frozen = spec.tune == "frozen" and spec.neck == "none"
+            slate += [
+                name for name in (f"projection+{each}" if frozen else each for each in ADAPTING) if name not in slate
+            ]
         fitting = [name for name in slate if not exclusion_reason(name, spec, domains)]
         workspace.notes.append(f"default methods: {', '.join(fitting)} (--methods all compares every method)")
         return fitting

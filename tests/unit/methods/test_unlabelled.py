@@ -13,7 +13,9 @@ from holdfast.core.errors import BadInput
 from holdfast.data.readers.memory import as_dataset
 from holdfast.data.unlabelled import add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.methods.unlabelled import labelled_count, with_control
+from holdfast.report.significance import decide
 from holdfast.run.settings import make_spec
+from holdfast.run.slate import choose_methods
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, training_data
 
@@ -73,11 +75,31 @@ def test_aligning_methods_train_on_them(method):
     unused, other, _ = run(BOTH, method, **{"method.unlabelled": "none", "method.weight": 1.0})
     control, _, _ = run(BOTH, method, **{"method.unlabelled": "source", "method.weight": 1.0})
     assert used.stages[0]["sizes"]["unlabelled"] == {"c": 30}
+    assert sum(used.stages[0]["adapted"]["mix"]["unlabelled"]) == pytest.approx(1)
+    assert "adapted" not in unused.stages[0]
     assert "unlabelled" not in unused.stages[0]["sizes"]
     weights = [record.stages[0]["history"][-1]["loss"] for record in (used, unused, control)]
     assert len({str(losses) for losses in weights}) == 3
     if method == "coral":
         assert gap(assembly) < gap(other)
+
+
+def test_a_collapsed_adaptation_is_not_recommended():
+    erm, (coral, _, _) = run(BOTH, "erm")[0], run(BOTH, "coral")
+    only = "it is the only configuration with complete runs"
+    coral.stages[0]["adapted"]["collapsed"] = False
+    assert decide([erm, coral], "accuracy").why != only
+    coral.stages[0]["adapted"]["collapsed"] = True
+    assert decide([erm, coral], "accuracy").why == only
+
+
+def test_the_default_methods_include_those_that_adapt():
+    spec = make_spec(BOTH, settings=SETTINGS)
+    assert {"coral", "dann"} <= set(choose_methods(["auto"], spec, Workspace(BOTH)))
+    assert "dann" not in choose_methods(["auto"], make_spec(DATA, settings=SETTINGS), Workspace(DATA))
+    frozen = choose_methods(["auto"], replace(spec, tune="frozen"), Workspace(BOTH))
+    assert {"projection+coral", "projection+dann"} <= set(frozen)
+    assert "coral" not in frozen
 
 
 def gap(assembly):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.models.label_shift import class_mix, collapsed, estimate_shift
+from holdfast.models.label_shift import estimate_shift
+from holdfast.protocols.collapse import class_mix, collapsed
 
 DOMAIN = np.repeat([0, 1, 2], 300)
 
