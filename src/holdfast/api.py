@@ -17,12 +17,8 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.splits import drop_test_domains
 from holdfast.record import RunRecord, read
 from holdfast.report.engagement import engagement_table
-<<<<<<< HEAD
 from holdfast.report.explain import explain
-from holdfast.report.labels import COMBINED, grouped
-=======
 from holdfast.report.labels import COMBINED, grouped, is_collapsed
->>>>>>> dab94fd (Add adapting methods to the default slate with unlabelled examples, and do not choose one that collapses)
 from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
@@ -161,16 +157,11 @@ def compare(
         records += parallel.from_first(partial(_combined, records, workspace))
     metric, report = jobs[0].spec.metric, Path(out) / "report.html"
     unmatched = unmatched_note(dataset.raw, dataset.ids) if "expert-parts" in analyses else ""
-<<<<<<< HEAD
     remarks = [
         *analysis_notes(records, analyses),
         *(text for text in (unmatched, schedule.note) if text),
         *rates.notes(),
-=======
-    remarks = [*analysis_notes(records, analyses), *(text for text in (unmatched, schedule.note) if text)]
-    remarks += [
-        f"{label} is not chosen: {COLLAPSED}" for label, group in grouped(records).items() if is_collapsed(group)
->>>>>>> dab94fd (Add adapting methods to the default slate with unlabelled examples, and do not choose one that collapses)
+        *(f"{label} is not chosen: {COLLAPSED}" for label, group in grouped(records).items() if is_collapsed(group)),
     ]
     notes = (*dataset.notes, *workspace.notes, *remarks)
     if parallel.is_first():

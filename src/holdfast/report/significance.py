@@ -14,10 +14,7 @@ from typing import Any, Literal
 
 from holdfast.record import LOWER_IS_BETTER, RunRecord, unpacked
 from holdfast.report.engagement import is_idle
-<<<<<<< HEAD
 from holdfast.report.expected import Gain, expected_gains
-from holdfast.report.labels import BASELINE, COMBINED, SIMPLE, configuration, grouped, is_plain, settings_key
-=======
 from holdfast.report.labels import (
     BASELINE,
     COMBINED,
@@ -28,7 +25,6 @@ from holdfast.report.labels import (
     is_plain,
     settings_key,
 )
->>>>>>> dab94fd (Add adapting methods to the default slate with unlabelled examples, and do not choose one that collapses)
 from holdfast.report.statistics import McNemar, Paired, holm, mcnemar, paired_t
 from holdfast.report.table import Row, baselines, data_and_plan, rows
 from holdfast.report.words import format_difference, format_number, format_p
@@ -239,8 +235,8 @@ class Decision:
 
 def decide(records: Iterable[RunRecord], metric: str) -> Decision | None:
     """Recommend a configuration; None if no run is complete or the records mix data sets or plans."""
-    groups = grouped(records)
-    groups = {label: group for label, group in groups.items() if not is_collapsed(group)}  # refused
+    accepted = [group for group in grouped(records).values() if not is_collapsed(group)]
+    groups = grouped(record for group in accepted for record in group)  # their labels may be shorter
     records = [record for group in groups.values() for record in group]
     sign = -1 if metric in LOWER_IS_BETTER else 1
     means = [(row, row.average.mean) for row in rows(records, metric) if row.average is not None]
