@@ -65,7 +65,7 @@ def estimate(
         speed = _EncodingSpeed()
         small.on_encoding = speed
         for job in missing:
-            if time.perf_counter() - started > PROBE_SECONDS and probes:
+            if time.perf_counter() - started > PROBE_SECONDS and any(probe.steps > 1 for probe in probes.values()):
                 break
             probe = _probe(job, small)
             if probe is not None:
