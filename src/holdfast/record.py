@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import BadInput, Damaged, warn
-from holdfast.core.files import write_text
+from holdfast.core.files import MAX_JSON, check_regular, write_text
 
 SCHEMA = 1
 PACKED = ".jsonl.gz"  # one record per line
@@ -115,8 +115,11 @@ def _checksum(fields: dict[str, Any]) -> str:
 def read(path: Path) -> RunRecord:
     """Read one record; raise `Damaged` for a file that is not a record or was changed after it was written."""
     try:
+        check_regular(path, max_bytes=MAX_JSON)
         text = path.read_text(encoding="utf-8")
     except (ValueError, OSError) as error:
+        if isinstance(error, Damaged):
+            raise
         raise Damaged(f"{path} is not a run record ({error}): delete it or name another folder") from error
     return _parse(text, str(path))
 

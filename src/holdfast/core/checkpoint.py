@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import write_atomic
+from holdfast.core.files import check_regular, write_atomic
 
 
 def _pack(node: Any, tensors: dict[str, Tensor]) -> Any:
@@ -68,19 +68,21 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], **metadata: str) -> Pat
     return write_atomic(path, write)
 
 
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def load_tensors(path: Path, *, checked: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and the metadata of a file; raise `Damaged` if it changed since it was written.
 
-    A file without a checksum, such as one written by another program, is only checked for a valid header.
+    The tensors are copies, so that a later change of the file has no effect. A file without a checksum, such as one
+    written by another program, is only checked for a valid header; with `checked` it is damaged.
     """
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path} is not a complete checkpoint or model ({error}): delete it and start again") from error
     written = metadata.pop("checksum", None)
-    if written is not None and written != _checksum(tensors, metadata):
+    if (written is not None or checked) and written != _checksum(tensors, metadata):
         raise Damaged(
             f"{path} does not match its checksum, so it changed after it was written: delete it and start again"
         )
@@ -104,7 +106,8 @@ def state_digest(state: Mapping[str, Any]) -> str:
 
 
 def load_tree(path: Path) -> Any:
-    tensors, metadata = load_tensors(path)
+    """Return a tree that `save_tree` wrote; raise `Damaged` if the file changed or has no checksum."""
+    tensors, metadata = load_tensors(path, checked=True)
     if "tree" not in metadata:
         raise BadInput(f"{path} contains tensors but is not the checkpoint of a run")
     try:

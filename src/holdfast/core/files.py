@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from holdfast.core.errors import BadInput, Damaged
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LOCK_NAME = ".lock"
+MAX_JSON = 1 << 26  # bytes
 _locked: set[Path] = set()  # locks of this process
 _guard = threading.Lock()
 
@@ -68,11 +70,20 @@ def path_error(error: OSError) -> BadInput:
     return BadInput(f"{where} cannot be used ({error.strerror or error}): check the path")
 
 
-def read_json(path: Path, *, max_bytes: int = 1 << 26) -> Any:
-    """Return the content of a JSON file; raise `Damaged` if it is not JSON or larger than `max_bytes`."""
+def check_regular(path: Path, *, max_bytes: int | None = None) -> None:
+    """Raise `Damaged` if a path is a pipe, a device or another special file, or larger than `max_bytes`."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise Damaged(f"{path} is not a regular file")
+    if max_bytes is not None and status.st_size > max_bytes:
+        sizes = f"{status.st_size / 2**20:.0f} MiB, but may have at most {max_bytes / 2**20:.0f} MiB"
+        raise Damaged(f"{path} has {sizes}")
+
+
+def read_json(path: Path, *, max_bytes: int = MAX_JSON) -> Any:
+    """Return the content of a JSON file; raise `Damaged` if it is not JSON, not a regular file, or too large."""
     try:
-        if (size := path.stat().st_size) > max_bytes:
-            raise Damaged(f"{path} has {size / 2**20:.0f} MiB, but may have at most {max_bytes / 2**20:.0f} MiB")
+        check_regular(path, max_bytes=max_bytes)
         return json.loads(path.read_text(encoding="utf-8"))
     except BadInput:
         raise

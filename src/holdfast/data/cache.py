@@ -3,6 +3,7 @@
 import hashlib
 import os
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,11 +16,12 @@ from torch import Tensor
 from holdfast.core import parallel
 from holdfast.core.checkpoint import load_tree, save_tree
 from holdfast.core.errors import BadInput
-from holdfast.core.files import write_atomic
+from holdfast.core.files import write_atomic, write_text
 from holdfast.data.decode import decode_image
 from holdfast.data.raw import Raw
 
 CHUNK = 256  # images decoded between two progress reports
+BLOCK = 1 << 22  # bytes read at once
 
 
 def cached_features(
@@ -72,8 +74,9 @@ def _read_features(path: Path, size: int) -> Tensor | None:
 def decoded_images(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], None] | None = None) -> Tensor | None:
     """Return all images as uint8 (n, 3, size, size), equal to `raw.take`; None if the examples are not image files.
 
-    The file name contains a hash of the images, so changed images are decoded again. The tensor is memory-mapped: a
-    data set may be larger than the memory, and no worker processes are needed.
+    The file name contains a hash of the images, so changed images are decoded again, and a second file has its
+    checksum, which is compared first. The tensor is memory-mapped: a data set may be larger than the memory, and no
+    worker processes are needed.
     """
     files = raw.files()
     if not files:
@@ -83,10 +86,32 @@ def decoded_images(raw: Raw, size: int, folder: Path, *, tick: Callable[[int], N
     path = folder / "pictures" / f"{key}-{size}.uint8"
     count = len(files) * 3 * size * size
     with parallel.local_first():
-        if not path.is_file() or path.stat().st_size != count:
+        if not _is_intact(path, count):
             write_atomic(path, partial(_write_decoded, files=files, size=size, tick=tick))
+            write_text(_checksum_path(path), _checksum(path))
     # a private mapping: writes to the tensor do not change the file
     return torch.from_file(str(path), shared=False, size=count, dtype=torch.uint8).view(shape)
+
+
+def _checksum_path(path: Path) -> Path:
+    return path.with_suffix(".crc32")
+
+
+def _is_intact(path: Path, size: int) -> bool:
+    """Whether a file has this size and the checksum that was stored when it was written."""
+    try:
+        stored = _checksum_path(path).read_text(encoding="ascii")
+        return path.stat().st_size == size and stored == _checksum(path)
+    except (OSError, ValueError):  # no checksum, or not the one of this program
+        return False
+
+
+def _checksum(path: Path) -> str:
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            checksum = zlib.crc32(block, checksum)
+    return f"{checksum:08x}"
 
 
 def _write_decoded(draft: Path, *, files: list[Path], size: int, tick: Callable[[int], None] | None) -> None:

@@ -33,6 +33,7 @@ from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
 
 FORMAT = 1
+MAX_FILES = 10_000  # in a model folder
 EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
 MEMBERS = "members"  # folder of the further members, named 1, 2, ...
 AGAIN = "fit the model again"
@@ -299,8 +300,17 @@ def check_folder(folder: Path) -> None:
 
 
 def check_model(folder: Path) -> None:
+    """Raise unless a folder has a configuration, and only regular files that lie inside it."""
     if not (folder / "config.json").is_file():
         raise BadInput(f"{folder} is not a model folder (no config.json): create one with `holdfast fit`")
+    root = folder.resolve()
+    inside = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]  # of a hub's cache
+    for number, path in enumerate(folder.rglob("*")):
+        target = path.resolve()
+        if not any(target.is_relative_to(each) for each in inside):
+            raise BadInput(f"{path} is a link out of the model folder: replace it with the file")
+        if not (target.is_file() or target.is_dir()) or number > MAX_FILES:
+            raise BadInput(f"{path} is not a regular file, or one of too many, in a model folder: remove it")
 
 
 def load_model(folder: Path) -> SavedModel:
@@ -354,6 +364,8 @@ def _checked(config: Any, folder: Path) -> dict[str, Any]:
         raise BadInput(f"{folder} has model format {config['format']}, this version reads {known}: update holdfast")
     mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
     mappings += [config["neck"], config["neck"]["settings"]] if "neck" in config else []
+    if len(set(config["classes"])) < len(config["classes"]):
+        raise TypeError("config.json has a class twice")
     names = [config["spec"]["neck"], config["encoder"]["name"], config["head"]["name"], *config["classes"]]
     if not all(isinstance(mapping, dict) for mapping in mappings) or not all(isinstance(name, str) for name in names):
         raise TypeError("config.json has an invalid structure")

@@ -1,5 +1,6 @@
 """A model folder on one device that answers parsed requests."""
 
+import io
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast.run.cost import code_version
 from holdfast.run.workspace import choose_device
 from holdfast.serve.requests import Limits, ParsedRequest, RequestParser, merge
 
+MAX_CARD = 1 << 18  # bytes of a model card that are shown
 TASK_INPUTS = {"tag": "sentence", "span": "question"}  # other tasks use the input of the encoder
 
 
@@ -77,7 +79,8 @@ class Service:
         spec, release = record.spec, dict(code_version())["version"]
         kind, colon, path = spec["encoder"].partition(":")
         shown = f"{kind}:{Path(path).name}" if colon else spec["encoder"]
-        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+        with card.open("rb") if card.is_file() else io.BytesIO() as file:
+            text = file.read(MAX_CARD).decode(errors="replace")
         return {
             "name": self.folder.resolve().name, "task": self.saved.task, "takes": self.saved.encoder.takes,
             "labels": list(self.saved.classes), "method": spec["method"], "encoder": shown, **self.saved.components,

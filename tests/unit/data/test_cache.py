@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from holdfast.core.errors import BadInput
 from holdfast.core.store import TensorStore
 from holdfast.data import cache as module
 from holdfast.data.batches import prepare
-from holdfast.data.cache import decoded_images
+from holdfast.data.cache import cached_features, decoded_images
 from holdfast.data.raw import Concat, ImageFiles, Pixels, Subset
 from holdfast.data.readers.images import read_images
 from holdfast.nn.backbones.small import CNN
@@ -31,7 +33,7 @@ def images(tmp_path) -> ImageFiles:
 
 
 def cached_files(folder: Path) -> list[Path]:
-    return sorted((folder / "pictures").iterdir())
+    return sorted((folder / "pictures").glob("*.uint8"))
 
 
 def test_cached_images_equal_decoded_images(images, tmp_path, monkeypatch):
@@ -68,6 +70,13 @@ def test_incomplete_file_is_rewritten_and_errors_leave_no_file(images, tmp_path)
     (path,) = cached_files(tmp_path)
     path.write_bytes(path.read_bytes()[:-5])
     assert torch.equal(decoded_images(images, 6, tmp_path), first)
+    content = bytearray(path.read_bytes())
+    content[100:200] = bytes(100)
+    path.write_bytes(content)
+    assert torch.equal(decoded_images(images, 6, tmp_path), first)
+    path.write_bytes(content)
+    path.with_suffix(".crc32").unlink()  # without a checksum it is not trusted
+    assert torch.equal(decoded_images(images, 6, tmp_path), first)
     images.paths[5].write_bytes(b"no image")
     with pytest.raises(BadInput, match="cannot be read as an image"):
         decoded_images(ImageFiles(images.paths), 6, tmp_path)
@@ -99,3 +108,22 @@ def test_large_store_stays_on_the_host(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (480 * 4 - 1, 0))
     assert store.to("cuda") is store
     assert store.to("cpu").take(torch.tensor([1])).shape == (1, 3, 4, 4)
+
+
+def test_a_feature_file_without_a_checksum_is_computed_again(images, tmp_path):
+    computed = []
+
+    def compute(rows: np.ndarray) -> torch.Tensor:
+        computed.append(len(rows))
+        return torch.ones(len(rows), 2)
+
+    groups = [np.arange(7)]
+    for _ in range(2):
+        cached_features(images, groups, compute, key="k", folder=tmp_path)
+    assert computed == [7]
+    (path,) = (tmp_path / "features").iterdir()
+    with safe_open(path, "pt") as file:
+        tree = file.metadata()["tree"]
+    save_file({"t0": torch.zeros(7, 2)}, path, metadata={"tree": tree})
+    assert cached_features(images, groups, compute, key="k", folder=tmp_path).min() == 1
+    assert computed == [7, 7]

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -224,3 +225,43 @@ def test_tls(service, tmp_path):
             thread.join()
     with pytest.raises(BadInput, match="certificate"):
         Certificate(certificate=key, key=cert)
+
+
+@pytest.fixture
+def copied(service, tmp_path):
+    return shutil.copytree(service.folder, tmp_path / "copy")
+
+
+def test_files_of_a_served_model_may_change(copied):
+    served = Service(copied)
+    row = requests.ParsedRequest(np.zeros((1, 2), dtype=np.float32), ("vector", 2))
+    before = served.answer([row])
+    for path in copied.rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-40])
+        os.truncate(path, 0)
+    assert served.answer([row]) == before
+
+
+@pytest.mark.parametrize("name", ["README.md", "record.json", "model.safetensors"])
+def test_links_out_of_a_model_folder_are_refused(copied, tmp_path, name):
+    secret = tmp_path / "secret"
+    shutil.copy(copied / name, secret)
+    (copied / name).unlink()
+    (copied / name).symlink_to(secret)
+    with pytest.raises(BadInput, match="link out of the model folder"):
+        Service(copied)
+
+
+@pytest.mark.parametrize("name", ["record.json", "model.safetensors", "extra"])
+def test_pipes_in_a_model_folder_are_refused(copied, name):
+    (copied / name).unlink(missing_ok=True)
+    os.mkfifo(copied / name)
+    with pytest.raises(BadInput, match="not a regular file"):
+        Service(copied)
+
+
+def test_classes_with_the_same_name_are_refused(copied):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps({**config, "classes": ["pos", "pos"]}))
+    with pytest.raises(BadInput, match="class twice"):
+        Service(copied)
