@@ -41,6 +41,7 @@ FIRST: Settings = {  # training settings of the first version, besides the learn
 FIRST_LENGTH = 128  # of texts, in tokens
 ROWS: Mapping[str, Settings] = {
     "default": {},
+    "no-search": {},  # the rows below have the default rate too
     "first": FIRST,  # with the first version's rate
     "searched": FIRST,  # with the rate that source validation prefers
     "no-average": {"average": "none"},
@@ -49,7 +50,7 @@ ROWS: Mapping[str, Settings] = {
     "memory": {"method": "memory+erm"},
     "knn": {"predict": "knn"},
 }
-COMPARED = ("default",)  # rows with simple baselines and combinations
+COMPARED = ("default",)  # rows with simple baselines, a search of the rate, and combinations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +170,7 @@ class DefaultRunner(Runner):
         from holdfast.models.combine import combine
         from holdfast.run.execute import run_all
         from holdfast.run.resolve import Request, resolve
+        from holdfast.search.rates import search_rates
 
         compared = job.row in COMPARED
         workspace = replace(self.workspace(job), out=self.out / job.stage / job.comparison / job.row)
@@ -178,7 +180,8 @@ class DefaultRunner(Runner):
         request = Request(
             methods=(method,), seeds=(job.seed,), plan=plan, metric=metric, settings=settings, baselines=compared
         )
-        records = run_all(resolve(request, workspace), workspace)
+        jobs = resolve(request, workspace)
+        records = run_all(search_rates(jobs, workspace)[0] if compared else jobs, workspace)
         for record in combine(records, workspace) if compared else ():
             record.save(self.out / job.stage / job.comparison / job.row / "records")
         write_text(job.path(self.out), "")
