@@ -1,4 +1,4 @@
-"""holdfast compare and holdfast demo: which method generalises best to unseen domains."""
+"""holdfast compare: which method generalises best to unseen domains."""
 
 from __future__ import annotations
 
@@ -112,49 +112,11 @@ def compare(
             data, settings=settings, watch=listener, model=folder, baselines=not no_baselines,
             combinations=not no_combinations, budget=budget, search_rate=search_rate, started=STARTED, **keywords,
         )  # fmt: skip
-        model = _train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
-    _print(result, model, json=json)
+        model = train_chosen(result, folder, device=device, cache=not no_cache, listener=listener)
+    print_comparison(result, model, json=json)
 
 
-def demo(
-    out: options.Out = Path("runs/demo"),
-    seeds: options.Seeds = "3",
-    methods: options.Methods = "all",
-    examples: Annotated[int, typer.Option(help="Sentences per domain; 0 uses all 23,000.")] = 600,
-    encoder: options.Encoder = "minilm",
-    device: options.Device = "auto",
-    data_dir: options.DataDir = None,
-    json: options.Json = False,
-) -> None:
-    """Classify the sentiment of tweets, films, products and news: train on three of them, test on the fourth.
-
-    The sentences come from the source archive of the package vaderSentiment 3.3.2 (MIT), downloaded once and verified
-    by its hash. Takes a few minutes on two cores.
-
-    Examples:
-
-    - `holdfast demo`
-
-    - `holdfast demo --examples 0 --seeds 5`
-
-    - `holdfast demo --data-dir folder/with/vaderSentiment-3.3.2.tar.gz`
-    """
-    from holdfast.api import compare as run
-
-    if not json:
-        say("Four domains of rated sentences; each is held out once and never seen in training.")
-    with progress(json) as listener:
-        result = run(
-            "vader", methods=options.words(methods), seeds=options.seed_numbers(seeds), out=out, encoder=encoder,
-            metric="macro_f1", steps=200, device=device, examples=examples or None, data_dir=data_dir, watch=listener,
-            settings={"neck": "projection"},  # gives methods that act on features parameters to train
-            model=out / "model",
-        )  # fmt: skip
-        model = _train_chosen(result, out / "model", device=device, cache=True, listener=listener)
-    _print(result, model, json=json)
-
-
-def _train_chosen(
+def train_chosen(
     result: Comparison, folder: Path | None, *, device: str, cache: bool, listener: ProgressListener
 ) -> Path | None:
     """Train the chosen configuration on all domains and return its folder, or None if there is none."""
@@ -165,7 +127,7 @@ def _train_chosen(
     return refit(result, folder, device=device, cache=cache, watch=listener)
 
 
-def _print(result: Comparison, model: Path | None, *, json: bool) -> None:
+def print_comparison(result: Comparison, model: Path | None, *, json: bool) -> None:
     """Print the table, the choice, and the paths of report and model."""
     from holdfast.models.card import to_predict
 

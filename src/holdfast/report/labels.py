@@ -46,9 +46,10 @@ def is_collapsed(group: Iterable[RunRecord]) -> bool:
 
 
 def is_plain(record: RunRecord) -> bool:
-    """Whether the record is of the baseline without a neck and without experts in the encoder."""
+    """Whether the record is of the baseline without a neck, experts in the encoder or a memory at prediction time."""
     has_experts = (record.spec.get("encoder_args") or {}).get("experts")
-    return record.spec["method"] == BASELINE and not _has_neck(record) and not has_experts
+    has_recall = record.spec.get("predict", "model") != "model"
+    return record.spec["method"] == BASELINE and not (_has_neck(record) or has_experts or has_recall)
 
 
 def is_simple(record: RunRecord) -> bool:
@@ -96,7 +97,8 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
         start = [] if method in COMBINED else shown or always
         names = _distinguishing_settings(same_method, start, necks)
         for key, settings in same_method.items():
-            text = ", ".join(_setting_text(k, settings.get(k)) for k in names if k not in shown)
+            texts = (_setting_text(k, settings.get(k)) for k in names if k not in shown)
+            text = ", ".join(filter(None, texts))
             prefix = f"{settings.get('encoder')} + " if method == SIMPLE[1] else ""
             name = prefix + method + necks[key] + (f" ({text})" if text else "")
             duplicates = sum(1 for n in labels.values() if n == name or n.startswith(f"{name} #"))
@@ -160,7 +162,12 @@ def _flatten(spec: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _setting_text(name: str, value: str | None) -> str:
-    """Format a setting: `minilm`, `no data`, `slots=64`, `encoder.depth=2`, `weight=default` if it is not set."""
+    """Format a setting: `minilm`, `no data`, `slots=64`, `encoder.depth=2`, `weight=default` if it is not set.
+
+    A network that predicts without a memory of examples is the normal case and not named.
+    """
+    if name == "predict" and value in (None, "model"):
+        return ""
     short = name.removeprefix("method_args.").replace("_args.", ".")
     if value is None or value == "null":
         return f"no {name}" if name in VALUE_ONLY else f"{short}={'default' if value is None else 'none'}"

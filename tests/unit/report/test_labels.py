@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from holdfast.report.labels import grouped
+from holdfast.report.labels import grouped, is_plain
 from tests.unit.report.fake_records import record
 
 
@@ -55,3 +55,9 @@ def test_labels_show_unset_settings_as_default():
 def test_labels_show_steps_and_not_dependent_settings():
     runs = [run("erm", steps=100, every=10), run("erm", steps=300, every=30)]
     assert list(grouped(runs)) == ["erm (steps=100)", "erm (steps=300)"]
+
+
+def test_labels_name_a_memory_at_prediction_time():
+    runs = [run("erm"), run("erm", predict="knn"), run("erm", "memory")]
+    assert list(grouped(runs)) == ["erm", "erm (predict=knn)", "erm + memory"]
+    assert [is_plain(group[0]) for group in grouped(runs).values()] == [True, False, False]
