@@ -219,7 +219,8 @@ def test_parsing_detects_invalid_options():
 
 
 def test_options_commands_and_make_targets_exist():
-    options = {option for command in COMMANDS.values() for param in command.params for option in param.opts}
+    parameters = [parameter for command in COMMANDS.values() for parameter in command.params]
+    options = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
     options |= {"--help", "--no-deps"}  # --no-deps is an option of pip
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     counts = {"option": 0, "command": 0, "target": 0}
