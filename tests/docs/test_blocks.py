@@ -64,7 +64,7 @@ PYTHON = {  # number of Python blocks per document
     "docs/tutorials/graphs.md": 1,
 }
 LINES = {  # number of `holdfast` commands per document
-    "README.md": 21,
+    "README.md": 23,
     "docs/audit.md": 4,
     "docs/adding-an-encoder.md": 2,
     "docs/prompting.md": 2,
@@ -259,7 +259,7 @@ def test_readme_lists_every_environment_variable():
 
 def test_every_plan_and_selection_has_a_row():
     rows = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/protocols.md").read_text(), re.MULTILINE)
-    assert rows == [*PLANS, *SELECTIONS]
+    assert [row for row in rows if row in (*PLANS, *SELECTIONS)] == [*PLANS, *SELECTIONS]
 
 
 def test_column_names_of_the_readme_are_recognised():
