@@ -14,7 +14,11 @@ from holdfast.methods.base import StageInfo
 from tests.contract.conftest import Bench
 from tests.tiny import tiny_bert, tiny_roberta
 
-FITTING = [name for name in catalog.buildable_names("methods") if not catalog.incompatibility(name, "gmap")]
+FITTING = [
+    name
+    for name in catalog.buildable_names("methods")
+    if not catalog.incompatibility(name, "gmap") and not catalog.unwrap("methods", name)[-1][1].load().full_batch
+]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def test_fit_and_predict(holdfast, tmp_path):
     np.savez(vectors, words=np.array(["yes", "tea", "milk", "rope"]), vectors=np.eye(4))
     ran = holdfast(
         "fit", table, "--task", "respond", "--steps", 120, "--out", "model", "--json", *SMALL,
-        "--set", f"encoder.vectors={vectors}", "--set", "encoder.directions=2",
+        "--set", f"encoder.vectors={vectors}", "--set", "encoder.directions=2", "--set", "average=none",
     )  # fmt: skip
     assert ran.code == 0, ran.out
     assert ran.json["metric"] == "nll"

@@ -104,7 +104,7 @@ def test_sigint_stops_cleanly_and_the_command_resumes(holdfast, tmp_path):
 
 
 def test_sigterm_saves_and_a_running_folder_is_locked(holdfast, tmp_path):
-    words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=100000", *SMALL, "--out=model"]
+    words = ["fit", write_reviews(tmp_path / "r.csv"), "--steps=100000", "--no-search-rate", *SMALL, "--out=model"]
     process = start(tmp_path, *words, HOLDFAST_SAVE_SECONDS="0")
     checkpoints = tmp_path / "model" / "checkpoints"
     wait_for(lambda: any(checkpoints.glob("*.safetensors")), process)

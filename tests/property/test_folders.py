@@ -84,7 +84,7 @@ def original(tmp_path_factory):
 @pytest.fixture
 def here(original, tmp_path, monkeypatch):
     """A copy to damage; a server that is ready stops immediately."""
-    monkeypatch.setattr("holdfast.serve.server.serve", lambda service, *, host, port, ready: ready(f"{host}:{port}"))
+    monkeypatch.setattr("holdfast.serve.server.serve", lambda *_, host, port, ready, **__: ready(f"{host}:{port}"))
     monkeypatch.chdir(shutil.copytree(original, tmp_path / "here"))
     return tmp_path / "here"
 

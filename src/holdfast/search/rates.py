@@ -29,6 +29,7 @@ from holdfast.spec import Spec
 
 FACTORS = (1.0, 1 / 3, 3.0)  # of the default rate; the first one wins ties
 MIN_STEPS = 100  # shorter runs do not show which rate is better
+MAX_STEPS = 500  # of a run of the search
 ALL_DOMAINS = ""  # target of the choice for a model of all domains
 SHARE = 3  # the search takes at most one third of a budget
 
@@ -161,8 +162,9 @@ def _shares(spec: Spec) -> dict[str, object]:
 
 
 def _short(spec: Spec) -> Spec:
-    """Return the spec with half the steps, a multiple of the validation interval."""
-    return replace(spec, steps=max(spec.every, spec.steps // (2 * spec.every) * spec.every), select="train-validation")
+    """Return the spec with half the steps, at most `MAX_STEPS`, in multiples of the validation interval."""
+    steps = min(spec.steps // 2, max(MAX_STEPS, spec.every))
+    return replace(spec, steps=max(spec.every, steps // spec.every * spec.every), select="train-validation")
 
 
 def _score(runs: Sequence[RunRecord], spec: Spec, target: str, unseen: set[str]) -> float | None:
