@@ -1,6 +1,7 @@
 """Connections of the server: a deadline and a size for headers, and a limit on their number."""
 
 import asyncio
+import itertools
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -11,6 +12,7 @@ MAX_CONNECTIONS = 1024
 SPARE_FILES = 64  # file descriptors that are not for connections
 
 _Base: Any = AutoHTTPProtocol
+_numbers = itertools.count()  # in the order of their start; the clock of a loop may not change between two of them
 
 
 class Connection(_Base):
@@ -24,7 +26,7 @@ class Connection(_Base):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._opened, self._timer, self._unfinished = self.loop.time(), None, 0
+        self._number, self._timer, self._unfinished = next(_numbers), None, 0
 
     @property
     def busy(self) -> bool:
@@ -33,9 +35,10 @@ class Connection(_Base):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        if len(self.connections) > self.limit:
-            idle = [connection for connection in self.connections if not connection.busy]
-            min(idle, key=lambda connection: connection._opened, default=self).transport.abort()
+        active = [connection for connection in self.connections if not connection.transport.is_closing()]
+        if len(active) > self.limit:
+            idle = [connection for connection in active if not connection.busy]
+            min(idle, key=lambda connection: connection._number, default=self).transport.abort()
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
