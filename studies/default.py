@@ -1,4 +1,4 @@
-"""Run the study of the default settings (docs/studies/default.md).
+"""Compare the default settings with those of the first version, with a searched rate, and with simple baselines.
 
     python -m studies.default search --data DIR --out DIR [--only rated,pacs] [--workers 15] [--seconds 500]
     python -m studies.default choose --out DIR
@@ -12,7 +12,6 @@ one job is one row with one seed. Records are below DIR/run/DATASET/ROW; repeat 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import defaultdict
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.errors import BadInput
 from holdfast.core.files import write_text
 from studies.comparisons import Comparison, Loader, Settings, known, rated, sources_and_targets
-from studies.primary import Job, Runner, records_of, run_jobs, say
+from studies.primary import Job, Runner, make_parser, named, records_of, run_jobs, say
 from studies.primary_tables import source_score
 
 if TYPE_CHECKING:
@@ -242,20 +241,12 @@ def row_jobs(names: Sequence[str], rows: Sequence[str], out: Path) -> list[Job]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage."""
-    parser = argparse.ArgumentParser(prog="python -m studies.default", description="Study the default settings.")
-    parser.add_argument("stage", choices=STAGES)
-    parser.add_argument("--data", type=Path, help="folder with the data sets, and encoders in its folder models")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the records")
+    parser = make_parser("default", "Study the default settings.", STAGES)
     parser.add_argument("--only", default="", help="names of data sets, separated by commas")
     parser.add_argument("--rows", default="", help="names of rows, separated by commas")
-    parser.add_argument("--workers", type=int, default=1, help="processes that train at the same time")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no job that would end later")
     options = parser.parse_args(arguments)
-    names = [name for name in options.only.split(",") if name] or list(DATASETS)
-    rows = [row for row in options.rows.split(",") if row] or list(ROWS)
-    for kind, wanted, choices in (("data set", names, DATASETS), ("row", rows, ROWS)):
-        if unknown := [name for name in wanted if name not in choices]:
-            parser.error(f"unknown {kind} {unknown[0]}: use {', '.join(choices)}")
+    names = named(options.only, DATASETS, "data set", parser)
+    rows = named(options.rows, ROWS, "row", parser)
     out = options.out.resolve()
     if options.stage == "choose":
         choose(names, out)

@@ -267,22 +267,33 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one stage."""
-    parser = argparse.ArgumentParser(prog="python -m studies.primary", description="Run the analysis plan.")
-    parser.add_argument("stage", choices=STAGES)
+def make_parser(module: str, about: str, stages: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser with the options of all studies that run jobs."""
+    parser = argparse.ArgumentParser(prog=f"python -m studies.{module}", description=about)
+    parser.add_argument("stage", choices=stages)
     parser.add_argument("--data", type=Path, help="folder with the data sets, and encoders in its folder models")
     parser.add_argument("--out", type=Path, required=True, help="folder of the records")
-    parser.add_argument("--only", default="", help="names of comparisons, separated by commas")
     parser.add_argument("--workers", type=int, default=1, help="processes that train at the same time")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no job that would end later")
+    return parser
+
+
+def named(text: str, known: Mapping[str, Any], kind: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Return the names in a text, separated by commas, or all known ones if it is empty."""
+    names = [name for name in text.split(",") if name] or list(known)
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"unknown {kind} {unknown[0]}: use {', '.join(known)}")
+    return names
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one stage."""
+    parser = make_parser("primary", "Run the analysis plan.", STAGES)
+    parser.add_argument("--only", default="", help="names of comparisons, separated by commas")
     parser.add_argument("--rates", default="", help="search these learning rates instead of the grid, to extend it")
     parser.add_argument("--tiny", action="store_true", help="few steps and examples, to test the pipeline")
     options = parser.parse_args(arguments)
-    names = [name for name in options.only.split(",") if name] or list(COMPARISONS)
-    unknown = [name for name in names if name not in COMPARISONS]
-    if unknown:
-        parser.error(f"unknown comparison {unknown[0]}: use {', '.join(COMPARISONS)}")
+    names = named(options.only, COMPARISONS, "comparison", parser)
     comparisons = {name: COMPARISONS[name].tiny() if options.tiny else COMPARISONS[name] for name in names}
     out = options.out.resolve()
     if options.stage == "choose":

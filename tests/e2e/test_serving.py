@@ -34,8 +34,8 @@ def test_server_stops_cleanly_after_a_signal(model, number):
         address = json.loads(server.stdout.readline())["address"]
         assert address.startswith("http://127.0.0.1:")
         body, headers = b'{"example": "a lovely thing"}', {"Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{address}/predict", body, headers)
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        request = urllib.request.Request(f"{address}/predict", body, headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
             assert json.load(answer)["predictions"][0]["label"] in ("neg", "pos")
         server.send_signal(number)
         out, errors = server.communicate(timeout=30)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs
 from holdfast.core.packages import PACKAGED
-from holdfast.nn.backbones.small import Colours, ImageBackbone, Normalise, check_side
+from holdfast.nn.backbones.small import Colours, ImageBackbone, Normalise, check_side, freeze_statistics
 
 # expansion, channels, blocks, stride of the first block, kernel
 STAGES = ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3), (6, 40, 2, 2, 5), (6, 80, 3, 2, 3), (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
@@ -127,9 +127,7 @@ class EfficientNetLite(ImageBackbone):
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.settings["statistics"] == "frozen":
-            for part in self.modules():
-                if isinstance(part, nn.BatchNorm2d):
-                    part.eval()
+            freeze_statistics(self)
         return self
 
     def blocks(self) -> list[nn.Module]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from holdfast.core.errors import BadInput, check_known
 from holdfast.core.inputs import Inputs
-from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, check_side
+from holdfast.nn.backbones.small import IMAGENET, ImageBackbone, Normalise, check_side, freeze_statistics
 
 SIZES = {"small": 32, "large": 224}  # stem -> default pixels per side
 STATISTICS = ("batch", "frozen", "auto")
@@ -126,9 +126,7 @@ class ResNet(ImageBackbone):
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.settings["statistics"] == "frozen":
-            for part in self.modules():
-                if isinstance(part, nn.BatchNorm2d):
-                    part.eval()
+            freeze_statistics(self)
         return self
 
     def blocks(self) -> list[nn.Module]:

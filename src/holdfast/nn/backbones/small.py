@@ -148,6 +148,13 @@ class ImageBackbone(Backbone):
         return fingerprint(f"image {self.settings['size']}")
 
 
+def freeze_statistics(network: nn.Module) -> None:
+    """Let the batch norms of a network use their stored statistics in training too."""
+    for layer in network.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.eval()
+
+
 class Normalise(nn.Module):
     """(x - mean) / std per colour, for uint8 in 0..255 or float in [0, 1]."""
 
