@@ -13,11 +13,11 @@ from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
 from holdfast.core.errors import BadInput
+from holdfast.data.readers.dialect import SEPARATORS, detect_dialect, not_utf8
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 BLOCK = 1 << 20  # bytes of csv or json per block, which is also the maximum length of a row
 LONG_BLOCK = 1 << 27  # for files with longer rows
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _TEXT = pa.large_string()
 _BATCH = 1 << 14  # rows of parquet per batch
 _PEEK = 200  # lines of json that determine the types
@@ -40,15 +40,14 @@ def read_schema(path: Path, block: int = BLOCK) -> pa.Schema:
     with _explained(path):
         if path.suffix.lower() == ".parquet":
             return parquet.read_schema(path)
-        with path.open("rb") as file:
-            if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
-                raise _not_utf8(path, "it starts with the byte order mark of UTF-16", code="UTF-16")
-        if path.suffix.lower() in _SEPARATORS:
-            _check_separator(path)
+        if path.suffix.lower() in SEPARATORS:
             with _open_csv(path, {}, block) as reader:
                 schema = reader.schema
             assert schema.names is not None  # raises for names that are not UTF-8
             return schema
+        with path.open("rb") as file:
+            if file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+                raise not_utf8(path, "it starts with the byte order mark of UTF-16", code="UTF-16")
         schema = json_schema(first_rows(path))
         if not schema.names:
             raise BadInput(f"{path}: {_json_fault(path, {}) or 'there are no rows: write one JSON object per line'}")
@@ -101,7 +100,7 @@ def iter_batches(path: Path, types: Types, block: int = BLOCK) -> Iterator[pa.Re
 
 def iter_rows(path: Path, names: Collection[str]) -> Iterator[dict[str, Any]]:
     """Stream rows as dicts of these columns; lists stay lists."""
-    if path.suffix.lower() in (".parquet", *_SEPARATORS):
+    if path.suffix.lower() in (".parquet", *SEPARATORS):
         for batch in iter_batches(path, dict.fromkeys(names, _TEXT), LONG_BLOCK):
             yield from batch.to_pylist()
         return
@@ -152,28 +151,25 @@ def json_schema(rows: Iterable[Mapping[str, Any]]) -> pa.Schema:
     return pa.schema([(key, arrow_type(types)) for key, types in seen.items()])
 
 
-def _open_csv(path: Path, types: Types, block: int) -> Any:
-    return csv.open_csv(
-        path,
-        # one thread, so that Arrow reports the row of an error
-        read_options=csv.ReadOptions(use_threads=False, block_size=block),
-        parse_options=csv.ParseOptions(delimiter=_SEPARATORS[path.suffix.lower()], newlines_in_values=True),
-        convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
-    )
+@contextmanager
+def _open_csv(path: Path, types: Types, block: int) -> Iterator[Any]:
+    dialect = detect_dialect(path)
+    with (
+        dialect.open(path) as file,
+        csv.open_csv(
+            file,
+            # one thread, so that Arrow reports the row of an error
+            read_options=csv.ReadOptions(use_threads=False, block_size=block, encoding=dialect.encoding),
+            parse_options=csv.ParseOptions(delimiter=dialect.separator, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
+        ) as reader,
+    ):
+        yield reader
 
 
-def _check_separator(path: Path) -> None:
-    """Raise if the header uses another separator; it is not guessed, because numbers may contain commas."""
-    with path.open("rb") as file:
-        header = re.sub(rb'"[^"]*"', b"", file.readline(BLOCK)).decode("utf-8", "replace")
-    expected = _SEPARATORS[path.suffix.lower()]
-    other = next((mark for mark in ";\t,|" if mark in header), None)
-    if expected in header or other is None:
-        return
-    names, suffixes = {"\t": "a tab", ",": "a comma"}, {mark: suffix for suffix, mark in _SEPARATORS.items()}
-    fix = f"write it with {names[expected]} between columns and a decimal point in numbers"
-    fix = f"rename it to {path.stem}{suffixes[other]}" if other in suffixes else fix
-    raise BadInput(f"{path} seems to be separated by {names.get(other, repr(other))}, not by {names[expected]}: {fix}")
+def reading_notes(path: Path) -> tuple[str, ...]:
+    """Return notes on how a file is read if that is not evident from its suffix."""
+    return detect_dialect(path).notes if path.suffix.lower() in SEPARATORS else ()
 
 
 @contextmanager
@@ -189,7 +185,7 @@ def explain(path: Path, error: BaseException, types: Types | None = None) -> Bad
     """Convert an exception of Arrow for this file to one sentence with row, column and fix."""
     message = " ".join(str(error).split())
     if isinstance(error, UnicodeDecodeError) or "invalid utf8" in message.lower().replace("-", ""):
-        return _not_utf8(path, _row(message) or "so its texts cannot be read")
+        return not_utf8(path, _row(message) or "so its texts cannot be read")
     if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message):
         values = f"row {int(match[1]) - 1} has {match[3]} values but the header names {match[2]} columns"
         return BadInput(f"{path}: {values}: complete the row, or put values with a separator in double quotes")
@@ -213,11 +209,6 @@ def _row(message: str) -> str:
     """Return the data row of Arrow's message, counted from 1 below the header."""
     match = re.search(r"Row #(\d+)", message)
     return f"row {int(match[1]) - 1}" if match else ""
-
-
-def _not_utf8(path: Path, reason: str, code: str = "LATIN1") -> BadInput:
-    command = f"iconv -f {code} -t UTF-8 {path.name} > utf8{path.suffix}"
-    return BadInput(f"{path} is not UTF-8 ({reason}): convert it, for example with {command}")
 
 
 def _json_fault(path: Path, types: Types) -> str | None:

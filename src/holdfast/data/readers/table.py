@@ -66,12 +66,12 @@ def _chunks(
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise formats.explain(path, error) from error
             if collector.rows == rows:
-                yield collector.dataset(path.stem)
+                yield collector.dataset(path.stem).with_notes(*formats.reading_notes(path))
                 collector = TableCollector(str(path), roles, need, before=collector.before + collector.rows)
     if not collector.rows and not collector.before:
         raise BadInput(f"{path} has columns but no rows: write one row per example")
     if collector.rows:
-        yield collector.dataset(path.stem)
+        yield collector.dataset(path.stem).with_notes(*formats.reading_notes(path))
 
 
 def _check_file(path: Path) -> None:
