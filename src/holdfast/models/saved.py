@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import Calibration, observations, observer, probabilities
 from holdfast.models.card import card
+from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, member_folder, shared_encoders, together
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Responder
@@ -35,7 +37,8 @@ from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
 FORMAT = 1
 MAX_FILES = 10_000  # in a model folder
 EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
-MEMBERS = "members"  # folder of the further members, named 1, 2, ...
+SHARED_FORMAT = 3  # of a member whose encoder another member stores
+FORMATS = (FORMAT, EXTENDED_FORMAT, SHARED_FORMAT)
 AGAIN = "fit the model again"
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
@@ -124,18 +127,30 @@ class SavedModel:
 
     def predict(self, raw: Raw, *, device: torch.device | str = "cpu", calibrated: bool = True) -> ClassPredictions:
         """Return probabilities and the percentiles of the distance to the training data."""
-        own = self._predict_alone(raw, device=device, calibrated=calibrated)
+        groups: dict[Any, list[SavedModel]] = {}  # of members that share their encoder
+        for _, saved in self.all_members:
+            saved._move(device)
+            key = (id(saved.model.backbone), saved.model.prediction_batch, saved.model.precision)
+            groups.setdefault(key, []).append(saved)
+        outputs: dict[int, ClassPredictions] = {}
+        for group in groups.values():
+            predictions = _predict_together(group, raw, device=device, calibrated=calibrated)
+            outputs |= {id(saved): each for saved, each in zip(group, predictions, strict=True)}
+        own = outputs[id(self)]
         if not self.members:
             return own
-        mixed = self.weight * own.probabilities
-        for weight, saved in self.members:
-            mixed += weight * saved.predict(raw, device=device, calibrated=calibrated).probabilities
-        return own._replace(probabilities=mixed)
+        mixed = sum(weight * outputs[id(saved)].probabilities for weight, saved in self.all_members)
+        return own._replace(probabilities=np.asarray(mixed))
 
-    def _predict_alone(self, raw: Raw, *, device: torch.device | str, calibrated: bool) -> ClassPredictions:
-        if self.task != "classify":
-            raise BadInput(f"a model of the task {self.task} has no class probabilities: use a classifier")
-        values = self._map(raw, self.model if self.calibration is None else observer(self.model), device)
+    def _observe(self, encode: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+        """Return the function whose values `_predictions` interprets, with the features of `encode`."""
+        model = self.model
+        if self.calibration is None:
+            return lambda x: model.classify(model.apply_neck(encode(x))).float()
+        return observer(model, encode)
+
+    def _predictions(self, values: Tensor | None, *, calibrated: bool) -> ClassPredictions:
+        """Interpret the values of `_observe` for all examples; None if there are none."""
         if values is None:
             empty = np.zeros(0) if self.calibration is not None else None
             return ClassPredictions(np.zeros((0, len(self.classes))), empty, None)
@@ -203,10 +218,14 @@ class SavedModel:
             self.model.to(device).eval()  # skipped if possible, since a server predicts many small batches
         self.model.precision = self.record.spec["precision"] if target.type == "cuda" else "fp32"  # no bf16 on a CPU
 
-    def save(self, folder: Path, *, name: str | None = None) -> Path:
-        """Write the folder; config.json comes last, so a folder with it is complete. `name` is the card's title."""
+    def save(self, folder: Path, *, name: str | None = None, shared: Shared | None = None) -> Path:
+        """Write the folder; config.json comes last, so a folder with it is complete. `name` is the card's title.
+
+        `shared` names the encoders that another member of an average stores.
+        """
         check_folder(folder)
-        weights = {name: t.detach().cpu().contiguous().clone() for name, t in self.model.state_dict().items()}
+        shared, state = shared or Shared(), self.model.state_dict()
+        weights = {name: t.detach().cpu().contiguous().clone() for name, t in shared.own(state).items()}
         spec, preparation = self.record.spec, folder / "preparation"
         try:
             for stale in ("config.json", CALIBRATION, HELD_OUT, SAMPLE, RECALL):
@@ -214,6 +233,8 @@ class SavedModel:
             shutil.rmtree(folder / MEMBERS, ignore_errors=True)
             preparation.mkdir(parents=True, exist_ok=True)
             settings = self.encoder.save(preparation)
+            if shared.preparation is not None:
+                shutil.rmtree(preparation)
         except OSError as error:
             raise write_error(preparation, error) from error
         encoder = {"name": spec["encoder"], "settings": settings}
@@ -225,12 +246,15 @@ class SavedModel:
             config["columns"] = list(self.columns)
         if self.members:
             config |= {"format": EXTENDED_FORMAT, "members": [member.weight for member in self.members]}
+            shared_by_member = shared_encoders([saved.model for _, saved in self.all_members])
             for number, member in enumerate(self.members, start=1):
-                member.saved.save(folder / MEMBERS / str(number))
+                member.saved.save(member_folder(folder, number), shared=shared_by_member[number])
         if self.model.recall is not None:
             config |= {"format": EXTENDED_FORMAT, "recall": self.model.recall.name}
             save_recall(folder / RECALL, self.model.recall)
-        save_tensors(folder / "model.safetensors", weights)
+        if shared:
+            config["format"], encoder["shared"] = SHARED_FORMAT, shared.json()
+        save_tensors(folder / WEIGHTS, weights)
         write_text(folder / "record.json", self.record.text())
         write_text(folder / "README.md", self._card(name or folder.name))
         if self.calibration is not None:
@@ -244,6 +268,25 @@ class SavedModel:
     def _card(self, name: str) -> str:
         names = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
         return card(name, self.classes, self.record, members=names)
+
+
+def _predict_together(
+    group: Sequence[SavedModel], raw: Raw, *, device: torch.device | str, calibrated: bool
+) -> list[ClassPredictions]:
+    """Return the predictions of members with the same encoder, which is evaluated once per batch."""
+    first = group[0]
+    if first.task != "classify":
+        raise BadInput(f"a model of the task {first.task} has no class probabilities: use a classifier")
+    if len(group) == 1:
+        return [first._predictions(first._map(raw, first._observe(first.model.encode), device), calibrated=calibrated)]
+    values = first._map(raw, together([saved._observe for saved in group], first.model), device)
+    if values is None:
+        return [saved._predictions(None, calibrated=calibrated) for saved in group]
+    with_features = [saved.calibration is not None for saved in group]
+    rest = values.shape[1] - len(group) * len(first.classes)
+    widths = [len(first.classes) + (each and rest // sum(with_features)) for each in with_features]
+    columns = values.split(widths, dim=1)
+    return [saved._predictions(each, calibrated=calibrated) for saved, each in zip(group, columns, strict=True)]
 
 
 class Member(NamedTuple):
@@ -284,7 +327,7 @@ def load_recall(path: Path, model: Model) -> Recall:
 def member_folders(folder: Path, saved: SavedModel) -> list[Path]:
     """Return the folders of the network and of its further members, in the current version."""
     folder = current_folder(folder)
-    return [folder, *(folder / MEMBERS / str(number + 1) for number in range(len(saved.members)))]
+    return [member_folder(folder, number) for number in range(len(saved.members) + 1)]
 
 
 def check_folder(folder: Path) -> None:
@@ -318,32 +361,38 @@ def load_model(folder: Path) -> SavedModel:
     check_model(folder)
     folder = current_folder(folder)
     saved = _load(folder)
-    weights = _member_weights(folder)
-    members = tuple(Member(weight, _load(folder / MEMBERS / str(n))) for n, weight in enumerate(weights, start=1))
-    for member in members:
-        if (member.saved.classes, member.saved.encoder.takes) != (saved.classes, saved.encoder.takes):
+    weights, loaded = _member_weights(folder), [saved]
+    for number in range(1, len(weights) + 1):
+        member = _load(member_folder(folder, number), [each.model for each in loaded])
+        if (member.classes, member.encoder.takes) != (saved.classes, saved.encoder.takes):
             raise BadInput(f"{folder} is not a valid model folder (its members differ in their classes): {AGAIN}")
-    return replace(saved, members=members)
+        loaded.append(member)
+    return replace(saved, members=tuple(map(Member, weights, loaded[1:])))
 
 
-def _load(folder: Path) -> SavedModel:
-    """Load one network."""
+def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
+    """Load one network; a member may share encoders with `earlier` ones of the same average."""
     try:
         config = _checked(read_json(folder / "config.json"), folder)
-        weights, _ = load_tensors(folder / "model.safetensors")
+        shared = Shared.read(config, folder)
+        weights = load_tensors(folder / WEIGHTS)[0] | shared.weights(folder, earlier)
         record = read(folder / "record.json")
         spec, classes = config["spec"], tuple(config["classes"])
         family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
-        with AllocationLimit(_size(folder), where=str(folder)):
-            encoder: Backbone = family.load(folder / "preparation", config["encoder"]["settings"])
+        build = partial(family.load, shared.preparation_folder(folder), config["encoder"]["settings"])
+        with AllocationLimit(_size(shared.folders(folder)), where=str(folder)):
+            encoder: Backbone = shared.backbone(earlier) or build()
             stated = config.get("neck", {"settings": {}})["settings"]
             options = {**catalog.lookup("necks", spec["neck"]).earlier, **spec["neck_args"], **stated}
             neck = catalog.build_neck(spec["neck"], encoder.width, len(classes), options=options)
             head = catalog.lookup("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
+            if shared and changes_backbone(neck, head):
+                encoder = build()
         if spec.get("task") == "classify" and head.outputs != len(classes):
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
+        shared.tie(model, earlier)
         model.recall = load_recall(folder / RECALL, model) if "recall" in config else None
         calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
@@ -359,8 +408,8 @@ def _load(folder: Path) -> SavedModel:
 
 def _checked(config: Any, folder: Path) -> dict[str, Any]:
     """Validate the configuration before anything is built from it."""
-    if config["format"] not in (FORMAT, EXTENDED_FORMAT):
-        known = f"{FORMAT} and {EXTENDED_FORMAT}"
+    if config["format"] not in FORMATS:
+        known = f"{FORMATS[0]} to {FORMATS[-1]}"
         raise BadInput(f"{folder} has model format {config['format']}, this version reads {known}: update holdfast")
     mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
     mappings += [config["neck"], config["neck"]["settings"]] if "neck" in config else []
@@ -381,7 +430,8 @@ def _member_weights(folder: Path) -> list[float]:
     return weights
 
 
-def _size(folder: Path) -> int:
+def _size(folders: Sequence[Path]) -> int:
     """Return an upper bound for the elements of a tensor: the bytes of all files, at least 16 million."""
-    files = [*folder.glob("*.safetensors"), *(folder / "preparation").rglob("*")]
+    patterns = ("*.safetensors", "preparation/**/*")
+    files = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
     return max(1 << 24, sum(path.stat().st_size for path in files if path.is_file()))
