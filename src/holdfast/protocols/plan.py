@@ -1,7 +1,7 @@
 """Stages and episodes: which rows of which domains a run trains on, validates on and is scored on."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -66,6 +66,32 @@ class Plan(Protocol):
 def rows_of(groups: Sequence[Part]) -> np.ndarray:
     """Concatenate the rows of several domains."""
     return np.concatenate([group.rows for group in groups]) if groups else np.zeros(0, dtype=np.int64)
+
+
+def score_known_classes(
+    y: np.ndarray, classes: Sequence[str], episode: Episode
+) -> tuple[Episode, dict[str, dict[str, int]]]:
+    """Leave test rows out whose class is in no training row, since no model can predict it.
+
+    Returns the episode, and per domain the number of omitted test rows per class. Raises if no test row of a domain
+    is left.
+    """
+    known = np.unique(y[np.concatenate([rows_of(stage.train) for stage in episode.stages])])
+    omitted: dict[str, dict[str, int]] = {}
+    stages = []
+    for stage in episode.stages:
+        for part in stage.test:
+            codes = y[part.rows]
+            new, counts = np.unique(codes[~np.isin(codes, known)], return_counts=True)
+            if len(new):
+                omitted[part.domain] = {classes[int(i)]: int(n) for i, n in zip(new, counts, strict=True)}
+            if len(codes) and counts.sum() == len(codes):
+                names = ", ".join(omitted[part.domain])
+                where = f"no class of domain '{part.domain}' ({names}) occurs in its training domains ({episode.name})"
+                raise BadInput(f"{where}: write equal classes alike, or remove the domain")
+        test = (Part(part.domain, part.rows[np.isin(y[part.rows], known)]) for part in stage.test)
+        stages.append(replace(stage, test=tuple(test)))
+    return (Episode(episode.name, tuple(stages)), omitted) if omitted else (episode, omitted)
 
 
 def require_domains(domains: RowsByDomain, least: int, plan: str) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
 from torch import Tensor
 
 from holdfast.core import parallel
@@ -239,14 +238,3 @@ def _check_stage(stage: Stage, examples: Examples) -> None:
     for part in (*stage.valid, *stage.test):
         if not len(examples.rows_of(part)):  # for example only texts without a known word
             raise BadInput(f"domain '{part.domain}' has no held-out examples to score: add some or remove the domain")
-
-
-def check_labels(y: np.ndarray, classes: Sequence[str], episode: Episode) -> None:
-    """Raise if a class occurs in the test rows but not in the training rows of an episode."""
-    known = np.unique(y[np.concatenate([rows_of(stage.train) for stage in episode.stages])])
-    for stage in episode.stages:
-        for part in stage.test:
-            new = np.setdiff1d(y[part.rows], known)
-            if len(new):
-                where = f"occurs in domain '{part.domain}' but in none of its training domains ({episode.name})"
-                raise BadInput(f"label '{classes[new[0]]}' {where}: drop those rows or add training examples of it")

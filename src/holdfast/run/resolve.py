@@ -11,14 +11,13 @@ from typing import Any
 from holdfast import catalog
 from holdfast.core.errors import BadInput, Damaged, unknown
 from holdfast.protocols.plan import Episode
-from holdfast.protocols.run import check_labels
 from holdfast.record import read
 from holdfast.run.assemble import augmentation, try_build
 from holdfast.run.baselines import baseline_specs
 from holdfast.run.jobs import Job
 from holdfast.run.settings import make_spec, min_domains, with_method, with_rates
 from holdfast.run.slate import choose_methods, merge_identical, training_domains
-from holdfast.run.workspace import Workspace, needs_labels
+from holdfast.run.workspace import Workspace, absent_classes_note
 from holdfast.spec import Spec
 
 MACHINE = ("precision", "processes")  # the same experiment on another machine differs in these
@@ -95,7 +94,7 @@ def resolve(request: Request, workspace: Workspace) -> list[Job]:
         for episode in workspace.episodes(spec):
             if request.only is not None and episode.name not in request.only:
                 continue
-            check_episode(spec, episode, workspace, labels=not request.continues)
+            check_episode(spec, episode)
             job = Job.of(spec, episode)
             jobs[job.id] = job
             configurations.setdefault(str(replace(spec, seed=0)), (job, episode))
@@ -114,7 +113,8 @@ def _specs(request: Request, workspace: Workspace) -> list[Spec]:
     values = {name: getattr(request, name) for name in ("encoder", "tune", "plan", "select", "metric", *STEPS)}
     base = make_spec(workspace.dataset, settings=others, device=workspace.device, **values)
     note = catalog.default_note(workspace.dataset.raw.kind, others.get("encoder", request.encoder), base.task)
-    workspace.notes += [note] if note else []
+    absent = absent_classes_note(workspace.dataset) if request.tested and base.task == "classify" else ""
+    workspace.notes += [text for text in (note, absent) if text]
     names = choose_methods(request.methods, base, workspace) if request.tested else request.methods
     specs = with_methods(base, names, method_args=shared["method"], neck_args=shared["neck"])
     specs = with_rates(specs, shared["lr"])
@@ -130,11 +130,8 @@ def _settings_of(group: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{group}.")}
 
 
-def check_episode(spec: Spec, episode: Episode, workspace: Workspace, *, labels: bool = True) -> None:
-    """Raise unless an episode has enough training domains, and training examples of every tested label."""
-    dataset = workspace.dataset
-    if labels and needs_labels(spec.task):
-        check_labels(dataset.y, dataset.classes, episode)
+def check_episode(spec: Spec, episode: Episode) -> None:
+    """Raise unless an episode has enough training domains."""
     needed, count = min_domains(spec.method), training_domains([episode], spec.select)
     if count < needed:
         fix = "add domains, or use another method, --plan or --select"

@@ -26,11 +26,12 @@ from holdfast.data.batches import Examples, prepare
 from holdfast.data.cache import cached_features, uncached_rows
 from holdfast.data.dataset import Dataset
 from holdfast.data.load import load_data
+from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import rows_by_domain
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
-from holdfast.protocols.plan import Episode
+from holdfast.protocols.plan import Episode, score_known_classes
 from holdfast.protocols.resume import stop_if_requested
 from holdfast.spec import Spec
 from holdfast.tasks.base import Prepared, Structured, Task
@@ -67,9 +68,19 @@ class Workspace:
             options = {name: tuple(v) if isinstance(v, list) else v for name, v in spec.plan_args.items()}
             plan = catalog.build("protocols", spec.plan, options=options)
             rows, oracle = rows_by_domain(self.dataset), spec.select == "oracle"
-            episodes = plan.episodes(rows, spec.seed, oracle=oracle)
-            self.plans[key] = [self._with_unlabelled(episode) for episode in episodes]
+            episodes = [self._with_unlabelled(each) for each in plan.episodes(rows, spec.seed, oracle=oracle)]
+            self.plans[key] = [self._with_known_classes(e) for e in episodes] if spec.task == "classify" else episodes
         return self.plans[key]
+
+    def _with_known_classes(self, episode: Episode) -> Episode:
+        """Leave test rows of classes out that an episode does not train on, with a note per target."""
+        scored, omitted = score_known_classes(self.dataset.y, self.dataset.classes, episode)
+        for domain, counts in omitted.items():
+            start = f"not scored in '{domain}': "
+            if not any(note.startswith(start) for note in self.notes):  # rare classes may differ between seeds
+                rows = f"{sum(counts.values()):,} rows of {listed(list(counts), limit=5)}"
+                self.notes.append(f"{start}{rows}, because no training domain has this class")
+        return scored
 
     def _with_unlabelled(self, episode: Episode) -> Episode:
         """Add the unlabelled rows to every stage of an episode."""
@@ -210,6 +221,17 @@ def _plan_key(spec: Spec) -> str:
 def needs_labels(task: str | None) -> bool:
     """Whether a task trains on class labels; None is `classify`."""
     return "label" in catalog.build("tasks", task or Spec.task, options={}).needs
+
+
+def absent_classes_note(dataset: Dataset) -> str:
+    """Return a note on classes that some labelled domains do not have, or an empty string."""
+    present = {name: np.unique(dataset.y[dataset.rows_of(name)]) for name in dataset.domains}
+    lacking = {
+        name: [dataset.classes[i] for i in range(len(dataset.classes)) if i not in codes]
+        for name, codes in present.items() if (codes >= 0).any()
+    }  # fmt: skip
+    lists = [f"'{name}' has no {listed(classes, limit=5)}" for name, classes in lacking.items() if classes]
+    return f"classes are missing in some domains: {'; '.join(lists[:5])}{' ...' * (len(lists) > 5)}" if lists else ""
 
 
 def training_data(

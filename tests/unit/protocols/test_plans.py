@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from holdfast.core.errors import BadInput
-from holdfast.data.splits import DomainRows, rows_by_domain
+from holdfast.data.splits import DomainRows, Part, rows_by_domain
 from holdfast.data.synthetic import world
-from holdfast.protocols.plan import rows_of
+from holdfast.protocols.plan import Episode, rows_of, score_known_classes
 from holdfast.protocols.plans import AllDomains, GivenSplit, Joint, KFold, SingleSource, Stream
 
 DATA = world("vector", "rotation", domains=4, size=40, classes=2, seed=0)
@@ -203,3 +205,24 @@ def test_rotated_folds_are_those_of_one_partition():
 def test_number_of_folds_is_checked(folds):
     with pytest.raises(BadInput, match="from 2 to the 10 examples of domain 'a'"):
         list(KFold(folds=folds).episodes(THREE, 0))
+
+
+# classes that some domains do not have
+
+
+def test_test_rows_of_classes_without_training_rows_are_not_scored():
+    stage = stage_of(AllDomains(), THREE["a"], THREE["b"])
+    stage = replace(stage, test=(Part("c", THREE["c"].rows),))
+    y = np.asarray([0, 1] * 10 + [0, 1, 2, 2, 3, 0, 1, 2, 0, 1])
+    scored, omitted = score_known_classes(y, ("n", "p", "x", "y"), Episode("to-c", (stage,)))
+    assert omitted == {"c": {"x": 3, "y": 1}}
+    assert rows(scored.stages[0].test) == {"c": [20, 21, 25, 26, 28, 29]}
+    assert rows(scored.stages[0].train) == rows(stage.train)
+    same, nothing = score_known_classes(np.zeros(30, dtype=np.int64), ("n",), Episode("to-c", (stage,)))
+    assert (same.stages[0], nothing) == (stage, {})
+
+
+def test_a_domain_without_any_known_class_is_an_error():
+    stage = replace(stage_of(AllDomains(), THREE["a"], THREE["b"]), test=(Part("c", THREE["c"].rows),))
+    with pytest.raises(BadInput, match=r"no class of domain 'c' \(z\) occurs in its training domains"):
+        score_known_classes(np.asarray([0, 1] * 10 + [2] * 10), ("n", "p", "z"), Episode("to-c", (stage,)))

@@ -135,13 +135,18 @@ def test_unsuitable_requests_raise_before_any_training(options, message):
         jobs_of(**options)
 
 
-def test_labels_that_are_tested_but_not_trained_raise_unless_a_model_continues():
+def test_labels_that_are_tested_but_not_trained_are_not_scored():
     y = DATA.y.copy()
     y[DATA.rows_of("domain-0")[:5]] = 2
     data = replace(DATA, y=y, classes=(*DATA.classes, "rare"))
-    with pytest.raises(BadInput, match=r"'rare'.*domain-0"):
-        jobs_of(data)
-    assert len(jobs_of(data, continues=True)) == 3
+    workspace = Workspace(data, cache=None)
+    jobs = resolve(Request(methods=["erm"], seeds=[0, 1]), workspace)
+    tested = {job.episode: len(job.episode_in(workspace).stages[0].test[0]) for job in jobs}
+    assert tested == {"to-domain-0": 35, "to-domain-1": 40, "to-domain-2": 40}
+    assert sum("5 rows of 'rare'" in note for note in workspace.notes) == 1
+    y[DATA.rows_of("domain-0")] = 2
+    with pytest.raises(BadInput, match=r"no class of domain 'domain-0' \(rare\)"):
+        jobs_of(replace(data, y=y))
 
 
 def test_settings_override_method_and_seed_of_a_single_run():
@@ -183,3 +188,26 @@ def test_data_may_be_a_frame_and_methods_a_string(tmp_path):
 def test_unsupported_data_raises(data, tmp_path):
     with pytest.raises(BadInput, match=rf"path.*DataFrame.*{type(data).__name__}"):
         compare(data, out=tmp_path)
+
+
+def test_classes_that_are_missing_in_some_domains_are_compared_and_reported(tmp_path):
+    data = world("vector", "rotation", domains=3, size=40, classes=3, seed=0)
+    keep = np.flatnonzero((data.y < 2) | (data.domain == 0))
+    data = data.subset(keep)
+    only_here = int((data.y == 2).sum())
+    result = compare(
+        data, methods=["erm", "coral"], seeds=1, steps=5, batch=8, out=tmp_path, settings={"encoder.hidden": [8]},
+        device="cpu", cache=False,
+    )  # fmt: skip
+    notes = [note for note in result.notes if "class" in note]
+    first, *others = (f"'{name}' has no '2'" for name in data.domains[1:])
+    assert f"classes are missing in some domains: {first}; {others[0]}" in notes
+    unscored = f"not scored in 'domain-0': {only_here} rows of '2', because no training domain has this class"
+    assert unscored in notes
+    for record in result.records:
+        (stage,) = record.stages
+        for domain, size in stage["sizes"]["test"].items():
+            assert size == len(data.rows_of(domain)) - only_here * (domain == "domain-0")
+    assert {record.spec["method"] for record in result.records} >= {"erm", "coral", "logistic"}
+    assert result.decision is not None
+    assert unscored in (tmp_path / "report.html").read_text().replace("&#39;", "'")
