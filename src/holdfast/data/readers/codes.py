@@ -1,6 +1,7 @@
 """Encode columns of names as integer codes: labels, domains and splits; Python sees only distinct values."""
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("test", "testing", "eval"), 2),
 }
 _MANY_CLASSES = 20  # above this number of classes, numeric labels may be measurements
+_SIMILAR = 5  # groups of similar names with a note each
 _INTEGRAL = re.compile(r"(-?\d+)\.0*")
 
 
@@ -27,6 +29,7 @@ class CodeColumn:
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
         self.batches: list[np.ndarray] = []
+        self.padded: set[str] = set()  # values with spaces around them, which are removed
 
     def add(self, column: Any, *, numbers: bool) -> np.ndarray:
         """Append an Arrow array and return its codes; with `numbers`, the text 1.0 is the number 1."""
@@ -46,7 +49,10 @@ class CodeColumn:
     def _code(self, value: Any, numbers: bool) -> int:
         if value is None or value != value:  # null or NaN
             return -1
-        name = (value.decode() if isinstance(value, bytes) else str(value)).strip()
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        name = text.strip()
+        if name and name != text:
+            self.padded.add(text)
         if (numbers or not isinstance(value, str)) and (match := _INTEGRAL.fullmatch(name)):
             name = match[1]
         return self.index.setdefault(name, len(self.index)) if name else -1
@@ -62,6 +68,26 @@ def regression_note(classes: Sequence[str], examples: int, *, where: str) -> str
     if fractional and rare:
         raise BadInput(f"{summary}, such as {classes[0]}, but regression is not supported: {fix}")
     return f"{summary}, and each one is a class; if they are measurements, {fix}" if fractional or rare else ""
+
+
+def spelling_notes(role: str, column: CodeColumn, *, where: str) -> list[str]:
+    """Return notes on names that differ only in case or spaces, and on spaces around names, which are removed."""
+    notes, groups = [], dict[str, list[str]]()
+    if column.padded:
+        listing = f"spaces around {len(column.padded)} {role}s of {where}, such as {min(column.padded)!r}"
+        notes.append(f"{listing}, are removed")
+    for name in column.index:
+        groups.setdefault("".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    similar = [names for names in groups.values() if len(names) > 1]
+    counts = np.bincount(column.codes()[column.codes() >= 0], minlength=len(column.index)) if similar else ()
+    for names in similar[:_SIMILAR]:
+        rows = {name: int(counts[column.index[name]]) for name in names}
+        listing = ", ".join(f"{name!r} ({count:,} rows)" for name, count in rows.items())
+        fix = f"if they are the same, write {max(rows, key=lambda name: rows[name])!r} in all rows"
+        notes.append(f"the {role}s {listing} of {where} differ only in case or spaces and are kept apart: {fix}")
+    if len(similar) > _SIMILAR:
+        notes.append(f"{len(similar) - _SIMILAR} more groups of {role}s of {where} differ only in case or spaces")
+    return notes
 
 
 def domain_codes(column: CodeColumn, time: np.ndarray | None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -83,6 +109,8 @@ def coded_dataset(
     `fields` are further fields of the data set.
     """
     y = np.full(len(raw), -1, dtype=np.int64)
+    roles = [role for role in ("label", "domain") if role in coded]
+    notes = [*notes, *(note for role in roles for note in spelling_notes(role, coded[role], where=where))]
     if "label" in coded:
         order, classes = encode(list(coded["label"].index))
         y = np.append(order, -1)[coded["label"].codes()]
