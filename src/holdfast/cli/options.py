@@ -165,7 +165,7 @@ def pairs(column: list[str] | None) -> dict[str, str]:
         key, sign, name = text.partition("=")
         if not sign or not key:
             raise BadInput(f"--column takes KEY=NAME, such as --column text=review; got '{text}'")
-        columns[key] = name
+        columns[key] = f"{columns[key]},{name}" if columns.get(key) else name
     return columns
 
 

@@ -13,6 +13,7 @@ import torch
 
 from holdfast.core.errors import BadInput, check_at_least
 from holdfast.core.seeds import generator
+from holdfast.core.table import TableRows
 from holdfast.data.raw import Concat, Raw, Subset
 
 SPLITS = ("train", "valid", "test")
@@ -32,7 +33,7 @@ class Dataset:
     ids: Sequence[str] | None = None
     time: np.ndarray | None = None
     notes: tuple[str, ...] = ()  # messages for the user, such as the number of dropped rows
-    columns: tuple[str, ...] | None = None  # column names of vectors that were read from a table
+    columns: tuple[str, ...] | None = None  # names of the input columns of a table
     unlabelled: bool = False  # rows without a label are examples to adapt to, and belong to no split
 
     def __post_init__(self) -> None:
@@ -146,7 +147,10 @@ def example_form(raw: Raw) -> str:
     """Describe one example as far as joined columns must agree."""
     if raw.kind == "image":
         return raw.kind  # every image is resized to the size that the backbone requests
-    (example,) = raw.take(np.zeros(1, dtype=np.int64))
+    first = raw.take(np.zeros(1, dtype=np.int64))
+    if isinstance(first, TableRows):
+        return f"row of the columns {', '.join(sorted(f'{column.name} ({column.kind})' for column in first.schema))}"
+    (example,) = first
     if isinstance(example, torch.Tensor):
         return f"{raw.kind} of width {example.shape[-1]}"
     return "pair of texts" if isinstance(example, tuple) else raw.kind

@@ -14,13 +14,14 @@ import torch
 
 from holdfast.core.files import file_digest
 from holdfast.core.inputs import Graphs
+from holdfast.core.table import Schema, TableRows, category_columns
 from holdfast.data.decode import decode_image
 
 
 class Raw(ABC):
     """A column of n raw examples of one kind."""
 
-    kind: str  # text, image, vector or graph
+    kind: str  # text, image, vector, graph, table or mixed
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -108,6 +109,44 @@ class Vectors(_Array):
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> torch.Tensor:
         return torch.from_numpy(self.data[rows])
+
+
+class Table(Raw):
+    """Rows of numbers and categories; with a text or image per row, the kind is `mixed`."""
+
+    def __init__(self, schema: Schema, numbers: np.ndarray, codes: np.ndarray, companion: Raw | None = None) -> None:
+        self.schema, self.companion = schema, companion
+        self.numbers = np.ascontiguousarray(numbers, dtype=np.float32)  # (n, p), NaN where missing
+        self.codes = np.ascontiguousarray(codes, dtype=np.int32)  # (n, q), -1 where missing
+        self.kind = "table" if companion is None else "mixed"
+
+    @staticmethod
+    def of(rows: TableRows) -> Table:
+        """Build the column from rows in memory."""
+        companion: Raw | None = None
+        if rows.companion is not None:
+            images = isinstance(rows.companion, torch.Tensor)
+            companion = Pixels(rows.companion.numpy()) if images else Texts.of(rows.companion)
+        return Table(rows.schema, rows.numbers.numpy(), rows.codes.numpy(), companion)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: np.ndarray, *, size: int | None = None) -> TableRows:
+        companion = None if self.companion is None else self.companion.take(rows, size=size)
+        numbers, codes = torch.from_numpy(self.numbers[rows]), torch.from_numpy(self.codes[rows])
+        return TableRows(self.schema, numbers, codes, companion)
+
+    def digest(self, rows: np.ndarray) -> str:
+        """Depend on the names of categories, not on their codes, which may differ between files."""
+        names = [f"{column.name}:{column.kind}" for column in self.schema]
+        sha = hashlib.sha256(repr(names).encode() + np.where(self.numbers[rows] == 0, 0, self.numbers[rows]).tobytes())
+        for i, column in enumerate(category_columns(self.schema)):
+            hashes = [hashlib.sha256(name.encode()).digest()[:8] for name in column.categories]
+            sha.update(np.frombuffer(b"".join([*hashes, bytes(8)]), dtype=np.uint64)[self.codes[rows, i]].tobytes())
+        if self.companion is not None:
+            sha.update(self.companion.digest(rows).encode())
+        return sha.hexdigest()
 
 
 class Pixels(_Array):
@@ -204,6 +243,12 @@ class Concat(Raw):
 
     def take(self, rows: np.ndarray, *, size: int | None = None) -> Any:
         owner, examples = self._owner(rows), [None] * len(rows)
+        if self.kind in ("table", "mixed"):
+            positions = [np.flatnonzero(owner == i) for i in range(len(self.columns))]
+            tables = [
+                c.take(rows[at] - s, size=size) for c, at, s in zip(self.columns, positions, self.starts, strict=False)
+            ]
+            return TableRows.cat(tables).take(torch.from_numpy(np.argsort(np.concatenate(positions))))
         for i, column in enumerate(self.columns):
             positions = np.flatnonzero(owner == i)
             if len(positions):

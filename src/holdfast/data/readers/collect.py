@@ -3,15 +3,15 @@
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
-from holdfast.data.raw import Raw, Texts, Vectors
+from holdfast.data.raw import Raw, Texts
 from holdfast.data.readers.codes import CodeColumn, Strings, coded_dataset, times
-from holdfast.data.readers.columns import Roles, listed
+from holdfast.data.readers.columns import Roles
+from holdfast.data.readers.features import FeatureCollector, unused_columns
 
 _TEXT = pa.large_string()
 _CHUNK = 1 << 23  # bytes
@@ -47,7 +47,7 @@ class TableCollector:
         self.where, self.roles, self.need, self.before = where, roles, need, before
         self.rows = 0
         self.texts = [_StringColumn() for _ in roles.texts]
-        self.features: list[np.ndarray] = []
+        self.features = FeatureCollector(where, roles.features, chosen=roles.chosen)
         self.coded = {role: CodeColumn() for role in ("label", "domain", "split") if getattr(roles, role) is not None}
         self.time: list[Any] = []
         self.ids = _StringColumn()
@@ -59,11 +59,11 @@ class TableCollector:
         roles = self.roles
         for texts, name in zip(self.texts, roles.texts, strict=True):
             column = _as_text(batch.column(name))
-            if (at := pc.index(_is_blank(column), True).as_py()) >= 0:
+            if (at := pc.index(_is_blank(column), True).as_py()) >= 0 and not roles.features:
                 raise self._missing(at, "text", name)
-            texts.add(column)
+            texts.add(column.fill_null(""))
         if roles.features:
-            self.features.append(self._numbers(batch))
+            self.features.add(batch, before=self.before + self.rows)
         for role, codes in self.coded.items():
             name = getattr(roles, role)
             missing = codes.add(batch.column(name), numbers=role != "domain") < 0
@@ -82,33 +82,16 @@ class TableCollector:
             fix += ", or ignore the column with --column domain="
         return BadInput(f"{self.where}: row {self.before + self.rows + at + 1}, column '{name}' has no {role}: {fix}")
 
-    def _numbers(self, batch: pa.RecordBatch) -> np.ndarray:
-        values = np.empty((len(batch), len(self.roles.features)), dtype=np.float32)
-        for i, name in enumerate(self.roles.features):
-            column = batch.column(name)
-            column = column.cast(pa.float64()) if column.type != pa.bool_() else column.cast(pa.int8())
-            with np.errstate(over="ignore", invalid="ignore"):  # overflow is reported below
-                values[:, i] = column.to_numpy(zero_copy_only=False)
-            finite = np.isfinite(values[:, i])
-            if not finite.all():
-                at = int((~finite).argmax())
-                value = "missing or not a number" if column[at].as_py() is None else column[at].as_py()
-                cell = f"row {self.before + self.rows + at + 1}, column '{name}'"
-                raise BadInput(f"{self.where}: {cell} is {value}: features must be finite numbers")
-        return values
-
     def dataset(self, name: str) -> Dataset:
         """Return all rows as a data set."""
         where, roles, notes = self.where, self.roles, []
-        raw: Raw
-        if roles.texts:
-            raw = Texts(*(texts.column() for texts in self.texts))
-        else:
-            raw = Vectors(np.concatenate(self.features))
-            if "features" not in roles.named:
-                inputs = f"the {len(roles.features)} numeric columns {listed(roles.features)}"
-                fix = "name a text column with --column text=NAME"
-                notes.append(f"no text column was found, so the input is {inputs}; {fix}")
+        raw: Raw | None = Texts(*(texts.column() for texts in self.texts)) if roles.texts else None
+        columns = None
+        if roles.features:
+            raw, columns, notes = self.features.result(raw)
+        assert raw is not None
+        if roles.unused:
+            notes = [*notes, f"not used: {unused_columns(roles.unused)}"]
         time = times(pa.chunked_array(self.time)) if roles.time is not None else None
         if roles.time is not None and time is None:
             fault = f"column '{roles.time}' of {where} is not all numbers or all dates such as 2024-01-31"
@@ -118,7 +101,7 @@ class TableCollector:
         ids = None if roles.id is None else Strings(self.ids.column())
         return coded_dataset(
             name, raw, self.coded, where=where, need=self.need, before=self.before, split_name=roles.split or "",
-            notes=notes, ids=ids, time=time, columns=None if roles.texts else roles.features,
+            notes=notes, ids=ids, time=time, columns=columns,
         )  # fmt: skip
 
 

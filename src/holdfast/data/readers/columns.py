@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.core.errors import BadInput, check_known
+from holdfast.core.table import KINDS
 from holdfast.data.readers import formats
 
 PAIRS = (
@@ -36,22 +37,25 @@ STRUCTURED: dict[str, tuple[str, ...]] = {
     "answers": ("answers", "answer"),
     "answer_start": ("answer_start", "answer_starts", "start"),
 }
-PLAIN = ("text", "premise", "hypothesis", "message", "response", "label", "domain", "split", "time", "id", "features")
+SEVERAL = ("features", *KINDS, "ignore")  # keys that take a list of columns
+PLAIN = ("text", "premise", "hypothesis", "message", "response", "label", "domain", "split", "time", "id", *SEVERAL)
 KEYS = (*PLAIN, *STRUCTURED)
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The column name per role, or None; `texts` is empty if `features` are the input."""
+    """The column name per role, or None; the input is `texts`, `features` or both."""
 
     texts: tuple[str, ...]  # one column, or two for pairs
-    features: tuple[str, ...]
+    features: Mapping[str, str]  # name to kind
     label: str | None = None
     domain: str | None = None
     split: str | None = None
     time: str | None = None
     id: str | None = None
     named: Collection[str] = ()  # roles whose columns the user named
+    chosen: Collection[str] = ()  # features that the user named
+    unused: Mapping[str, str] = field(default_factory=dict)  # name to reason
 
 
 def find(names: Sequence[str], wanted: Sequence[str]) -> str | None:
@@ -76,9 +80,9 @@ class ColumnFinder:
         self.named = {name for key in self.columns for name in self.requested(key)}
 
     def requested(self, key: str) -> list[str]:
-        """Return the columns that the user named for this key; several only for features."""
+        """Return the columns that the user named for this key; several only for the keys in `SEVERAL`."""
         value = self.columns.get(key, "")
-        names = value.split(",") if key == "features" else [value]
+        names = [value] if key not in SEVERAL else value.split(",") if isinstance(value, str) else value
         return [self._exact(key, name.strip()) for name in names if name.strip()]
 
     def conventional(self, wanted: Sequence[str]) -> str | None:
@@ -99,6 +103,12 @@ class ColumnFinder:
                 raise self.missing(key)
         return {key: name for key, name in columns.items() if name is not None}
 
+    def ignored(self) -> list[str]:
+        """Return the columns that the user left out, by `ignore=NAME` or by an empty name for their usual role."""
+        emptied = [key for key, value in self.columns.items() if not value and key in SYNONYMS]
+        usual = [self.conventional(SYNONYMS[key]) for key in emptied]
+        return [*self.requested("ignore"), *(name for name in usual if name is not None)]
+
     def missing(self, key: str) -> BadInput:
         """Return the error for a required column that was not found."""
         taken = find([name for name in self.names if name in self.named], {**SYNONYMS, **STRUCTURED}[key])
@@ -115,26 +125,43 @@ class ColumnFinder:
 
 def assign(
     where: str, names: Sequence[str], *,
-    numeric: Collection[str], columns: Mapping[str, str] | None, need: Collection[str],
+    kinds: Mapping[str, str], columns: Mapping[str, str] | None, need: Collection[str],
 ) -> Roles:  # fmt: skip
-    """Assign a column to each role; raise if a needed one is missing or a column has two roles."""
+    """Assign a column to each role; raise if a needed one is missing or a column has two roles.
+
+    `kinds` maps names to the kinds that their types suggest. Without a text column, all columns with a kind that have
+    no other role are the input.
+    """
     assert set(need) <= {"label", "domain"}, need
     finder = ColumnFinder(where, names, columns)
     roles = finder.roles(need, ("label", "domain", "split", "time", "id"))
     taken = list(roles.values())
     texts = _text_columns(finder)
-    features = () if texts else tuple(finder.requested("features"))
-    if not texts and not features:
-        features = tuple(name for name in names if name in numeric and name not in taken)
+    overridden = {name: kind for kind in KINDS for name in finder.requested(kind)}
+    requested, ignored = finder.requested("features"), finder.ignored()
+    chosen = [*requested, *(name for name in overridden if name not in requested)]
+    inputs = chosen
+    if not texts and not requested:
+        inputs = [n for n in names if n in overridden or (kinds[n] and n not in taken and n not in ignored)]
+    features = {name: overridden.get(name) or kinds[name] for name in inputs}
     if not texts and not features:
         raise finder.missing("text")
-    used = [*taken, *texts, *features]
+    used = [*taken, *texts, *inputs]
     for name in used:
         if list(names).count(name) > 1:
             raise BadInput(f"{where} has two columns named '{name}': rename one of them")
         if used.count(name) > 1:
             raise BadInput(f"{where} uses its column '{name}' for two roles: name others with --column KEY=NAME")
-    return Roles(texts, features, **roles, named=set(finder.columns))
+    left_out = [name for name in names if name not in (*used, *ignored)] if not requested else []
+    unused = {name: _reason(name, kinds, texts) for name in left_out}
+    return Roles(texts, features, **roles, named=set(finder.columns), chosen=chosen, unused=unused)
+
+
+def _reason(name: str, kinds: Mapping[str, str], texts: Sequence[str]) -> str:
+    """Return why a column without a role is not used."""
+    if not kinds[name]:
+        return "neither numbers nor texts"
+    return f"the input is {' and '.join(map(repr, texts))}; --column features={name} adds it"
 
 
 def _text_columns(finder: ColumnFinder) -> tuple[str, ...]:
@@ -146,10 +173,10 @@ def _text_columns(finder: ColumnFinder) -> tuple[str, ...]:
             return (*first, *second)
         if first or second:
             raise BadInput(f"{finder.where}: a pair needs both --column {one}=NAME and --column {other}=NAME")
-    if "features" in columns:
-        return ()
     if "text" in columns:
         return tuple(finder.requested("text"))
+    if "features" in columns:
+        return ()
     if plain := finder.conventional(["text"]):
         return (plain,)
     for pair in PAIRS:

@@ -19,7 +19,7 @@ from holdfast.data.dataset import Dataset, encode
 from holdfast.data.raw import GraphList, ImageFiles, Pixels, Raw, Texts, Vectors
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import assign
-from holdfast.data.readers.formats import is_number
+from holdfast.data.readers.features import kind_of
 from holdfast.data.readers.graphs import GraphObject, as_graphs
 
 ONE_DOMAIN = "all"  # name of the domain if none are passed
@@ -150,8 +150,8 @@ def read_frame(
         raise BadInput(f"{FRAME} has no rows: pass one row per example")
     try:
         table = pa.Table.from_pandas(frame.set_axis(list(map(str, frame.columns)), axis=1), preserve_index=False)
-        numeric = {field.name for field in table.schema if pa.types.is_boolean(field.type) or is_number(field.type)}
-        roles = assign(FRAME, table.schema.names, numeric=numeric, columns=columns, need=need)
+        kinds = {field.name: kind_of(field.type) for field in table.schema}
+        roles = assign(FRAME, table.schema.names, kinds=kinds, columns=columns, need=need)
         collector = TableCollector(FRAME, roles, need)
         for batch in table.to_batches():
             collector.add(batch)

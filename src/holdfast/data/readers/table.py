@@ -14,6 +14,7 @@ from holdfast.data.readers import formats
 from holdfast.data.readers.codes import CodeColumn, coded_dataset
 from holdfast.data.readers.collect import TableCollector
 from holdfast.data.readers.columns import ColumnFinder, Roles, assign, mostly_numbers
+from holdfast.data.readers.features import kind_of
 
 METADATA = ("domain", "split", "id")  # roles of tables for tags, questions and texts without labels
 _JSON_ROWS = Path("rows.jsonl")  # JSON rows in memory have the types of such a file
@@ -46,9 +47,9 @@ def _chunks(
     path: Path, columns: Mapping[str, str] | None, need: Collection[str], rows: int | None, *, block: int, skip: int = 0
 ) -> Iterator[Dataset]:
     schema = formats.read_schema(path, block)
-    numeric = {field.name for field in schema if pa.types.is_boolean(field.type) or formats.is_number(field.type)}
-    numeric |= mostly_numbers(path, schema, block)  # then streaming reports the cell that is not a number
-    roles = assign(str(path), schema.names, numeric=numeric, columns=columns, need=need)
+    numbers = mostly_numbers(path, schema, block)  # streaming reports the cell that is not a number
+    kinds = {field.name: "number" if field.name in numbers else kind_of(field.type) for field in schema}
+    roles = assign(str(path), schema.names, kinds=kinds, columns=columns, need=need)
     types = _column_types(path, schema, roles)
     for name in types:
         kind = schema.field(name).type
@@ -86,8 +87,8 @@ def _check_file(path: Path) -> None:
 def _column_types(path: Path, schema: pa.Schema, roles: Roles) -> dict[str, pa.DataType]:
     """Return the columns to read and their types; texts are read as texts even if they look like numbers."""
     types = {name: formats.text_type(path, schema.field(name).type) for name in roles.texts}
-    for name in roles.features:
-        types[name] = pa.bool_() if schema.field(name).type == pa.bool_() else pa.float64()
+    for name, kind in roles.features.items():
+        types[name] = _feature_type(path, schema.field(name).type, kind)
     for name in (roles.label, roles.domain, roles.split, roles.time):
         if name is not None:
             types[name] = formats.name_type(path, schema.field(name).type)
@@ -96,13 +97,24 @@ def _column_types(path: Path, schema: pa.Schema, roles: Roles) -> dict[str, pa.D
     return types
 
 
+def _feature_type(path: Path, inferred: pa.DataType, kind: str) -> pa.DataType:
+    """Return the type to read an input column of this kind in."""
+    if kind == "number":
+        return pa.bool_() if inferred == pa.bool_() else pa.float64()
+    if kind == "boolean":
+        return pa.bool_()
+    if kind == "date":
+        return inferred if pa.types.is_temporal(inferred) else pa.large_string()
+    return formats.name_type(path, inferred)
+
+
 def read_json_rows(
     rows: Sequence[Mapping[str, Any]], *, where: str, columns: Mapping[str, str] | None = None
 ) -> Dataset:
     """Read inputs and IDs from JSON objects in memory; labels, domains and other columns are ignored."""
     schema = formats.json_schema(rows)
-    numeric = {field.name for field in schema if field.type in (pa.bool_(), pa.int64(), pa.float64())}
-    roles = assign(where, schema.names, numeric=numeric, columns=columns, need=())
+    kinds = {field.name: kind_of(field.type) for field in schema}
+    roles = assign(where, schema.names, kinds=kinds, columns=columns, need=())
     roles = replace(roles, label=None, domain=None, split=None, time=None, named=("features",))
     types = _column_types(_JSON_ROWS, schema, roles)
     for number, row in enumerate(rows, 1):

@@ -44,7 +44,7 @@ def test_columns_can_be_named():
             pd.DataFrame({"a": [1, "two"], "label": [0, 1], "domain": [0, 1]}),
             r"neither numbers nor .*column a ",
         ),
-        (pd.DataFrame({"a": [1, None], "label": [0, 1], "domain": [0, 1]}), "the DataFrame: row 2, column 'a'"),
+        (pd.DataFrame({"a": [1, float("inf")], "label": [0, 1], "domain": [0, 1]}), "the DataFrame: row 2, column 'a'"),
         (pd.DataFrame([["a", "b", 0, 1]], columns=["text", "text", "label", "domain"]), "two columns named 'text'"),
     ],
 )

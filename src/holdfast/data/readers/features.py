@@ -1,0 +1,211 @@
+"""Collect the input columns of a table: numbers, categories, dates and at most one text.
+
+A table of numbers without missing values becomes vectors; any other one keeps the kind of each column.
+
+Shapes: n rows, p number columns, q category columns.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.core.errors import BadInput
+from holdfast.core.table import NUMERIC, Column
+from holdfast.data.raw import Raw, Table, Texts, Vectors
+from holdfast.data.readers.codes import CodeColumn
+from holdfast.data.readers.formats import is_number
+
+NAME = "name"  # kind of a column of strings until all are read: a category, a text, or an identifier
+MAX_CATEGORIES = 1_000  # distinct values of a column up to which it is a category by default
+MANY = 100_000  # distinct values that no category column may have
+FEW = 20  # distinct values of a column that is a category, in however few rows
+WORDS = 3  # mean number of words from which distinct strings are texts, not identifiers
+_DAY = 86_400_000_000  # microseconds
+_OVERRIDE = "--column KIND=NAME with number, category, boolean, date or text changes a kind"
+
+
+def kind_of(type: pa.DataType) -> str:
+    """Return the kind of a column with this Arrow type, `name` if its values decide, or an empty string if none."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    if pa.types.is_boolean(type):
+        return "boolean"
+    if is_number(type):
+        return "number"
+    if pa.types.is_date(type) or pa.types.is_timestamp(type):
+        return "date"
+    return NAME if type in (pa.string(), pa.large_string(), pa.string_view(), pa.null()) else ""
+
+
+class Inputs(NamedTuple):
+    """Raw examples, the names of their columns and notes for the user."""
+
+    raw: Raw
+    columns: tuple[str, ...] | None
+    notes: list[str]
+
+
+class FeatureCollector:
+    """Input columns of the rows read so far; `kinds` maps their names to kinds, `chosen` lists those of the user."""
+
+    def __init__(self, where: str, kinds: Mapping[str, str], *, chosen: Collection[str] = ()) -> None:
+        self.where, self.kinds, self.chosen = where, dict(kinds), set(chosen)
+        self.numbers: list[np.ndarray] = []
+        self.coded = {name: CodeColumn() for name, kind in self.kinds.items() if kind not in NUMERIC}
+        self.numeric = [name for name, kind in self.kinds.items() if kind in NUMERIC]
+        self.unused: dict[str, str] = {}
+
+    def add(self, batch: pa.RecordBatch, *, before: int) -> None:
+        """Append a batch; `before` is the number of earlier rows of the file, for error messages."""
+        values = np.empty((len(batch), len(self.numeric)), dtype=np.float32)
+        for i, name in enumerate(self.numeric):
+            column = batch.column(name)
+            values[:, i] = self._numbers(column, name)
+            infinite = np.isinf(values[:, i])
+            if infinite.any():
+                at = int(infinite.argmax())
+                cell = f"row {before + at + 1}, column '{name}'"
+                raise BadInput(f"{self.where}: {cell} is {column[at].as_py()}: features must be finite numbers")
+        self.numbers.append(values)
+        for name, codes in self.coded.items():
+            if name in self.unused:
+                continue
+            codes.add(batch.column(name), numbers=True)
+            if len(codes.index) > MANY:
+                if name in self.chosen:
+                    fix = f"group its values, or remove --column category={name}"
+                    raise BadInput(f"{self.where}: column '{name}' has more than {MANY:,} categories: {fix}")
+                self.unused[name] = f"more than {MANY:,} distinct values"
+                codes.batches, codes.index = [], {}
+
+    def _numbers(self, column: Any, name: str) -> np.ndarray:
+        """(b,) values as numbers, NaN where one is missing."""
+        if self.kinds[name] == "date":
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                column = pc.call_function("utf8_trim_whitespace", [column])
+                column = pc.call_function("if_else", [pc.call_function("equal", [column, ""]), None, column])
+            try:
+                column = column.cast(pa.timestamp("us"))
+            except pa.ArrowException as error:
+                fix = f"write dates as 2024-01-31, or use --column category={name} or ignore={name}"
+                raise BadInput(f"{self.where}: column '{name}' has a value that is not a date: {fix}") from error
+            days = column.cast(pa.int64()).cast(pa.float64(), safe=False)
+            return days.to_numpy(zero_copy_only=False) / _DAY
+        column = column.cast(pa.int8()).cast(pa.float64()) if column.type == pa.bool_() else column.cast(pa.float64())
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow to inf is reported by the caller
+            return column.to_numpy(zero_copy_only=False).astype(np.float32)
+
+    def result(self, texts: Raw | None) -> Inputs:
+        """Return all rows as vectors or as a table, with `texts` next to them."""
+        numbers = np.concatenate(self.numbers) if self.numbers else np.zeros((0, len(self.numeric)), np.float32)
+        self.numbers = []
+        companion = texts if texts is not None else self._text_column()
+        text = [name for name, kind in self.kinds.items() if kind == "text"]
+        for name in self.coded:
+            if name not in self.unused and name not in text:
+                self._decide(name)
+        coded = [name for name in self.coded if name not in self.unused and name not in text]
+        plain = not coded and companion is None and "date" not in self.kinds.values() and not np.isnan(numbers).any()
+        if plain and self.numeric:
+            return Inputs(Vectors(numbers), tuple(self.numeric), [*self._vector_notes(), *self._unused()])
+        varying = [i for i, name in enumerate(self.numeric) if self._varies(name, numbers[:, i])]
+        schema = [self._column(name) for name in self.kinds if name not in self.unused and name not in text]
+        if not schema and companion is None:
+            reasons = unused_columns(self.unused)
+            fix = "name one with --column text=NAME, category=NAME or number=NAME"
+            raise BadInput(f"{self.where} has no text column and no other input, not used: {reasons}: {fix}")
+        if not schema and companion is not None:
+            return Inputs(companion, None, [*self._notes(schema, text), *self._unused()])
+        codes = [self.coded[name].codes().astype(np.int32) for name in coded]
+        stacked = np.stack(codes, axis=1) if codes else np.zeros((len(numbers), 0), np.int32)
+        table = Table(
+            tuple(schema), numbers if len(varying) == len(self.numeric) else numbers[:, varying], stacked, companion
+        )
+        notes = [*self._notes(schema, text), *self._unused()]
+        return Inputs(table, tuple(column.name for column in schema), notes)
+
+    def _column(self, name: str) -> Column:
+        categories = tuple(self.coded[name].index) if name in self.coded else ()
+        return Column(name, "category" if name in self.coded else self.kinds[name], categories)
+
+    def _unused(self) -> list[str]:
+        return [f"not used: {unused_columns(self.unused)}"] if self.unused else []
+
+    def _decide(self, name: str) -> None:
+        """Leave a column of strings out if it has a single value or looks like an identifier."""
+        column = self.coded[name]
+        distinct, filled = len(column.index), sum(int((codes >= 0).sum()) for codes in column.batches)
+        if name in self.chosen:
+            return
+        if distinct < 2:
+            self.unused[name] = "a single value" if distinct else "no values"
+        elif distinct == filled or (distinct > FEW and (distinct > MAX_CATEGORIES or 2 * distinct > filled)):
+            fix = f"--column text={name} or category={name} uses it"
+            self.unused[name] = f"{distinct:,} distinct values in {filled:,} rows, like an identifier; {fix}"
+
+    def _varies(self, name: str, values: np.ndarray) -> bool:
+        filled = values[~np.isnan(values)]
+        if name not in self.chosen and len(values) > 1 and (not len(filled) or (filled == filled[0]).all()):
+            missing = len(filled) < len(values)
+            if not len(filled) or not missing:  # one value and blanks still distinguish rows
+                self.unused[name] = "a single value" if len(filled) else "no values"
+        return name not in self.unused
+
+    def _text_column(self) -> Raw | None:
+        """Return the column of texts: the one of the user, or the strings with the most words if they are texts."""
+        named = [name for name, kind in self.kinds.items() if kind == "text"]
+        if not named:
+            lengths = {name: _mean_words(list(c.index)) for name, c in self.coded.items() if self._may_be_text(name)}
+            best = max(lengths, key=lambda name: lengths[name], default=None)
+            if best is None or lengths[best] < WORDS:
+                return None
+            self.kinds[best] = "text"
+            named = [best]
+        column = self.coded[named[0]]
+        values = pa.array([*column.index, ""], type=pa.large_string())
+        codes = column.codes()
+        return Texts(pa.chunked_array([values.take(pa.array(np.where(codes < 0, len(column.index), codes)))]))
+
+    def _may_be_text(self, name: str) -> bool:
+        column = self.coded[name]
+        filled = sum(int((codes >= 0).sum()) for codes in column.batches)
+        many = len(column.index) > FEW and 2 * len(column.index) > filled
+        return name not in self.unused and name not in self.chosen and many
+
+    def _notes(self, schema: Sequence[Column], texts: Sequence[str]) -> list[str]:
+        if not self.kinds:
+            return []
+        kinds: dict[str, list[str]] = {}
+        for column in schema:
+            kinds.setdefault(column.kind, []).append(column.name)
+        if texts:
+            kinds["text"] = list(texts)
+        shown = "; ".join(f"{kind}: {', '.join(names[:12])}{_more(names)}" for kind, names in kinds.items())
+        return [f"the input is {len(schema) + len(texts)} columns ({shown}); {_OVERRIDE}"]
+
+    def _vector_notes(self) -> list[str]:
+        if self.chosen:
+            return []
+        names = self.numeric
+        inputs = f"the {len(names)} numeric columns {', '.join(map(repr, names[:12]))}{_more(names)}"
+        return [f"no text column was found, so the input is {inputs}; name a text column with --column text=NAME"]
+
+
+def unused_columns(reasons: Mapping[str, str]) -> str:
+    """Format columns with the reason why they are not used, at most twelve of them."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        groups.setdefault(reason.replace(f"={name} ", "=NAME "), []).append(name)
+    shown = [f"{', '.join(map(repr, names[:12]))}{_more(names)} ({reason})" for reason, names in groups.items()]
+    return "; ".join(shown[:12]) + _more(shown)
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 12} more" if len(names) > 12 else ""
+
+
+def _mean_words(values: Sequence[str]) -> float:
+    return sum(len(value.split()) for value in values[:1000]) / max(1, len(values[:1000]))
