@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from holdfast.data.splits import drop_test_domains
 from holdfast.record import RunRecord, read
 from holdfast.report.engagement import engagement_table
 from holdfast.report.explain import explain
-from holdfast.report.labels import COMBINED, grouped, is_collapsed
+from holdfast.report.labels import BASELINE, COMBINED, SIMPLE, SOUP, grouped, is_collapsed, settings_key
 from holdfast.report.page import write_report
 from holdfast.report.significance import Decision, decide
 from holdfast.report.table import flat_table
@@ -29,9 +30,10 @@ from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import EXPERIMENT, Request, method_names, resolve, seed_list
 from holdfast.run.schedule import Limits, Schedule, run_scheduled
 from holdfast.run.workspace import Workspace, choose_device, training_data
-from holdfast.search.rates import ALL_DOMAINS, RateChoice, is_searchable, rate_notes, search_rates
+from holdfast.search.rates import RateChoice, final_rates, is_searchable, rate_notes, search_rates
 from holdfast.spec import Spec
 
+WEIGHT_BYTES = 2 << 30  # that runs may store for soups: all together, and once more those of the baseline
 COLLAPSED = "at most half of the classes are still predicted for unlabelled examples, so that its adaptation is refused"
 # settings in which a model of all domains may differ from the runs that were compared
 MODEL_SETTINGS = ("searched", "plan", "plan_args", "select", "seed", "precision", "processes")
@@ -115,7 +117,8 @@ def compare(
     contain subclasses of `holdfast.methods.base.Method`.
     `model` is the folder that `refit` will write: it is checked here, before the first run. The `baselines` come
     first: the most frequent class, and logistic regression on frozen and on simple features. The `combinations` come
-    last: stacking of the logistic regressions and the best network, and averages over seeds, from the finished runs.
+    last: stacking of the logistic regressions and the best network, and averages over seeds, of probabilities and (in a
+    soup) of weights, from the finished runs.
 
     `budget` is a duration such as `90s`, `2m` or `1h`, counted from `started` (a value of `time.monotonic`): seeds,
     then methods, are left out to keep to it. `none` means no limit; `run.schedule` describes the default limit.
@@ -147,6 +150,7 @@ def compare(
         model=None if model is None else Path(model), model_settings=EXPERIMENT,
     )  # fmt: skip
     jobs = resolve(request, workspace)
+    workspace.weight_limits = _weight_limits(jobs) if combinations else {}
     fixed = lr is not None or "lr" in (settings or {})
     rates = _RateSearch(workspace, watch)
     search = rates if (not fixed if search_rate is None else search_rate) and rates.applies(jobs) else None
@@ -173,6 +177,18 @@ def compare(
     return Comparison(records, metric, report, dataset, decision, notes, schedule, same, choices)
 
 
+def _weight_limits(jobs: Sequence[Job]) -> dict[str, int]:
+    """Return the bytes of weights that a run of each method may store, with several seeds; simple baselines none.
+
+    The baseline has a limit of its own, so that large encoders have a soup of its seeds at least.
+    """
+    counts = Counter(job.spec.method for job in jobs if job.spec.method not in SIMPLE)
+    if len({job.spec.seed for job in jobs}) < 2:
+        return {}
+    limits = {method: WEIGHT_BYTES // counts.total() for method in counts}
+    return limits | ({BASELINE: WEIGHT_BYTES // counts[BASELINE]} if BASELINE in counts else {})
+
+
 class _RateSearch:
     """Searches the learning rates of a comparison, and keeps the choices for the report and the model."""
 
@@ -194,10 +210,10 @@ class _RateSearch:
 
     def with_final_rate(self, decision: Decision | None) -> Decision | None:
         """Give the chosen method the rate that is best over all domains, which a model of all domains uses."""
-        final = {choice.method: choice.rate for choice in self.choices if choice.target == ALL_DOMAINS}
-        if decision is None or decision.spec["method"] not in final or "searched" not in decision.spec:
+        if decision is None or "searched" not in decision.spec:
             return decision
-        return replace(decision, spec={**decision.spec, "lr": final[decision.spec["method"]]})
+        rate = final_rates(self.choices).get(settings_key(decision.spec, "seed"), decision.spec["lr"])
+        return replace(decision, spec={**decision.spec, "lr": rate})
 
 
 def _combined(records: list[RunRecord], workspace: Workspace) -> list[RunRecord]:
@@ -247,9 +263,10 @@ def refit(
     if spec["method"] in COMBINED:
         from holdfast.models.combine import final_members
 
-        final = {choice.method: choice.rate for choice in done.rates if choice.target == ALL_DOMAINS}
-        members = final_members(done.records, grouped(done.records)[done.decision.label], rates=final)
-    if parallel.from_first(partial(_is_model_of, folder, members, dataset.fingerprint)):
+        chosen = grouped(done.records)[done.decision.label]
+        members = final_members(done.records, chosen, rates=final_rates(done.rates))
+    is_soup = spec["method"] == SOUP
+    if parallel.from_first(partial(_is_model_of, folder, members, dataset.fingerprint, is_soup=is_soup)):
         return folder
     check_folder(folder)
     if len(members) == 1:
@@ -263,8 +280,15 @@ def refit(
         models.append(draft)
     if parallel.is_first():
         first, *others = (load_model(draft) for draft in models)
-        weights = [weight for _, weight in members[1:]]
-        replace(first, members=tuple(map(Member, weights, others))).save(folder)
+        if is_soup:
+            from holdfast.models.soup import fit_soup
+
+            cache_path = cache_folder() if cache else None
+            model = fit_soup([first, *others], dataset, device=choose_device(device), cache=cache_path)
+        else:
+            weights = [weight for _, weight in members[1:]]
+            model = replace(first, members=tuple(map(Member, weights, others)))
+        model.save(folder)
         shutil.rmtree(drafts)
     return folder
 
@@ -279,16 +303,23 @@ def _train_member(
     classifier.fit_dataset(dataset, folder=folder, watch=watch, agrees=EXPERIMENT)
 
 
-def _is_model_of(folder: Path, members: Sequence[tuple[Mapping[str, Any], float]], fingerprint: str) -> bool:
-    """Whether a folder contains a finished model with these members and settings."""
+def _is_model_of(
+    folder: Path, members: Sequence[tuple[Mapping[str, Any], float]], fingerprint: str, *, is_soup: bool = False
+) -> bool:
+    """Whether a folder contains a finished model with these members and settings, or the soup of the members."""
     if not (folder / "config.json").is_file():
         return False
     folders = [folder, *sorted((folder / "members").glob("*"), key=lambda path: int(path.name))]
     try:
-        specs = [read(each / "record.json").spec for each in folders]
+        records = [read(each / "record.json") for each in folders]
     except BadInput:  # missing or damaged
         return False
+    specs = [record.spec for record in records]
     wanted = [{**spec, "fingerprint": fingerprint} for spec, _ in members]
+    averaged = records[0].analysis.get("soup", {}).get("seeds")
+    if averaged != ([spec["seed"] for spec in wanted] if is_soup else None):
+        return False
+    wanted = wanted[:1] if is_soup else wanted
     return len(specs) == len(wanted) and all(
         spec.get(key) == value
         for spec, expected in zip(specs, wanted, strict=True)

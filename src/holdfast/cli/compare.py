@@ -20,7 +20,9 @@ NoBaselines = Annotated[
 ]
 NoCombinations = Annotated[
     bool,
-    typer.Option("--no-combinations", help="Leave out stacking of baselines and network, and averages over seeds."),
+    typer.Option(
+        "--no-combinations", help="Leave out stacking of baselines and network, averages over seeds, and soups."
+    ),
 ]
 NoModel = Annotated[bool, typer.Option("--no-model", help="Do not train the chosen method on all domains.")]
 

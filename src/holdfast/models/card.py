@@ -34,6 +34,8 @@ def card(
     }[spec.get("task", "classify")]
     neck = "" if spec.get("neck") in (None, "none") else f" and neck `{spec['neck']}`"
     average = "" if not members else _members_text(members)
+    if len(seeds := record.analysis.get("soup", {}).get("averaged", [])) > 1:
+        average = f"\nIts weights are the mean of the networks of the seeds {', '.join(map(str, seeds))}.\n"
     return f"""# {name}
 
 {kind}, trained by Holdfast {record.code["version"]} with method

@@ -1,9 +1,10 @@
-"""Combine finished runs of a comparison: stacking of the simple baselines and the best network, averages over seeds.
+"""Combine finished runs: stacking of the simple baselines and the best network, averages over seeds, soups.
 
 A combination is computed per target domain from runs that did not see it, and everything it chooses is chosen on the
 validation rows of the source domains. Its records are rows of the table like any other.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,11 +15,15 @@ import torch
 from holdfast import catalog
 from holdfast.core.checkpoint import load_tensors
 from holdfast.core.errors import Damaged
-from holdfast.models.mixture import calibrated, mix, mixture_weights
-from holdfast.record import LOWER_IS_BETTER, RunRecord, Scores, packed
-from holdfast.report.labels import ENSEMBLE, SIMPLE, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
+from holdfast.models.calibration import probabilities
+from holdfast.models.mixture import calibrated, mix, mixture_weights, validation_temperature
+from holdfast.models.soup import Network, State, average, best_first, choose_members, stored_weights
+from holdfast.protocols.plan import Episode, rows_of
+from holdfast.record import RunRecord, Scores, packed
+from holdfast.report.labels import ENSEMBLE, SIMPLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
+from holdfast.report.selection import train_validation
 from holdfast.report.statistics import mean
-from holdfast.run.train import outputs_path
+from holdfast.run.train import outputs_path, weights_path
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.tasks.base import Task
@@ -40,6 +45,7 @@ class _Outputs:
     y_valid: dict[str, np.ndarray]
     y_test: dict[str, np.ndarray]
     members: tuple[tuple[RunRecord, float], ...]
+    temperature: float = 1.0  # of a run, on its validation rows
 
     @property
     def place(self) -> Place:
@@ -60,7 +66,7 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
     task: Task = catalog.build("tasks", "classify", options={})
     networks = _best_networks([run for run in known if not is_simple(run.record)])
     stacks = _stacks(networks, [run for run in known if is_simple(run.record)], task)
-    combined = [*stacks.values()]
+    combined = [*_soups([run for run in known if not is_simple(run.record)], workspace, task), *stacks.values()]
     for method, runs_by_place in ((ENSEMBLE, networks), (STACK_ENSEMBLE, stacks)):
         combined += _over_seeds(method, runs_by_place, task)
     first = next((run.record for run in known if not is_simple(run.record)), None)
@@ -82,12 +88,18 @@ def _read(record: RunRecord, workspace: Workspace) -> _Outputs | None:
         tensors, _ = load_tensors(outputs_path(workspace.out, record.id))
     except Damaged:
         return None
-    episode = next(each for each in workspace.episodes(Spec(**record.spec)) if each.name == record.episode)
+    episode = _episode(Spec(**record.spec), record.episode, workspace)
     splits = {"valid": episode.stages[-1].valid, "test": episode.stages[-1].test}
     y = {split: {part.domain: workspace.dataset.y[part.rows] for part in each} for split, each in splits.items()}
     logits = {split: {domain: tensors[f"{split}/{domain}"].numpy() for domain in each} for split, each in y.items()}
     valid, test = (calibrated(logits["valid"], y["valid"], logits[split]) for split in ("valid", "test"))
-    return _Outputs(record, valid, test, y["valid"], y["test"], ((record, 1.0),))
+    temperature = validation_temperature(logits["valid"], y["valid"])
+    return _Outputs(record, valid, test, y["valid"], y["test"], ((record, 1.0),), temperature)
+
+
+def _episode(spec: Spec, name: str, workspace: Workspace) -> Episode:
+    """Return the episode of a spec with this name."""
+    return next(episode for episode in workspace.episodes(spec) if episode.name == name)
 
 
 def _best_networks(runs: Sequence[_Outputs]) -> dict[Place, _Outputs]:
@@ -98,18 +110,55 @@ def _best_networks(runs: Sequence[_Outputs]) -> dict[Place, _Outputs]:
         for run in runs:
             if run.record.episode == episode:
                 scores.setdefault(configuration(run.record), []).append(run)
-        chosen = max(scores.values(), key=lambda group: float(np.mean([_validation(run.record) for run in group])))
+        chosen = max(scores.values(), key=_mean_validation)
         best |= {run.place: run for run in chosen}
     return best
 
 
-def _validation(record: RunRecord) -> float:
-    """Return the mean validation score over source domains, higher is better."""
-    metric = str(record.spec["metric"])
-    score = mean(scores.get(metric) for scores in record.stages[-1]["valid"].values())
-    if score is None:
-        return -np.inf
-    return -score if metric in LOWER_IS_BETTER else score
+def _mean_validation(runs: Sequence[_Outputs]) -> float:
+    """Return the mean validation score of runs over source domains, higher is better."""
+    score = mean(train_validation(run.record) for run in runs)
+    return -np.inf if score is None else score
+
+
+def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_Outputs]:
+    """Average the weights of the seeds of the best network per episode, among those whose seeds stored them.
+
+    There is no soup if nowhere two seeds can be averaged. Its validation scores are the means of those of the members: each of them has seen what the others held out.
+    """
+    assert workspace.out is not None
+    stored = {run.record.id for run in runs if weights_path(workspace.out, run.record.id).is_file()}
+    missing = {configuration(run.record) for run in runs if run.record.id not in stored}
+    networks = _best_networks([run for run in runs if configuration(run.record) not in missing])
+    soups = []
+    for episode in dict.fromkeys(episode for _, episode in networks):
+        members = [run for run in networks.values() if run.record.episode == episode]
+        states = [stored_weights(run.record, workspace.out) for run in members]
+        if len(members) < 2 or any(state is None for state in states):
+            return []
+        soups.append(_soup(members, [state for state in states if state is not None], workspace, task))
+    return soups if any(len(soup.members) > 1 for soup in soups) else []
+
+
+def _soup(members: Sequence[_Outputs], states: Sequence[State], workspace: Workspace, task: Task) -> _Outputs:
+    """Return the greedy soup of the seeds of one network on one target."""
+    specs = [Spec(**run.record.spec) for run in members]
+    episodes = [_episode(spec, run.record.episode, workspace) for spec, run in zip(specs, members, strict=True)]
+    network = Network(specs[0], episodes[0], workspace)
+    held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
+    order = best_first([run.record for run in members])
+    chosen = choose_members(states, held_out, order, workspace.dataset.y, network.outputs)
+    state, averaged = average([states[i] for i in chosen]), [members[i] for i in chosen]
+    temperature = float(np.mean([run.temperature for run in averaged]))
+    test = {
+        part.domain: probabilities(network.outputs(state, part.rows), temperature)
+        for part in episodes[0].stages[-1].test
+    }
+    scores = _mean_scores([run.record.stages[-1]["valid"] for run in averaged])
+    weighted, y = _weighted(averaged, np.full(len(chosen), 1 / len(chosen))), members[0].y_test
+    record = _record(SOUP, weighted, scores, test, y, task, seed=None)
+    one_network = {name: members[0].record.cost[name] for name in SUMMED[1:] if name in record.cost}
+    return _Outputs(replace(record, cost={**record.cost, **one_network}), {}, test, {}, y, weighted)
 
 
 def _stacks(networks: Mapping[Place, _Outputs], simple: Sequence[_Outputs], task: Task) -> dict[Place, _Outputs]:
@@ -195,11 +244,13 @@ def final_members(
     """Return the specs and weights of the model to train on all domains; the network comes first.
 
     Weights are averaged over targets and seeds. If the targets chose different networks, the one with the largest
-    weight represents them all. `rates` are learning rates per method, for those that were searched.
+    weight represents them all. `rates` are the learning rates per configuration for a model of all domains; one that
+    has none gets the rate that most of its runs in the combination have.
     """
     known = {record.id: record for record in records}
     total: dict[str, float] = {}
     first: dict[str, RunRecord] = {}
+    searched_rates: dict[str, Counter[float]] = {}
     averaged = combination[0].spec.get("seed") is None  # over seeds, so that each seed is trained
     for record in combination:
         for member in record.stages[-1]["members"]:
@@ -207,6 +258,7 @@ def final_members(
             key = configuration(run)
             total[key] = total.get(key, 0.0) + member["weight"] / len(combination)
             first.setdefault(key, run)
+            searched_rates.setdefault(key, Counter()).update([run.spec["lr"]])
     networks = {key: weight for key, weight in total.items() if not is_simple(first[key])}
     if networks:
         best = max(networks, key=lambda key: networks[key])
@@ -216,9 +268,9 @@ def final_members(
     seeds = sorted({r.spec["seed"] for r in records if "seed" in r.spec}) if averaged else [None]
     scale = sum(chosen.values()) * len(seeds)
     specs = {key: dict(first[key].spec) for key in ordered}
-    for spec in specs.values():
-        if "searched" in spec and spec["method"] in (rates or {}):
-            spec["lr"] = (rates or {})[spec["method"]]
+    for key, spec in specs.items():
+        if "searched" in spec:
+            spec["lr"] = (rates or {}).get(key, searched_rates[key].most_common(1)[0][0])
     return [
         ({**specs[key], **({} if seed is None else {"seed": seed})}, chosen[key] / scale)
         for key in ordered

@@ -9,8 +9,8 @@ from holdfast.record import RunRecord
 
 BASELINE = "erm"
 SIMPLE = ("majority", "logistic")  # baselines that are solved at once, in the order of the table
-STACK, ENSEMBLE, STACK_ENSEMBLE = "stack", "ensemble", "ensemble(stack)"  # combinations of finished runs
-COMBINED = (STACK, ENSEMBLE, STACK_ENSEMBLE)
+SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE = "soup", "stack", "ensemble", "ensemble(stack)"  # combinations of finished runs
+COMBINED = (SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE)  # the simplest first: a soup is one network
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
 VALUE_ONLY = (*ALWAYS, "data", "plan")  # shown without the name of the setting
 NO_NECK = ("none", "null")

@@ -21,6 +21,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.part_locations import PartLocations, read_part_locations
 from holdfast.data.splits import Part
 from holdfast.methods.base import Metrics
+from holdfast.nn.backbones.base import LearnedPreparation
 from holdfast.nn.engagement import mechanisms
 from holdfast.nn.memory.recall import Recall
 from holdfast.nn.model import Model
@@ -60,6 +61,11 @@ def outputs_path(out: Path, id: str) -> Path:
     return out / "outputs" / f"{id}.safetensors"
 
 
+def weights_path(out: Path, id: str) -> Path:
+    """Return the file with the weights of a run, which soups average."""
+    return out / "weights" / f"{id}.safetensors"
+
+
 def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tick | None = None) -> RunRecord:
     """Train one episode and save its record in `workspace.out`; return the saved record if there is one."""
     assert workspace.out is not None
@@ -68,13 +74,30 @@ def run_episode(spec: Spec, episode: Episode, workspace: Workspace, *, tick: Tic
         return finished
     saver = Saver(checkpoint_path(spec, episode, workspace.out))
     outputs: dict[str, Tensor] | None = {} if workspace.keep_outputs and spec.task == "classify" else None
-    record, _ = train(spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse, outputs=outputs)
+    record, assembly = train(
+        spec, episode, workspace, saver=saver, tick=tick, analyse=workspace.analyse, outputs=outputs
+    )
     if parallel.is_first():
         if outputs is not None:  # before the record, which marks the run as finished
             save_tensors(outputs_path(workspace.out, record.id), outputs)
+        if weights := _weights_for_soups(spec, assembly, workspace):
+            save_tensors(weights_path(workspace.out, record.id), weights)
         record.save(path.parent)
         saver.finish()
     return parallel.from_first(lambda: record)  # the cost is that of the first process
+
+
+def _weights_for_soups(spec: Spec, assembly: Assembly, workspace: Workspace) -> dict[str, Tensor]:
+    """Return the weights to store: of networks whose seeds share a start, and that are small enough; else none."""
+    entry, limit = catalog.lookup("encoders", spec.encoder), workspace.weight_limits.get(spec.method, 0)
+    shared = (entry.pretrained or not entry.learns) and not isinstance(assembly.encoder, LearnedPreparation)
+    if not limit or not shared or spec.task != "classify" or spec.predict != Spec.predict or assembly.following:
+        return {}
+    assert assembly.method is not None
+    state = assembly.method.deployed.state_dict()
+    if sum(value.numel() * value.element_size() for value in state.values()) > limit:
+        return {}
+    return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 
 
 def train(

@@ -49,6 +49,7 @@ class Workspace:
     out: Path | None = None  # folder of records and checkpoints
     analyse: tuple[str, ...] = ()  # analyses of every run
     keep_outputs: bool = False  # store the outputs of every run, from which combinations are computed
+    weight_limits: dict[str, int] = field(default_factory=dict)  # method -> bytes of the weights that a run may store
     on_encoding: OnEncoding | None = None
     notes: list[str] = field(default_factory=list)  # remarks of `resolve`, for the report
     identical: dict[str, str] = field(default_factory=dict)  # method that is not run -> the one it is identical to
@@ -190,6 +191,7 @@ class Workspace:
             out=self.out.resolve(),
             analyse=self.analyse,
             keep_outputs=self.keep_outputs,
+            weight_limits=self.weight_limits,
             worker=WorkerState(threads, variables, catalog.user_parts()),
         )
 

@@ -7,7 +7,7 @@ than three domains, use the validation scores of the run itself. No row of a tar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast import catalog
@@ -15,6 +15,7 @@ from holdfast.catalog.training import learns
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
+from holdfast.report.labels import settings_key
 from holdfast.report.selection import train_validation
 from holdfast.report.statistics import mean
 from holdfast.run.budget import Allowance, Budget
@@ -42,6 +43,7 @@ class RateChoice:
     target: str  # name of the episode; empty for a model of all domains
     rate: float
     scores: dict[float, float]
+    configuration: str = ""  # of the runs with this rate: necks may distinguish several of one method
 
     def json(self) -> dict[str, object]:
         """Return the form for `--json`."""
@@ -75,7 +77,9 @@ def search_rates(
             methods.setdefault(_without_seed(job.spec), job.spec)
     if not methods:
         return list(jobs), []
-    folder = replace(workspace, out=workspace.out / "rates", analyse=(), keep_outputs=False, notes=[], identical={})
+    folder = replace(
+        workspace, out=workspace.out / "rates", analyse=(), keep_outputs=False, weight_limits={}, notes=[], identical={}
+    )
     runs: list[tuple[float, str, Job]] = []
     for factor, key, spec in [(factor, key, spec) for factor in FACTORS for key, spec in methods.items()]:
         try:
@@ -99,9 +103,17 @@ def search_rates(
             scores = {spec.lr * f: _score(group, spec, target, unseen) for f, group in groups.items()}
             known = {rate: score for rate, score in scores.items() if score is not None}
             rate = max(known, key=lambda lr: known[lr]) if len(known) > 1 else spec.lr
-            choices[key, target] = RateChoice(spec.method, target, rate, known)
+            searched = _with_rate(spec, rate, complete)
+            choices[key, target] = RateChoice(spec.method, target, rate, known, settings_key(searched.json(), "seed"))
     scored = [choice for choice in choices.values() if choice.scores]
-    return [_with_rate(job, choices.get((_without_seed(job.spec), job.episode)), complete) for job in jobs], scored
+    rated = []
+    for job in jobs:
+        choice = choices.get((_without_seed(job.spec), job.episode))
+        if choice is None or not choice.scores:
+            rated.append(job)
+        else:
+            rated.append(job.with_spec(_with_rate(job.spec, choice.rate, complete)))
+    return rated, scored
 
 
 def _held_out(spec: Spec, target: str, workspace: Workspace) -> set[str]:
@@ -180,12 +192,14 @@ def _score(runs: Sequence[RunRecord], spec: Spec, target: str, unseen: set[str])
     return None if average is None else sign * average
 
 
-def _with_rate(job: Job, choice: RateChoice | None, factors: Sequence[float]) -> Job:
-    if choice is None or not choice.scores:
-        return job
-    rates = sorted(round(job.spec.lr * factor, 12) for factor in factors)
-    spec = replace(job.spec, lr=choice.rate, searched={"lr": rates})
-    return job.with_spec(spec)
+def _with_rate(spec: Spec, rate: float, factors: Sequence[float]) -> Spec:
+    """Return a spec with the chosen rate, and the list of those that were tried."""
+    return replace(spec, lr=rate, searched={"lr": sorted(round(spec.lr * factor, 12) for factor in factors)})
+
+
+def final_rates(choices: Iterable[RateChoice]) -> dict[str, float]:
+    """Map configuration to the rate for a model of all domains."""
+    return {choice.configuration: choice.rate for choice in choices if choice.target == ALL_DOMAINS}
 
 
 def rate_of_fit(

@@ -105,9 +105,14 @@ def change_entry(folder: Path, **changes: object) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"encoders": {"backbone": [1, "backbone"]}}, {"encoders": {"backbone": [-1, "backbone"]}}, {"preparation": "../.."},
-     {"encoders": {"backbone": [0, "nothing"]}}, {"encoders": [1]}],
-)  # fmt: skip
+    [
+        {"encoders": {"backbone": [1, "backbone"]}},
+        {"encoders": {"backbone": [-1, "backbone"]}},
+        {"encoders": {"backbone": [0, "nothing"]}},
+        {"encoders": [1]},
+        {"preparation": "../.."},
+    ],
+)
 def test_damaged_entry_of_a_shared_encoder_raises(folder, changes):
     change_entry(folder / "members" / "1", **changes)
     with pytest.raises(BadInput, match=r"not a valid model folder .*: fit the model again"):

@@ -1,0 +1,141 @@
+"""Soups of finished runs: average the weights of seeds that share a start, without further training.
+
+The best seed comes first and others join one by one, as in a greedy soup (Wortsman et al., 2022). Seeds hold out
+different rows, so a seed is judged with each member in turn on the rows that neither of the two was trained on: the
+average of both networks must not have a higher NLL there than the member. Head and neck of each seed have their own
+random start; where averages of them do not work, this test refuses them.
+
+Shapes: n rows, c classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.core.checkpoint import load_tensors
+from holdfast.core.errors import Damaged
+from holdfast.data.dataset import Dataset
+from holdfast.models.calibration import fit_calibration, nll
+from holdfast.models.saved import SavedModel
+from holdfast.protocols.plan import Episode, rows_of
+from holdfast.record import RunRecord
+from holdfast.report.selection import train_validation
+from holdfast.run.assemble import assemble
+from holdfast.run.train import weights_path
+from holdfast.run.workspace import Workspace
+from holdfast.spec import Spec
+
+MIN_ROWS = 20  # held out by two seeds; fewer do not show whether their average works
+
+State = Mapping[str, Tensor]
+
+
+class Network:
+    """The network of one episode, with weights that are set from outside."""
+
+    def __init__(self, spec: Spec, episode: Episode, workspace: Workspace) -> None:
+        assembly = assemble(spec, episode, workspace)
+        self.assembly = assembly.trained(assembly.make())
+        assert self.assembly.method is not None
+        self.model = self.assembly.method.deployed
+        self.model.recall = None
+
+    def load(self, state: State) -> None:
+        """Set the weights; encoders of a complete state are left out if the network starts from cached features."""
+        self.model.load_state_dict({name: state[name] for name in self.model.state_dict()})
+        self.model.eval()
+
+    def outputs(self, state: State, rows: np.ndarray) -> np.ndarray:
+        """Return the outputs (n, c) of the network with these weights."""
+        self.load(state)
+        examples, batch = self.assembly.examples, self.model.prediction_batch
+        return examples.map(self.model, rows, prediction_batch=batch).float().cpu().numpy()
+
+
+def average(states: Sequence[State]) -> dict[str, Tensor]:
+    """Return the mean of every tensor; tensors that are equal or not of floating point are those of the first state."""
+    mean = {}
+    for name, first in states[0].items():
+        values = [state[name] for state in states]
+        if not first.is_floating_point() or all(torch.equal(first, value) for value in values[1:]):
+            mean[name] = first
+        else:
+            mean[name] = torch.stack([value.double() for value in values]).mean(dim=0).to(first.dtype)
+    return mean
+
+
+def choose_members(
+    states: Sequence[State], held_out: Sequence[np.ndarray], order: Sequence[int], y: np.ndarray,
+    outputs: Callable[[State, np.ndarray], np.ndarray],
+) -> list[int]:  # fmt: skip
+    """Return the members of a greedy soup, the first of `order` first.
+
+    `held_out` are the rows that each network was not trained on, `y` the labels of all rows, and `outputs` computes the
+    outputs (n, c) of weights for some rows.
+    """
+
+    def loss(members: Sequence[int], rows: np.ndarray) -> float:
+        return nll(outputs(average([states[i] for i in members]), rows), y[rows])
+
+    def joins(member: int, new: int) -> bool:
+        rows = np.intersect1d(held_out[member], held_out[new])
+        rows = rows[y[rows] >= 0]
+        return len(rows) >= MIN_ROWS and loss((member, new), rows) <= loss((member,), rows)
+
+    chosen = [order[0]]
+    for new in order[1:]:
+        if all(joins(member, new) for member in chosen):
+            chosen.append(new)
+    return chosen
+
+
+def best_first(records: Sequence[RunRecord]) -> list[int]:
+    """Return the order of runs by their mean validation score over source domains."""
+    scores = [train_validation(record) for record in records]
+    return sorted(range(len(records)), key=lambda i: -np.inf if (score := scores[i]) is None else score, reverse=True)
+
+
+def stored_weights(record: RunRecord, out: Path) -> State | None:
+    """Return the weights of a run; None if they were not stored."""
+    try:
+        return load_tensors(weights_path(out, record.id))[0]
+    except Damaged:
+        return None
+
+
+def fit_soup(models: Sequence[SavedModel], dataset: Dataset, *, device: torch.device, cache: Path | None) -> SavedModel:
+    """Return the soup of models that were trained on all domains with different seeds, best validation score first.
+
+    The foreign score is fitted to the averaged network. Its temperature is the mean of those of the members, because
+    the rows that one of them held out are training rows of the others.
+    """
+    workspace = Workspace(dataset, device, cache)
+    specs = [Spec(**model.record.spec) for model in models]
+    episodes = [workspace.episodes(spec)[0] for spec in specs]
+    network = Network(specs[0], episodes[0], workspace)
+    states = [{name: value.to(device) for name, value in model.model.state_dict().items()} for model in models]
+    order = best_first([model.record for model in models])
+    held_out = [rows_of(episode.stages[-1].valid) for episode in episodes]
+    chosen = choose_members(states, held_out, order, dataset.y, network.outputs)
+    first, stage = models[chosen[0]], episodes[chosen[0]].stages[-1]
+    state, model = average([states[i] for i in chosen]), copy.deepcopy(first.model)
+    model.load_state_dict(state)
+    network.load(state)
+    calibration = fit_calibration(
+        network.model, network.assembly.examples, stage.train, stage.valid, classes=len(first.classes),
+        seed=specs[chosen[0]].seed,
+    )  # fmt: skip
+    known = [models[i].calibration for i in chosen]
+    if calibration is not None:
+        temperatures = [each.temperature for each in known if each is not None]
+        calibration = replace(calibration, temperature=float(np.mean(temperatures or [calibration.temperature])))
+    about = {"seeds": [spec.seed for spec in specs], "averaged": [specs[i].seed for i in chosen]}
+    record = replace(first.record, analysis={**first.record.analysis, "soup": about})
+    return replace(first, model=model.eval(), record=record, calibration=calibration)
