@@ -26,6 +26,7 @@ from holdfast.data.splits import HeldOut
 from holdfast.models.adapt import Terms, adapt_model, continue_training
 from holdfast.models.calibration import fit_calibration
 from holdfast.models.memory import add_examples, delete_examples, name_stored_examples
+from holdfast.models.prototypes import check_prototypes
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.unlabelled import check_adaptation, correct_class_mix
 from holdfast.protocols.plan import Stage
@@ -155,7 +156,7 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
                 self.record_, assembly = train(spec, episode, workspace, saver=saver, tick=watch.step)
                 checked = check_adaptation(spec, episode, workspace, self.record_, assembly)
             self.record_, assembly = checked.record, checked.assembly
-            self.notes_ += checked.notes
+            self.notes_ += (*checked.notes, *check_prototypes(spec, episode.stages[-1], self.record_, assembly))
             watch.end(self.record_)
             self.classes_ = np.asarray(dataset.classes)
             self._saved = self._saved_model(dataset, assembly, episode.stages[-1], calibrate=calibrate)

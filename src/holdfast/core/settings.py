@@ -17,6 +17,8 @@ from typing import Any
 
 KIND_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
 COMPOUND_NAMES = ("a list", "settings")
+UNLABELLED = ("target", "source", "none")  # examples without labels that a part uses; `source` is its null control
+UNLABELLED_HELP = "unlabelled examples: target, none, or source, a null control that replaces them by labelled inputs"
 
 
 def setting(default: Any, *, search: Mapping[str, Any] | None = None, help: str = "") -> Any:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from holdfast.core import parallel
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import BadInput
-from holdfast.core.settings import choice, log, setting, whole
+from holdfast.core.settings import UNLABELLED_HELP, choice, log, setting, whole
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.methods.unlabelled import HELP, check_choice, labelled_count, with_control
+from holdfast.methods.unlabelled import check_choice, labelled_count, with_control
 from holdfast.nn.heads import Head, WordHead
 
 
@@ -45,7 +45,7 @@ class DANN(Method):
             0.0, search=choice(0.0, 0.1, 1.0, 10.0), help="weight of the critic's gradient penalty"
         )
         conditional: bool = False
-        unlabelled: str = setting("target", help=HELP)
+        unlabelled: str = setting("target", help=UNLABELLED_HELP)
 
         def __post_init__(self) -> None:
             check_choice(self.unlabelled)

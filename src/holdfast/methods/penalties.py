@@ -12,10 +12,10 @@ from torch import Tensor
 
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import check_known
-from holdfast.core.settings import setting
+from holdfast.core.settings import UNLABELLED_HELP, setting
 from holdfast.core.tape import tape, with_auxiliary
 from holdfast.methods.base import Method, Metrics, StageInfo
-from holdfast.methods.unlabelled import HELP, check_choice, labelled_count, with_control
+from holdfast.methods.unlabelled import check_choice, labelled_count, with_control
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean loss
 Penalty = Callable[[Tensor, Tensor, DomainBatch, Loss], Tensor]  # (features (b, d), outputs (b, c), batch, loss)
@@ -96,7 +96,7 @@ class Penalized(Method):
         bottleneck: float = setting(0.0, help="weight of the variance of the features")
         anneal: float = setting(0.0, help="step at which the weight takes effect, or a fraction of all steps")
         before: float = setting(1.0, help="weight of the penalty before that step")
-        unlabelled: str = setting("target", help=HELP)
+        unlabelled: str = setting("target", help=UNLABELLED_HELP)
 
         def __post_init__(self) -> None:
             check_known("penalty", self.penalty, PENALTIES)

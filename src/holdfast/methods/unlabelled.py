@@ -5,14 +5,12 @@ import torch
 from holdfast.core import inputs
 from holdfast.core.batch import DomainBatch
 from holdfast.core.errors import check_known
-
-CHOICES = ("target", "source", "none")
-HELP = "unlabelled examples: target, none, or source, a null control that replaces them by labelled inputs"
+from holdfast.core.settings import UNLABELLED
 
 
 def check_choice(choice: str) -> None:
     """Raise for an unknown value of the setting `unlabelled`."""
-    check_known("method.unlabelled", choice, CHOICES)
+    check_known("method.unlabelled", choice, UNLABELLED)
 
 
 def labelled_count(batch: DomainBatch, groups: int) -> int:

@@ -1,4 +1,4 @@
-"""Adapt a trained classifier to unlabelled examples: correct its predictions for their class mix, without training."""
+"""Adapt a trained classifier to unlabelled examples without training: correct its class mix, or update prototypes."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,12 @@ from holdfast.data.readers.memory import Source
 from holdfast.data.splits import TEST, split_parts
 from holdfast.models.adapt import Adaptation, Terms, ledger_of, past_data, version_of
 from holdfast.models.label_shift import LabelShift, estimate_shift
+from holdfast.models.prototypes import METHOD as PROTOTYPES
+from holdfast.models.prototypes import adapt_saved_prototypes
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.models.unlabelled import CORRECTED_HEADS
 from holdfast.models.versions import add_version
+from holdfast.nn.memory.recall import T3A
 from holdfast.protocols.plan import rows_of
 from holdfast.run.workspace import choose_device
 
@@ -31,9 +34,10 @@ def adapt_unlabelled(
     model: str | Path, unlabelled: Source, terms: Terms | None = None, *, earlier: Sequence[Source] = (),
     columns: Mapping[str, str] | None = None,
 ) -> Adaptation:  # fmt: skip
-    """Correct the class mix of a model folder; an accepted model becomes the next version of the folder.
+    """Correct the class mix of a model folder, or update the prototypes of one with `predict=t3a`.
 
-    The estimate needs held-out examples of the earlier domains, from `earlier` or from the sample in the folder.
+    An accepted model becomes the next version of the folder. The check needs held-out examples of the earlier domains,
+    from `earlier` or from the sample in the folder.
     """
     folder, terms = Path(model), terms or Terms()
     saved = load_model(folder)
@@ -44,11 +48,14 @@ def adapt_unlabelled(
     past = [align_features(load_data(each, columns=columns), saved.columns) for each in earlier]
     with locked(folder):
         ledger = ledger_of(folder)
-        result = correct_model(saved, new, terms, earlier=past)
+        follows = isinstance(saved.model.recall, T3A) and not saved.members
+        result = (adapt_saved_prototypes if follows else correct_model)(saved, new, terms, earlier=past)
         if result.refused and not terms.force:
             return result
         about = replace(
-            version_of(result.model.record, forced=bool(result.refused)), method=METHOD, learned=(new.name,)
+            version_of(result.model.record, forced=bool(result.refused)),
+            method=PROTOTYPES if follows else METHOD,
+            learned=(new.name,),
         )
         version = add_version(folder, ledger, about, lambda draft: result.model.save(draft, name=folder.name))
         return replace(result, version=version.number)

@@ -124,7 +124,8 @@ def _mean_validation(runs: Sequence[_Outputs]) -> float:
 def _soups(runs: Sequence[_Outputs], workspace: Workspace, task: Task) -> list[_Outputs]:
     """Average the weights of the seeds of the best network per episode, among those whose seeds stored them.
 
-    There is no soup if nowhere two seeds can be averaged. Its validation scores are the means of those of the members: each of them has seen what the others held out.
+    There is no soup if nowhere two seeds can be averaged. Its validation scores are the means of those of the members:
+    each of them has seen what the others held out.
     """
     assert workspace.out is not None
     stored = {run.record.id for run in runs if weights_path(workspace.out, run.record.id).is_file()}

@@ -3,6 +3,7 @@
 Shapes: n examples, c classes.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from holdfast.models.label_shift import LabelShift, estimate_shift
 from holdfast.protocols.collapse import class_mix, collapsed
 from holdfast.protocols.evaluate import outputs
 from holdfast.protocols.plan import Episode, Stage, rows_of
-from holdfast.record import RunRecord
+from holdfast.record import RunRecord, Scores
 from holdfast.run.assemble import Assembly
 from holdfast.run.train import train
 from holdfast.run.workspace import Workspace
@@ -50,25 +51,35 @@ def check_adaptation(
         return Checked(record, assembly, ())
     plain = replace(spec, method_args={**spec.method_args, "unlabelled": "none"})
     reference, other = train(plain, episode, workspace)
-    scores = [_valid_score(each, spec) for each in (reference, record)]
+    scores = [mean_score(each.stages[-1]["valid"], spec) for each in (reference, record)]
     mixes = [class_mix(_probabilities(each, stage.unlabelled)) for each in (other, assembly)]
-    lost, refused = 100 * (scores[0] - scores[1]), ""
-    if lost > TOLERANCE:
-        refused = f"it lost {lost:.1f} points of {spec.metric} on held-out rows of the sources"
-    elif collapsed(*mixes):
-        refused = "its predictions for them collapse to few classes"
-    names = ("without", "with")
-    report: dict[str, Any] = {
-        "examples": sum(map(len, stage.unlabelled)), "refused": refused,
-        "valid": dict(zip(names, scores, strict=True)),
-        "mix": {name: mix.round(4).tolist() for name, mix in zip(names, mixes, strict=True)},
-    }  # fmt: skip
+    report = adaptation_report(sum(map(len, stage.unlabelled)), scores, mixes, spec.metric)
+    refused = str(report["refused"])
     record, assembly = (reference, other) if refused else (record, assembly)
     record.analysis["unlabelled"] = report
     fix = "the model was trained without them; try a lower method.weight or another method"
     return Checked(
         record, assembly, (f"{spec.method} with unlabelled examples was refused, {refused}: {fix}",) * bool(refused)
     )
+
+
+def adaptation_report(
+    examples: int, scores: Sequence[float], mixes: Sequence[np.ndarray], metric: str
+) -> dict[str, Any]:
+    """Return scores of the sources' held-out rows and class mixes, without and with an adaptation, and the verdict.
+
+    `refused` is empty if the adaptation is accepted.
+    """
+    lost, refused = 100 * (scores[0] - scores[1]), ""
+    if lost > TOLERANCE:
+        refused = f"it lost {lost:.1f} points of {metric} on held-out rows of the sources"
+    elif collapsed(mixes[0], mixes[1]):
+        refused = "its predictions for them collapse to few classes"
+    names = ("without", "with")
+    return {
+        "examples": examples, "refused": refused, "valid": dict(zip(names, scores, strict=True)),
+        "mix": {name: mix.round(4).tolist() for name, mix in zip(names, mixes, strict=True)},
+    }  # fmt: skip
 
 
 def correct_class_mix(
@@ -115,10 +126,10 @@ def _apply(assembly: Assembly, shift: LabelShift, temperature: float, groups: tu
     return False
 
 
-def _valid_score(record: RunRecord, spec: Spec) -> float:
-    """Return the mean score of the sources' held-out rows, higher is better."""
+def mean_score(scores: Mapping[str, Scores], spec: Spec) -> float:
+    """Return the mean over domains of the metric, higher is better."""
     task = catalog.build("tasks", spec.task, options=spec.task_args)
-    values = [scores[spec.metric] for scores in record.stages[-1]["valid"].values()]
+    values = [each[spec.metric] for each in scores.values()]
     known = [task.selection_value(spec.metric, value) for value in values if value is not None]
     return float(np.mean(known)) if known else 0.0
 

@@ -32,11 +32,15 @@ def adaptation_mix(
     method: Method, examples: Examples, valid: tuple[Part, ...], unlabelled: tuple[Part, ...]
 ) -> dict[str, Any]:
     """Return the predicted class mixes of held-out source rows and of unlabelled rows, and whether it collapsed."""
-    mixes = [class_mix(outputs(method, examples, _spaced(rows_of(groups))).numpy()) for groups in (valid, unlabelled)]
+    mixes = [
+        class_mix(outputs(method, examples, evenly_spaced(rows_of(groups), MAX_ROWS)).numpy())
+        for groups in (valid, unlabelled)
+    ]
     names = ("sources", "unlabelled")
     shares = {name: mix.round(4).tolist() for name, mix in zip(names, mixes, strict=True)}
     return {"mix": shares, "collapsed": collapsed(*mixes)}
 
 
-def _spaced(rows: np.ndarray) -> np.ndarray:
-    return rows[np.linspace(0, len(rows) - 1, min(MAX_ROWS, len(rows))).astype(np.int64)]
+def evenly_spaced(rows: np.ndarray, limit: int) -> np.ndarray:
+    """Return at most `limit` of the rows, evenly spaced."""
+    return rows[np.linspace(0, len(rows) - 1, min(limit, len(rows))).astype(np.int64)]

@@ -17,7 +17,10 @@ from holdfast.data.splits import Part
 from holdfast.methods.base import Method
 from holdfast.nn.memory.recall import T3A, Recall, mixed
 from holdfast.nn.model import Model
+from holdfast.protocols.collapse import evenly_spaced
+from holdfast.protocols.plan import Stage, rows_of
 
+MAX_UNLABELLED = 10_000  # unlabelled rows that are stored
 VALID_ROWS = 500  # validation rows per domain that settings are chosen on
 SCALES = [10 ** (i / 20) for i in range(-20, 21)]  # temperatures of the network that are tried
 
@@ -66,14 +69,36 @@ def attach(
 
 
 @torch.no_grad()
-def observe_unlabelled(method: Method, examples: Examples, part: Part) -> None:
-    """Let a transductive memory store the inputs of a part, without labels, before they are predicted."""
+def observe_unlabelled(method: Method, examples: Examples, rows: np.ndarray) -> None:
+    """Let a transductive memory store the inputs of some rows, without labels, in place of those that it has."""
     recall = method.deployed.recall
     if isinstance(recall, T3A):
         method.deployed.recall = None
         recall.forget()
-        recall.observe(*_observe(method, examples, part.rows))
+        recall.observe(*_observe(method, examples, rows))
         method.deployed.recall = recall
+
+
+def adapt_prototypes(method: Method, examples: Examples, stage: Stage, seed: int) -> tuple[Part, ...]:
+    """Let a transductive memory follow the unlabelled rows of a stage; return the rows, none if it does not use them.
+
+    With `unlabelled=source` it follows the same number of training rows instead, a null control.
+    """
+    recall = method.deployed.recall
+    if not isinstance(recall, T3A) or not stage.unlabelled or recall.settings.unlabelled == "none":
+        return ()
+    rows = evenly_spaced(rows_of(stage.unlabelled), MAX_UNLABELLED)
+    if recall.settings.unlabelled == "source":
+        rows = control_rows(stage.train, len(rows), seed)
+    observe_unlabelled(method, examples, rows)
+    recall.rows = rows.tolist()
+    return stage.unlabelled
+
+
+def control_rows(train: Sequence[Part], count: int, seed: int) -> np.ndarray:
+    """Return at most `count` random training rows, for a null control."""
+    rows = rows_of(train)
+    return np.sort(np.random.default_rng(derive(seed, "t3a")).choice(rows, min(count, len(rows)), replace=False))
 
 
 def forget_unlabelled(model: Model) -> None:

@@ -21,7 +21,7 @@ from holdfast.protocols.fit import FitResult, fit
 from holdfast.protocols.initialise import initialise_parts
 from holdfast.protocols.plan import Episode, PastStages, Stage, rows_of
 from holdfast.protocols.probe import fit_neck_and_head
-from holdfast.protocols.recall import attach, forget_unlabelled, observe_unlabelled
+from holdfast.protocols.recall import adapt_prototypes, attach, forget_unlabelled, observe_unlabelled
 from holdfast.protocols.resume import Saver
 from holdfast.protocols.select import Selection, across_folds, newest
 from holdfast.record import packed
@@ -95,15 +95,17 @@ def run(
         fitted = trainer.fit(method, stage, index, examples, **loop)
         method.end_stage(examples.one_pass(stage.train, spec.batch))
         check_memory(method, examples, stage.train[0])
-        stored = {}
+        stored, followed = {}, ()
         if recall is not None:
             seen = (
                 *(() if past is None else past.data),
                 *(p for s in episode.stages[: index - first + 1] for p in s.train),
             )
             stored = {"recall": attach(method, recall, examples, seen, stage.valid, spec.seed)}
-        result = _result(method, stage, fitted, examples, task, kept_outputs)
-        forget_unlabelled(method.deployed)
+            followed = adapt_prototypes(method, examples, stage, spec.seed)
+        result = _result(method, stage, fitted, examples, task, kept_outputs, followed)
+        if not followed:
+            forget_unlabelled(method.deployed)
         done = [*done, {**result, **stored, **(before if index == first else {})}]
     return method, done
 
@@ -201,11 +203,14 @@ def _names(domains: Sequence[Part]) -> tuple[str, ...]:
 
 
 def _result(
-    method: Method, stage: Stage, fitted: FitResult, examples: Examples, task: Task, outputs: dict[str, Tensor] | None
-) -> dict[str, Any]:
+    method: Method, stage: Stage, fitted: FitResult, examples: Examples, task: Task, outputs: dict[str, Tensor] | None,
+    followed: tuple[Part, ...],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the scores of a stage; a transductive memory follows `followed`, or else the part that it predicts."""
     test, valid, right = {}, {}, {}
     for part in stage.test:
-        observe_unlabelled(method, examples, part)
+        if not followed:
+            observe_unlabelled(method, examples, part.rows)
         stats, y = evaluation_outputs(method, examples, part, task)
         test[part.domain] = task.scores(stats, y, task.metrics)
         correct = task.correct(stats, y)
@@ -214,13 +219,14 @@ def _result(
         if outputs is not None:
             outputs[f"test/{part.domain}"] = stats
     for part in stage.valid:
-        observe_unlabelled(method, examples, part)
+        if not followed:
+            observe_unlabelled(method, examples, part.rows)
         stats, y = evaluation_outputs(method, examples, part, task)
         valid[part.domain] = task.scores(stats, y, task.metrics)
         if outputs is not None:
             outputs[f"valid/{part.domain}"] = stats
     splits = {"train": stage.train, "valid": stage.valid, "test": stage.test}
-    splits |= {"unlabelled": used} if (used := _unlabelled(method, stage)) else {}
+    splits |= {"unlabelled": used} if (used := _unlabelled(method, stage) or followed) else {}
     return {
         "train": list(_names(stage.train)),
         "step": fitted.step,

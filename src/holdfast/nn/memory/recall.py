@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from holdfast.core.errors import BadInput
-from holdfast.core.settings import setting
+from holdfast.core.errors import BadInput, check_known
+from holdfast.core.settings import UNLABELLED, UNLABELLED_HELP, setting
 from holdfast.nn.heads import Linear
 
 WEIGHTS = tuple(i / 10 for i in range(10))  # of the memory, tried if it is not set
@@ -187,9 +187,11 @@ class T3A(Recall):
         )
         temperature: float | None = setting(None, help="of the similarities; default: chosen")
         weight: float | None = setting(None, help="share of the prototypes; default: chosen")
+        unlabelled: str = setting("target", help=UNLABELLED_HELP)
 
         def __post_init__(self) -> None:
             _check(self, size=1, temperature=1e-6)
+            check_known("predict.unlabelled", self.unlabelled, UNLABELLED)
 
     name = "t3a"
     grid: ClassVar[Mapping[str, Sequence[Any]]] = {"size": (5, 20, 100, ALL), "temperature": (0.05, 0.1, 0.2)}
