@@ -26,8 +26,8 @@ Transform = Callable[[Any, torch.Generator], Any]  # inputs -> inputs
 Augment = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]  # (inputs, targets) -> (inputs, targets)
 MIN_BATCH_LIMIT = 1024  # a batch size up to this is accepted even if there are fewer examples
 
-# tokens (or nodes) per batch of texts (or graphs) in evaluation, large enough to keep the device busy
-TOKENS_PER_BATCH = {"cpu": 16384, "cuda": 65536}
+# tokens (or nodes) per batch of texts (or graphs) in evaluation: on a CPU, activations should stay in its cache
+TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 65536}
 FEATURES_PER_BATCH = 1024
 IMAGES_PER_BATCH = 256
 

@@ -59,6 +59,7 @@ class Method(nn.Module, ABC):
     selects_itself: bool = False  # it uses the validations itself, so the last step is deployed
     changes_weights: bool = False  # it averages or replaces parameters itself, so that `average` does not apply
     full_batch: bool = False  # its only step is `solve`, on all training examples of the stage
+    reads_inputs: bool = True  # without it, outputs are the same for all inputs, which need not be encoded
     keeps_last: tuple[str, ...] = ()  # phases that end with their last step instead of the selected one
     choices: int = 0  # networks to choose from after training, by validation scores
     phase_ended: bool = False  # read after `on_valid`: whether the phase ends now, with the step selected before

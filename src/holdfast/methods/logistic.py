@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from holdfast.core import parallel
@@ -118,7 +119,8 @@ class Logistic(SolvedAtOnce):
     def fit(self, designs: Sequence[Design]) -> LinearFit:
         classes = self.head.outputs
         strengths = STRENGTHS if self.settings.C is None else (self.settings.C,)
-        return fit_linear(Design.join(designs), classes, *choose_strength(designs, classes, strengths))
+        with threadpool_limits(1):  # the products are small: threads would mostly wait for one another
+            return fit_linear(Design.join(designs), classes, *choose_strength(designs, classes, strengths))
 
     @torch.no_grad()
     def write(self, solution: LinearFit) -> None:
@@ -133,6 +135,8 @@ class Logistic(SolvedAtOnce):
 
 class Majority(SolvedAtOnce):
     """Predict the most frequent class of the training examples, whatever the input."""
+
+    reads_inputs = False
 
     def columns(self, x: Any) -> Any:
         return np.zeros((len(x), 0), dtype=np.float32)

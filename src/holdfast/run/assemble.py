@@ -101,7 +101,8 @@ def assemble(spec: Spec, episode: Episode, workspace: Workspace, *, trained: Mod
     if cached:
         with seeded(spec.seed):  # errors of neck and head come before the examples are encoded
             Model(Features(inputs=encoder.width), *_neck_and_head(spec, dataset, encoder, trained))
-        examples = workspace.examples(TensorStore(workspace.frozen_features(encoder)))
+        features = workspace.frozen_features(encoder) if encodes(spec) else torch.zeros(1, encoder.width)
+        examples = workspace.examples(TensorStore(features.expand(len(dataset), -1)))
     elif isinstance(task, Structured):
         examples, task = workspace.structured_examples(spec, task, encoder)
     else:
@@ -109,6 +110,11 @@ def assemble(spec: Spec, episode: Episode, workspace: Workspace, *, trained: Mod
     make = partial(_method, spec, dataset, rows, encoder, task, trained=trained, cached=cached, device=workspace.device)
     following = GrowingVocabulary(workspace, encoder) if isinstance(encoder, GrowsWords) and not cached else None
     return Assembly(encoder, examples, task, make, augmentation(spec, dataset.raw.kind), following)
+
+
+def encodes(spec: Spec) -> bool:
+    """Whether a run reads features of a frozen encoder; the most frequent class does not."""
+    return spec.tune == "frozen" and catalog.unwrap("methods", spec.method)[-1][1].load().reads_inputs
 
 
 def try_build(spec: Spec, episode: Episode, workspace: Workspace) -> None:

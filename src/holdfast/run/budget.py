@@ -1,8 +1,9 @@
 """Time budgets: which runs of a comparison fit, and which are left out.
 
-Runs are left out in a fixed order until the rest fits: further seeds of methods other than the core, the most expensive
-runs first; further seeds of the core; the other methods, the last one first; the core, the last one first. The core
-consists of the simple baselines, ERM and its moving average.
+The core consists of the simple baselines, ERM and its moving average. Runs are left out until the rest fits: further
+seeds of other methods; then other methods and further seeds of the core; then the core itself; within each of these
+groups the most expensive runs first. They run in the opposite order. Simple baselines that need no encoding are never
+left out.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from dataclasses import dataclass, field
 
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
+from holdfast.run.assemble import encodes
 from holdfast.run.jobs import Job
 from holdfast.run.timing import Clock, Timing, configuration, unit_of
 from holdfast.spec import Spec
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-CORE = ("majority", "logistic", "erm", "moving-average(erm)")
+SIMPLE = ("majority", "logistic")
+CORE = (*SIMPLE, "erm", "moving-average(erm)")
 UNLIMITED = "none"
 
 
@@ -56,35 +59,37 @@ class Unit:
     rank: int  # of the seed among those of the method
     core: bool
     seconds: float
+    simple: bool = False  # a baseline that is cheap enough to run in any case
+
+    @property
+    def group(self) -> int:
+        """Value of the runs: 0 is always run, a higher one is left out before a lower one."""
+        if self.simple and not self.rank:
+            return 0
+        return 1 + (not self.core) + bool(self.rank)
+
+    @property
+    def priority(self) -> tuple[int, float, int, int]:
+        """Sort key: the most valuable and cheapest runs first."""
+        return self.group, self.seconds, self.rank, self.position
 
 
 def units_to_drop(units: Sequence[Unit], available: float) -> set[str]:
     """Return the keys of the units to leave out so that the others take at most `available` seconds."""
-    remaining, total = list(units), sum(unit.seconds for unit in units)
-    groups = (
-        [unit for unit in units if unit.rank and not unit.core],
-        [unit for unit in units if unit.rank and unit.core],
-        [unit for unit in units if not unit.rank and not unit.core],
-        [unit for unit in units if not unit.rank and unit.core],
-    )
-    for number, group in enumerate(groups):
-        if number < 2:
-            order = sorted(group, key=lambda unit: (unit.seconds, unit.position, unit.rank), reverse=True)
-        else:
-            order = sorted(group, key=lambda unit: unit.position, reverse=True)
-        for unit in order:
-            if total <= available:
-                return {each.key for each in units} - {each.key for each in remaining}
-            remaining.remove(unit)
-            total -= unit.seconds
-    return {each.key for each in units} - {each.key for each in remaining}
+    total, dropped = sum(unit.seconds for unit in units), set[str]()
+    for unit in sorted(units, key=lambda unit: unit.priority, reverse=True):
+        if total <= available or not unit.group:
+            break
+        dropped.add(unit.key)
+        total -= unit.seconds
+    return dropped
 
 
 class Allowance:
     """Decides before every run whether it still fits into the budget, by the durations measured so far.
 
     A unit begins only if it fits together with the units that are dropped after it. Nothing begins after the end of the
-    budget, except for the first unit of all.
+    budget, except for the first unit of all and the simple baselines that are never left out.
     """
 
     def __init__(self, budget: Budget, jobs: Sequence[Job], timing: Timing, *, reserve: float = 0.0) -> None:
@@ -102,20 +107,16 @@ class Allowance:
         self.cut: set[str] = set()  # units that began and could not be completed
 
     def order(self, jobs: Sequence[Job]) -> list[Job]:
-        """Sort the jobs to run: the first seed of every method before further seeds, first the core by its duration.
+        """Sort the jobs to run by the value and the duration of their units.
 
         If encoding alone exceeds the budget, runs that need no encoding are preferred.
         """
         self.open = {job.id for job in jobs}
-        others = [job for job in jobs if job.spec.tune != "frozen"]
+        others = [job for job in jobs if not encodes(job.spec)]
         if others and self.timing.encoding > self.budget.left() - self.reserve:
             self.dropped |= {unit_of(job) for job in jobs} - {unit_of(job) for job in others}
             self.timing.encoding, jobs = 0.0, others
-        return sorted(jobs, key=self._priority)
-
-    def _priority(self, job: Job) -> tuple[int, bool, float, int]:
-        key, core = unit_of(job), is_core(job.spec)
-        return self.ranks[key], not core, self._seconds(key) if core else 0.0, self._position(key)
+        return sorted(jobs, key=lambda job: self._unit(unit_of(job)).priority)
 
     def seconds_left(self) -> float | None:
         """Return the seconds until everything that fits is done; None while they are unknown."""
@@ -129,10 +130,12 @@ class Allowance:
     def _keep(self, job: Job) -> bool:
         key = unit_of(job)
         if key in self.begun:
-            if key not in self.cut and self.budget.left() <= 0 and len(self.begun) > 1:
+            late = self.budget.left() <= 0 and self._unit(key).group > 0
+            if key not in self.cut and late and len(self.begun) > 1:
                 self.cut.add(key)
             return key not in self.cut
-        if self.begun and (key in self.dropped or self.budget.left() <= 0 or key in self._not_fitting()):
+        late = self.budget.left() <= 0 and self._unit(key).group > 0
+        if self.begun and (key in self.dropped or late or key in self._not_fitting()):
             self.dropped.add(key)
             return False
         self.begun.add(key)
@@ -146,10 +149,8 @@ class Allowance:
 
     def _unit(self, key: str) -> Unit:
         spec, method = self.specs[key], self.methods[key]
-        return Unit(key, method, self._position(key), self.ranks[key], is_core(spec), self._seconds(key))
-
-    def _position(self, key: str) -> int:
-        return self.positions[self.methods[key]]
+        simple = spec.method in SIMPLE and not encodes(spec)
+        return Unit(key, method, self.positions[method], self.ranks[key], is_core(spec), self._seconds(key), simple)
 
     def _seconds(self, key: str) -> float:
         """Return the time that the jobs of a unit without an outcome need."""

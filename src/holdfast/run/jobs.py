@@ -11,7 +11,7 @@ from holdfast.core.errors import BadInput
 from holdfast.methods.base import Metrics
 from holdfast.protocols.plan import Episode
 from holdfast.record import RunRecord, run_id
-from holdfast.run.assemble import assemble
+from holdfast.run.assemble import assemble, encodes
 from holdfast.run.progress import ProgressListener
 from holdfast.run.train import Tick, run_episode, training_steps
 from holdfast.run.workspace import Workspace
@@ -100,7 +100,7 @@ def cache_inputs(jobs: Sequence[Job], workspace: Workspace) -> None:
     for job in jobs:
         spec = job.spec
         key = (spec.encoder, str(spec.encoder_args), spec.tune)
-        cached = workspace.cache is not None and (spec.tune == "frozen" or workspace.dataset.raw.kind == "image")
+        cached = workspace.cache is not None and (encodes(spec) or workspace.dataset.raw.kind == "image")
         if cached and key not in seen:
             seen.add(key)
             assemble(spec, job.episode_in(workspace), workspace)

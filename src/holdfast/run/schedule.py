@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
+import torch
+
 from holdfast import catalog
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.record import RunRecord, read_finished
 from holdfast.run.budget import Allowance, Budget, is_core, left_out_note, spec_name
-from holdfast.run.estimate import Estimate, estimate
+from holdfast.run.estimate import PROBE_SECONDS, Estimate, estimate
 from holdfast.run.execute import run_all
 from holdfast.run.jobs import Engine, Job
 from holdfast.run.local import Local, cores
@@ -25,7 +27,8 @@ Search = Callable[[Sequence[Job], Budget | None, Engine | None], list[Job]]
 DEFAULT_SECONDS = 300.0  # limit of a comparison of the default methods
 ERM_FACTOR = 12.0  # or this number of times the time of ERM, if that is longer
 REPORT_SECONDS = 4.0  # for the report after the runs
-LONG_SECONDS = 60.0  # estimated time from which runs of a frozen encoder use all cores
+LONG_SECONDS = 30.0  # estimated time from which runs of a frozen encoder use all cores
+PROBING = 0.1  # share of a budget that probing may take
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,9 @@ def run_scheduled(
     known = {record.id for record in finished}
     waiting = [job for job in jobs if job.id not in known]
     workspace.on_encoding = None
-    expected = estimate(waiting, workspace, finished, always=limited)
+    probing = PROBE_SECONDS if limits.seconds is None else min(PROBE_SECONDS, PROBING * limits.seconds)
+    threads = _threads_per_run(waiting, workspace, engine)
+    expected = estimate(waiting, workspace, finished, always=limited, limit=probing, threads=threads)
     engine = engine or _default_engine(waiting, workspace, expected, limits)
     workers = engine.count(len(waiting), workspace.device) if isinstance(engine, Local) else 1
     reserve = REPORT_SECONDS + (_model_seconds(jobs, expected) if model else 0.0)
@@ -123,12 +128,26 @@ def _text(budget: Budget) -> str:
 
 def _default_engine(jobs: Sequence[Job], workspace: Workspace, expected: Estimate | None, limits: Limits) -> Local:
     """Return one run at a time, or one per core for long comparisons of a frozen encoder, whose runs are small."""
-    if expected is None or workspace.device.type != "cpu" or workspace.cache is None:
+    if expected is None or not _are_small(jobs, workspace):
         return Local()
-    frozen = all(job.spec.tune == "frozen" or catalog.lookup("encoders", job.spec.encoder).sparse for job in jobs)
     long = expected.total(jobs) - expected.encoding > LONG_SECONDS  # workers take seconds to start
     long = long and (limits.seconds is None or limits.seconds > 2 * LONG_SECONDS)
-    return Local(cores()) if long and frozen and all(_importable(job.spec.method) for job in jobs) else Local()
+    return Local(cores()) if long else Local()
+
+
+def _threads_per_run(jobs: Sequence[Job], workspace: Workspace, engine: Engine | None) -> int:
+    """Return the number of threads that a run will have, which the estimate assumes."""
+    if isinstance(engine, Local):
+        return max(1, torch.get_num_threads() // engine.count(len(jobs), workspace.device))
+    return 1 if engine is None and _are_small(jobs, workspace) else torch.get_num_threads()
+
+
+def _are_small(jobs: Sequence[Job], workspace: Workspace) -> bool:
+    """Whether all runs are on cached features or sparse counts on the CPU, and can be run by other processes."""
+    if workspace.device.type != "cpu" or workspace.cache is None:
+        return False
+    frozen = all(job.spec.tune == "frozen" or catalog.lookup("encoders", job.spec.encoder).sparse for job in jobs)
+    return frozen and all(_importable(job.spec.method) for job in jobs)
 
 
 def _importable(method: str) -> bool:
@@ -156,6 +175,6 @@ def _sentences(
     if budget is not None and total > budget.left():
         sentences.append(
             f"runs that do not fit into {_text(budget)} are left out, further seeds of the most expensive methods "
-            "first; --budget none runs everything"
+            "first and simple baselines last; --budget none runs everything"
         )
     return sentences

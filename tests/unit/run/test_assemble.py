@@ -47,6 +47,16 @@ def test_cached_and_uncached_runs_give_equal_logits(texts, bert, tmp_path):
     torch.testing.assert_close(deployed(raw).detach(), b, rtol=1e-4, atol=1e-5)
 
 
+def test_the_most_frequent_class_needs_no_features(texts, bert, tmp_path, monkeypatch):
+    live, _, _ = frozen(texts, bert, None, method="majority")
+    monkeypatch.setattr(Workspace, "frozen_features", None)  # any call raises
+    cached, assembly, _ = frozen(texts, bert, tmp_path, method="majority")
+    assert cached.stages == live.stages
+    raw = assembly.encoder.prepare(texts.raw.take(np.arange(2))).take(torch.arange(2))
+    predicted = assembly.deploy().eval()(raw)
+    torch.testing.assert_close(predicted[0], predicted[1])
+
+
 def test_features_are_computed_once_and_shared(texts, bert, tmp_path):
     frozen(texts, bert, tmp_path)
     files = {p: p.stat().st_mtime_ns for p in (tmp_path / "features").iterdir()}

@@ -1,5 +1,6 @@
 """Time budgets: durations, what is left out first, decisions by measured durations, and the time left."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -7,15 +8,18 @@ import pytest
 from holdfast import BadInput, compare
 from holdfast.cli import console
 from holdfast.data.synthetic import world
+from holdfast.methods.logistic import Logistic
+from holdfast.run import estimate as estimation
 from holdfast.run import schedule as scheduling
 from holdfast.run.budget import Allowance, Budget, Unit, left_out_note, parse_budget, units_to_drop
-from holdfast.run.estimate import Estimate, estimate
-from holdfast.run.jobs import Job
+from holdfast.run.estimate import Estimate, _encoding_seconds, estimate
+from holdfast.run.jobs import Job, cache_inputs
 from holdfast.run.progress import ProgressListener
 from holdfast.run.resolve import Request, resolve
 from holdfast.run.timing import Timing, configuration, format_seconds
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
+from tests.tiny import tiny_bert
 from tests.unit.report.fake_records import record as fake_record
 
 OPTIONS = {"steps": 4, "batch": 4, "settings": {"encoder.hidden": [4]}}
@@ -52,19 +56,33 @@ def test_durations_are_parsed_and_written():
     assert [format_seconds(value) for value in (4.4, 60, 200, 7500)] == ["4 s", "1 min", "3 min 20 s", "2 h 5 min"]
 
 
-def test_seeds_are_dropped_before_methods_and_the_core_last():
-    costs = {"majority": 1, "erm": 10, "coral": 20, "hma": 100}
+def test_expensive_runs_are_dropped_first_the_core_last_and_simple_baselines_never():
+    costs = {"majority": 1, "erm": 10, "coral": 5, "hma": 100}
     units = [
-        Unit(f"{name}{seed}", name, place, seed, name in ("majority", "erm"), cost)
+        Unit(f"{name}{seed}", name, place, seed, name in ("majority", "erm"), cost, simple=name == "majority")
         for place, (name, cost) in enumerate(costs.items())
         for seed in range(2)
     ]
-    assert units_to_drop(units, 262) == set()
-    assert units_to_drop(units, 261) == {"hma1"}
-    assert units_to_drop(units, 150) == {"hma1", "coral1"}
-    assert units_to_drop(units, 131) == {"hma1", "coral1", "erm1", "majority1"}
-    assert units_to_drop(units, 40) == {"hma1", "coral1", "erm1", "majority1", "hma0"}
-    assert units_to_drop(units, 5) == {"hma1", "coral1", "erm1", "majority1", "hma0", "coral0", "erm0"}
+    drops = [units_to_drop(units, available) for available in (232, 231, 131, 126, 26, 16, 11, 0)]
+    order = ["hma1", "coral1", "hma0", "erm1", "coral0", "majority1", "erm0"]
+    assert [len(dropped) for dropped in drops] == list(range(8))
+    assert all(dropped == set(order[: len(dropped)]) for dropped in drops)
+    assert [unit.key for unit in sorted(units, key=lambda unit: unit.priority)][::-1] == [*order, "majority0"]
+
+
+def test_simple_baselines_run_after_the_end_of_the_budget_and_without_encoding():
+    clock = Clock()
+    jobs = jobs_of("majority", "logistic", "erm", seeds=1)
+    sparse = [job.with_spec(replace(job.spec, encoder="tfidf", tune="full")) for job in jobs_of("logistic", seeds=1)]
+    frozen = [job.with_spec(replace(job.spec, tune="frozen")) for job in jobs]
+    timing = Timing(encoding=100.0, clock=clock)
+    allowance = Allowance(Budget(60, 0.0, clock), [*frozen, *sparse], timing)
+    order = allowance.order([*frozen, *sparse])
+    assert {(job.spec.method, job.spec.tune) for job in order} == {("majority", "frozen"), ("logistic", "full")}
+    assert not timing.encoding
+    clock.now = 61.0
+    assert all(allowance.keep(job) for job in order)
+    assert {spec.method for spec in allowance.left_out()} == {"logistic", "erm"}
 
 
 def test_measured_durations_decide_and_nothing_begins_after_the_end():
@@ -143,6 +161,42 @@ def test_estimate_probes_every_configuration_and_uses_records(data, tmp_path):
     assert recorded is not None
     assert recorded.runs[configuration(jobs[-1])] == 123
     assert set(recorded.runs) == set(probed.runs)
+
+
+def test_first_calls_and_overhead_do_not_count(tmp_path, monkeypatch):
+    calls, fit = [], Logistic.fit
+
+    def slow_at_first(self, designs):
+        calls.append(sum(len(design.y) for design in designs))
+        time.sleep(1.5 if len(calls) == 1 else 0.0)
+        return fit(self, designs)
+
+    monkeypatch.setattr(Logistic, "fit", slow_at_first)
+    data = world("vector", "none", domains=3, size=150, classes=2, seed=0)
+    workspace = Workspace(data, cache=None, out=tmp_path)
+    jobs = resolve(Request(methods=["logistic"], seeds=[0]), workspace)
+    probed = estimate(jobs, workspace, always=True)
+    assert probed is not None
+    assert probed.runs[configuration(jobs[0])] < 1.5
+    assert calls[1] > calls[0]  # on more rows, so that little is extrapolated
+
+
+def test_encoding_is_estimated_for_the_rows_without_features(tmp_path, monkeypatch):
+    workspace = Workspace(world("text", "vocabulary", domains=3, size=40, classes=2, seed=0), cache=tmp_path / "cache")
+    request = Request(methods=["erm"], encoder=f"hf:{tiny_bert(tmp_path)}", tune="frozen", seeds=[0], baselines=True)
+    jobs = resolve(request, workspace)
+    measured = []
+    monkeypatch.setattr(estimation, "_seconds_per_row", lambda encoder, small: measured.append(encoder) or 0.5)
+    probed = estimate(jobs, workspace, always=True)
+    assert probed is not None
+    assert probed.encoding == 0.5 * 120
+    cache_inputs(jobs, workspace)
+    again = estimate(jobs, workspace, always=True)
+    assert again is not None
+    assert (again.encoding, len(measured)) == (0.0, 1)
+    majority = [job for job in jobs if job.spec.method == "majority"]
+    bare = Workspace(workspace.dataset, cache=tmp_path / "other")
+    assert _encoding_seconds(majority, bare, bare) == 0.0
 
 
 def test_a_budget_is_reported_and_a_larger_one_continues(data, tmp_path, monkeypatch):
