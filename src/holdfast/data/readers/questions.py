@@ -96,9 +96,16 @@ def _read_json(path: Path) -> Rows:
                     listed = entry.get("answers") or []
                     answers, starts = ([answer[key] for answer in listed] for key in ("text", "answer_start"))
                     question = Question(paragraph["context"], entry["question"], tuple(answers), tuple(starts))
+                    _check_types(question)
                     yield question, {"id": entry.get("id", "")}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{path} is not a SQuAD file (data, paragraphs, qas): {error!r}") from error
+
+
+def _check_types(question: Question) -> None:
+    texts = (question.context, question.question, *question.answers)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(at, int) for at in question.starts):
+        raise TypeError("texts must be strings, and answer_start an integer from 0")
 
 
 def _read_table(path: Path, present: Mapping[str, str]) -> Rows:
@@ -111,7 +118,7 @@ def _read_table(path: Path, present: Mapping[str, str]) -> Rows:
             raise BadInput(f"{path}: row {number} has {counts}: write one start per answer")
         try:
             example = Question(context, question, tuple(map(str, answers)), tuple(map(int, starts)))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # infinity overflows
             raise BadInput(f"{path}: row {number} has the start {starts}: it must be an integer from 0") from None
         yield example, {role: row[present[role]] for role in METADATA if role in present}
 

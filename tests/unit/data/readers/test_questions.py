@@ -92,3 +92,17 @@ def test_other_files_are_rejected(tmp_path):
     for name, message in told.items():
         with pytest.raises(BadInput, match=message):
             read_questions(tmp_path / name)
+
+
+@pytest.mark.parametrize("change", [{"answer_start": [float("inf")]}, {"context": 5}, {"question": None}])
+def test_squad_file_with_other_types_is_rejected(tmp_path, change):
+    (tmp_path / "a.json").write_text(squad([{**ROWS[0], **change}]))
+    with pytest.raises(BadInput, match="not a SQuAD file"):
+        read_questions(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("start", [float("inf"), float("nan"), "x"])
+def test_start_that_is_not_an_integer_is_rejected(tmp_path, start):
+    (tmp_path / "a.jsonl").write_text(json.dumps({**ROWS[0], "answer_start": [start]}) + "\n")
+    with pytest.raises(BadInput, match="row 1 has the start"):
+        read_questions(tmp_path / "a.jsonl")
