@@ -1,10 +1,10 @@
 """Checkpoints: a tree of dicts, lists, numbers and tensors in one safetensors file with a checksum, without pickle."""
 
-import errno
 import hashlib
 import json
 import math
 import os
+import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import check_regular, write_atomic
+from holdfast.core.files import check_regular, system_errors, write_atomic
 
 
 def _pack(node: Any, tensors: dict[str, Tensor]) -> Any:
@@ -58,12 +58,15 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], **metadata: str) -> Pat
     header = {**metadata, "checksum": _checksum(tensors, metadata)}
 
     def write(draft: Path) -> None:
+        # the library writes a temporary file of its own, which stays in this folder if the process is killed
+        folder = draft.with_name(f"{draft.stem}.tensors.draft")
+        folder.mkdir(exist_ok=True)
         try:
-            save_file(tensors, draft, metadata=header)
-        except SafetensorError as error:
-            if "os error 28" in str(error) or "No space" in str(error):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            raise
+            with system_errors():
+                save_file(tensors, folder / "draft", metadata=header)
+            os.replace(folder / "draft", draft)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     return write_atomic(path, write)
 

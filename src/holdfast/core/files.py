@@ -4,10 +4,12 @@ import errno
 import hashlib
 import json
 import os
+import re
+import shutil
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -45,8 +47,57 @@ def write_text(path: Path, text: str) -> Path:
     return write_atomic(path, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
+def write_folder(folder: Path, write: Callable[[Path], object], *, names: Sequence[str]) -> Path:
+    """Let `write` fill a draft folder, then replace the entries `names` of `folder` by its entries.
+
+    The first name marks a complete folder: it is removed first and written last. After an error the folder has its
+    earlier entries, unless the file system fails while they are moved and does not recover.
+    """
+    draft, earlier = (folder / f".{os.getpid()}.{name}.draft" for name in ("new", "earlier"))
+    moves: list[tuple[Path, Path]] = []
+    try:
+        for stale in folder.glob(".*.draft"):  # left by a killed process
+            if stale.is_dir():
+                shutil.rmtree(stale)
+        draft.mkdir(parents=True)
+        earlier.mkdir()
+        with system_errors():
+            write(draft)
+        written = sorted((path.name for path in draft.iterdir()), key=lambda name: name == names[0])
+        present = [name for name in dict.fromkeys((*names, *written)) if (folder / name).exists()]
+        for name, source, target in [(n, folder, earlier) for n in present] + [(n, draft, folder) for n in written]:
+            os.replace(source / name, target / name)
+            moves.append((source / name, target / name))
+    except OSError as error:
+        try:
+            for source, target in reversed(moves):
+                os.replace(target, source)
+        except OSError:
+            earlier = draft  # the only copy of the earlier entries stays
+        raise write_error(folder, error) from error
+    finally:
+        for path in (draft, earlier):
+            shutil.rmtree(path, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def system_errors() -> Iterator[None]:
+    """Convert exceptions of libraries in Rust to the OSError that they name."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None or isinstance(error, BadInput):
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
 def write_error(path: Path, error: OSError) -> BadInput:
-    """Return the error to raise when a file cannot be written."""
+    """Return the error to raise when a file cannot be written; drafts are not named."""
+    path = Path(*(part for part in path.parts if not part.endswith(".draft")))
     if error.errno in _DISK_FULL:
         return BadInput(
             f"no space left to write {path}: free some space or choose another folder, then repeat the command; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import warnings
@@ -78,8 +79,9 @@ def _smaller_batch(sample: Sample) -> dict[str, Tensor]:
 
 
 def _save(program: Any, draft: Path) -> None:
-    with draft.open("wb") as file:
-        torch.export.save(program, file)
+    buffer = io.BytesIO()  # the writer of torch prints a C++ stack if a file cannot be written
+    torch.export.save(program, buffer)
+    draft.write_bytes(buffer.getbuffer())
 
 
 def _onnx(program: Any, sample: Sample, out: Path) -> np.ndarray:

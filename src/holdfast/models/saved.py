@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast import catalog
 from holdfast.core.checkpoint import AllocationLimit, load_tensors, load_tree, save_tensors, save_tree
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import LOCK_NAME, read_json, write_error, write_text
+from holdfast.core.files import LOCK_NAME, read_json, write_folder, write_text
 from holdfast.data.batches import Examples, prepare
 from holdfast.data.raw import Raw, Subset
 from holdfast.data.sample import Sample, load_sample, save_sample
@@ -43,15 +43,8 @@ AGAIN = "fit the model again"
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
-MODEL_FILES = (
-    LOCK_NAME,
-    "checkpoints",
-    CALIBRATION,
-    SAMPLE,
-    RECALL,
-    MEMBERS,
-    *OWN,
-)  # files of an incomplete model folder
+MODEL_FILES = (*OWN, CALIBRATION, SAMPLE, RECALL, MEMBERS)  # config.json is the first
+INCOMPLETE = (LOCK_NAME, "checkpoints", *MODEL_FILES)  # what an incomplete model folder may contain
 
 
 class ClassPredictions(NamedTuple):
@@ -221,22 +214,21 @@ class SavedModel:
     def save(self, folder: Path, *, name: str | None = None, shared: Shared | None = None) -> Path:
         """Write the folder; config.json comes last, so a folder with it is complete. `name` is the card's title.
 
-        `shared` names the encoders that another member of an average stores.
+        The files are written to a draft first, so that an error leaves an earlier model as it was. `shared` names the
+        encoders that another member of an average stores.
         """
         check_folder(folder)
-        shared, state = shared or Shared(), self.model.state_dict()
+        write = partial(self._write, name=name or folder.name, shared=shared or Shared())
+        return write_folder(folder, write, names=MODEL_FILES)
+
+    def _write(self, folder: Path, *, name: str, shared: Shared) -> None:
+        state = self.model.state_dict()
         weights = {name: t.detach().cpu().contiguous().clone() for name, t in shared.own(state).items()}
         spec, preparation = self.record.spec, folder / "preparation"
-        try:
-            for stale in ("config.json", CALIBRATION, HELD_OUT, SAMPLE, RECALL):
-                (folder / stale).unlink(missing_ok=True)
-            shutil.rmtree(folder / MEMBERS, ignore_errors=True)
-            preparation.mkdir(parents=True, exist_ok=True)
-            settings = self.encoder.save(preparation)
-            if shared.preparation is not None:
-                shutil.rmtree(preparation)
-        except OSError as error:
-            raise write_error(preparation, error) from error
+        preparation.mkdir()
+        settings = self.encoder.save(preparation)
+        if shared.preparation is not None:
+            shutil.rmtree(preparation)
         encoder = {"name": spec["encoder"], "settings": settings}
         head = {"name": spec["head"], "settings": self.model.head.settings}
         config = {"format": FORMAT, "spec": spec, "classes": list(self.classes), "encoder": encoder, "head": head}
@@ -256,14 +248,14 @@ class SavedModel:
             config["format"], encoder["shared"] = SHARED_FORMAT, shared.json()
         save_tensors(folder / WEIGHTS, weights)
         write_text(folder / "record.json", self.record.text())
-        write_text(folder / "README.md", self._card(name or folder.name))
+        write_text(folder / "README.md", self._card(name))
         if self.calibration is not None:
             self.calibration.save(folder / CALIBRATION)
         if self.held_out is not None:
             write_text(folder / HELD_OUT, json.dumps(self.held_out.to_json(), indent=1) + "\n")
         if self.sample is not None:
             save_sample(folder / SAMPLE, self.sample, size=self.encoder.size)
-        return write_text(folder / "config.json", json.dumps(config, indent=1) + "\n").parent
+        write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
 
     def _card(self, name: str) -> str:
         names = [(weight, member_names(saved)) for weight, saved in self.all_members] if self.members else []
@@ -337,7 +329,7 @@ def check_folder(folder: Path) -> None:
     if has_versions(folder):
         raise BadInput(f"{folder} is a model with several versions: choose a new folder with --out")
     if folder.is_dir() and not all((folder / name).exists() for name in ("config.json", "record.json")):
-        others = sorted(p.name for p in folder.iterdir() if p.name not in MODEL_FILES and not p.name.endswith(".draft"))
+        others = sorted(p.name for p in folder.iterdir() if p.name not in INCOMPLETE and not p.name.endswith(".draft"))
         if others:
             raise BadInput(f"{folder} contains other files ({others[0]}): choose a new folder with --out")
 

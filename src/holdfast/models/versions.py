@@ -82,6 +82,8 @@ def add_version(folder: Path, ledger: Ledger, about: Version, write: Callable[[P
         for stale in (*home.glob(".*.draft"), home / str(number)):  # left by a killed process
             if stale.is_dir():
                 shutil.rmtree(stale)
+        if not has_versions(folder) and not _unlisted(home):
+            _write(folder, ledger)  # then a folder that a killed process leaves is not mistaken for a version
         write(draft)
         created = _date(datetime.now(UTC))
         version = replace(about, number=number, parent=ledger.current, made=created, files=_digests(draft))

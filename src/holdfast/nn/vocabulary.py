@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoModelForMaskedLM
 
 from holdfast.core.errors import BadInput
+from holdfast.core.files import write_folder
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.backbones.mlm_head import Transform, head_modules, load_mlm_head
 from holdfast.nn.backbones.pretrained import quiet
@@ -76,9 +77,13 @@ def _embeddings(encoder: TextEncoder) -> Tensor:
 def write_checkpoint(encoder: TextEncoder, head: Vocabulary, folder: Path) -> bool:
     """Write the encoder and, if its architecture allows, the masked-word head; return whether the head is included."""
     model = _masked_language_model(encoder, head)
-    with quiet():
-        (encoder.module if model is None else model).save_pretrained(folder)
-        encoder.tokenizer.save_pretrained(folder)
+
+    def write(draft: Path) -> None:
+        with quiet():
+            (encoder.module if model is None else model).save_pretrained(draft)
+            encoder.tokenizer.save_pretrained(draft)
+
+    write_folder(folder, write, names=("config.json",))
     return model is not None
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from holdfast.core.checkpoint import AllocationLimit, load_tensors, load_tree, save_tree
 from holdfast.core.errors import BadInput, Damaged
-from holdfast.core.files import read_json, write_atomic, write_text
+from holdfast.core.files import read_json, write_atomic, write_folder, write_text
 
 
 def test_a_tree_round_trips_with_its_types(tmp_path):
@@ -90,3 +90,75 @@ def test_tensors_over_the_limit_raise_before_they_are_allocated():
             torch.nn.Linear(10**6, 10**6)
     with AllocationLimit(1000, where="model"), pytest.raises(BadInput, match="model"):
         torch.nn.Sequential(*(torch.nn.Linear(20, 20) for _ in range(1000)))
+
+
+def refused(number):
+    """Return a writer that fails as a library in Rust does."""
+
+    def write(*_, **__):
+        raise RuntimeError(f"I/O error: {os.strerror(number)} (os error {number})")
+
+    return write
+
+
+@pytest.mark.parametrize(("number", "sentence"), [(errno.EIO, "cannot write"), (errno.EDQUOT, "no space left")])
+def test_an_error_of_the_safetensors_library_names_the_file(tmp_path, monkeypatch, number, sentence):
+    monkeypatch.setattr("holdfast.core.checkpoint.save_file", refused(number))
+    with pytest.raises(BadInput, match=rf"{sentence}.*t\.safetensors"):
+        save_tree(tmp_path / "t.safetensors", {"a": torch.zeros(2)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_write_of_tensors_leaves_drafts_only(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "holdfast.core.checkpoint.os.replace", lambda *_: seen.extend(p.name for p in tmp_path.iterdir())
+    )
+    with pytest.raises(BadInput):
+        save_tree(tmp_path / "t.safetensors", {"a": torch.zeros(2)})
+    assert seen
+    assert all(name.endswith(".draft") for name in seen)
+
+
+def write_pair(content):
+    def write(folder):
+        for name in ("config.json", "weights"):
+            (folder / name).write_text(content)
+
+    return write
+
+
+def test_a_folder_has_its_earlier_files_if_a_rename_fails(tmp_path, monkeypatch):
+    names = ("config.json", "weights", "old")
+    write_folder(tmp_path / "m", write_pair("first"), names=names)
+    (tmp_path / "m" / "old").write_text("first")
+    (tmp_path / "m" / "other").write_text("stays")
+    before = {path.name: path.read_text() for path in (tmp_path / "m").iterdir()}
+    rename = os.replace
+    for failing in range(1, 6):
+        calls = []
+
+        def replace(source, target, failing=failing, calls=calls):
+            calls.append(source)
+            if len(calls) == failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            rename(source, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        with pytest.raises(BadInput, match=r"cannot write .*m \("):
+            write_folder(tmp_path / "m", write_pair("second"), names=names)
+        assert {path.name: path.read_text() for path in (tmp_path / "m").iterdir()} == before
+    monkeypatch.setattr(os, "replace", rename)
+    write_folder(tmp_path / "m", write_pair("second"), names=names)
+    after = {path.name: path.read_text() for path in (tmp_path / "m").iterdir()}
+    assert after == {"config.json": "second", "weights": "second", "other": "stays"}
+
+
+def test_a_folder_is_unchanged_if_its_draft_cannot_be_written(tmp_path):
+    write_folder(tmp_path / "m", write_pair("first"), names=("config.json",))
+    with pytest.raises(BadInput, match="no space left to write"):
+        write_folder(tmp_path / "m", refused(errno.ENOSPC), names=("config.json",))
+    assert {path.name: path.read_text() for path in (tmp_path / "m").iterdir()} == {
+        "config.json": "first",
+        "weights": "first",
+    }

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from holdfast import BadInput, DomainClassifier
-from holdfast.models.export import export
+from holdfast.models.export import _save, export
 from tests.tiny import tiny_bert
 
 HMA = {"neck.real": 16, "neck.slots": 2, "neck.support": 8}
@@ -153,3 +153,10 @@ def test_unsupported_exports_raise(fitted, tmp_path):
     with pytest.raises(BadInput, match=r"neck.context=support"):
         export(folder, tmp_path / "m.onnx")
     assert not list(tmp_path.glob("m.*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_full_disk_is_an_error_of_the_operating_system():
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(3, 2),))
+    with pytest.raises(OSError, match="No space left"):
+        _save(program, Path("/dev/full"))

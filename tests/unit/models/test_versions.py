@@ -92,6 +92,25 @@ def test_killed_process_leaves_the_old_version_intact(model, monkeypatch, moment
     assert sorted(p.name for p in (model / "versions").iterdir()) == ["2", "3", "ledger.json"]
 
 
+def test_version_of_a_process_killed_before_the_first_ledger_is_replaced(model, monkeypatch):
+    write, calls = versions._write, []
+
+    def interrupt_second(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "_write", interrupt_second)
+        with pytest.raises(KeyboardInterrupt):
+            with_versions(model, "killed")
+    assert (model / "versions" / "2").is_dir()
+    assert content(model) == content(versions.version_folder(model, 1))
+    assert [version.number for version in with_versions(model, "two").versions] == [1, 2]
+    assert content(model) == "model.safetensors two"
+
+
 def test_changed_or_incomplete_version_is_not_restored(model):
     ledger = with_versions(model, "two")
     (model / "preparation" / "words.txt").write_text("other")

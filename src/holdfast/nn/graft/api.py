@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from holdfast.core.checkpoint import load_tensors, save_tensors, state_digest
 from holdfast.core.errors import BadInput
-from holdfast.core.files import write_text
+from holdfast.core.files import write_folder, write_text
 from holdfast.nn.backbones.companion import FrozenModule, GeneralEncoder
 from holdfast.nn.backbones.pretrained import layer_stack
 from holdfast.nn.experts.layer import ExpertSettings, SparseMoE
@@ -155,13 +155,15 @@ def plain_state(module: nn.Module) -> dict[str, Tensor]:
 def save_graft(module: nn.Module, folder: str | Path) -> Path:
     """Write the inserted parts and their settings; graft.json is written last and marks a complete folder."""
     container, folder = require_graft(module), Path(folder)
-    (folder / CONFIG).unlink(missing_ok=True)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in container.parts.state_dict().items()}
-    save_tensors(folder / WEIGHTS, tensors)
     config = {"format": FORMAT, "network": type(module).__name__, "weights": state_digest(plain_state(module))}
     config |= {"freeze": container.freeze, "parts": container.entries}
-    write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
-    return folder
+
+    def write(draft: Path) -> None:
+        save_tensors(draft / WEIGHTS, tensors)
+        write_text(draft / CONFIG, json.dumps(config, indent=1) + "\n")
+
+    return write_folder(folder, write, names=(CONFIG, WEIGHTS))
 
 
 def load_graft(module: M, folder: str | Path, *, general: nn.Module | None = None, strict: bool = True) -> M:
