@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # processes of the tests share the cores: threads of each would only wait for one another
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests -n 2 --dist loadscope --no-loadscope-reorder
 
-.PHONY: setup demo test test-all suite check lint types format bench golden audit clean
+.PHONY: setup demo test test-all suite check lint types format bench golden soak audit clean
 
 setup: $(READY)
 
@@ -62,6 +62,11 @@ bench: $(READY)
 # writes the golden loss curves anew; look at the difference before you commit it
 golden: $(READY)
 	$(BIN)/python -m pytest tests/golden --golden-write
+
+# hours: kills during writes, generated inputs and faults of the file system, with a summary in results/soak;
+# python -m tests.soak --help lists options for fewer
+soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak
 
 # offline: packages that do not fit each other (MiniLM goes without what it asks for), and versions that were not tested;
 # with pip-audit and a network, known faults of the tested ones too
