@@ -133,9 +133,9 @@ def compare(
     task = (settings or {}).get("task")
     dataset = training_data(
         data, task=task, columns=columns, data_dir=data_dir, examples=examples, unlabelled=unlabelled,
-        empty_labels=empty_labels,
+        empty_labels=empty_labels, settings=settings,
     )  # fmt: skip
-    analyses = choose_analyses(method_names(analyse), [task or Spec.task])
+    analyses = choose_analyses(method_names(analyse), [task or dataset.task or Spec.task])
     folder = cache_folder() if cache else None
     workspace = Workspace(dataset, choose_device(device), folder, out=Path(out), analyse=tuple(analyses))
     workspace.keep_outputs = combinations

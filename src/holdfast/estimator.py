@@ -176,10 +176,10 @@ class DomainClassifier(ClassifierMixin, BaseEstimator):
     def _saved_model(self, dataset: Dataset, assembly: Assembly, stage: Stage, *, calibrate: bool) -> SavedModel:
         """Return the trained network with its calibration, its held-out rows and the sample for `adapt`."""
         calibration, held_out = None, stage.test or stage.valid
-        if calibrate and self.record_.spec["task"] == "classify" and assembly.method is not None:
+        if calibrate and assembly.method is not None:
             calibration = fit_calibration(
-                assembly.method.deployed, assembly.examples, stage.train, stage.valid,
-                classes=len(dataset.classes), seed=self.seed,
+                assembly.method.deployed, assembly.examples, stage.train, stage.valid, task=assembly.task,
+                seed=self.seed,
             )  # fmt: skip
         if calibrate and self.record_.spec["task"] == "classify":
             self.notes_ += correct_class_mix(self.record_, assembly, stage, calibration, seed=self.seed)

@@ -31,7 +31,7 @@ OPTIONAL = {  # type -> settings of a spec that reports read
     ),
 }
 
-LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity")
+LOWER_IS_BETTER = ("nll", "ece", "loss", "perplexity", "rmse", "mae", "pinball", "interval_width", "rps")
 Scores = dict[str, float | None]  # metric -> value; None if it is undefined, such as AUC with one class
 
 
@@ -58,7 +58,9 @@ class RunRecord:
     A stage is {"train": [domain], "step": selected step, "valid": {domain: Scores}, "test": {domain: Scores},
     "history": [{"step", metrics of the step, "valid": {domain: value}}], "sizes": {"train", "valid", "test"},
     "right": {domain: `packed` correctness of the test examples}}; "right" is absent if predictions are not simply right
-    or wrong. The first stage of a network that was trained earlier also has "before": {domain: Scores}.
+    or wrong. For numeric targets, "predictions": {domain: {"observed", "predicted", "low", "high"}} has some of the
+    predicted numbers and the ends of their intervals. The first stage of a network that was trained earlier also has
+    "before": {domain: Scores}.
     `analysis` maps the name of an analysis to its result; None if it does not apply to the run. `engagement` maps a
     mechanism of the network, such as `memory`, to {"share" of validation predictions that change if it is replaced by
     its null, number of "predictions", name of the "null", "statistics": {name: mean}}; empty for a plain network.

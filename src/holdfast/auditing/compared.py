@@ -9,7 +9,7 @@ from holdfast.auditing.headroom import ShiftCost
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.record import RunRecord, load
-from holdfast.report.labels import SIMPLE
+from holdfast.report.labels import CONSTANT
 from holdfast.report.significance import decide
 from holdfast.report.table import Row, rows
 
@@ -43,7 +43,7 @@ def read_compared(folder: Path | None, dataset: Dataset) -> list[Compared]:
     for row in table.values():
         if row.baseline:
             roles.setdefault(row.label, "baseline")
-    simple = [row for row in table.values() if row.simple and row.label != SIMPLE[0]]
+    simple = [row for row in table.values() if row.simple and row.label not in CONSTANT]
     if simple:
         roles.setdefault(max(simple, key=_average).label, "simple")
     return [

@@ -126,11 +126,13 @@ def build_neck(name: str, width: int, classes: int, *, options: Mapping[str, Any
 def check_task(section: str, name: str, task: str) -> None:
     """Raise `BadInput` if a part, or a part that it wraps, does not support the task."""
     for part, entry in unwrap(section, name):
-        if isinstance(entry, Part) and task not in entry.tasks:
+        if isinstance(entry, Part) and (reason := entry.unsupported(task)):
             entries = SECTIONS[section].items()
-            others = ", ".join(other for other, known in entries if isinstance(known, Part) and task in known.tasks)
-            kind, supported = _singular(section), ", ".join(entry.tasks)
-            raise BadInput(f"{kind} '{part}' does not support the task {task}, only {supported}: use one of {others}")
+            others = ", ".join(o for o, known in entries if isinstance(known, Part) and not known.unsupported(task))
+            why = f": {reason}" if entry.needs_class and task in entry.tasks else ""
+            supported = ", ".join(name for name in entry.tasks if not entry.unsupported(name))
+            fault = f"{_singular(section)} '{part}' does not support the task {task}, only {supported}{why}"
+            raise BadInput(f"{fault}; use one of {others}" if why else f"{fault}: use one of {others}")
 
 
 def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
@@ -145,7 +147,7 @@ def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
     entry = lookup("encoders", name)
     if isinstance(entry, EncoderEntry) and entry.takes != kind:
         encoders = {other: known for other, known in ENCODERS.items() if isinstance(known, EncoderEntry)}
-        fitting = [other for other, known in encoders.items() if known.takes == kind and task in known.tasks]
+        fitting = [other for other, known in encoders.items() if known.takes == kind and not known.unsupported(task)]
         fix = f"use one of {', '.join(fitting) or 'none'}"
         raise BadInput(f"encoder '{name}' reads {entry.takes} data but the data set contains {kind} data: {fix}")
     return name

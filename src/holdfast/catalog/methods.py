@@ -6,7 +6,7 @@ Steps of a schedule (500 or 1,500 of 5,000) are given as fractions, so that they
 from functools import partial
 from typing import Any
 
-from holdfast.catalog.entry import ALL_TASKS, MethodEntry
+from holdfast.catalog.entry import ALL_TASKS, NO_CLASS, MethodEntry
 from holdfast.core.settings import choice, even, log
 
 _LABELS = {"unlabelled": "none"}  # of methods that need the label of every example
@@ -25,7 +25,10 @@ _alignment = partial(_method, family="feature alignment")
 _invariance = partial(_method, family="invariant risk")
 _gradients = partial(_method, family="gradients and meta-learning")
 _memories = partial(_method, family="memories and pretrained features")
-_subgraphs = partial(_method, family="subgraphs", takes="graph", encoders=("gin-subgraph", "gcn-subgraph"))
+_subgraphs = partial(
+    _method, family="subgraphs", takes="graph", encoders=("gin-subgraph", "gcn-subgraph"),
+    needs_class="its losses compare the predicted classes of subgraphs",
+)  # fmt: skip
 _continual = partial(_method, family="continual learning", acts_on="stream")
 _averaging = partial(_method, family="weight averaging", tasks=ALL_TASKS)
 
@@ -38,7 +41,8 @@ METHODS: dict[str, MethodEntry] = {
     "manifold-mixup": _risk(
         "mixup:ManifoldMixup", "convex combinations of the features of any two examples (Verma et al., 2019)"),
     "g-mixup": _risk(
-        "mixup:GMixup", "graphs sampled between the graphons of two classes (Han et al., 2022)", takes="graph"),
+        "mixup:GMixup", "graphs sampled between the graphons of two classes (Han et al., 2022)", takes="graph",
+        needs_class="it has one graphon per class"),
     "coral": _alignment(
         _PENALIZED, "equal means and covariances of features in all domains (Sun & Saenko, 2016)", acts_on="features",
         fixed={"penalty": "coral"}, off=_OFF, space={"weight": log(0.1, 10)}),
@@ -65,7 +69,8 @@ METHODS: dict[str, MethodEntry] = {
         acts_on="features", fixed={"conditional": False}, learned=("critic",)),
     "cdann": _alignment(
         "adversarial:DANN", "DANN with a discriminator conditioned on the class (Li et al., 2018)", acts_on="features",
-        fixed={"conditional": True, **_LABELS}, learned=("critic",)),
+        fixed={"conditional": True, **_LABELS}, learned=("critic",),
+        needs_class="its discriminator is conditioned on the class"),
     "mldg": _gradients(
         "meta:MLDG", "meta-learning: steps that also reduce the risk of a held-out domain (Li et al., 2018)",
         tasks=ALL_TASKS),
@@ -76,17 +81,20 @@ METHODS: dict[str, MethodEntry] = {
         "distil:MIRO", "features that remain informative about the pretrained ones (Cha et al., 2022)",
         acts_on="backbone"),
     "pda": _alignment(
-        "adversarial:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)", learned=("critic",)),
+        "adversarial:PDA", "features and predictions aligned per class (Jia & Zhang, 2022)", learned=("critic",),
+        needs_class="it aligns the domains within each class"),
     "m-scl": _alignment(
         "contrastive:MemoryContrastive",
-        "supervised contrastive loss with a queue of source features (Tan et al., 2022)", acts_on="features"),
+        "supervised contrastive loss with a queue of source features (Tan et al., 2022)", acts_on="features",
+        needs_class="examples of one class attract each other"),
     "mil": _memories(
         "mil:MIL", "memory meta-learned to hide the domain, then frozen while the task is trained (Jia & Zhang, 2023)",
         necks=("memory", "memory-4.8m", "product-memory"), neck_args={"fusion": "interpolate", "share": 0.2},
         tuned_neck_args={"share": 0.5, "query_norm": True}, learned=("critic",)),
     "hma": _memories(
         "hma:HMA", "queue of examples written by a momentum encoder, read with slots per class (Qiu et al., 2023)",
-        necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param", "param-matched")),
+        necks=("heterogeneous", "rma", "abd", "abd-rma", "abd-syn", "param", "param-matched"),
+        needs_class="its queue and its slots are per class"),
     "ciga-v1": _subgraphs(
         "invariant_graph:CIGA", "predictive subgraph whose features agree within a class (Chen et al., 2022)",
         fixed={"hinge": 0.0}),
@@ -104,7 +112,8 @@ METHODS: dict[str, MethodEntry] = {
         "consolidation:SynapticIntelligence",
         "penalty on changes of parameters that reduced earlier losses (Zenke et al., 2017)", tasks=ALL_TASKS),
     "lwf": _continual(
-        "distil:Distillation", "distillation from the model of earlier domains on new inputs (Li & Hoiem, 2016)"),
+        "distil:Distillation", "distillation from the model of earlier domains on new inputs (Li & Hoiem, 2016)",
+        needs_class="it distils probabilities of classes"),
     "replay": _continual(
         "replay:Replay", "training on stored examples of earlier domains (Rolnick et al., 2019)", tasks=ALL_TASKS),
     "agem": _continual(
@@ -125,9 +134,16 @@ METHODS: dict[str, MethodEntry] = {
     "wise-ft(METHOD)": _averaging(
         "soup:WiseFT", "any method, with weights interpolated between pretrained and trained (Wortsman et al., 2022)",
         acts_on="backbone"),
-    "majority": _simple("logistic:Majority", "most frequent class of the training examples"),
+    "majority": _simple(
+        "logistic:Majority", "most frequent class of the training examples", needs_class="it predicts one class"),
+    "mean": _simple(
+        "ridge:Mean", "mean target of the training examples, or the frequency of every label", tasks=NO_CLASS),
     "logistic": _simple(
-        "logistic:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains"),
+        "logistic:Logistic", "logistic regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
+        tasks=("classify", "ordinal", "multilabel")),
+    "ridge": _simple(
+        "ridge:Ridge", "ridge regression on frozen features, or on TF-IDF, with a penalty chosen on domains",
+        tasks=("regress",)),
 }  # fmt: skip
 
 # what `compare` runs by default, where it fits; of each family the method with the best published average on DomainBed

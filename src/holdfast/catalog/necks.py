@@ -5,6 +5,7 @@ from holdfast.catalog.entry import ALL_TASKS, FEATURE_TASKS, Part
 _KEY_VALUE = "holdfast.nn.memory.neck:key_value"
 _HMA = "holdfast.nn.memory.heterogeneous:HeterogeneousMemory"
 _NECK, _MEMORY, _EXPERTS = ("neck",), ("memory",), ("router", "experts")  # parts with their own learning rate
+_SLOTS = "its queue and its slots are per class"
 _EARLIER_HMA = {"input_norm": "published", "init": "published", "include_self": True}
 
 NECKS = {
@@ -26,15 +27,18 @@ NECKS = {
         learned=_MEMORY),
     "heterogeneous": Part(
         _HMA, "HMA: attention over a queue of examples, the batch and learned slots per class (Qiu et al., 2023)",
-        learned=(*_NECK, *_MEMORY), earlier=_EARLIER_HMA),
+        learned=(*_NECK, *_MEMORY), earlier=_EARLIER_HMA, needs_class=_SLOTS),
     "rma": Part(
-        _HMA, "only the queue of HMA", fixed={"slots": 0, "across": False}, learned=_NECK, earlier=_EARLIER_HMA),
+        _HMA, "only the queue of HMA", fixed={"slots": 0, "across": False}, learned=_NECK,
+        earlier=_EARLIER_HMA, needs_class=_SLOTS),
     "abd": Part(
         _HMA, "only the attention between examples of HMA", fixed={"real": 0, "slots": 0}, learned=_NECK,
-        earlier=_EARLIER_HMA),
-    "abd-rma": Part(_HMA, "HMA without slots", fixed={"slots": 0}, learned=_NECK, earlier=_EARLIER_HMA),
+        earlier=_EARLIER_HMA, needs_class=_SLOTS),
+    "abd-rma": Part(
+        _HMA, "HMA without slots", fixed={"slots": 0}, learned=_NECK, earlier=_EARLIER_HMA, needs_class=_SLOTS),
     "abd-syn": Part(
-        _HMA, "HMA without the queue", fixed={"real": 0}, learned=(*_NECK, *_MEMORY), earlier=_EARLIER_HMA),
+        _HMA, "HMA without the queue", fixed={"real": 0}, learned=(*_NECK, *_MEMORY), earlier=_EARLIER_HMA,
+        needs_class=_SLOTS),
     "param": Part(
         "holdfast.nn.necks:ParameterControl", "control: attention blocks of HMA without a memory", learned=_NECK),
     "param-matched": Part(

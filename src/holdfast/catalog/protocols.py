@@ -27,6 +27,9 @@ SELECTIONS = {
 }
 TASKS = {
     "classify": TaskEntry("holdfast.tasks.classify:Classify", "one label per example"),
+    "regress": TaskEntry("holdfast.tasks.regress:Regress", "one number per example, with a prediction interval"),
+    "multilabel": TaskEntry("holdfast.tasks.multilabel:MultiLabel", "a set of labels per example, such as red|blue"),
+    "ordinal": TaskEntry("holdfast.tasks.ordinal:Ordinal", "one of several ordered levels per example"),
     "respond": TaskEntry(
         "holdfast.tasks.respond:Respond", "a response to every message, trained on message-response pairs",
         defaults={"encoder": "dialogue-gru", "head": "none"}),

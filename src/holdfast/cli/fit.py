@@ -93,7 +93,7 @@ def fit(
         check_folder(out)
         dataset = training_data(
             data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir, examples=examples,
-            unlabelled=unlabelled, empty_labels=empty_labels,
+            unlabelled=unlabelled, empty_labels=empty_labels, settings=settings,
         )  # fmt: skip
         encoder, words = settings.pop("encoder", encoder), ()
         if pretrain_steps:

@@ -24,7 +24,9 @@ def predict(
     column: options.Column = None,
     json: options.Json = False,
 ) -> None:
-    """Label new examples: id, label, one probability per class, and how far the example is from the training data.
+    """Predict new examples: id, label, one probability per class, and how far the example is from the training data.
+
+    A regression writes `prediction` and the ends `low` and `high` of its interval; a multi-label model writes `labels`.
 
     `foreign` is the percentile of the example's distance to the training data, among validation examples. For models
     with a memory, `undecided` is the percentile of the entropy of the memory read. Tables of any length are streamed.
@@ -49,7 +51,7 @@ def predict(
         calibrated=not uncalibrated, abstain_above=abstain_above,
     )  # fmt: skip
     if json:
-        fields = ("counts", "accuracy", "scored", "abstained")
+        fields = ("counts", "accuracy", "scores", "scored", "abstained")
         document = {"predictions": result.examples, **{name: getattr(result, name) for name in fields}}
         print_json({**document, "notes": list(result.notes), "out": str(result.path)})
         return
@@ -57,9 +59,12 @@ def predict(
     counts = ", ".join(f"{label}: {count}" for label, count in result.counts.items())
     say(counts or f"{result.what}: {result.examples}")
     if abstain_above is not None:
-        say(f"without a label because `foreign` is above {abstain_above:g}: {result.abstained}")
+        say(f"without a prediction because `foreign` is above {abstain_above:g}: {result.abstained}")
     if result.accuracy is not None:
         say(f"accuracy {result.accuracy:.3f} on {result.scored} examples with a label the model knows")
+    if result.scores:
+        errors = ", ".join(f"{name} {value:.4g}" for name, value in result.scores.items())
+        say(f"{errors} on {result.scored} examples with a label")
     say(f"predictions: {result.path}")
 
 
@@ -70,10 +75,10 @@ def export(
     pairs: Annotated[bool, typer.Option("--pairs", help="The model was trained on text pairs.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Export a classifier, including its memories, to ONNX or torch.export for batches of any size.
+    """Export a classifier or a regression, including its memories, to ONNX or torch.export for batches of any size.
 
     A JSON file next to it describes inputs, labels and preprocessing; text encoders also get their tokenizer. The
-    exported program is run once and its probabilities are compared with those of the model.
+    exported program is run once and its predictions are compared with those of the model.
 
     Examples:
 
@@ -87,7 +92,7 @@ def export(
     if json:
         print_json({"program": str(result.program), "about": str(result.about), "difference": result.difference})
         return
-    say(f"probabilities differ from the model's by at most {result.difference:.1g}")
+    say(f"predictions differ from the model's by at most {result.difference:.1g}")
     say(f"program: {result.program} (inputs and preprocessing: {result.about})")
 
 

@@ -43,6 +43,18 @@ def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     return replace(dataset, y=y, classes=classes)
 
 
+def with_labels(dataset: Dataset, names: tuple[str, ...]) -> Dataset:
+    """Return a data set with sets of these labels; raise for a label that is not among them."""
+    assert dataset.targets is not None
+    unknown = [name for name in dataset.classes if name not in names]
+    if unknown:
+        fix = f"use its labels ({', '.join(names[:10])}{', ...' if len(names) > 10 else ''}), or fit a new model"
+        raise BadInput(f"{dataset.name} has the label '{unknown[0]}', which the model does not have: {fix}")
+    targets = np.zeros((len(dataset), len(names)))
+    targets[:, [names.index(name) for name in dataset.classes]] = dataset.targets
+    return replace(dataset, classes=names, targets=targets)
+
+
 def one_domain(dataset: Dataset, name: str | None, known: Collection[str]) -> Dataset:
     """Return the rows of the domain to learn: the named one of several, or all rows under one name."""
     present = [domain for i, domain in enumerate(dataset.domains) if (dataset.domain == i).any()]

@@ -21,7 +21,10 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples from several domains; `y` and `domain` index into `classes` and `domains`."""
+    """Examples from several domains; `y` and `domain` index into `classes` and `domains`.
+
+    For tasks with other targets than one class, `targets` holds them, and `y` is 0 where an example has a target.
+    """
 
     name: str
     raw: Raw
@@ -35,6 +38,8 @@ class Dataset:
     notes: tuple[str, ...] = ()  # messages for the user, such as the number of dropped rows
     columns: tuple[str, ...] | None = None  # names of the input columns of a table
     unlabelled: bool = False  # rows without a label are examples to adapt to, and belong to no split
+    targets: np.ndarray | None = None  # (n,) numbers, or (n, c) 0 or 1 per class; nan where an example has no label
+    task: str = ""  # task for which the targets were converted
 
     def __post_init__(self) -> None:
         n = len(self.raw)
@@ -60,6 +65,8 @@ class Dataset:
         sha = hashlib.sha256(self.raw.digest(np.arange(len(self))).encode())
         for codes in (self.y, self.domain, self.split):
             sha.update(b"-" if codes is None else np.ascontiguousarray(codes, dtype=np.int64).tobytes())
+        if self.targets is not None:
+            sha.update(np.ascontiguousarray(self.targets, dtype=np.float64).tobytes())
         sha.update("|".join([*self.classes, "", *self.domains]).encode())
         return sha.hexdigest()[:16]
 
@@ -67,14 +74,33 @@ class Dataset:
         """Return the data set itself, or raise if no model (with `labels`, no classifier) can be trained on it."""
         if len(self) == 0:
             raise BadInput(f"{self.name} has no examples")
-        if labels and (not self.classes or bool((self.y < 0).all())):
+        if labels and self.targets is not None:
+            self._check_targets(self.targets)
+        elif labels and (not self.classes or bool((self.y < 0).all())):
             raise BadInput(f"{self.name} has no labels: a classifier needs them, --task respond does not")
-        if labels and len(self.classes) < 2:
+        elif labels and len(self.classes) < 2:
             raise BadInput(f"{self.name} has a single label {list(self.classes)}: a classifier needs at least two")
         for name in self.domains:
             if not len(self.rows_of(name)):
                 raise BadInput(f"domain '{name}' of {self.name} is empty: add examples or remove the domain")
         return self
+
+    def _check_targets(self, targets: np.ndarray) -> None:
+        known = targets[self.y >= 0]
+        if not len(known):
+            raise BadInput(f"{self.name} has no labels: the task {self.task} needs them")
+        if targets.ndim == 1 and known.min() == known.max():
+            raise BadInput(f"{self.name} has the label {known[0]:g} in every row: regression needs different numbers")
+
+    def label_text(self, row: int) -> str:
+        """Return the label of a row as text; empty without a label."""
+        if self.y[row] < 0:
+            return ""
+        if self.targets is None:
+            return self.classes[self.y[row]]
+        if self.targets.ndim == 1:
+            return f"{self.targets[row]:.17g}"
+        return "|".join(name for name, value in zip(self.classes, self.targets[row], strict=True) if value)
 
     def limited(self, per_domain: int) -> Dataset:
         """Draw at most `per_domain` examples per domain with a fixed seed; file order is preserved."""
@@ -88,9 +114,10 @@ class Dataset:
 
     def subset(self, rows: np.ndarray) -> Dataset:
         """Return a data set with only these rows; classes and domains are unchanged."""
-        split, time = (None if values is None else values[rows] for values in (self.split, self.time))
+        optional = (self.split, self.time, self.targets)
+        split, time, targets = (None if values is None else values[rows] for values in optional)
         ids = None if self.ids is None else [self.ids[i] for i in rows]
-        codes = {"y": self.y[rows], "domain": self.domain[rows], "split": split, "time": time}
+        codes = {"y": self.y[rows], "domain": self.domain[rows], "split": split, "time": time, "targets": targets}
         return replace(self, raw=Subset(self.raw, rows), ids=ids, **codes)
 
     def with_notes(self, *notes: str) -> Dataset:
@@ -135,12 +162,31 @@ def join(datasets: Sequence[Dataset]) -> Dataset:
     classes = tuple(dict.fromkeys(label for dataset in datasets for label in dataset.classes))
     offsets = np.cumsum([0, *(len(dataset.domains) for dataset in datasets)])
     splits = [np.full(len(dataset), -1) if dataset.split is None else dataset.split for dataset in datasets]
-    y = [np.asarray([*map(classes.index, dataset.classes), -1], dtype=np.int64)[dataset.y] for dataset in datasets]
+    y = [
+        dataset.y if dataset.targets is not None
+        else np.asarray([*map(classes.index, dataset.classes), -1], dtype=np.int64)[dataset.y]
+        for dataset in datasets
+    ]  # fmt: skip
     domain = [dataset.domain + start for dataset, start in zip(datasets, offsets[:-1], strict=True)]
     split = None if all(dataset.split is None for dataset in datasets) else np.concatenate(splits).astype(np.int64)
     notes, raw = tuple(note for dataset in datasets for note in dataset.notes), Concat([d.raw for d in datasets])
     y, domain = np.concatenate(y), np.concatenate(domain)
-    return Dataset(name, raw, y, classes, domain, tuple(domains), split, notes=notes)
+    targets = _joined_targets(datasets, classes)
+    return Dataset(name, raw, y, classes, domain, tuple(domains), split, notes=notes, targets=targets, task=first.task)
+
+
+def _joined_targets(datasets: Sequence[Dataset], classes: tuple[str, ...]) -> np.ndarray | None:
+    """Concatenate targets; columns of label sets are aligned by name, and a label that a data set lacks is 0."""
+    columns = [dataset.targets for dataset in datasets if dataset.targets is not None]
+    if len(columns) != len(datasets):
+        assert not columns, "targets of different tasks"
+        return None
+    if columns[0].ndim == 1:
+        return np.concatenate(columns)
+    aligned = [np.zeros((len(dataset), len(classes))) for dataset in datasets]
+    for dataset, values, column in zip(datasets, aligned, columns, strict=True):
+        values[:, [classes.index(name) for name in dataset.classes]] = column
+    return np.concatenate(aligned)
 
 
 def example_form(raw: Raw) -> str:

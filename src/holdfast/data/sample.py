@@ -58,12 +58,14 @@ def save_sample(path: Path, sample: Sample, *, size: int | None) -> Path:
     dataset = sample.dataset
     assert dataset.split is not None
     codes = {"y": dataset.y, "domain": dataset.domain, "split": dataset.split}
+    if dataset.targets is not None:
+        codes["targets"] = dataset.targets
     examples = dataset.raw.take(np.arange(len(dataset)), size=size)
     if dataset.raw.kind == "graph":
         examples = [{"nodes": graph.nodes, "edges": graph.edges, "weights": graph.weights} for graph in examples]
     tree = {
         "most": sample.limit, "name": dataset.name, "kind": dataset.raw.kind,
-        "classes": list(dataset.classes), "domains": list(dataset.domains),
+        "classes": list(dataset.classes), "domains": list(dataset.domains), "task": dataset.task,
         **{name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in codes.items()},
         "examples": examples,
     }  # fmt: skip
@@ -74,7 +76,11 @@ def load_sample(path: Path) -> Sample:
     tree = load_tree(path)
     y, domain, split = (tree[name].numpy() for name in ("y", "domain", "split"))
     raw = _from_tree(tree["kind"], tree["examples"])
-    dataset = Dataset(tree["name"], raw, y, tuple(tree["classes"]), domain, tuple(tree["domains"]), split)
+    targets = tree["targets"].numpy() if "targets" in tree else None
+    dataset = Dataset(
+        tree["name"], raw, y, tuple(tree["classes"]), domain, tuple(tree["domains"]), split, targets=targets,
+        task=tree.get("task", ""),
+    )  # fmt: skip
     return Sample(dataset, tree["most"])
 
 

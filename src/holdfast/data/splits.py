@@ -181,15 +181,17 @@ def merge_marked(datasets: Sequence[Dataset]) -> Dataset:
     first, *others = datasets
     if not others:
         return first
-    y, domain, split = (np.concatenate([getattr(d, name) for d in datasets]) for name in ("y", "domain", "split"))
-    return Dataset(first.name, Concat([d.raw for d in datasets]), y, first.classes, domain, first.domains, split)
+    names = ("y", "domain", "split") if first.targets is None else ("y", "domain", "split", "targets")
+    arrays = {name: np.concatenate([getattr(d, name) for d in datasets]) for name in names}
+    raw = Concat([d.raw for d in datasets])
+    return Dataset(first.name, raw, classes=first.classes, domains=first.domains, task=first.task, **arrays)
 
 
 def row_hashes(dataset: Dataset, rows: np.ndarray) -> list[str]:
     """Return one hash per row, of its content and the name of its label."""
     hashes = []
     for row in rows.tolist():
-        label = dataset.classes[dataset.y[row]] if dataset.y[row] >= 0 else ""
+        label = dataset.label_text(row)
         content = dataset.raw.digest(np.asarray([row]))
         hashes.append(hashlib.sha256(f"{content}|{label}".encode()).hexdigest()[:20])
     return hashes

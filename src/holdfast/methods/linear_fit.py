@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on dense or sparse features, with the strength of the penalty chosen on domains.
+"""Logistic and ridge regression on dense or sparse features, with the strength of the penalty chosen on domains.
 
 Shapes: n examples, d features, c classes.
 """
@@ -24,7 +24,7 @@ TINY = 1e-8
 
 @dataclass(frozen=True)
 class Design:
-    """Features (n, d), an array or a sparse matrix, and labels (n,)."""
+    """Features (n, d), an array or a sparse matrix, and targets (n, ...): classes, or numbers."""
 
     x: Any
     y: np.ndarray
@@ -34,7 +34,8 @@ class Design:
 
     def labelled(self) -> Design:
         """Return the examples with a label."""
-        return self if bool((self.y >= 0).all()) else self.take(np.flatnonzero(self.y >= 0))
+        known = self.y >= 0 if self.y.dtype.kind == "i" else np.isfinite(self.y).reshape(len(self.y), -1).all(axis=1)
+        return self if bool(known.all()) else self.take(np.flatnonzero(known))
 
     @staticmethod
     def join(designs: Sequence[Design]) -> Design:
@@ -126,6 +127,49 @@ def choose_strength(
                 likelihood = float(log_p[np.arange(len(valid)), y[valid]].mean())
                 scores.setdefault((strength, power), []).append((right, likelihood))
     return max(scores, key=lambda pair: tuple(np.mean(scores[pair], axis=0)))
+
+
+def fit_labels(design: Design, folds: Sequence[Design], strengths: Sequence[float] = STRENGTHS) -> LinearFit:
+    """Fit one regression per label, with the strength that is best for the label nearest to half of the examples.
+
+    The targets are 0 or 1, (n, c); `folds` holds the examples of each domain.
+    """
+    balanced = int(np.abs(design.y.mean(axis=0) - 0.5).argmin())
+    chosen = choose_strength([Design(f.x, f.y[:, balanced].astype(np.int64)) for f in folds], 2, strengths)
+    fits = [fit_linear(Design(design.x, y.astype(np.int64)), 2, *chosen) for y in design.y.T]
+    metrics = {"risk": float(np.mean([fit.metrics["risk"] for fit in fits])), "C": chosen[0], "power": chosen[1]}
+    weight = np.stack([fit.weight[1] - fit.weight[0] for fit in fits])
+    return LinearFit(weight, np.asarray([fit.bias[1] - fit.bias[0] for fit in fits], dtype=np.float32), metrics)
+
+
+def ridge(design: Design, strength: float, power: float = 1.0) -> LinearFit:
+    """Minimise C * sum of squared errors + |w|^2 over weights of scaled features; targets are (n,)."""
+    from sklearn.linear_model import Ridge  # its import takes a second
+
+    scaling = Scaling.of(design.x, power)
+    x = scaling.apply(design.x)
+    model = Ridge(alpha=1 / strength).fit(x, design.y)
+    errors = np.asarray(model.predict(x)) - design.y
+    weight, bias = scaling.unscaled(np.asarray(model.coef_)[None], np.atleast_1d(model.intercept_))
+    metrics = {"risk": float((errors**2).mean()), "C": float(strength), "power": power}
+    return LinearFit(weight.astype(np.float32), bias.astype(np.float32), metrics)
+
+
+def choose_ridge(designs: Sequence[Design], strengths: Sequence[float] = STRENGTHS) -> tuple[float, float]:
+    """Return the inverse strength and the power of the scaling with the lowest squared error on held-out domains."""
+    design, fold = Design.join(designs), _folds([len(design.y) for design in designs])
+    if len(fold) > ROWS:
+        rows = np.linspace(0, len(fold) - 1, ROWS).astype(int)
+        design, fold = design.take(rows), fold[rows]
+    errors: dict[tuple[float, float], list[float]] = {}
+    for power in POWERS if isinstance(design.x, np.ndarray) else POWERS[:1]:
+        for held_out in np.unique(fold):
+            train, valid = (design.take(np.flatnonzero(mask)) for mask in (fold != held_out, fold == held_out))
+            for strength in strengths:
+                fit = ridge(train, strength, power)
+                predicted = np.asarray(valid.x @ fit.weight[0]) + fit.bias[0]
+                errors.setdefault((strength, power), []).append(float(((predicted - valid.y) ** 2).mean()))
+    return min(errors, key=lambda pair: float(np.mean(errors[pair])))
 
 
 def _folds(sizes: Sequence[int]) -> np.ndarray:

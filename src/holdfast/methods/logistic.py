@@ -20,7 +20,15 @@ from holdfast.core.errors import BadInput
 from holdfast.core.inputs import Tokens
 from holdfast.core.settings import log, setting
 from holdfast.methods.base import Method, Metrics
-from holdfast.methods.linear_fit import STRENGTHS, Design, LinearFit, choose_strength, fit_linear, log_frequencies
+from holdfast.methods.linear_fit import (
+    STRENGTHS,
+    Design,
+    LinearFit,
+    choose_strength,
+    fit_labels,
+    fit_linear,
+    log_frequencies,
+)
 from holdfast.nn.backbones.bag import BagBackbone
 from holdfast.nn.heads import Linear
 
@@ -84,21 +92,26 @@ class SolvedAtOnce(Method):
         return [Design.join(designs) for _, designs in sorted(groups.items())]
 
 
-class Logistic(SolvedAtOnce):
-    """Logistic regression on the features of a frozen encoder, with an L2 penalty chosen on domains.
+@dataclass(frozen=True)
+class StrengthSettings:
+    """Settings of a penalised linear regression."""
+
+    C: float | None = setting(None, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen")
+
+    def __post_init__(self) -> None:
+        if self.C is not None and not self.C > 0:
+            raise BadInput(f"method.C must be above 0, got {self.C}")
+
+
+class LinearRegression(SolvedAtOnce):
+    """Base of regressions on the features of a frozen encoder, with an L2 penalty chosen on domains.
 
     Each source domain is held out once to choose the inverse strength `C`, and whether features are divided by their
     standard deviation or by its square root; a single domain is divided into folds. For encoders of sparse counts,
     such as TF-IDF, the regression is on the counts themselves, and its weights become columns of the encoder's table.
     """
 
-    @dataclass(frozen=True)
-    class Settings:
-        C: float | None = setting(None, search=log(1e-2, 1e3), help="inverse strength of the penalty; default: chosen")
-
-        def __post_init__(self) -> None:
-            if self.C is not None and not self.C > 0:
-                raise BadInput(f"method.C must be above 0, got {self.C}")
+    Settings = StrengthSettings
 
     def setup(self) -> None:
         super().setup()
@@ -107,7 +120,7 @@ class Logistic(SolvedAtOnce):
         if self.bag is not None and self.bag.width < classes:
             needed = f"encoder.dimension of at least {classes}, got {self.bag.width}"
             raise BadInput(
-                f"logistic regression with {classes} classes needs {needed}: set encoder.dimension={classes}"
+                f"a linear regression with {classes} outputs needs {needed}: set encoder.dimension={classes}"
             )
 
     def columns(self, x: Any) -> Any:
@@ -116,11 +129,10 @@ class Logistic(SolvedAtOnce):
         assert isinstance(x, Tokens)
         return self.bag.matrix(x)
 
-    def fit(self, designs: Sequence[Design]) -> LinearFit:
-        classes = self.head.outputs
-        strengths = STRENGTHS if self.settings.C is None else (self.settings.C,)
-        with threadpool_limits(1):  # the products are small: threads would mostly wait for one another
-            return fit_linear(Design.join(designs), classes, *choose_strength(designs, classes, strengths))
+    @property
+    def strengths(self) -> Sequence[float]:
+        """Inverse strengths of the penalty to choose from."""
+        return STRENGTHS if self.settings.C is None else (self.settings.C,)
 
     @torch.no_grad()
     def write(self, solution: LinearFit) -> None:
@@ -131,6 +143,17 @@ class Logistic(SolvedAtOnce):
         self.bag.table[:, :classes] = torch.from_numpy(solution.weight.T).to(self.bag.table)
         self.head.weight.copy_(torch.eye(classes, self.bag.width))
         self.head.bias.copy_(torch.from_numpy(solution.bias))
+
+
+class Logistic(LinearRegression):
+    """Logistic regression: one multinomial regression, or one binary regression per label of a set."""
+
+    def fit(self, designs: Sequence[Design]) -> LinearFit:
+        classes, design = self.head.outputs, Design.join(designs)
+        with threadpool_limits(1):  # the products are small: threads would mostly wait for one another
+            if self.task.predicts == "labels":
+                return fit_labels(design, designs, self.strengths)
+            return fit_linear(design, classes, *choose_strength(designs, classes, self.strengths))
 
 
 class Majority(SolvedAtOnce):

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from holdfast import catalog
+from holdfast.catalog.entry import EXAMPLE_TASKS
 from holdfast.catalog.rates import changed_rates
 from holdfast.core import parallel
 from holdfast.core.errors import BadInput
 from holdfast.core.files import locked
-from holdfast.data.align import align_features, one_domain, with_classes, without_held_out
+from holdfast.data.align import align_features, one_domain, with_classes, with_labels, without_held_out
 from holdfast.data.dataset import Dataset, join
 from holdfast.data.load import load_data
 from holdfast.data.readers.memory import Source
@@ -28,6 +29,7 @@ from holdfast.nn.model import Model
 from holdfast.protocols.plan import Episode, PastStages, Stage
 from holdfast.protocols.resume import Saver, stop_at_signal
 from holdfast.record import RunRecord, read
+from holdfast.report.words import UNITS
 from holdfast.run.assemble import Assembly
 from holdfast.run.lengths import length_settings
 from holdfast.run.progress import ProgressListener
@@ -38,7 +40,10 @@ from holdfast.run.train import train
 from holdfast.run.workspace import Workspace, choose_device
 from holdfast.spec import Spec
 
-TASKS = ("classify", "respond")
+TASKS = (*EXAMPLE_TASKS, "respond")
+
+
+LWF = catalog.lookup("methods", "lwf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ class Terms:
     """Settings of an adaptation, and how much the earlier domains may lose; None means as the model was fitted."""
 
     method: str = "auto"
-    max_forgetting: float = 5.0  # points of the metric, per earlier domain
+    max_forgetting: float = 5.0  # points of the metric, or percent of an error in units, per earlier domain
     force: bool = False  # accept the model even if it forgot more, or if forgetting cannot be measured
     steps: int | None = None
     batch: int | None = None
@@ -127,11 +132,11 @@ def _adapt_network(
     parent: int, folder: Path | None = None, watch: ProgressListener | None = None,
 ) -> Adaptation:  # fmt: skip
     if saved.task not in TASKS:
-        fix = f"only models for {' or '.join(TASKS)} can, so fit a new model"
+        fix = f"only models for {', '.join(TASKS)} can, so fit a new model"
         raise BadInput(f"models for the task {saved.task} cannot be adapted: {fix}")
     if new.raw.kind != saved.encoder.takes:
         raise BadInput(f"this model reads {saved.encoder.takes} data but the data set contains {new.raw.kind} data")
-    new = one_domain(with_classes(new, saved.classes), domain, saved.domains)
+    new = one_domain(with_targets(new, saved), domain, saved.domains)
     new, dropped = without_held_out(new, saved.held_out)
     notes = list(new.notes)
     if dropped:
@@ -179,9 +184,20 @@ def past_data(saved: SavedModel, earlier: Sequence[Dataset]) -> Dataset | None:
         return None if saved.sample is None else saved.sample.dataset
     if saved.held_out is None:
         raise BadInput("this model folder does not list its held-out examples: fit the model again")
-    marked = [saved.held_out.mark(with_classes(dataset, saved.classes)) for dataset in earlier]
+    marked = [saved.held_out.mark(with_targets(dataset, saved)) for dataset in earlier]
     marked = [dataset for dataset in marked if len(dataset)]
     return merge_marked(marked) if marked else None
+
+
+def with_targets(dataset: Dataset, saved: SavedModel) -> Dataset:
+    """Return a data set with the targets of a model: indices of its classes, numbers, or sets of its labels."""
+    if saved.predicts in ("", "classes"):
+        return with_classes(dataset, saved.classes)
+    converted: Dataset = saved.build_task().convert(dataset)
+    missing = np.flatnonzero(converted.y < 0)
+    if len(missing):
+        raise BadInput(f"{dataset.name}: row {missing[0] + 1} has no label: fill it in or remove the row")
+    return with_labels(converted, saved.classes) if saved.predicts == "labels" else converted
 
 
 def _unmeasured_error(domains: Sequence[str], *, with_earlier: bool) -> BadInput:
@@ -199,10 +215,10 @@ def _adapted_model(
 ) -> SavedModel:  # fmt: skip
     """Return the new model with everything its folder stores; `past.count` rows precede the new ones."""
     calibration, held_out, sample = None, saved.held_out or HeldOut({}, {}), saved.sample
-    if spec.task == "classify" and past.data and assembly.method is not None:
+    if past.data and assembly.method is not None:
         calibration = fit_calibration(
             assembly.method.deployed, assembly.examples, (*past.data, *stage.train), (*stage.test, *stage.valid),
-            classes=len(saved.classes), seed=spec.seed,
+            task=assembly.task, seed=spec.seed,
         )  # fmt: skip
     train_rows, valid_rows = (
         [Part(part.domain, part.rows - past.count) for part in split] for split in (stage.train, stage.valid)
@@ -236,20 +252,22 @@ def _result(
     """Compare the scores before and after, and decide whether the model is accepted."""
     stage, metric = model.record.stages[-1], spec.metric
     task = catalog.build("tasks", spec.task, options={})
-    (domain,) = stage["train"]
+    (domain,), relative = stage["train"], metric in UNITS and spec.task == "regress"
     before = {name: each[metric] for name, each in stage["before"].items()}
     after = {name: each[metric] for name, each in {**stage["test"], **stage["valid"]}.items()}
     lost = {
-        name: 100 * (task.selection_value(metric, before[name]) - task.selection_value(metric, after[name]))
+        name: 100 * (task.selection_value(metric, before[name]) - task.selection_value(metric, after[name])) / unit
         for name in stage["test"]
-        if before[name] is not None and after[name] is not None
+        if before[name] is not None and after[name] is not None and (unit := before[name] if relative else 1.0)
     }
     sizes = {**stage["sizes"]["test"], **stage["sizes"]["valid"]}
     worst = max(lost, key=lambda name: lost[name], default="")
     refused = ""
     if worst and lost[worst] > limit:
         fix = "try fewer --steps, a lower --lr or another --method, or accept it with --force"
-        refused = f"{worst} lost {lost[worst]:.1f} points of {metric}, more than --max-forgetting {limit:g}: {fix}"
+        points = f"lost {lost[worst]:.1f} points of {metric}"
+        change = f"has a {metric} that rose by {lost[worst]:.1f}%" if relative else points
+        refused = f"{worst} {change}, more than --max-forgetting {limit:g}: {fix}"
     elif unmeasured:
         refused = f"forgetting of {', '.join(unmeasured)} is unknown: pass the earlier data with --earlier FILE"
     return Adaptation(model, domain, metric, before, after, lost, sizes, refused, notes)
@@ -263,7 +281,7 @@ def continue_training(saved: SavedModel, dataset: Dataset, *, device: torch.devi
     if saved.members:
         raise BadInput("an average of several models cannot continue training: use adapt for a new domain, or fit")
     spec = _spec(Spec(**saved.record.spec), dataset, device)
-    dataset = with_classes(dataset, saved.classes).checked()
+    dataset = with_targets(dataset, saved).checked()
     workspace = Workspace(dataset, device=device, cache=cache)
     (job,) = resolve(Request(specs=(spec,), continues=True), workspace)
     episode = job.episode_in(workspace)
@@ -300,7 +318,7 @@ def choose_method(name: str, model: Model, task: str, *, examples: bool) -> tupl
     growable = "M" if any(True for _ in growable_memories(model)) else ""
     growable += "V" if isinstance(model.backbone, GrowsWords) else ""
     if name == "auto":
-        name = "progressive" if growable else "replay" if examples else "lwf" if task == "classify" else "erm"
+        name = "progressive" if growable else "replay" if examples else "erm" if LWF.unsupported(task) else "lwf"
     if name == "progressive":
         name = "progressive(erm)"
     for part, entry in catalog.unwrap("methods", name):

@@ -23,6 +23,9 @@ from holdfast.core.tape import Tape, tape
 from holdfast.data.batches import Examples
 from holdfast.data.splits import Part
 from holdfast.nn.model import Model
+from holdfast.tasks.base import Task
+from holdfast.tasks.multilabel import MultiLabel
+from holdfast.tasks.regress import Regress
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
 MAX_WIDTH = 2048  # wider features are scaled per feature, since their covariance would be too large
@@ -132,11 +135,16 @@ class Observations(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Temperature, foreign score and entropy of memory reads, fitted once and stored in the model folder."""
+    """Temperature, foreign score and entropy of memory reads, fitted once and stored in the model folder.
+
+    `margin` is that of the intervals of a regression, in standardised units; `thresholds` are those of a set of labels.
+    """
 
     temperature: float
     foreign: ForeignScore
     entropies: np.ndarray | None = None  # sorted; None without a memory that records its reads
+    margin: float | None = None
+    thresholds: np.ndarray | None = None  # (c,)
 
     def undecided(self, entropy: np.ndarray | None) -> np.ndarray | None:
         """Return the percentage (n,) of validation examples whose memory read has at most this entropy."""
@@ -146,15 +154,19 @@ class Calibration:
         arrays = {"scale": self.foreign.scale, "centres": self.foreign.centres, "known": self.foreign.known}
         if self.entropies is not None:
             arrays["entropies"] = self.entropies
+        if self.thresholds is not None:
+            arrays["thresholds"] = self.thresholds
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
-        return save_tree(path, {"temperature": self.temperature, **tensors})
+        margin = {} if self.margin is None else {"margin": self.margin}
+        return save_tree(path, {"temperature": self.temperature, **margin, **tensors})
 
     @staticmethod
     def load(path: Path) -> Calibration:
         tree = load_tree(path)
         arrays = {name: value.numpy() for name, value in tree.items() if isinstance(value, Tensor)}
-        entropies = arrays.pop("entropies", None)
-        return Calibration(tree["temperature"], ForeignScore(**arrays), entropies)
+        entropies, thresholds = arrays.pop("entropies", None), arrays.pop("thresholds", None)
+        foreign = ForeignScore(**arrays)
+        return Calibration(tree["temperature"], foreign, entropies, tree.get("margin"), thresholds)
 
 
 def observer(model: Model, encode: Callable[[Inputs], Tensor] | None = None) -> Callable[[Inputs], Tensor]:
@@ -174,30 +186,41 @@ def observer(model: Model, encode: Callable[[Inputs], Tensor] | None = None) -> 
     return observe
 
 
-def observations(values: Tensor, classes: int) -> Observations:
-    """Separate what `observer` returned for n examples."""
-    outputs, features, entropy = np.split(values.numpy(), [classes, values.shape[1] - 1], axis=1)
+def observations(values: Tensor, count: int) -> Observations:
+    """Separate what `observer` returned for n examples of a network with `count` outputs."""
+    outputs, features, entropy = np.split(values.numpy(), [count, values.shape[1] - 1], axis=1)
     return Observations(outputs, features, None if np.isnan(entropy).any() else entropy[:, 0])
 
 
 def fit_calibration(
-    model: Model, examples: Examples, train: Sequence[Part], valid: Sequence[Part], *, classes: int, seed: int
+    model: Model, examples: Examples, train: Sequence[Part], valid: Sequence[Part], *, task: Task, seed: int
 ) -> Calibration | None:
-    """Fit the calibration of a trained classifier; None without labelled training and validation rows."""
+    """Fit the calibration of a trained network; None without labelled training and validation rows.
+
+    Without classes, the foreign score is the distance to the mean of all training examples.
+    """
+    if not task.predicts:
+        return None
     samples = [_sample(splits, examples, derive(seed, "gauge", i)) for i, splits in enumerate((train, valid))]
     if not all(map(len, samples)):
         return None
     was_training = model.training
     model.eval()
-    observed = []
+    observed, count = [], int(model.head.outputs)  # pyright: ignore[reportArgumentType]
     for rows in samples:
         values = examples.map(observer(model), rows, prediction_batch=model.prediction_batch)
-        observed.append((observations(values, classes), examples.targets(torch.from_numpy(rows)).cpu().numpy()))
+        observed.append((observations(values, count), examples.targets(torch.from_numpy(rows)).cpu()))
     model.train(was_training)
     (training, y), (held_out, truth) = observed
     entropies = None if held_out.entropy is None else np.sort(held_out.entropy)
-    foreign = ForeignScore.fit(training.features, y, held_out.features)
-    return Calibration(fit_temperature(held_out.outputs, truth), foreign, entropies)
+    is_class = task.predicts == "classes"
+    labels = y.numpy() if is_class else np.zeros(len(y), dtype=np.int64)
+    foreign = ForeignScore.fit(training.features, labels, held_out.features)
+    temperature = fit_temperature(held_out.outputs, truth.numpy()) if is_class else 1.0
+    fitted = task.calibrated(torch.from_numpy(held_out.outputs), truth)
+    margin = fitted.margin if isinstance(fitted, Regress) else None
+    thresholds = fitted.thresholds if isinstance(fitted, MultiLabel) else None
+    return Calibration(temperature, foreign, entropies, margin, thresholds)
 
 
 def _sample(splits: Sequence[Part], examples: Examples, seed: int) -> np.ndarray:
@@ -205,7 +228,9 @@ def _sample(splits: Sequence[Part], examples: Examples, seed: int) -> np.ndarray
     sampled, rng = [], np.random.default_rng(seed)
     share = -(-ROWS // max(1, len(splits)))
     for split in splits:
-        rows = split.rows[(examples.targets(torch.from_numpy(split.rows)) >= 0).cpu().numpy()]
+        y = examples.targets(torch.from_numpy(split.rows)).cpu()
+        known = y.isfinite().view(len(y), -1).all(dim=1) if y.is_floating_point() else y >= 0
+        rows = split.rows[known.numpy()]
         sampled.append(np.sort(rng.choice(rows, share, replace=False)) if len(rows) > share else rows)
     return np.concatenate(sampled) if sampled else np.zeros(0, dtype=np.int64)
 

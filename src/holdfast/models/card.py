@@ -27,6 +27,9 @@ def card(
     labels = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
     kind = {
         "classify": f"A classifier of {len(classes)} labels ({labels})",
+        "ordinal": f"A classifier of {len(classes)} ordered levels ({labels})",
+        "multilabel": f"A multi-label classifier of {len(classes)} labels ({labels})",
+        "regress": "A regression model",
         "respond": "A dialogue model",
         "tag": f"A sequence tagger ({labels})",
         "span": "An extractive question-answering model",

@@ -20,7 +20,7 @@ from holdfast.models.mixture import calibrated, mix, mixture_weights, validation
 from holdfast.models.soup import Network, State, average, best_first, choose_members, stored_weights
 from holdfast.protocols.plan import Episode, rows_of
 from holdfast.record import RunRecord, Scores, packed
-from holdfast.report.labels import ENSEMBLE, SIMPLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
+from holdfast.report.labels import CONSTANT, ENSEMBLE, SOUP, STACK, STACK_ENSEMBLE, configuration, grouped, is_simple
 from holdfast.report.selection import train_validation
 from holdfast.report.statistics import mean
 from holdfast.run.train import outputs_path, weights_path
@@ -56,7 +56,7 @@ def combine(records: Sequence[RunRecord], workspace: Workspace) -> list[RunRecor
     """Return the records of all combinations that these runs allow; add a note if outputs are missing."""
     if any(record.spec.get("task") != "classify" or len(record.stages) != 1 for record in records):
         return []
-    candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] != SIMPLE[0]]
+    candidates = [r for group in _complete_groups(records) for r in group if r.spec["method"] not in CONSTANT]
     runs = [_read(record, workspace) for record in candidates]
     known = [run for run in runs if run is not None]
     if len(known) < len(runs):

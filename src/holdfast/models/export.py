@@ -20,12 +20,15 @@ from holdfast.core.errors import BadInput, check_known
 from holdfast.core.files import write_atomic, write_text
 from holdfast.core.inputs import Inputs, Tokens
 from holdfast.data.raw import Pixels, Raw, Texts, Vectors
+from holdfast.models.outputs import predict_labels, predict_numbers
 from holdfast.models.saved import SavedModel, load_model
 from holdfast.nn.backbones.bag import BagBackbone
+from holdfast.nn.model import OutputScale
+from holdfast.tasks.regress import interval
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2"}
 TOLERANCE = 1e-4  # of probabilities
-OUTPUT = "probabilities"
+INTERVAL = ("prediction", "low", "high")  # columns of the output of a regression
 MAX_BATCH = 1024  # upper bound of the dynamic batch size
 MAX_COUNTS = 1 << 16  # upper bound of the entries of a bag of n-grams
 SAMPLE_TEXTS = ("one", "two words", "three short words", "a few more words than that")
@@ -33,7 +36,7 @@ SAMPLE_TEXTS = ("one", "two words", "three short words", "a few more words than 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Written files, and the largest difference of probabilities from the model on a few examples."""
+    """Written files, and the largest difference of its predictions from the model's on a few examples."""
 
     program: Path
     about: Path
@@ -51,14 +54,15 @@ def export(model: str | Path, out: str | Path, *, format: str = "onnx", pairs: b
     with _quiet():
         program = _traced(saved, module, sample)
         if format == "onnx":
-            outputs = _onnx(program, sample, out)
+            outputs = _onnx(program, sample, out, output_name(saved))
         else:
             write_atomic(out, lambda draft: _save(program, draft))
             outputs = torch.export.load(out).module()(**_smaller_batch(sample)).detach().numpy()
-    difference = float(np.abs(outputs - saved.probabilities(sample.raw)[: len(outputs)]).max())
-    if not difference <= TOLERANCE:
+    difference = float(np.abs(outputs - _expected(saved, sample.raw)[: len(outputs)]).max())
+    unit = 1.0 if saved.model.scale is None else saved.model.scale.scale
+    if not difference <= TOLERANCE * unit:
         out.unlink()
-        reason = f"its probabilities differ from the model's by {difference:.2g}"
+        reason = f"its {output_name(saved)} differ from the model's by {difference:.2g}"
         raise BadInput(f"{out} was deleted because {reason}: use --format torch")
     description = json.dumps(_description(saved, sample, out, format), indent=1) + "\n"
     return Exported(out, write_text(out.with_name(f"{out.name}.json"), description), difference)
@@ -84,7 +88,7 @@ def _save(program: Any, draft: Path) -> None:
     draft.write_bytes(buffer.getbuffer())
 
 
-def _onnx(program: Any, sample: Sample, out: Path) -> np.ndarray:
+def _onnx(program: Any, sample: Sample, out: Path, output: str) -> np.ndarray:
     """Write the ONNX file and return its outputs for the sample."""
     try:
         import onnx
@@ -93,7 +97,7 @@ def _onnx(program: Any, sample: Sample, out: Path) -> np.ndarray:
     except ImportError as error:
         raise BadInput("ONNX needs onnx, onnxruntime and onnxscript: run `pip install 'holdfast[export]'`") from error
     try:
-        exported = torch.onnx.export(program, dynamo=True, verbose=False, output_names=[OUTPUT])
+        exported = torch.onnx.export(program, dynamo=True, verbose=False, output_names=[output])
     except Exception as error:  # operators that ONNX does not support
         raise BadInput(f"ONNX does not support this model ({type(error).__name__}): use --format torch") from error
     assert exported is not None
@@ -104,7 +108,7 @@ def _onnx(program: Any, sample: Sample, out: Path) -> np.ndarray:
     onnx.checker.check_model(str(out))
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
     inputs = {name: value.numpy() for name, value in _smaller_batch(sample).items()}
-    return np.asarray(session.run([OUTPUT], inputs)[0])
+    return np.asarray(session.run([output], inputs)[0])
 
 
 def _description(saved: SavedModel, sample: Sample, out: Path, format: str) -> dict[str, Any]:
@@ -120,10 +124,39 @@ def _description(saved: SavedModel, sample: Sample, out: Path, format: str) -> d
     ]
     return {
         "program": out.name, "format": format, "task": saved.task, "labels": list(saved.classes), "inputs": inputs,
-        "output": {"name": OUTPUT, "shape": ["batch", len(saved.classes)]},
+        "output": _output(saved),
         "preprocessing": _preprocessing(saved, out), **saved.components,
         "trained": {"version": saved.record.code["version"], "method": saved.record.spec["method"]},
     }  # fmt: skip
+
+
+def output_name(saved: SavedModel) -> str:
+    """Return the name of the program's output."""
+    return "predictions" if saved.predicts == "numbers" else "probabilities"
+
+
+def _expected(saved: SavedModel, raw: Raw) -> np.ndarray:
+    """Return the predictions of the model that the program must reproduce."""
+    if saved.predicts == "numbers":
+        numbers = predict_numbers(saved, raw)
+        columns = (numbers.values, numbers.low, numbers.high)
+        return np.stack([column for column in columns if column is not None], axis=1)
+    return predict_labels(saved, raw).probabilities if saved.predicts == "labels" else saved.probabilities(raw)
+
+
+def _output(saved: SavedModel) -> dict[str, Any]:
+    """Describe the output; the thresholds of labels are not part of the program."""
+    if saved.predicts == "numbers":
+        columns = list(INTERVAL if _margin(saved) is not None else INTERVAL[:1])
+        return {"name": output_name(saved), "shape": ["batch", len(columns)], "columns": columns}
+    shape = ["batch", len(saved.classes)]
+    thresholds = None if saved.calibration is None else saved.calibration.thresholds
+    extra = {} if thresholds is None else {"thresholds": thresholds.tolist()}
+    return {"name": output_name(saved), "shape": shape, **extra}
+
+
+def _margin(saved: SavedModel) -> float | None:
+    return None if saved.calibration is None else saved.calibration.margin
 
 
 def _preprocessing(saved: SavedModel, out: Path) -> dict[str, Any]:
@@ -166,28 +199,44 @@ class Sample:
 
 
 class ExportModule(nn.Module):
-    """Calibrated probabilities softmax(model(x) / temperature), (b, c), from plain tensors."""
+    """Predictions from plain tensors: calibrated probabilities (b, c) of classes or of labels, or numbers."""
 
-    def __init__(self, model: nn.Module, temperature: float) -> None:
+    def __init__(self, model: nn.Module, temperature: float, predicts: str) -> None:
         super().__init__()
-        self.model, self.temperature = model, temperature
+        self.model, self.temperature, self.predicts = model, temperature, predicts
 
-    def probabilities(self, x: Inputs) -> Tensor:
-        return (self.model(x) / self.temperature).softmax(dim=-1)
+    def predictions(self, x: Inputs) -> Tensor:
+        outputs = self.model(x)
+        if self.predicts == "numbers":
+            return outputs
+        return outputs.sigmoid() if self.predicts == "labels" else (outputs / self.temperature).softmax(dim=-1)
 
 
 class TensorModule(ExportModule):
     """Vectors (b, d) or images (b, 3, s, s)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.probabilities(x)
+        return self.predictions(x)
 
 
 class TokenModule(ExportModule):
     """Token ids (b, t) with their mask and, for text pairs, segment ids."""
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        return self.probabilities(Tokens(ids, mask.bool(), types))
+        return self.predictions(Tokens(ids, mask.bool(), types))
+
+
+class NumberModule(nn.Module):
+    """Predictions (b, 1), or with the ends of their intervals (b, 3), in the units of the target."""
+
+    def __init__(self, model: nn.Module, scale: OutputScale, margin: float | None) -> None:
+        super().__init__()
+        self.model, self.scale, self.margin = model, scale, margin
+
+    def forward(self, x: Inputs) -> Tensor:
+        outputs = self.model(x)
+        edges = () if self.margin is None else interval(outputs, self.margin)
+        return self.scale.mean + self.scale.scale * torch.stack([outputs[:, 0], *edges], dim=1)
 
 
 class AverageModule(nn.Module):
@@ -220,8 +269,9 @@ def _check_members(saved: SavedModel) -> None:
 
 def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModule, Sample]:
     """Return the module to trace and example inputs; raise if the model cannot be exported."""
-    if saved.task != "classify":
-        raise BadInput(f"a model of the task {saved.task} cannot be exported: only classifiers are supported")
+    if not saved.predicts:
+        fix = "only classifiers, regressions and multi-label models are supported"
+        raise BadInput(f"a model of the task {saved.task} cannot be exported: {fix}")
     if saved.encoder.takes == "graph":
         raise BadInput("graph models cannot be exported: only texts, vectors and images are supported")
     if saved.depends_on_batch:
@@ -234,11 +284,13 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
         member.model.cpu().eval().requires_grad_(False)
         member.model.precision = "fp32"
     network = AverageModule(saved) if saved.members else saved.model
+    if saved.model.scale is not None:
+        network = NumberModule(saved.model, saved.model.scale, _margin(saved))
     x = store.take(torch.arange(len(raw)))
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
     temperature = 1.0 if saved.members else _temperature(saved)
     if isinstance(x, Tensor):
-        return TensorModule(network, temperature), Sample({"x": x}, {"x": {0: batch}}, raw)
+        return TensorModule(network, temperature, saved.predicts), Sample({"x": x}, {"x": {0: batch}}, raw)
     if not isinstance(x, Tokens):
         raise BadInput(
             f"models with the encoder {saved.record.spec['encoder']} cannot be exported: use `holdfast serve`"
@@ -247,7 +299,7 @@ def export_module(saved: SavedModel, *, pairs: bool = False) -> tuple[ExportModu
     length = torch.export.Dim("length", min=2, max=int(saved.encoder.settings.get("length", longest)))
     named = {"ids": x.ids, "mask": x.mask.long()} | ({} if x.types is None else {"types": x.types})
     dynamic = {name: {0: batch, 1: length} for name in named}
-    return TokenModule(network, temperature), Sample(named, dynamic, raw)
+    return TokenModule(network, temperature, saved.predicts), Sample(named, dynamic, raw)
 
 
 def _example_inputs(saved: SavedModel, *, pairs: bool) -> Raw:

@@ -1,8 +1,10 @@
 """Write predictions of a model folder for a file of examples; no domain column is needed (n examples, c classes)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,19 +13,22 @@ import torch
 from holdfast import catalog
 from holdfast.core.errors import BadInput
 from holdfast.data.align import align_features
-from holdfast.data.dataset import Dataset
+from holdfast.data.dataset import Dataset, is_finite
 from holdfast.data.load import load_chunks
+from holdfast.data.targets import SEPARATORS
 from holdfast.data.write import check_not_input, check_suffix, write_tables
-from holdfast.models.saved import WINDOW, SavedModel, load_model
+from holdfast.models.outputs import LabelPredictions, NumberPredictions, chosen_names, predict_labels, predict_numbers
+from holdfast.models.saved import WINDOW, ClassPredictions, SavedModel, load_model
 from holdfast.run.workspace import choose_device
 
-OUTPUTS = {"tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
+NUMBERS = "numbers"
+OUTPUTS = {"regress": NUMBERS, "tag": "sentences", "span": "answers", "respond": "responses", "masked": "texts"}
 NOT_CALIBRATED = "the probabilities are uncalibrated and `foreign` is missing: fit the model again to calibrate it"
 
 
 @dataclass
 class Prediction:
-    """Path and number of predictions; for classifiers also counts per label, and accuracy if the file has labels."""
+    """Path and number of predictions; counts per predicted label, and scores if the file has labels."""
 
     path: Path
     examples: int = 0
@@ -33,10 +38,20 @@ class Prediction:
     what: str = "labels"
     abstained: int = 0
     notes: tuple[str, ...] = ()
+    absolute: float = 0.0  # sums of the errors of predicted numbers
+    squared: float = 0.0
 
     @property
     def accuracy(self) -> float | None:
-        return self.right / self.scored if self.scored else None
+        """Share of correct predictions; None without labels, or if numbers are predicted."""
+        return self.right / self.scored if self.scored and self.what != NUMBERS else None
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """RMSE and MAE of predicted numbers; empty without labels, or if classes are predicted."""
+        if not self.scored or self.what != NUMBERS:
+            return {}
+        return {"rmse": math.sqrt(self.squared / self.scored), "mae": self.absolute / self.scored}
 
 
 def predict(
@@ -45,9 +60,9 @@ def predict(
 ) -> Prediction:  # fmt: skip
     """Write the predictions for every example to `out` in chunks, so that tables of any length fit in memory.
 
-    Classifiers write id, label, one probability per class and `foreign`; other tasks id and response, id, tokens and
-    tags, id, answer and score, or id, words and scores. Examples whose `foreign` percentile is above `abstain_above`
-    get no label.
+    Classifiers write id, label (or labels), one probability per class and `foreign`; regressions id, prediction, the
+    ends `low` and `high` of its interval and `foreign`; other tasks id and response, id, tokens and tags, id, answer
+    and score, or id, words and scores. Examples whose `foreign` percentile is above `abstain_above` get no prediction.
     """
     out = Path(out)
     check_suffix(out)
@@ -56,7 +71,7 @@ def predict(
     result = Prediction(out, what=OUTPUTS.get(saved.task, "labels"))
     _check(saved, abstain_above, result)
     form = catalog.build("tasks", saved.task, options={}).data_form
-    at_once = saved.task not in ("classify", "respond")  # the type of list columns is known only at the end
+    at_once = not saved.predicts and saved.task != "respond"  # the type of list columns is known only at the end
     chunks = load_chunks(data, columns=columns, form=form, rows=(1 << 62) if at_once else WINDOW)
     tables = (
         _table(saved, align_features(chunk, saved.columns), target, result, calibrated, abstain_above)
@@ -67,12 +82,12 @@ def predict(
 
 
 def _check(saved: SavedModel, abstain_above: float | None, result: Prediction) -> None:
-    if saved.task == "classify" and saved.calibration is None:
+    if saved.predicts and saved.calibration is None:
         result.notes = (NOT_CALIBRATED,)
     if abstain_above is None:
         return
-    if saved.task != "classify":
-        raise BadInput(f"--abstain-above works with classifiers only, this model has the task {saved.task}: remove it")
+    if not saved.predicts:
+        raise BadInput(f"--abstain-above does not support models of the task {saved.task}: remove it")
     if saved.calibration is None:
         raise BadInput("--abstain-above needs `foreign`, which this model folder does not have: fit the model again")
     if not 0 <= abstain_above <= 100:
@@ -88,23 +103,68 @@ def _table(
     ids = [str(first + i + 1) for i in range(len(chunk))] if chunk.ids is None else list(chunk.ids)
     if saved.task == "respond":
         return pa.table({"id": ids, "response": pa.array(saved.responses(chunk.raw, device=device), pa.string())})
-    if saved.task != "classify":
+    if not saved.predicts:
         return pa.table({"id": ids, **saved.predict_columns(chunk.raw, device=device)})
-    predictions = saved.predict(chunk.raw, device=device, calibrated=calibrated)
-    labels = np.asarray(saved.classes, dtype=object)[predictions.probabilities.argmax(axis=1)]
+    kind = {"numbers": _number_columns, "labels": _label_columns}.get(saved.predicts)
+    answer = saved.predict(chunk.raw, device=device, calibrated=calibrated) if kind is None else None
+    if answer is None and kind is not None:
+        answer = (predict_numbers if saved.predicts == "numbers" else predict_labels)(saved, chunk.raw, device=device)
+    assert answer is not None
     answered = np.ones(len(chunk), dtype=bool)
-    if abstain_above is not None and predictions.foreign is not None:
-        answered = predictions.foreign <= abstain_above
+    if abstain_above is not None and answer.foreign is not None:
+        answered = answer.foreign <= abstain_above
+    result.abstained += int((~answered).sum())
+    columns = (kind or _class_columns)(saved, answer, answered, chunk, result)
+    extra = {"foreign": answer.foreign, "undecided": answer.undecided}
+    columns |= {name: value for name, value in extra.items() if value is not None}
+    return pa.table({"id": pa.array(ids, pa.string()), **columns})
+
+
+def _class_columns(
+    saved: SavedModel, answer: ClassPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    labels = np.asarray(saved.classes, dtype=object)[answer.probabilities.argmax(axis=1)]
     _count(result, saved.classes, labels, answered, chunk)
-    extra = {"foreign": predictions.foreign, "undecided": predictions.undecided}
-    return pa.table(
-        {
-            "id": pa.array(ids, pa.string()),
-            "label": pa.array(labels, pa.string(), mask=~answered),
-            **{f"p_{name}": predictions.probabilities[:, i] for i, name in enumerate(saved.classes)},
-            **{name: value for name, value in extra.items() if value is not None},
-        }
-    )
+    probabilities = {f"p_{name}": answer.probabilities[:, i] for i, name in enumerate(saved.classes)}
+    return {"label": pa.array(labels, pa.string(), mask=~answered), **probabilities}
+
+
+def _number_columns(
+    saved: SavedModel, answer: NumberPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    truth = _numbers(chunk)
+    scorable = np.isfinite(truth) & answered
+    errors = (answer.values - truth)[scorable]
+    result.scored += int(scorable.sum())
+    result.absolute += float(np.abs(errors).sum())
+    result.squared += float((errors**2).sum())
+    columns = {"prediction": answer.values, "low": answer.low, "high": answer.high}
+    return {name: pa.array(each, mask=~answered) for name, each in columns.items() if each is not None}
+
+
+def _numbers(chunk: Dataset) -> np.ndarray:
+    """Return the labels of a file to predict as numbers (n,); nan where there is none."""
+    if chunk.targets is not None:
+        return chunk.targets
+    return np.asarray([*(float(name) if is_finite(name) else np.nan for name in chunk.classes), np.nan])[chunk.y]
+
+
+def _label_columns(
+    saved: SavedModel, answer: LabelPredictions, answered: np.ndarray, chunk: Dataset, result: Prediction
+) -> dict[str, Any]:
+    separator = saved.record.spec.get("task_args", {}).get("separator") or SEPARATORS[0]
+    texts = [separator.join(chosen_names(saved.classes, row)) for row in answer.predicted]
+    for i, name in enumerate(saved.classes):
+        result.counts[name] = result.counts.get(name, 0) + int(answer.predicted[answered, i].sum())
+    if (chunk.y >= 0).any():
+        truth: Dataset = saved.build_task().convert(chunk)
+        names = [set(chosen_names(truth.classes, row)) for row in (truth.targets if truth.targets is not None else ())]
+        pairs = zip(answer.predicted, names, strict=True)
+        right = [set(chosen_names(saved.classes, row)) == known for row, known in pairs]
+        result.scored += int(answered.sum())
+        result.right += int((np.asarray(right) & answered).sum())
+    probabilities = {f"p_{name}": answer.probabilities[:, i] for i, name in enumerate(saved.classes)}
+    return {"labels": pa.array(texts, pa.string(), mask=~answered), **probabilities}
 
 
 def _count(
@@ -112,7 +172,6 @@ def _count(
 ) -> None:
     for name in known:
         result.counts[name] = result.counts.get(name, 0) + int((labels[answered] == name).sum())
-    result.abstained += int((~answered).sum())
     if not chunk.classes:
         return
     truth = np.asarray(chunk.classes, dtype=object)[chunk.y]

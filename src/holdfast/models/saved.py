@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +31,9 @@ from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.memory.recall import KINDS, Recall
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, OutputScale
 from holdfast.record import RunRecord, read
-from holdfast.tasks.base import ColumnTask, InferenceTask, Structured
+from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 
 FORMAT = 1
 MAX_FILES = 10_000  # in a model folder
@@ -51,6 +52,14 @@ class ClassPredictions(NamedTuple):
     """Probabilities (n, c), and if known the percentiles `foreign` and `undecided` (n,)."""
 
     probabilities: np.ndarray
+    foreign: np.ndarray | None
+    undecided: np.ndarray | None
+
+
+class Outputs(NamedTuple):
+    """Outputs of the network (n, k), and if known the percentiles `foreign` and `undecided` (n,)."""
+
+    values: np.ndarray
     foreign: np.ndarray | None
     undecided: np.ndarray | None
 
@@ -94,6 +103,15 @@ class SavedModel:
     def task(self) -> str:
         return self.record.spec["task"]
 
+    def build_task(self) -> Task:
+        """Return the task with the settings of the model."""
+        return catalog.build("tasks", self.task, options=self.record.spec.get("task_args", {}))
+
+    @property
+    def predicts(self) -> str:
+        """What the model predicts per example: `classes`, `numbers` or `labels`; empty for other tasks."""
+        return self.build_task().predicts
+
     @property
     def components(self) -> dict[str, Any]:
         """Neck and expert layers, for exported and served models."""
@@ -135,27 +153,35 @@ class SavedModel:
         mixed = sum(weight * outputs[id(saved)].probabilities for weight, saved in self.all_members)
         return own._replace(probabilities=np.asarray(mixed))
 
+    def outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> Outputs:
+        """Return the outputs of this network alone, and the percentiles of its calibration."""
+        return self._outputs(self._map(raw, self._observe(self.model.encode), device))
+
     def _observe(self, encode: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-        """Return the function whose values `_predictions` interprets, with the features of `encode`."""
+        """Return the function whose values `_outputs` interprets, with the features of `encode`."""
         model = self.model
         if self.calibration is None:
             return lambda x: model.classify(model.apply_neck(encode(x))).float()
         return observer(model, encode)
 
     def _predictions(self, values: Tensor | None, *, calibrated: bool) -> ClassPredictions:
+        """Return the class probabilities for the values of `_observe`."""
+        outputs = self._outputs(values)
+        temperature = self.calibration.temperature if calibrated and self.calibration is not None else 1.0
+        return ClassPredictions(probabilities(outputs.values, temperature), outputs.foreign, outputs.undecided)
+
+    def _outputs(self, values: Tensor | None) -> Outputs:
         """Interpret the values of `_observe` for all examples; None if there are none."""
+        count = int(self.model.head.outputs)  # pyright: ignore[reportArgumentType]
         if values is None:
-            empty = np.zeros(0) if self.calibration is not None else None
-            return ClassPredictions(np.zeros((0, len(self.classes))), empty, None)
+            return Outputs(np.zeros((0, count)), np.zeros(0) if self.calibration is not None else None, None)
         if self.calibration is None:
             _check_finite(values.numpy())
-            return ClassPredictions(probabilities(values.numpy()), None, None)
-        observed = observations(values, len(self.classes))
+            return Outputs(values.numpy(), None, None)
+        observed = observations(values, count)
         _check_finite(np.concatenate([observed.outputs, observed.features], axis=1))
-        temperature = self.calibration.temperature if calibrated else 1.0
         foreign = self.calibration.foreign.percentiles(observed.features)
-        undecided = self.calibration.undecided(observed.entropy)
-        return ClassPredictions(probabilities(observed.outputs, temperature), foreign, undecided)
+        return Outputs(observed.outputs, foreign, self.calibration.undecided(observed.entropy))
 
     def features_and_outputs(self, raw: Raw, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """Return the input (n, d) of the head and the outputs (n, c) of the network alone."""
@@ -171,7 +197,7 @@ class SavedModel:
 
     def predict_columns(self, raw: Raw, *, device: torch.device | str = "cpu") -> dict[str, list[Any]]:
         """Return predictions of tasks other than classification by column, such as tokens and tags."""
-        task = catalog.build("tasks", self.task, options=self.record.spec.get("task_args", {}))
+        task = self.build_task()
         if not isinstance(task, Structured) or not isinstance(task, ColumnTask):
             raise BadInput(f"a model of the task {self.task} has probabilities or responses: use predict or responses")
         if isinstance(task, InferenceTask):
@@ -236,6 +262,8 @@ class SavedModel:
             config["neck"] = {"settings": {name: getattr(self.model.neck.options, name) for name in earlier}}
         if self.columns is not None:
             config["columns"] = list(self.columns)
+        if self.model.scale is not None:
+            config["scale"] = list(self.model.scale)
         if self.members:
             config |= {"format": EXTENDED_FORMAT, "members": [member.weight for member in self.members]}
             shared_by_member = shared_encoders([saved.model for _, saved in self.all_members])
@@ -267,7 +295,7 @@ def _predict_together(
 ) -> list[ClassPredictions]:
     """Return the predictions of members with the same encoder, which is evaluated once per batch."""
     first = group[0]
-    if first.task != "classify":
+    if first.predicts != "classes":
         raise BadInput(f"a model of the task {first.task} has no class probabilities: use a classifier")
     if len(group) == 1:
         return [first._predictions(first._map(raw, first._observe(first.model.encode), device), calibrated=calibrated)]
@@ -386,6 +414,7 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         model.load_state_dict(weights)
         shared.tie(model, earlier)
         model.recall = load_recall(folder / RECALL, model) if "recall" in config else None
+        model.scale = _scale(config["scale"]) if spec.get("task") == "regress" else None
         calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
@@ -396,6 +425,14 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
     return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns)
+
+
+def _scale(pair: Any) -> OutputScale:
+    """Validate mean and scale of a regression's target."""
+    mean, scale = map(float, pair)
+    if not math.isfinite(mean) or not 0 < scale < math.inf:
+        raise TypeError("config.json has an invalid scale of the target")
+    return OutputScale(mean, scale)
 
 
 def _checked(config: Any, folder: Path) -> dict[str, Any]:

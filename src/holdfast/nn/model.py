@@ -4,7 +4,7 @@ Shapes: b batch, d width, c classes.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,13 @@ class TiedHead(Protocol):
     def tie(self, backbone: Backbone) -> None: ...
 
 
+class OutputScale(NamedTuple):
+    """Mean and scale of a numeric target: a prediction is mean + scale * output."""
+
+    mean: float
+    scale: float
+
+
 class Model(nn.Module):
     """Backbone, neck and head; with precision `bf16` backbone and neck run under autocast."""
 
@@ -50,6 +57,7 @@ class Model(nn.Module):
         self.backbone, self.neck, self.head = backbone, neck, head
         self.precision = precision
         self.recall: Recall | None = None  # a memory that only predictions read
+        self.scale: OutputScale | None = None  # of the outputs of a regression
 
     @property
     def width(self) -> int:

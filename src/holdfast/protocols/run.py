@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from holdfast.core import parallel
@@ -207,33 +208,31 @@ def _result(
     followed: tuple[Part, ...],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the scores of a stage; a transductive memory follows `followed`, or else the part that it predicts."""
-    test, valid, right = {}, {}, {}
-    for part in stage.test:
-        if not followed:
-            observe_unlabelled(method, examples, part.rows)
-        stats, y = evaluation_outputs(method, examples, part, task)
-        test[part.domain] = task.scores(stats, y, task.metrics)
-        correct = task.correct(stats, y)
-        if correct is not None:
-            right[part.domain] = packed(correct.tolist())
-        if outputs is not None:
-            outputs[f"test/{part.domain}"] = stats
-    for part in stage.valid:
-        if not followed:
-            observe_unlabelled(method, examples, part.rows)
-        stats, y = evaluation_outputs(method, examples, part, task)
-        valid[part.domain] = task.scores(stats, y, task.metrics)
-        if outputs is not None:
-            outputs[f"valid/{part.domain}"] = stats
+    evaluated: dict[str, dict[str, tuple[Tensor, Tensor]]] = {"test": {}, "valid": {}}
+    for split, parts in (("test", stage.test), ("valid", stage.valid)):
+        for part in parts:
+            if not followed:
+                observe_unlabelled(method, examples, part.rows)
+            evaluated[split][part.domain] = evaluation_outputs(method, examples, part, task)
+            if outputs is not None:
+                outputs[f"{split}/{part.domain}"] = evaluated[split][part.domain][0]
+    if evaluated["valid"] and task.predicts:
+        task = task.calibrated(*map(torch.cat, zip(*evaluated["valid"].values(), strict=True)))
+    scores = {
+        split: {domain: task.scores(*pair, task.reported) for domain, pair in domains.items()}
+        for split, domains in evaluated.items()
+    }
+    correct = {domain: task.correct(*pair) for domain, pair in evaluated["test"].items()}
+    summaries = {domain: summary for domain, pair in evaluated["test"].items() if (summary := task.summary(*pair))}
     splits = {"train": stage.train, "valid": stage.valid, "test": stage.test}
     splits |= {"unlabelled": used} if (used := _unlabelled(method, stage) or followed) else {}
     return {
         "train": list(_names(stage.train)),
         "step": fitted.step,
         **({"pieces": fitted.microbatches} if fitted.microbatches > 1 else {}),
-        "valid": valid,
-        "test": test,
-        "right": right,
+        **scores,
+        "right": {domain: packed(values.tolist()) for domain, values in correct.items() if values is not None},
+        **({"predictions": summaries} if summaries else {}),
         "history": fitted.history,
         "sizes": {split: {part.domain: len(part) for part in domains} for split, domains in splits.items()},
         **({"adapted": adaptation_mix(method, examples, stage.valid, used)} if used else {}),

@@ -7,7 +7,7 @@ from holdfast.catalog.methods import METHODS
 from holdfast.core.errors import BadInput
 from holdfast.record import LOWER_IS_BETTER, RunRecord
 from holdfast.report.expected import expected_gains
-from holdfast.report.labels import BASELINE, COMBINED, SIMPLE
+from holdfast.report.labels import BASELINE, COMBINED, CONSTANT, SIMPLE
 from holdfast.report.significance import CONFIDENCE, Decision, against_baseline, format_probability
 from holdfast.report.table import Row, rows
 from holdfast.report.words import format_number, is_percent, spelled
@@ -32,7 +32,7 @@ def _expectation(row: Row, baseline: Row | None, records: Sequence[RunRecord], m
     gain, mean = gains.get(row.label), row.average.mean
     if gain is not None and baseline is not None and baseline.average is not None and not (row.simple or row.combined):
         mean = baseline.average.mean + gain.mean
-    name = "majority, which ignores the input," if row.label == SIMPLE[0] else row.label
+    name = f"{row.label}, which ignores the input," if row.label in CONSTANT else row.label
     text = f"On data from a new domain, expect {name} to reach about {_score(mean, metric)}"
     if baseline is None or baseline.average is None or row.label == baseline.label:
         if not tests:
@@ -85,7 +85,7 @@ def _suitable(spec: dict[str, object]) -> list[str]:
     return [
         name for name, entry in METHODS.items()
         if name not in (*SIMPLE, BASELINE) and "(" not in name and entry.acts_on != "stream"
-        and spec.get("task") in entry.tasks and entry.takes in ("", kind)
+        and not entry.unsupported(str(spec.get("task"))) and entry.takes in ("", kind)
     ]  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from holdfast.record import RunRecord
 
 BASELINE = "erm"
-SIMPLE = ("majority", "logistic")  # baselines that are solved at once, in the order of the table
+CONSTANT = ("majority", "mean")  # baselines that ignore the input
+SIMPLE = (*CONSTANT, "logistic", "ridge")  # baselines that are solved at once, in the order of the table
 SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE = "soup", "stack", "ensemble", "ensemble(stack)"  # combinations of finished runs
 COMBINED = (SOUP, STACK, ENSEMBLE, STACK_ENSEMBLE)  # the simplest first: a soup is one network
 ALWAYS = ("encoder", "tune")  # part of every label as soon as the records have two values
@@ -53,7 +54,7 @@ def is_plain(record: RunRecord) -> bool:
 
 
 def is_simple(record: RunRecord) -> bool:
-    """Whether the record is of a simple baseline: the most frequent class or logistic regression."""
+    """Whether the record is of a simple baseline: a constant prediction, or logistic or ridge regression."""
     return str(record.spec["method"]) in SIMPLE
 
 
@@ -99,7 +100,7 @@ def _labels(records: Iterable[RunRecord]) -> dict[str, str]:
         for key, settings in same_method.items():
             texts = (_setting_text(k, settings.get(k)) for k in names if k not in shown)
             text = ", ".join(filter(None, texts))
-            prefix = f"{settings.get('encoder')} + " if method == SIMPLE[1] else ""
+            prefix = f"{settings.get('encoder')} + " if method in SIMPLE and method not in CONSTANT else ""
             name = prefix + method + necks[key] + (f" ({text})" if text else "")
             duplicates = sum(1 for n in labels.values() if n == name or n.startswith(f"{name} #"))
             labels[key] = f"{name} #{duplicates + 1}" if duplicates else name

@@ -18,7 +18,7 @@ from holdfast.report.expected import Gain, expected_gains
 from holdfast.report.labels import (
     BASELINE,
     COMBINED,
-    SIMPLE,
+    CONSTANT,
     configuration,
     grouped,
     is_collapsed,
@@ -126,7 +126,7 @@ def by_example(records: Iterable[RunRecord]) -> list[ByExample]:
 
 def rivals(groups: dict[str, list[RunRecord]]) -> list[tuple[str, str, int]]:
     """Return (method, its baseline, number of shared seeds) per method that has a baseline."""
-    tested = {name: group for name, group in groups.items() if group[0].spec["method"] != SIMPLE[0]}
+    tested = {name: group for name, group in groups.items() if group[0].spec["method"] not in CONSTANT}
     pairs = [(name, baseline_of(group[0], groups)) for name, group in tested.items()]
     seeds = {name: {r.spec.get("seed") for r in group} for name, group in groups.items()}
     return [(name, rival, len(seeds[name] & seeds[rival])) for name, rival in pairs if rival is not None]

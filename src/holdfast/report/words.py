@@ -8,12 +8,15 @@ from holdfast.record import LOWER_IS_BETTER
 from holdfast.report.statistics import Cell, pooled
 from holdfast.report.table import Row, best, columns, source_columns
 
-NOT_PERCENT = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity")
+UNITS = ("rmse", "mae", "interval_width")  # in the units of the target, of any magnitude
+NOT_PERCENT = ("nll", "ece", "mcc", "loss", "perplexity", "w2v_similarity", "r2", "kappa", "rps", *UNITS)
+DIGITS = 4  # significant digits of a metric in the units of the target
 MISSING = "–"
 SOURCE_NOTE = "(valid): validation rows of the single training domain, not part of any average"
 SPELLED = {
     "macro_f1": "macro-F1", "micro_f1": "micro-F1", "entity_f1": "entity F1", "answer_f1": "answer F1",
-    "roc_auc": "ROC AUC",
+    "roc_auc": "ROC AUC", "rmse": "RMSE", "mae": "MAE", "r2": "R²", "map": "mAP", "rps": "RPS",
+    "interval_width": "interval width", "kappa": "quadratic kappa",
 }  # fmt: skip
 
 
@@ -29,12 +32,19 @@ def scaled(value: float, metric: str) -> float:
 
 def format_number(value: float | None, metric: str) -> str:
     """Format a score with one decimal for percentages and three for other metrics."""
-    return MISSING if value is None else f"{scaled(value, metric):.{1 if is_percent(metric) else 3}f}"
+    return MISSING if value is None else f"{scaled(value, metric):.{_decimals(value, metric)}f}"
+
+
+def _decimals(value: float, metric: str) -> int:
+    """Return the number of decimals to show."""
+    if metric in UNITS and value and math.isfinite(value):
+        return max(0, DIGITS - 1 - math.floor(math.log10(abs(value))))
+    return 1 if is_percent(metric) else 3
 
 
 def format_difference(difference: float, metric: str) -> str:
     """Format a signed difference: `+1.2` percentage points, `-0.012`."""
-    return f"{scaled(difference, metric):+.{1 if is_percent(metric) else 3}f}"
+    return f"{scaled(difference, metric):+.{_decimals(difference, metric)}f}"
 
 
 def format_p(p: float | None) -> str:
@@ -46,7 +56,8 @@ def format_cell(cell: Cell | None, metric: str) -> str:
     """Format mean and standard error: `81.2 ± 0.4`, or the mean alone for a single seed."""
     if cell is None:
         return MISSING
-    error = "" if cell.stderr is None else f" ± {format_number(cell.stderr, metric)}"
+    digits = _decimals(cell.mean, metric)
+    error = "" if cell.stderr is None else f" ± {scaled(cell.stderr, metric):.{digits}f}"
     return format_number(cell.mean, metric) + error
 
 

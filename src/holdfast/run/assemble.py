@@ -32,6 +32,7 @@ from holdfast.protocols.plan import Episode, rows_of
 from holdfast.run.workspace import Workspace
 from holdfast.spec import Spec
 from holdfast.tasks.base import Structured, Task
+from holdfast.tasks.regress import Regress
 
 START = 1 / 3  # of the steps, where `average=moving` begins
 
@@ -42,6 +43,7 @@ class GrowingVocabulary:
 
     workspace: Workspace
     encoder: Backbone
+    task: Task
 
     def words(self, domains: Sequence[Part]) -> Sequence[str]:
         assert isinstance(self.encoder, GrowsWords)
@@ -50,7 +52,7 @@ class GrowingVocabulary:
     def examples(self, method: Method) -> Examples:
         backbone = method.model.backbone
         assert isinstance(backbone, Backbone)
-        return self.workspace.examples(self.workspace.store(backbone))
+        return self.workspace.examples(self.workspace.store(backbone), self.task)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Assembly:
         model = self.method.deployed
         if isinstance(model.backbone, Features) and not isinstance(self.encoder, Features):
             complete = Model(self.encoder, model.neck, model.head, precision=model.precision)
-            complete.recall = model.recall
+            complete.recall, complete.scale = model.recall, model.scale
             return complete
         return model
 
@@ -100,15 +102,15 @@ def assemble(spec: Spec, episode: Episode, workspace: Workspace, *, trained: Mod
     encoder, task, cached = _encoder_and_task(spec, rows, workspace, trained)
     if cached:
         with seeded(spec.seed):  # errors of neck and head come before the examples are encoded
-            Model(Features(inputs=encoder.width), *_neck_and_head(spec, dataset, encoder, trained))
+            Model(Features(inputs=encoder.width), *_neck_and_head(spec, dataset, encoder, task, trained))
         features = workspace.frozen_features(encoder) if encodes(spec) else torch.zeros(1, encoder.width)
-        examples = workspace.examples(TensorStore(features.expand(len(dataset), -1)))
+        examples = workspace.examples(TensorStore(features.expand(len(dataset), -1)), task)
     elif isinstance(task, Structured):
         examples, task = workspace.structured_examples(spec, task, encoder)
     else:
-        examples = workspace.examples(workspace.store(encoder))
+        examples = workspace.examples(workspace.store(encoder), task)
     make = partial(_method, spec, dataset, rows, encoder, task, trained=trained, cached=cached, device=workspace.device)
-    following = GrowingVocabulary(workspace, encoder) if isinstance(encoder, GrowsWords) and not cached else None
+    following = GrowingVocabulary(workspace, encoder, task) if isinstance(encoder, GrowsWords) and not cached else None
     return Assembly(encoder, examples, task, make, augmentation(spec, dataset.raw.kind), following)
 
 
@@ -143,6 +145,8 @@ def _encoder_and_task(
     """Return encoder and task, and whether the run reads cached features of the frozen encoder."""
     encoder = workspace.shared_encoder(spec, partial(_encoder, spec, workspace.dataset, rows, trained))
     task: Task = catalog.build("tasks", spec.task, options=spec.task_args)
+    targets = workspace.dataset.targets
+    task = task.bound(None if targets is None else targets[rows], None if trained is None else trained.scale)
     one_feature = not isinstance(task, Structured) and not isinstance(encoder, Features)
     return encoder, task, spec.tune == "frozen" and workspace.cache is not None and one_feature
 
@@ -161,16 +165,17 @@ def _encoder(spec: Spec, dataset: Dataset, rows: np.ndarray, trained: Model | No
 
 
 def _neck_and_head(
-    spec: Spec, dataset: Dataset, encoder: Backbone, trained: Model | None
+    spec: Spec, dataset: Dataset, encoder: Backbone, task: Task, trained: Model | None
 ) -> tuple[nn.Module, nn.Module]:
     if trained is not None:
         return copy.deepcopy(trained.neck), copy.deepcopy(trained.head)
-    neck = catalog.build_neck(spec.neck, encoder.width, len(dataset.classes), options=spec.neck_args)
+    names = task.outputs(dataset.classes)
+    neck = catalog.build_neck(spec.neck, encoder.width, len(names), options=spec.neck_args)
     if adapter_rank(spec.tune) and isinstance(neck, Attachable):
         raise BadInput(
             f"--tune {spec.tune} and the neck {spec.neck} both change the layers of the encoder: use --tune full"
         )
-    return neck, catalog.build("heads", spec.head, neck.width, dataset.classes, encoder, options=spec.head_args)
+    return neck, catalog.build("heads", spec.head, neck.width, names, encoder, options=spec.head_args)
 
 
 def _method(
@@ -188,8 +193,9 @@ def _method(
         copied.precision = spec.precision
     backbone = copied or (Features(inputs=encoder.width) if cached else _encoder(spec, dataset, rows, trained))
     with seeded(spec.seed, "init", "method"):
-        ends = () if copied else _neck_and_head(spec, dataset, encoder, trained)
+        ends = () if copied else _neck_and_head(spec, dataset, encoder, task, trained)
         model = (copied or Model(backbone, *ends, precision=spec.precision)).to(device)
+        model.scale = task.scale if isinstance(task, Regress) else None
         optimizer = partial(Optimizer, _optimizer(spec))
         options = {"options": spec.method_args, "task": task, "optimizer": optimizer}
         method = _averaged(catalog.build("methods", spec.method, model, **options), spec.average)

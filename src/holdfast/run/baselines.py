@@ -1,4 +1,4 @@
-"""Simple baselines that a comparison adds to its methods: most frequent class, and logistic regression.
+"""Simple baselines that a comparison adds to its methods: a constant prediction, and logistic or ridge regression.
 
 The regression is on features of the comparison's encoder if they are useful without training, and on the simple
 features of the kind of example: TF-IDF of texts, columns of vectors, pixels, subtree counts of graphs.
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from holdfast import catalog
 from holdfast.catalog.encoders import SIMPLE_ENCODER
+from holdfast.report.labels import CONSTANT, SIMPLE
 from holdfast.run.settings import with_method, with_rates
 from holdfast.spec import Spec
 
@@ -17,7 +18,10 @@ INSERTED = ("experts", "template")  # settings of an encoder that add parts to t
 
 def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     """Return the specs of the baselines for the spec of a comparison; none for streams and other tasks."""
-    if base.task != "classify" or base.plan == "stream":
+    fitting = [name for name in SIMPLE if not catalog.lookup("methods", name).unsupported(base.task)]
+    constant = next((name for name in fitting if name in CONSTANT), None)
+    regressions = [name for name in fitting if name not in CONSTANT]
+    if constant is None or base.plan == "stream":
         return []
     plain = replace(base, neck="none", neck_args={}, head="linear", head_args={}, method_args={})
     plain = replace(plain, predict=Spec.predict, predict_args={})
@@ -26,5 +30,6 @@ def baseline_specs(base: Spec, kind: str, seeds: Sequence[int]) -> list[Spec]:
     useful = entry.pretrained or entry.tune == "frozen" or bool(base.encoder_args.get("weights"))
     frozen = [plain] if useful and not any(name in base.encoder_args for name in INSERTED) else []
     first, *others = [*frozen, simple]
-    specs = [with_method(first, "majority"), *(with_method(each, "logistic") for each in (first, *others))]
+    specs = [with_method(first, constant)]
+    specs += [with_method(each, name) for name in regressions for each in (first, *others)]
     return [replace(spec, seed=seed) for spec in with_rates(specs, {}) for seed in seeds]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from holdfast import catalog
-from holdfast.catalog.entry import EncoderEntry, Entry
+from holdfast.catalog.entry import EXAMPLE_TASKS, EncoderEntry, Entry
 from holdfast.core.errors import BadInput
 from holdfast.data.dataset import Dataset
 from holdfast.data.splits import TEST
@@ -22,7 +22,7 @@ def with_length(options: Mapping[str, Any], entry: Entry, dataset: Dataset, *, t
     """
     if LENGTH in options:
         return {name: value for name, value in options.items() if name != LENGTH or value is not None}
-    if task != "classify" or not isinstance(entry, EncoderEntry) or not entry.tokens:
+    if task not in EXAMPLE_TASKS or not isinstance(entry, EncoderEntry) or not entry.tokens:
         return dict(options)
     from holdfast.nn.backbones.length import choose_length  # imports transformers, which takes seconds
 

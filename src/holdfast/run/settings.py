@@ -68,7 +68,7 @@ def make_spec(
     """
     settings = dict(settings or {})
     encoder, tune = settings.pop("encoder", encoder), settings.pop("tune", tune)
-    task_name = settings.get("task", values.get("task")) or Spec.task
+    task_name = settings.get("task", values.get("task")) or dataset.task or Spec.task
     for key, value in (("encoder", encoder), ("tune", tune), ("task", task_name)):
         if not isinstance(value, str):
             raise BadInput(f"{key} must be a name, got {value!r}")
@@ -80,7 +80,7 @@ def make_spec(
         tune = str(task_entry.defaults.get("tune", default_tune(entry, cuda=cuda)))
     weights, plan = bool(settings.get("encoder.weights")), settings.get("plan", values.get("plan"))
     chosen: dict[str, Any] = training_defaults(entry, tune, weights=weights, stream=plan == "stream")
-    chosen |= {"metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
+    chosen |= {"task": task_name, "metric": task.metrics[0], "decay": DECAY, "lr_args": {}}
     chosen |= {key: value for key, value in task_entry.defaults.items() if key not in ("encoder", "tune")}
     chosen |= {key: value for key, value in values.items() if value is not None}
     known = (
@@ -108,14 +108,20 @@ def make_spec(
     spec = Spec(encoder=encoder, tune=tune, **data, **chosen)
     (spec,) = with_rates([with_method(spec, spec.method)], spec.lr_args)
     check_mode(spec.tune)
-    if spec.tune == "lp-ft" and spec.task != "classify":
-        raise BadInput(
-            f"--tune lp-ft fits the head of a classifier and does not support the task {spec.task}: use full"
-        )
+    if spec.tune == "lp-ft" and not task.predicts:
+        raise BadInput(f"--tune lp-ft fits a head on one feature per example, not the task {spec.task}: use full")
+    if task.predicts and task.predicts != (form := _target_form(dataset)):
+        fix = "pass the file to compare, fit or audit with this task, or convert the data set with the task"
+        raise BadInput(f"the task {spec.task} predicts {task.predicts}, but the targets of the data are {form}: {fix}")
     catalog.check_spec(spec, dataset.raw.kind)
     catalog.build("tasks", spec.task, options=spec.task_args)
     check_known("metric", spec.metric, task.metrics)
     return spec
+
+
+def _target_form(dataset: Dataset) -> str:
+    """Return what the targets of a data set are: classes, numbers or labels."""
+    return "classes" if dataset.targets is None else "numbers" if dataset.targets.ndim == 1 else "labels"
 
 
 def spec_settings(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def exclusion_reason(name: str, spec: Spec, domains: int) -> str:
             return reason
         spec = replace(spec, neck=neck, neck_args={})
     entries = [entry for _, entry in catalog.unwrap("methods", name)]
-    if any(spec.task not in entry.tasks for entry in entries):
-        return f"it does not support the task {spec.task}"
+    if reason := next((reason for entry in entries if (reason := entry.unsupported(spec.task))), ""):
+        return reason
     if reason := catalog.incompatibility(name, spec.encoder):
         return reason
     if min_domains(name) > domains:
@@ -103,8 +103,8 @@ def _neck_reason(neck: str, spec: Spec) -> str:
     """Return why a neck of the default slate does not fit, or an empty string."""
     if spec.neck not in PLAIN_NECKS:
         return f"the neck is {spec.neck}"
-    if spec.task not in catalog.lookup("necks", neck).tasks:
-        return f"{neck} does not support the task {spec.task}"
+    if reason := catalog.lookup("necks", neck).unsupported(spec.task):
+        return f"{neck}: {reason}"
     if neck == "experts" and (spec.tune == "frozen" or not spec.encoder.startswith(TRANSFORMERS)):
         return "experts need a transformer that learns"
     if neck == "experts" and spec.encoder_args.get("experts"):

@@ -157,7 +157,8 @@ def _engagement(assembly: Assembly, episode: Episode, workspace: Workspace) -> d
     assert assembly.method is not None
     model, examples = assembly.method.deployed, assembly.examples
     if model is not (complete := assembly.deploy()) and mechanisms(assembly.encoder):
-        model, examples = complete.to(workspace.device), workspace.examples(workspace.store(assembly.encoder))
+        model = complete.to(workspace.device)
+        examples = workspace.examples(workspace.store(assembly.encoder), assembly.task)
     return measure_engagement(model, examples, validation_parts(episode), assembly.task)
 
 

@@ -29,6 +29,7 @@ from holdfast.data.load import load_data
 from holdfast.data.readers.columns import listed
 from holdfast.data.readers.memory import Source
 from holdfast.data.splits import rows_by_domain
+from holdfast.data.targets import measurements, separator_in
 from holdfast.data.unlabelled import EMPTY_LABELS, add_unlabelled, unlabelled_parts, with_empty_labels
 from holdfast.nn.backbones.base import Backbone, LearnedPreparation
 from holdfast.protocols.plan import Episode, score_known_classes
@@ -114,9 +115,9 @@ class Workspace:
             )
         return self.stores[key]
 
-    def examples(self, store: Store) -> Examples:
-        """Return the examples of a store with their labels and domains."""
-        y = torch.from_numpy(np.ascontiguousarray(self.dataset.y))
+    def examples(self, store: Store, task: Task | None = None) -> Examples:
+        """Return the examples of a store with their domains and the targets of the task; by default class indices."""
+        y = torch.from_numpy(self.dataset.y) if task is None else task.encode(self.dataset.y, self.dataset.targets)
         return Examples(store, y, self.dataset.domains, device=self.device)
 
     def structured_examples(self, spec: Spec, task: Structured, encoder: Backbone) -> tuple[Examples, Task]:
@@ -245,27 +246,47 @@ def training_data(
     examples: int | None = None,
     unlabelled: Source | None = None,
     empty_labels: str = "error",
+    settings: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Load a data set and check that a task can be trained on it; `examples` limits the examples per domain.
+
+    Without a task, numeric labels with many values are the targets of a regression, and other labels are classes.
+    `settings` may contain settings of the task, such as `task.separator`.
 
     `unlabelled` is a source of examples without labels to adapt to; with `empty_labels="unlabelled"` so are the rows
     whose label is empty.
     """
-    target = catalog.build("tasks", task or Spec.task, options={})
+    options = {key.removeprefix("task."): value for key, value in (settings or {}).items() if key.startswith("task.")}
+    target: Task = catalog.build("tasks", task or Spec.task, options=options)
     check_known("--empty-labels", empty_labels, EMPTY_LABELS)
     adapts = unlabelled is not None or empty_labels != EMPTY_LABELS[0]
     if adapts and (task or Spec.task) != "classify":
         raise BadInput(f"the task {task} does not use unlabelled examples: leave --unlabelled and --empty-labels out")
     need = [role for role in target.needs if empty_labels == EMPTY_LABELS[0] or role != "label"]
     dataset = load_data(data, columns=columns, need=need, data_dir=data_dir, form=target.data_form)
+    dataset = target.convert(dataset) if task else _with_inferred_task(dataset)
     dataset = with_empty_labels(dataset) if empty_labels != EMPTY_LABELS[0] else dataset
-    dataset = dataset.checked(labels=needs_labels(task))
+    dataset = dataset.checked(labels=bool(target.predicts))
     dataset = dataset if examples is None else dataset.limited(examples)
     if unlabelled is None:
         return dataset
     inputs = {role: name for role, name in (columns or {}).items() if role not in ("label", "split")}
     extra = load_data(unlabelled, columns=inputs, need=(), data_dir=data_dir, form=target.data_form)
     return add_unlabelled(dataset, extra if examples is None else extra.limited(examples))
+
+
+def _with_inferred_task(dataset: Dataset) -> Dataset:
+    """Return the data set as the targets of a regression if its labels are many numbers; note labels like red|blue."""
+    if dataset.task or not dataset.classes:
+        return dataset
+    if summary := measurements(dataset):
+        note = f"{summary}, so that the task is regress; with --task classify each number is a class"
+        return catalog.build("tasks", "regress", options={}).convert(dataset).with_notes(note)
+    if separator := separator_in(dataset):
+        example = next(name for name in dataset.classes if separator in name)
+        note = f"labels such as '{example}' contain '{separator}' and are one class each"
+        return dataset.with_notes(f"{note}; if they are several labels per example, use --task multilabel")
+    return dataset
 
 
 def choose_device(name: str) -> torch.device:

@@ -128,7 +128,7 @@ def sweep(
         raise BadInput(f"--trials must be at least 1, got {trials}: trial 0 has the default settings")
     make_sampler(sampler, {})  # an unknown name or a missing package is reported before the data is read
     task = (settings or {}).get("task")
-    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples)
+    dataset = training_data(data, task=task, columns=columns, data_dir=data_dir, examples=examples, settings=settings)
     workspace = Workspace(dataset, choose_device(device), cache_folder() if cache else None, out=Path(out))
     names, numbers = method_names(methods), seed_list(seeds)
     if not numbers or not names:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from holdfast.core.errors import BadInput
-from holdfast.data.raw import Raw
+from holdfast.models.outputs import answers as answers_of
 from holdfast.models.saved import RECALL, SavedModel, load_model, member_folders
 from holdfast.models.versions import current_folder
 from holdfast.run.cost import code_version
@@ -52,7 +52,7 @@ class Service:
             columns = self.saved.predict_columns(raw, device=self.device)
             answers = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         else:
-            answers = self._class_answers(raw)
+            answers = answers_of(self.saved, raw, device=self.device)
         ids = [id for request in requests for id in (request.ids or [None] * len(request))]
         return [answer if id is None else {"id": id, **answer} for id, answer in zip(ids, answers, strict=True)]
 
@@ -60,18 +60,6 @@ class Service:
         """Return when the stored examples of the model changed last; empty without any."""
         paths = [folder / RECALL for folder in member_folders(self.folder, self.saved)]
         return [path.stat().st_mtime_ns for path in paths if path.is_file()]
-
-    def _class_answers(self, raw: Raw) -> list[dict[str, Any]]:
-        """Return label, probabilities, and the percentiles `foreign` and `undecided` if known."""
-        predictions, names = self.saved.predict(raw, device=self.device), self.saved.classes
-        answers = [
-            {"label": names[row.argmax()], "probabilities": dict(zip(names, row.tolist(), strict=True))}
-            for row in predictions.probabilities
-        ]
-        for name, values in (("foreign", predictions.foreign), ("undecided", predictions.undecided)):
-            for answer, value in zip(answers, [] if values is None else values.tolist(), strict=values is not None):
-                answer[name] = value
-        return answers
 
     def model(self) -> dict[str, Any]:
         """Return names, versions and the card; the local path of an encoder is not disclosed."""

@@ -3,6 +3,8 @@
 Shapes: b examples per batch, n examples in total, k statistics per example.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +18,9 @@ from holdfast.core.errors import check_known
 from holdfast.core.inputs import Inputs
 from holdfast.core.ragged import Ragged
 from holdfast.core.store import Store
+from holdfast.data.dataset import Dataset
 from holdfast.nn.backbones.base import Backbone
-from holdfast.nn.model import Model
+from holdfast.nn.model import Model, OutputScale
 from holdfast.record import LOWER_IS_BETTER, Scores
 
 
@@ -27,6 +30,36 @@ class Task(ABC):
     data_form: ClassVar[str]  # form of the data set: table, tags, questions or corpus
     metrics: ClassVar[tuple[str, ...]]  # the first one is the default
     needs: ClassVar[tuple[str, ...]]  # fields of a training example in addition to its input: label, domain, ...
+    predicts: ClassVar[str] = ""  # one per example: `classes`, `numbers` or `labels` (a set of classes); else empty
+
+    def convert(self, dataset: Dataset) -> Dataset:
+        """Return the data set with the targets of this task, from labels that were read as names."""
+        return dataset
+
+    def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of the outputs of a network for these classes."""
+        return tuple(classes)
+
+    def bound(self, targets: np.ndarray | None, scale: OutputScale | None = None) -> Task:
+        """Return the task for the targets of the training rows, or for the scale of a trained network."""
+        return self
+
+    def encode(self, y: np.ndarray, targets: np.ndarray | None) -> Tensor:
+        """Return the targets of all examples as the loss takes them; by default class indices."""
+        return torch.from_numpy(np.ascontiguousarray(y))
+
+    def calibrated(self, stats: Tensor, y: Tensor) -> Task:
+        """Return the task with what it chooses on validation rows for predictions, such as thresholds."""
+        return self
+
+    @property
+    def reported(self) -> tuple[str, ...]:
+        """Metrics that a record stores; those of calibrated predictions in addition to `metrics`."""
+        return self.metrics
+
+    def summary(self, stats: Tensor, y: Tensor) -> dict[str, Any]:
+        """Return what a record stores per test domain in addition to the scores, such as predicted numbers."""
+        return {}
 
     @abstractmethod
     def loss(self, output: Tensor, y: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class Classify(Task):
     metrics = ("accuracy", "macro_f1", "micro_f1", "balanced_accuracy", "mcc", "roc_auc", "nll", "ece")
     needs = ("label", "domain")
     data_form = "table"
+    predicts = "classes"
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y)

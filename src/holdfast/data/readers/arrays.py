@@ -42,7 +42,7 @@ def read_arrays(
     if "time" in arrays and time is None:
         raise BadInput(f"{path}: the time array must hold numbers or dates without missing values")
     ids = [str(i) for i in arrays["id"].tolist()] if "id" in arrays else None
-    return coded_dataset(path.stem, raw, coded, where=str(path), need=need, ids=ids, time=time)
+    return coded_dataset(path.stem, raw, coded, where=str(path), ids=ids, time=time)
 
 
 def _load(path: Path, columns: Mapping[str, str], need: Collection[str]) -> dict[str, np.ndarray]:

@@ -2,14 +2,14 @@
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.core.errors import BadInput
-from holdfast.data.dataset import SPLITS, Dataset, encode, is_finite
+from holdfast.data.dataset import SPLITS, Dataset, encode
 from holdfast.data.raw import Raw
 from holdfast.data.readers.formats import is_number
 
@@ -18,7 +18,6 @@ SPLIT_NAMES = {
     **dict.fromkeys(("valid", "validation", "val", "dev", "trial"), 1),
     **dict.fromkeys(("test", "testing", "eval"), 2),
 }
-_MANY_CLASSES = 20  # above this number of classes, numeric labels may be measurements
 _SIMILAR = 5  # groups of similar names with a note each
 _INTEGRAL = re.compile(r"(-?\d+)\.0*")
 
@@ -58,18 +57,6 @@ class CodeColumn:
         return self.index.setdefault(name, len(self.index)) if name else -1
 
 
-def regression_note(classes: Sequence[str], examples: int, *, where: str) -> str:
-    """Return a note if labels look like measurements; raise if most examples have a distinct one."""
-    if len(classes) <= _MANY_CLASSES or not all(map(is_finite, classes)):
-        return ""
-    fractional, rare = any(not float(name).is_integer() for name in classes), 2 * len(classes) > examples
-    summary = f"{where} has {len(classes)} distinct numeric labels in {examples} examples"
-    fix = "bin them into classes, or name another column with --column label=NAME"
-    if fractional and rare:
-        raise BadInput(f"{summary}, such as {classes[0]}, but regression is not supported: {fix}")
-    return f"{summary}, and each one is a class; if they are measurements, {fix}" if fractional or rare else ""
-
-
 def spelling_notes(role: str, column: CodeColumn, *, where: str) -> list[str]:
     """Return notes on names that differ only in case or spaces, and on spaces around names, which are removed."""
     notes, groups = [], dict[str, list[str]]()
@@ -100,13 +87,13 @@ def domain_codes(column: CodeColumn, time: np.ndarray | None) -> tuple[np.ndarra
 
 
 def coded_dataset(
-    name: str, raw: Raw, coded: Mapping[str, CodeColumn], *, where: str, need: Collection[str] = (), before: int = 0,
+    name: str, raw: Raw, coded: Mapping[str, CodeColumn], *, where: str, before: int = 0,
     split_name: str = "split", classes: tuple[str, ...] = (), notes: Sequence[str] = (), **fields: Any,
 ) -> Dataset:  # fmt: skip
     """Build a data set from its coded label, domain and split; without them there are no labels and one domain, `all`.
 
-    `need` lists the required roles, `where`, `split_name` and `before` (earlier rows) are for error messages, and
-    `fields` are further fields of the data set.
+    `where`, `split_name` and `before` (earlier rows) are for error messages, and `fields` are further fields of the
+    data set.
     """
     y = np.full(len(raw), -1, dtype=np.int64)
     roles = [role for role in ("label", "domain") if role in coded]
@@ -114,8 +101,6 @@ def coded_dataset(
     if "label" in coded:
         order, classes = encode(list(coded["label"].index))
         y = np.append(order, -1)[coded["label"].codes()]
-        if "label" in need and (note := regression_note(classes, len(raw), where=where)):
-            notes = [*notes, note]
     domain, domains = np.zeros(len(raw), dtype=np.int64), ("all",)
     if "domain" in coded:
         domain, domains = domain_codes(coded["domain"], fields.get("time"))

@@ -100,7 +100,7 @@ class TableCollector:
             notes.append(f"{fault}, so it is not used as the time")
         ids = None if roles.id is None else Strings(self.ids.column())
         return coded_dataset(
-            name, raw, self.coded, where=where, need=self.need, before=self.before, split_name=roles.split or "",
+            name, raw, self.coded, where=where, before=self.before, split_name=roles.split or "",
             notes=notes, ids=ids, time=time, columns=columns,
         )  # fmt: skip
 

@@ -1,0 +1,112 @@
+"""Convert labels that were read as names to the targets of other tasks: numbers, sets of labels, ordered levels.
+
+Readers encode every label column as names. The functions below convert the data set afterwards, for any reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset, is_finite
+
+MANY = 20  # above this number of classes, numeric labels may be measurements
+SEPARATORS = ("|", ";", ",")  # of several labels in one text, in the order in which they are tried
+SHOWN = 10  # names in a message
+
+
+def measurements(dataset: Dataset) -> str:
+    """Describe the labels if they look like measurements: many distinct numbers; empty if they do not."""
+    names = dataset.classes
+    if dataset.targets is not None or len(names) <= MANY or not all(map(is_finite, names)):
+        return ""
+    fractional, rare = any(not float(name).is_integer() for name in names), 2 * len(names) > len(dataset)
+    if not fractional and not rare:
+        return ""
+    return f"{dataset.name} has {len(names)} distinct numeric labels in {len(dataset)} examples"
+
+
+def numeric_targets(dataset: Dataset, *, task: str) -> Dataset:
+    """Return the data set with its labels as numbers."""
+    if dataset.targets is not None:
+        return _checked_form(dataset, 1, "a number")
+    for code, name in enumerate(dataset.classes):
+        if not is_finite(name):
+            row = int((dataset.y == code).argmax()) + 1
+            fix = "write a finite number, or use --task classify"
+            raise BadInput(f"{dataset.name}: row {row} has the label '{name}', which is not a number: {fix}")
+    values = np.asarray([*map(float, dataset.classes), np.nan], dtype=np.float64)[dataset.y]
+    return replace(dataset, y=np.where(dataset.y < 0, -1, 0), classes=(), targets=values, task=task)
+
+
+def separator_in(dataset: Dataset) -> str:
+    """Return the separator if labels look like several labels per example, such as `red|blue`; empty if they do not.
+
+    A comma also occurs inside names, so that the labels must combine fewer parts than there are labels.
+    """
+    for separator in SEPARATORS:
+        joined = [name for name in dataset.classes if separator in name]
+        sets = [_split(name, separator) for name in dataset.classes]
+        recombined = len({part for parts in sets for part in parts}) < len(dataset.classes)
+        several = bool(joined) and all(len(_split(name, separator)) > 1 for name in joined)
+        if several and (recombined or separator != SEPARATORS[-1]):
+            return separator
+    return ""
+
+
+def label_sets(dataset: Dataset, *, task: str, separator: str = "") -> Dataset:
+    """Return the data set with a set of labels per example, separated in its label column; an empty label has none."""
+    if dataset.targets is not None:
+        return _checked_form(dataset, 2, "a set of labels")
+    separator = separator or separator_in(dataset)
+    sets = [_split(name, separator) for name in dataset.classes]
+    names = tuple(sorted({part for parts in sets for part in parts}))
+    if not names:
+        raise BadInput(f"{dataset.name} has no labels: name the column with --column label=NAME")
+    index = {name: i for i, name in enumerate(names)}
+    table = np.zeros((len(sets) + 1, len(names)))
+    for row, parts in enumerate(sets):
+        table[row, [index[part] for part in parts]] = 1.0
+    empty = int((dataset.y < 0).sum())
+    notes = [f"{empty:,} rows have no label and count as examples without any of the labels"] if empty else []
+    if all(len(parts) < 2 for parts in sets):
+        fix = "name the separator with --set task.separator=TEXT, or use --task classify"
+        notes.append(f"no label contains a separator, so that every example has at most one label: {fix}")
+    converted = replace(dataset, y=np.zeros(len(dataset), dtype=np.int64), classes=names, task=task)
+    return replace(converted, targets=table[dataset.y]).with_notes(*notes)
+
+
+def ordered_levels(dataset: Dataset, order: Sequence[str] | None, *, task: str) -> Dataset:
+    """Return the data set with its classes in the order of the levels; numbers are ordered by value."""
+    if dataset.targets is not None:
+        raise BadInput(f"{dataset.name} has no class labels, which the task {task} needs: use the task {dataset.task}")
+    shown = ", ".join(dataset.classes[:SHOWN]) + (", ..." if len(dataset.classes) > SHOWN else "")
+    if order is None:
+        if not all(map(is_finite, dataset.classes)):
+            fix = "list the levels from low to high with --set task.order=LOW,...,HIGH"
+            raise BadInput(f"the order of the labels {shown} is unknown: {fix}")
+        return replace(dataset, task=task)
+    names = tuple(str(name) for name in order)
+    if len(set(names)) < len(names):
+        raise BadInput(f"task.order names a level twice ({', '.join(names)}): name each one once")
+    if set(names) != set(dataset.classes):
+        missing = [name for name in dataset.classes if name not in names]
+        fault = f"lacks the label '{missing[0]}'" if missing else "names levels that do not occur"
+        raise BadInput(f"task.order {fault}: the labels of {dataset.name} are {shown}")
+    codes = np.asarray([*map(names.index, dataset.classes), -1], dtype=np.int64)
+    return replace(dataset, y=codes[dataset.y], classes=names, task=task)
+
+
+def _split(name: str, separator: str) -> list[str]:
+    parts = name.split(separator) if separator else [name]
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _checked_form(dataset: Dataset, dimensions: int, form: str) -> Dataset:
+    assert dataset.targets is not None
+    if dataset.targets.ndim != dimensions:
+        raise BadInput(f"{dataset.name} was converted for the task {dataset.task} and does not have {form} per example")
+    return dataset

@@ -1,0 +1,90 @@
+"""Predictions of models for numbers and for sets of labels, from the outputs of the network.
+
+n examples, c labels
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from holdfast.core.errors import BadInput
+from holdfast.data.raw import Raw
+from holdfast.models.saved import SavedModel
+from holdfast.tasks.regress import interval
+
+
+class NumberPredictions(NamedTuple):
+    """Predicted numbers (n,), and if known the ends of their intervals and the percentiles (n,)."""
+
+    values: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+    foreign: np.ndarray | None
+    undecided: np.ndarray | None
+
+
+class LabelPredictions(NamedTuple):
+    """Probability of every label and whether it is predicted (n, c), and if known the percentiles (n,)."""
+
+    probabilities: np.ndarray
+    predicted: np.ndarray
+    foreign: np.ndarray | None
+    undecided: np.ndarray | None
+
+
+def predict_numbers(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> NumberPredictions:
+    """Return the predictions of a regression in the units of its target."""
+    if saved.predicts != "numbers" or saved.model.scale is None:
+        raise BadInput(f"a model of the task {saved.task} does not predict numbers: use a model of the task regress")
+    outputs, (mean, scale) = saved.outputs(raw, device=device), saved.model.scale
+    values = torch.from_numpy(outputs.values.astype(np.float64))
+    low = high = None
+    if saved.calibration is not None and saved.calibration.margin is not None:
+        low, high = (mean + scale * edge.numpy() for edge in interval(values, saved.calibration.margin))
+    return NumberPredictions(mean + scale * values[:, 0].numpy(), low, high, outputs.foreign, outputs.undecided)
+
+
+def predict_labels(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> LabelPredictions:
+    """Return the probability of every label, and the labels whose threshold it reaches."""
+    if saved.predicts != "labels":
+        raise BadInput(f"a model of the task {saved.task} does not predict sets of labels: use the task multilabel")
+    outputs = saved.outputs(raw, device=device)
+    probabilities = 1 / (1 + np.exp(-outputs.values.astype(np.float64)))
+    thresholds = None if saved.calibration is None else saved.calibration.thresholds
+    predicted = probabilities >= (0.5 if thresholds is None else thresholds)
+    return LabelPredictions(probabilities, predicted, outputs.foreign, outputs.undecided)
+
+
+def answers(saved: SavedModel, raw: Raw, *, device: torch.device | str = "cpu") -> list[dict[str, Any]]:
+    """Return one answer per example, as a server sends it."""
+    extra: dict[str, np.ndarray | None]
+    if saved.predicts == "numbers":
+        numbers = predict_numbers(saved, raw, device=device)
+        rows = [{"prediction": value} for value in numbers.values.tolist()]
+        extra = {"low": numbers.low, "high": numbers.high}
+        percentiles = numbers.foreign, numbers.undecided
+    elif saved.predicts == "labels":
+        sets = predict_labels(saved, raw, device=device)
+        rows = [
+            {"labels": chosen_names(saved.classes, chosen), "probabilities": dict(zip(saved.classes, p, strict=True))}
+            for chosen, p in zip(sets.predicted, sets.probabilities.tolist(), strict=True)
+        ]
+        extra, percentiles = {}, (sets.foreign, sets.undecided)
+    else:
+        classes = saved.predict(raw, device=device)
+        rows = [
+            {"label": saved.classes[row.argmax()], "probabilities": dict(zip(saved.classes, row.tolist(), strict=True))}
+            for row in classes.probabilities
+        ]
+        extra, percentiles = {}, (classes.foreign, classes.undecided)
+    extra |= dict(zip(("foreign", "undecided"), percentiles, strict=True))
+    for name, values in extra.items():
+        for row, value in zip(rows, [] if values is None else values.tolist(), strict=values is not None):
+            row[name] = value
+    return rows
+
+
+def chosen_names(classes: tuple[str, ...], chosen: np.ndarray) -> list[str]:
+    """Return the names of the predicted labels."""
+    return [name for name, is_chosen in zip(classes, chosen, strict=True) if is_chosen]
