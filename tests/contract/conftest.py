@@ -48,7 +48,7 @@ ALWAYS = ("mlp", "gin-subgraph")  # the second one only for methods that need it
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run every method on vectors and training also on one more kind, in turn; the rest are slow tests."""
-    methods, others = catalog.buildable_names("methods"), [body for body in BODIES if body not in ALWAYS]
+    methods, others = catalog.buildable_names("methods", "classify"), [body for body in BODIES if body not in ALWAYS]
     for item in items:
         call = getattr(item, "callspec", None)
         if getattr(item, "originalname", "") in SAMPLED and call and any(i % 3 for i in call.indices.values()):

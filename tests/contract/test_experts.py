@@ -19,7 +19,7 @@ from tests.contract.conftest import LIGHT
 INFO = StageInfo(0, ("d0", "d1", "d2"))
 
 
-@pytest.fixture(params=catalog.buildable_names("methods"))
+@pytest.fixture(params=catalog.buildable_names("methods", "classify"))
 def build(request, benches):
     bench, name = benches["tiny-vit-experts"], request.param
     if catalog.incompatibility(name, bench.encoder):

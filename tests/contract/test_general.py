@@ -16,7 +16,7 @@ from tests.tiny import tiny_bert, tiny_roberta
 
 FITTING = [
     name
-    for name in catalog.buildable_names("methods")
+    for name in catalog.buildable_names("methods", "classify")
     if not catalog.incompatibility(name, "gmap") and not catalog.unwrap("methods", name)[-1][1].load().full_batch
 ]
 

@@ -102,7 +102,7 @@ def test_copy_is_independent(bench, neck):
     assert torch.equal(model(batch.x), before)
 
 
-@pytest.fixture(params=catalog.buildable_names("methods"))
+@pytest.fixture(params=catalog.buildable_names("methods", "classify"))
 def rule(request, benches):
     """Build any method of the catalog with a heterogeneous memory."""
     bench, name = benches["mlp"], request.param

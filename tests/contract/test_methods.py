@@ -21,7 +21,7 @@ def tensors(method):
     return {k: v for k, v in method.state_dict().items() if isinstance(v, torch.Tensor)}
 
 
-@pytest.fixture(params=catalog.buildable_names("methods"))
+@pytest.fixture(params=catalog.buildable_names("methods", "classify"))
 def make(request, bench):
     needed = catalog.unwrap("methods", request.param)[-1][1].encoders
     if catalog.incompatibility(request.param, bench.encoder) or (bench.encoder == "gin-subgraph" and not needed):

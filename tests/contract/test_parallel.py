@@ -21,7 +21,8 @@ QUICK = [
     "agem", "ewc", "progressive(erm)", "swad(erm)",
 ]  # fmt: skip
 NAMES = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in catalog.buildable_names("methods")
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in catalog.buildable_names("methods", "classify")
 ]
 RUNS = [("erm", "leave-one-out", 4), ("progressive(replay)", "stream", 14)]
 
@@ -33,7 +34,7 @@ def table() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def names(request) -> list[str]:
-    return catalog.buildable_names("methods") if request.config.getoption("--all") else QUICK
+    return catalog.buildable_names("methods", "classify") if request.config.getoption("--all") else QUICK
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def test_necks_declare_their_parts(name, benches):
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in catalog.buildable_names("methods") if not catalog.incompatibility(n, "mlp")]
+    "name", [n for n in catalog.buildable_names("methods", "classify") if not catalog.incompatibility(n, "mlp")]
 )
 def test_methods_declare_their_critics(name, benches, monkeypatch):
     monkeypatch.setitem(LIGHT, "mil", {"critic": "adversarial"})  # the default has no parameters

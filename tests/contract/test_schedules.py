@@ -22,7 +22,7 @@ BUSY = {  # several updates per step, or a change of the loss during the run
 }  # fmt: skip
 
 
-@pytest.fixture(params=catalog.buildable_names("methods"))
+@pytest.fixture(params=catalog.buildable_names("methods", "classify"))
 def name(request):
     if catalog.unwrap("methods", request.param)[-1][1].load().full_batch:
         pytest.skip("it takes no gradient steps")

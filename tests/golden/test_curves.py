@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "curves"
 
 
 @pytest.mark.parametrize(
-    "method", [m for m in catalog.buildable_names("methods") if not catalog.incompatibility(m, "mlp")]
+    "method", [m for m in catalog.buildable_names("methods", "classify") if not catalog.incompatibility(m, "mlp")]
 )
 def test_curve(method, request):
     path = FOLDER / f"{method}.txt"

@@ -132,7 +132,7 @@ def check_task(section: str, name: str, task: str) -> None:
             why = f": {reason}" if entry.needs_class and task in entry.tasks else ""
             supported = ", ".join(name for name in entry.tasks if not entry.unsupported(name))
             fault = f"{_singular(section)} '{part}' does not support the task {task}, only {supported}{why}"
-            raise BadInput(f"{fault}; use one of {others}" if why else f"{fault}: use one of {others}")
+            raise BadInput(f"{fault}{';' if why else ':'} use one of {others}")
 
 
 def resolve_encoder(kind: str, name: str, task: str = "classify") -> str:
@@ -210,10 +210,15 @@ def check_spec(spec: Spec, kind: str) -> None:
         raise BadInput(f"method {spec.method} cannot be trained with the encoder {spec.encoder}: {reason}")
 
 
-def buildable_names(section: str) -> list[str]:
-    """Return all names that can be built; wrappers are shown around the baseline, as in `swad(erm)`."""
+def buildable_names(section: str, task: str = "") -> list[str]:
+    """Return all names that can be built, for a task those that support it; wrappers are shown as in `swad(erm)`."""
     discover(section)
-    return [name.replace("METHOD", "erm") for name in SECTIONS[section]]
+    names = [name.replace("METHOD", "erm") for name in SECTIONS[section]]
+    return names if not task else [n for n in names if not any(_lacks(e, task) for _, e in unwrap(section, n))]
+
+
+def _lacks(entry: Any, task: str) -> bool:
+    return isinstance(entry, Part) and bool(entry.unsupported(task))
 
 
 def describe(section: str) -> list[dict[str, Any]]:

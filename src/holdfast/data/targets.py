@@ -50,7 +50,7 @@ def separator_in(dataset: Dataset) -> str:
     for separator in SEPARATORS:
         joined = [name for name in dataset.classes if separator in name]
         sets = [_split(name, separator) for name in dataset.classes]
-        recombined = len({part for parts in sets for part in parts}) < len(dataset.classes)
+        recombined = len({label for labels in sets for label in labels}) < len(dataset.classes)
         several = bool(joined) and all(len(_split(name, separator)) > 1 for name in joined)
         if several and (recombined or separator != SEPARATORS[-1]):
             return separator
@@ -63,16 +63,16 @@ def label_sets(dataset: Dataset, *, task: str, separator: str = "") -> Dataset:
         return _checked_form(dataset, 2, "a set of labels")
     separator = separator or separator_in(dataset)
     sets = [_split(name, separator) for name in dataset.classes]
-    names = tuple(sorted({part for parts in sets for part in parts}))
+    names = tuple(sorted({label for labels in sets for label in labels}))
     if not names:
         raise BadInput(f"{dataset.name} has no labels: name the column with --column label=NAME")
     index = {name: i for i, name in enumerate(names)}
     table = np.zeros((len(sets) + 1, len(names)))
-    for row, parts in enumerate(sets):
-        table[row, [index[part] for part in parts]] = 1.0
+    for row, labels in enumerate(sets):
+        table[row, [index[label] for label in labels]] = 1.0
     empty = int((dataset.y < 0).sum())
     notes = [f"{empty:,} rows have no label and count as examples without any of the labels"] if empty else []
-    if all(len(parts) < 2 for parts in sets):
+    if all(len(labels) < 2 for labels in sets):
         fix = "name the separator with --set task.separator=TEXT, or use --task classify"
         notes.append(f"no label contains a separator, so that every example has at most one label: {fix}")
     converted = replace(dataset, y=np.zeros(len(dataset), dtype=np.int64), classes=names, task=task)
@@ -101,8 +101,8 @@ def ordered_levels(dataset: Dataset, order: Sequence[str] | None, *, task: str) 
 
 
 def _split(name: str, separator: str) -> list[str]:
-    parts = name.split(separator) if separator else [name]
-    return [part.strip() for part in parts if part.strip()]
+    pieces = name.split(separator) if separator else [name]
+    return [piece.strip() for piece in pieces if piece.strip()]
 
 
 def _checked_form(dataset: Dataset, dimensions: int, form: str) -> Dataset:

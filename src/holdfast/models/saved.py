@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,22 +24,28 @@ from holdfast.data.sample import Sample, load_sample, save_sample
 from holdfast.data.splits import HeldOut
 from holdfast.models.calibration import Calibration, observations, observer, probabilities
 from holdfast.models.card import card
+from holdfast.models.config import (
+    AGAIN,
+    EXTENDED_FORMAT,
+    FORMAT,
+    SHARED_FORMAT,
+    checked_config,
+    checked_scale,
+    member_weights,
+    size_bound,
+)
 from holdfast.models.shared import MEMBERS, WEIGHTS, Shared, changes_backbone, member_folder, shared_encoders, together
 from holdfast.models.versions import OWN, current_folder, has_versions
 from holdfast.nn.backbones.base import Backbone
 from holdfast.nn.decoding import Responder
 from holdfast.nn.experts.graft import describe_experts
 from holdfast.nn.memory.recall import KINDS, Recall
-from holdfast.nn.model import Model, OutputScale
+from holdfast.nn.model import Model
 from holdfast.record import RunRecord, read
 from holdfast.tasks.base import ColumnTask, InferenceTask, Structured, Task
 
-FORMAT = 1
 MAX_FILES = 10_000  # in a model folder
-EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
-SHARED_FORMAT = 3  # of a member whose encoder another member stores
-FORMATS = (FORMAT, EXTENDED_FORMAT, SHARED_FORMAT)
-AGAIN = "fit the model again"
+SETS_OF_CLASSES = ("classify", "ordinal", "multilabel")  # tasks with one output per class
 WINDOW = 4096  # rows prepared and predicted at a time; the results do not depend on it
 CALIBRATION, HELD_OUT, SAMPLE = "gauge.safetensors", "heldout.json", "sample.safetensors"
 RECALL = "recall.safetensors"  # stored examples that predictions read; it changes without a new version
@@ -109,7 +114,7 @@ class SavedModel:
 
     @property
     def predicts(self) -> str:
-        """What the model predicts per example: `classes`, `numbers` or `labels`; empty for other tasks."""
+        """Kind of prediction per example: `classes`, `numbers` or `labels`; empty for other tasks."""
         return self.build_task().predicts
 
     @property
@@ -381,7 +386,7 @@ def load_model(folder: Path) -> SavedModel:
     check_model(folder)
     folder = current_folder(folder)
     saved = _load(folder)
-    weights, loaded = _member_weights(folder), [saved]
+    weights, loaded = member_weights(folder), [saved]
     for number in range(1, len(weights) + 1):
         member = _load(member_folder(folder, number), [each.model for each in loaded])
         if (member.classes, member.encoder.takes) != (saved.classes, saved.encoder.takes):
@@ -393,14 +398,14 @@ def load_model(folder: Path) -> SavedModel:
 def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
     """Load one network; a member may share encoders with `earlier` ones of the same average."""
     try:
-        config = _checked(read_json(folder / "config.json"), folder)
+        config = checked_config(read_json(folder / "config.json"), folder)
         shared = Shared.read(config, folder)
         weights = load_tensors(folder / WEIGHTS)[0] | shared.weights(folder, earlier)
         record = read(folder / "record.json")
         spec, classes = config["spec"], tuple(config["classes"])
         family = catalog.lookup("encoders", config["encoder"]["name"]).load().__self__
         build = partial(family.load, shared.preparation_folder(folder), config["encoder"]["settings"])
-        with AllocationLimit(_size(shared.folders(folder)), where=str(folder)):
+        with AllocationLimit(size_bound(shared.folders(folder)), where=str(folder)):
             encoder: Backbone = shared.backbone(earlier) or build()
             stated = config.get("neck", {"settings": {}})["settings"]
             options = {**catalog.lookup("necks", spec["neck"]).earlier, **spec["neck_args"], **stated}
@@ -408,13 +413,13 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
             head = catalog.lookup("heads", config["head"]["name"]).load().__self__(**config["head"]["settings"])
             if shared and changes_backbone(neck, head):
                 encoder = build()
-        if spec.get("task") == "classify" and head.outputs != len(classes):
+        if spec.get("task") in SETS_OF_CLASSES and head.outputs != len(classes):
             raise TypeError(f"its head has {head.outputs} outputs for {len(classes)} classes")
         model = Model(encoder, neck, head)
         model.load_state_dict(weights)
         shared.tie(model, earlier)
         model.recall = load_recall(folder / RECALL, model) if "recall" in config else None
-        model.scale = _scale(config["scale"]) if spec.get("task") == "regress" else None
+        model.scale = checked_scale(config["scale"]) if spec.get("task") == "regress" else None
         calibration = Calibration.load(folder / CALIBRATION) if (folder / CALIBRATION).exists() else None
         held = HeldOut.from_json(read_json(folder / HELD_OUT)) if (folder / HELD_OUT).exists() else None
         sample = load_sample(folder / SAMPLE) if (folder / SAMPLE).exists() else None
@@ -425,42 +430,3 @@ def _load(folder: Path, earlier: Sequence[Model] = ()) -> SavedModel:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadInput(f"{folder} is not a valid model folder ({first}): {AGAIN}") from error
     return SavedModel(model.eval(), encoder, classes, record, calibration, held, sample, columns)
-
-
-def _scale(pair: Any) -> OutputScale:
-    """Validate mean and scale of a regression's target."""
-    mean, scale = map(float, pair)
-    if not math.isfinite(mean) or not 0 < scale < math.inf:
-        raise TypeError("config.json has an invalid scale of the target")
-    return OutputScale(mean, scale)
-
-
-def _checked(config: Any, folder: Path) -> dict[str, Any]:
-    """Validate the configuration before anything is built from it."""
-    if config["format"] not in FORMATS:
-        known = f"{FORMATS[0]} to {FORMATS[-1]}"
-        raise BadInput(f"{folder} has model format {config['format']}, this version reads {known}: update holdfast")
-    mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
-    mappings += [config["neck"], config["neck"]["settings"]] if "neck" in config else []
-    if len(set(config["classes"])) < len(config["classes"]):
-        raise TypeError("config.json has a class twice")
-    names = [config["spec"]["neck"], config["encoder"]["name"], config["head"]["name"], *config["classes"]]
-    if not all(isinstance(mapping, dict) for mapping in mappings) or not all(isinstance(name, str) for name in names):
-        raise TypeError("config.json has an invalid structure")
-    return config
-
-
-def _member_weights(folder: Path) -> list[float]:
-    """Return the weights of further members; empty for a single network."""
-    weights = read_json(folder / "config.json").get("members", [])
-    valid = isinstance(weights, list) and all(isinstance(w, float) and 0 < w < 1 for w in weights)
-    if not valid or sum(weights) >= 1:
-        raise BadInput(f"{folder} is not a valid model folder (weights of its members are invalid): {AGAIN}")
-    return weights
-
-
-def _size(folders: Sequence[Path]) -> int:
-    """Return an upper bound for the elements of a tensor: the bytes of all files, at least 16 million."""
-    patterns = ("*.safetensors", "preparation/**/*")
-    files = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
-    return max(1 << 24, sum(path.stat().st_size for path in files if path.is_file()))

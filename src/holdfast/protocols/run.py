@@ -209,8 +209,8 @@ def _result(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the scores of a stage; a transductive memory follows `followed`, or else the part that it predicts."""
     evaluated: dict[str, dict[str, tuple[Tensor, Tensor]]] = {"test": {}, "valid": {}}
-    for split, parts in (("test", stage.test), ("valid", stage.valid)):
-        for part in parts:
+    for split, domains in (("test", stage.test), ("valid", stage.valid)):
+        for part in domains:
             if not followed:
                 observe_unlabelled(method, examples, part.rows)
             evaluated[split][part.domain] = evaluation_outputs(method, examples, part, task)

@@ -136,5 +136,5 @@ def test_a_broken_plugin_gives_one_sentence_and_leaves_others_alone(install, cap
 
 
 def test_error_of_a_task_names_the_supported_tasks_and_other_parts():
-    with pytest.raises(BadInput, match=r"'mixup'.* tag, only classify: .*erm"):
+    with pytest.raises(BadInput, match=r"'mixup'.* tag, only classify, ordinal, regress, multilabel: .*erm"):
         catalog.check_task("methods", "swad(mixup)", "tag")

@@ -64,5 +64,5 @@ def test_a_run_starts_from_the_fitted_head_and_trains_the_encoder(bert):
 
 
 def test_other_tasks_are_refused(bert):
-    with pytest.raises(BadInput, match=r"lp-ft.*does not support the task masked"):
+    with pytest.raises(BadInput, match=r"lp-ft.*not the task masked"):
         spec_of(bert, task="masked")

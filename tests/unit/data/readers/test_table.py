@@ -88,23 +88,6 @@ def test_boolean_labels(tmp_path):
         assert read_table(write(tmp_path, suffix, rows)).classes == ("False", "True")
 
 
-@pytest.mark.parametrize("suffix", formats.SUFFIXES)
-def test_numeric_labels_that_look_like_measurements_are_reported(tmp_path, suffix):
-    def rows(labels):
-        return {"text": ["a"] * len(labels), "label": labels, "domain": ["x"] * len(labels)}
-
-    every = [0.25 + i for i in range(400)]
-    message = refusal(write(tmp_path, suffix, rows(every)))
-    assert "400 distinct numeric labels in 400 examples, such as 0.25" in message
-    assert not read_table(tmp_path / f"data{suffix}", need=()).notes  # any labels are accepted for prediction
-    (note,) = read_table(write(tmp_path, suffix, rows(every * 3))).notes
-    assert "400 distinct" in note
-    (note,) = read_table(write(tmp_path, suffix, rows(list(range(400))))).notes
-    assert "400 distinct" in note
-    for classes in (list(range(400)) * 3, [0.5, 1.0, 1.5] * 20, [f"name {i}" for i in range(400)]):
-        assert not read_table(write(tmp_path, suffix, rows(classes))).notes
-
-
 def test_equal_text_and_float_labels_are_merged(tmp_path):
     found = read_table(put(tmp_path, "text,label,domain\na,1.0,x\nb,1,x\nc,01,x\nd, 2 ,x\n"))
     assert (found.classes, found.y.tolist()) == (("01", "1", "2"), [1, 1, 0, 2])

@@ -1,0 +1,55 @@
+"""Validation of the configuration of a model folder, before anything is built from it."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import BadInput
+from holdfast.core.files import read_json
+from holdfast.nn.model import OutputScale
+
+FORMAT = 1
+EXTENDED_FORMAT = 2  # of a folder with further members or stored examples, which change its predictions
+SHARED_FORMAT = 3  # of a member whose encoder another member stores
+FORMATS = (FORMAT, EXTENDED_FORMAT, SHARED_FORMAT)
+AGAIN = "fit the model again"
+
+
+def checked_scale(pair: Any) -> OutputScale:
+    """Validate mean and scale of a regression's target."""
+    mean, scale = map(float, pair)
+    if not math.isfinite(mean) or not 0 < scale < math.inf:
+        raise TypeError("config.json has an invalid scale of the target")
+    return OutputScale(mean, scale)
+
+
+def checked_config(config: Any, folder: Path) -> dict[str, Any]:
+    """Validate the configuration before anything is built from it."""
+    if config["format"] not in FORMATS:
+        known = f"{FORMATS[0]} to {FORMATS[-1]}"
+        raise BadInput(f"{folder} has model format {config['format']}, this version reads {known}: update holdfast")
+    mappings = [config["spec"], config["spec"]["neck_args"], config["encoder"]["settings"], config["head"]["settings"]]
+    mappings += [config["neck"], config["neck"]["settings"]] if "neck" in config else []
+    if len(set(config["classes"])) < len(config["classes"]):
+        raise TypeError("config.json has a class twice")
+    names = [config["spec"]["neck"], config["encoder"]["name"], config["head"]["name"], *config["classes"]]
+    if not all(isinstance(mapping, dict) for mapping in mappings) or not all(isinstance(name, str) for name in names):
+        raise TypeError("config.json has an invalid structure")
+    return config
+
+
+def member_weights(folder: Path) -> list[float]:
+    """Return the weights of further members; empty for a single network."""
+    weights = read_json(folder / "config.json").get("members", [])
+    valid = isinstance(weights, list) and all(isinstance(w, float) and 0 < w < 1 for w in weights)
+    if not valid or sum(weights) >= 1:
+        raise BadInput(f"{folder} is not a valid model folder (weights of its members are invalid): {AGAIN}")
+    return weights
+
+
+def size_bound(folders: Sequence[Path]) -> int:
+    """Return an upper bound for the elements of a tensor: the bytes of all files, at least 16 million."""
+    patterns = ("*.safetensors", "preparation/**/*")
+    files = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
+    return max(1 << 24, sum(path.stat().st_size for path in files if path.is_file()))

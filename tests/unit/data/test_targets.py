@@ -1,0 +1,111 @@
+"""Labels as numbers, sets of labels and ordered levels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from holdfast.core.errors import BadInput
+from holdfast.data.dataset import Dataset, encode, join
+from holdfast.data.raw import Vectors
+from holdfast.data.sample import Sample, load_sample, save_sample
+from holdfast.data.splits import merge_marked, row_hashes
+from holdfast.data.targets import label_sets, measurements, numeric_targets, ordered_levels, separator_in
+from holdfast.run.workspace import training_data
+
+
+def data(labels, domain="x"):
+    y, classes = encode([label for label in labels if label is not None])
+    codes = np.full(len(labels), -1)
+    codes[[label is not None for label in labels]] = y
+    raw = Vectors(np.arange(len(labels), dtype=np.float32)[:, None])
+    return Dataset("d", raw, codes, classes, np.zeros(len(labels), dtype=np.int64), (domain,))
+
+
+def test_numbers_keep_their_values_and_missing_labels_are_nan():
+    converted = numeric_targets(data(["2.5", "-1", None, "1e3"]), task="regress")
+    np.testing.assert_equal(converted.targets, [2.5, -1.0, np.nan, 1000.0])
+    assert converted.y.tolist() == [0, 0, -1, 0]
+    assert (converted.classes, converted.task) == ((), "regress")
+    assert converted.subset(np.array([3, 0])).targets.tolist() == [1000.0, 2.5]
+    assert [converted.label_text(row) for row in range(4)] == ["2.5", "-1", "", "1000"]
+
+
+def test_a_label_that_is_no_number_is_named_with_its_row():
+    with pytest.raises(BadInput, match=r"d: row 2 has the label 'high', which is not a number: .*--task classify"):
+        numeric_targets(data(["1", "high", "2"]), task="regress")
+    with pytest.raises(BadInput, match=r"'inf'"):
+        numeric_targets(data(["1", "inf"]), task="regress")
+
+
+def test_one_constant_number_is_refused():
+    with pytest.raises(BadInput, match=r"label 3 in every row"):
+        numeric_targets(data(["3", "3"]), task="regress").checked()
+
+
+@pytest.mark.parametrize(
+    ("labels", "numeric"),
+    [
+        ([0.25 + i for i in range(400)], True), ([0.25 + i for i in range(400)] * 3, True), (list(range(400)), True),
+        (list(range(400)) * 3, False), ([0.5, 1.0, 1.5] * 20, False), ([f"name {i}" for i in range(400)], False),
+    ],
+)  # fmt: skip
+def test_many_numbers_look_like_measurements(labels, numeric):
+    assert bool(measurements(data([str(label) for label in labels]))) == numeric
+
+
+def test_training_data_infers_a_regression_with_a_note():
+    measured = data([str(0.25 + i) for i in range(40)])
+    inferred = training_data(measured)
+    assert inferred.task == "regress"
+    assert "40 distinct numeric labels in 40 examples, so that the task is regress" in inferred.notes[-1]
+    chosen = training_data(measured, task="classify")
+    assert (chosen.task, len(chosen.classes)) == ("", 40)
+
+
+def test_labels_that_look_like_sets_are_reported():
+    combined = data(["red|blue", "red", "green"])
+    dataset = training_data(combined)
+    assert "'red|blue' contain '|'" in dataset.notes[-1]
+    assert "--task multilabel" in dataset.notes[-1]
+    assert dataset.classes == ("green", "red", "red|blue")
+    assert not training_data(data(["Paris, France", "Lyon, France"])).notes
+    assert separator_in(data(["a,b", "b", "a"])) == ","
+
+
+def test_sets_of_labels():
+    converted = label_sets(data(["red|blue", "red", None, " blue "]), task="multilabel")
+    assert converted.classes == ("blue", "red")
+    assert converted.targets.tolist() == [[1, 1], [0, 1], [0, 0], [1, 0]]
+    assert converted.y.tolist() == [0, 0, 0, 0]
+    assert "1 rows have no label" in converted.notes[0]
+    other = label_sets(data(["a b", "c"]), task="multilabel", separator=" ")
+    assert other.classes == ("a", "b", "c")
+    assert "no label contains a separator" in label_sets(data(["a", "b"]), task="multilabel").notes[0]
+
+
+def test_levels_need_an_order_unless_they_are_numbers():
+    assert ordered_levels(data(["10", "9", "2"]), None, task="ordinal").classes == ("2", "9", "10")
+    with pytest.raises(BadInput, match=r"order of the labels high, low is unknown: .*--set task\.order=LOW"):
+        ordered_levels(data(["low", "high"]), None, task="ordinal")
+    levels = ordered_levels(data(["low", "high", None, "low"]), ["low", "high"], task="ordinal")
+    assert (levels.classes, levels.y.tolist()) == (("low", "high"), [0, 1, -1, 0])
+    with pytest.raises(BadInput, match=r"task\.order lacks the label 'low'"):
+        ordered_levels(data(["low", "high"]), ["mid", "high"], task="ordinal")
+    with pytest.raises(BadInput, match=r"names levels that do not occur"):
+        ordered_levels(data(["low", "high"]), ["low", "mid", "high"], task="ordinal")
+
+
+def test_targets_follow_joins_samples_hashes_and_fingerprints(tmp_path):
+    first = numeric_targets(data(["1", "2.5"]), task="regress")
+    second = numeric_targets(data(["4", "8"], "z"), task="regress")
+    joined = join([first, second])
+    assert (joined.targets.tolist(), joined.task) == ([1, 2.5, 4, 8], "regress")
+    assert first.fingerprint != numeric_targets(data(["1", "2.25"]), task="regress").fingerprint
+    assert row_hashes(first, np.arange(2))[0] != row_hashes(second, np.arange(2))[0]
+    sets = [label_sets(data(["a|b", "b"]), task="multilabel"), label_sets(data(["c|b", "c"], "z"), task="multilabel")]
+    assert join(sets).targets.tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1]]
+    marked = replace(first, split=np.array([0, 2]))
+    assert merge_marked([marked, marked]).targets.tolist() == [1, 2.5, 1, 2.5]
+    loaded = load_sample(save_sample(tmp_path / "s.safetensors", Sample(marked, 5), size=None)).dataset
+    assert (loaded.targets.tolist(), loaded.task) == ([1, 2.5], "regress")
