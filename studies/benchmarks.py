@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -83,7 +84,7 @@ def extrapolation(nodes: int = 100, cpus: int = 8, runs: int = 10_000, seconds: 
     return header("quantity", "expected") + [f"| {name} | {value} |" for name, value in rows.items()]
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], list[str]]] = {
     name: partial(ratios, name)
     for name in (
         "loop", "cache", "methods", "read", "mil", "recurrent", "hma", "gmap", "experts", "serve", "engines", "cluster",

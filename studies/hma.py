@@ -87,12 +87,14 @@ def _scores(
     return scores
 
 
-def _published(recipe: str, columns: Sequence[str], *, scale: float = 1.0, **names: str) -> dict[str, float]:
+def _published(
+    recipe: str, columns: Sequence[str], names: Mapping[str, str] | None = None, *, scale: float = 1.0
+) -> dict[str, float]:
     """Return the published mean over these columns per row; `names` overrides the recipe's row names."""
     cells = load_recipe(recipe).cells
     values = {(cell.row.name, cell.column.name): cell.published for cell in cells}
     means = {}
-    for row, name in {**RECIPE_ROWS, **names}.items():
+    for row, name in {**RECIPE_ROWS, **(names or {})}.items():
         printed = [values.get((name, column)) for column in columns]
         if all(printed):
             means[row] = scale * fmean(value for value in printed if value)
@@ -153,7 +155,7 @@ def amazon() -> Measured:
 def social() -> Measured:
     """Social networks, with augmentations as baselines."""
     columns = ("imdb-binary", "imdb-multi", "reddit-binary")
-    published = _published("hma/table4", columns, **{ERM: "vanilla"})
+    published = _published("hma/table4", columns, {ERM: "vanilla"})
     return Measured(_scores("people", SOCIAL, _by_dataset("accuracy")), SOCIAL, columns, 5, published)
 
 
@@ -184,7 +186,7 @@ def searched() -> list[str]:
 def molecules(encoder: str) -> Measured:
     """Molecules by scaffold with one encoder: area under the ROC curve."""
     columns = ("bace", "bbbp", "hiv")
-    published = _published("hma/table3", columns, **{ERM: encoder, "HMA": f"{encoder}+hma"})
+    published = _published("hma/table3", columns, {ERM: encoder, "HMA": f"{encoder}+hma"})
     scores = _scores("molecules", MOLECULES, _by_dataset("roc_auc"), encoder=encoder)
     return Measured(scores, MOLECULES, columns, 3, published)
 

@@ -132,7 +132,7 @@ class Runner:
         if len(episodes) != 1:
             raise BadInput(f"{job.comparison} has {len(episodes)} episodes '{job.episode}': name one that its plan has")
         episode = episodes[0]
-        check_episode(spec, episode, workspace)
+        check_episode(spec, episode)
         if job.stage == "search":
             episode = replace(episode, stages=tuple(replace(stage, test=()) for stage in episode.stages))
         return spec, episode, workspace

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from safetensors.torch import load_file
 
 from tests.e2e.conftest import write_reviews
@@ -101,6 +102,18 @@ def test_sigint_stops_cleanly_and_the_command_resumes(holdfast, tmp_path):
     for path in (tmp_path / "uninterrupted" / "records").glob("*.json"):
         other = json.loads((tmp_path / "pieces" / "records" / path.name).read_text())
         assert other["stages"] == json.loads(path.read_text())["stages"]
+
+
+def test_folder_in_use_stops_fit_before_the_data_is_read(holdfast, tmp_path):
+    (tmp_path / "model").mkdir()
+    with FileLock(tmp_path / "model" / ".lock"):
+        ran = holdfast("fit", "missing.csv", "--out=model")
+    assert ran.code == 2
+    assert "model is in use by " in ran.err
+    assert "missing.csv" not in ran.err
+    alone = holdfast("fit", "missing.csv", "--out=other")
+    assert "missing.csv" in alone.err
+    assert not (tmp_path / "other").exists()
 
 
 def test_sigterm_saves_and_a_running_folder_is_locked(holdfast, tmp_path):

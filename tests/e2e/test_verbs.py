@@ -13,6 +13,12 @@ from tests.unit.report.fake_records import record
 CELL = {"method", "target", "metric", "mean", "stderr", "n"}
 
 
+def comparison(data, *extra, methods="erm", seeds=1, steps=8):
+    """Return the words of a small comparison without simple baselines."""
+    words = ["compare", "--no-baselines", data, "--seeds", seeds, "--steps", steps, *extra]
+    return [*words, "--methods", methods] if methods else words
+
+
 @pytest.mark.parametrize("what", ["methods", "encoders", "datasets", "protocols", "selections", "analyses"])
 def test_list(holdfast, what):
     ran = holdfast("list", what, "--json")
@@ -25,22 +31,8 @@ def test_list(holdfast, what):
 
 
 def test_compare_prints_one_json_document(holdfast, reviews, quick, tmp_path):
-    ran = holdfast(
-        "compare",
-        "--no-baselines",
-        "--no-combinations",
-        reviews,
-        "--methods",
-        "erm",
-        "--seeds",
-        2,
-        "--steps",
-        20,
-        "--out",
-        "runs",
-        "--json",
-        *quick,
-    )
+    words = comparison(reviews, "--no-combinations", "--out", "runs", "--json", *quick, seeds=2, steps=20)
+    ran = holdfast(*words)
     assert ran.code == 0, ran.err
     assert set(ran.json) >= {"table", "records", "report"}
     assert all(set(cell) == CELL for cell in ran.json["table"])
@@ -59,47 +51,21 @@ def test_compare_prints_one_json_document(holdfast, reviews, quick, tmp_path):
 
 
 def test_finished_runs_are_not_repeated(holdfast, reviews, quick, tmp_path):
-    words = [
-        "compare",
-        "--no-baselines",
-        reviews,
-        "--methods",
-        "erm",
-        "--seeds",
-        1,
-        "--steps",
-        10,
-        "--out",
-        "runs",
-        *quick,
-    ]
-    first = holdfast(*words)
+    first_words, more_words = (comparison(reviews, "--out", "runs", *quick, seeds=seeds, steps=10) for seeds in (1, 2))
+    first = holdfast(*first_words)
     assert first.code == 0
     assert "books" in first.out
     assert "average" in first.out
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()}
-    again = holdfast(*words)
+    again = holdfast(*first_words)
     assert "4 of 4 runs" in again.err
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "records").iterdir()} == before
-    more = holdfast(*(w if w != 1 else 2 for w in words))
+    more = holdfast(*more_words)
     assert "4 of 8 runs" in more.err
 
 
 def test_compare_recommends_and_trains_a_model(holdfast, reviews, quick, tmp_path):
-    words = [
-        "compare",
-        "--no-baselines",
-        reviews,
-        "--methods",
-        "erm,coral",
-        "--seeds",
-        1,
-        "--steps",
-        10,
-        "--out",
-        "runs",
-        *quick,
-    ]
+    words = comparison(reviews, "--out", "runs", *quick, methods="erm,coral", steps=10)
     ran = holdfast(*words)
     assert ran.code == 0, ran.err
     assert "choice: erm" in ran.err + ran.out
@@ -118,21 +84,7 @@ def test_compare_recommends_and_trains_a_model(holdfast, reviews, quick, tmp_pat
 
 
 def test_no_model_option(holdfast, reviews, quick, tmp_path):
-    words = [
-        "compare",
-        "--no-baselines",
-        reviews,
-        "--methods",
-        "erm",
-        "--seeds",
-        1,
-        "--steps",
-        4,
-        "--out",
-        "runs",
-        "--json",
-        *quick,
-    ]
+    words = comparison(reviews, "--out", "runs", "--json", *quick, steps=4)
     ran = holdfast(*words, "--no-model")
     assert ran.json["choice"]["label"] == "erm"
     assert ran.json["model"] is None
@@ -154,9 +106,7 @@ def test_no_model_option(holdfast, reviews, quick, tmp_path):
     ids=" ".join,
 )
 def test_every_plan_and_selection(holdfast, reviews, quick, extra):
-    ran = holdfast(
-        "compare", "--no-baselines", reviews, "--methods", "erm", "--seeds", 1, "--steps", 8, "--json", *quick, *extra
-    )
+    ran = holdfast(*comparison(reviews, "--json", *quick, *extra))
     assert ran.code == 0, ran.out
     assert any(cell["target"] == "average" for cell in ran.json["table"])
     if "stream" in extra:
@@ -218,8 +168,7 @@ def test_predict_scores_known_labels(holdfast, reviews, quick, tmp_path):
 
 
 def test_report_is_built_from_records_alone(holdfast, reviews, quick, tmp_path):
-    words = "--methods", "erm", "--seeds", 1, "--steps", 8, "--analyse", "routing", "--out", "runs", *quick
-    holdfast("compare", "--no-baselines", reviews, *words)
+    holdfast(*comparison(reviews, "--analyse", "routing", "--out", "runs", *quick))
     reviews.unlink()
     (tmp_path / "runs" / "report.html").unlink()
     ran = holdfast("report", "runs", "--metric", "macro_f1", "--json")
@@ -244,17 +193,7 @@ def test_report_lists_significant_differences(holdfast, tmp_path):
 
 
 def test_analyses_are_in_records_and_report(holdfast, reviews, quick, tmp_path):
-    words = [
-        "compare",
-        "--no-baselines",
-        reviews,
-        "--methods=erm",
-        "--seeds=1",
-        "--steps=8",
-        "--out=runs",
-        "--json",
-        *quick,
-    ]
+    words = comparison(reviews, "--out=runs", "--json", *quick)
     ran = holdfast(*words, "--analyse=a-distance,projection", "--set=plan.targets=films")
     assert ran.code == 0, ran.out
     (record,) = ran.json["records"]
@@ -272,13 +211,13 @@ def test_analyses_are_in_records_and_report(holdfast, reviews, quick, tmp_path):
 def test_named_columns_and_text_pairs(holdfast, quick, tmp_path):
     path = write_reviews(tmp_path / "odd.csv", header="saying,verdict,shop")
     named = ["--column", "text=saying", "--column", "label=verdict", "--column", "domain=shop"]
-    small = ["--methods=erm", "--seeds", 1, "--steps", 5, "--json", "--no-model", *quick]
-    ran = holdfast("compare", "--no-baselines", path, *named, *small)
+    small = ["--json", "--no-model", *quick]
+    ran = holdfast(*comparison(path, *named, *small, steps=5))
     assert ran.code == 0, ran.out
     lines = ["premise,hypothesis,label,genre"]
     lines += [f"a {w} man,he is {v},{w == v},{g}" for g in "xyz" for w in ("old", "new") for v in ("old", "new") * 3]
     (tmp_path / "nli.csv").write_text("\n".join(lines))
-    ran = holdfast("compare", "--no-baselines", "nli.csv", *small)
+    ran = holdfast(*comparison("nli.csv", *small, steps=5))
     assert ran.code == 0, ran.out
     assert {c["target"] for c in ran.json["table"]} == {"x", "y", "z", "average", "worst"}
 
@@ -289,9 +228,7 @@ def test_split_column_is_used(holdfast, quick, tmp_path):
     kinds = ["train", "train", "dev", "dev", "test", "test"]
     marked = [rows[0] + ",split"] + [f"{r},{kinds[i % 6]}" for i, r in enumerate(rows[1:])]
     path.write_text("\n".join(marked))
-    ran = holdfast(
-        "compare", "--no-baselines", path, "--methods=erm", "--seeds", 1, "--steps", 5, "--json", "--no-model", *quick
-    )
+    ran = holdfast(*comparison(path, "--json", "--no-model", *quick, steps=5))
     sizes = ran.json["records"][0]["stages"][0]["sizes"]
     used = sum(sum(counts.values()) for counts in sizes.values())
     assert used < 160  # the sources' test rows and the target's other rows are not used
@@ -299,16 +236,14 @@ def test_split_column_is_used(holdfast, quick, tmp_path):
 
 
 def test_all_methods_skips_unsuitable_ones_with_a_reason(holdfast, reviews, quick):
-    words = ("--methods=all", "--plan=stream", "--seeds=1", "--steps=2", "--json", *quick)
-    ran = holdfast("compare", "--no-baselines", reviews, *words)
+    words = ("--plan=stream", "--json", *quick)
+    ran = holdfast(*comparison(reviews, *words, methods="all", steps=2))
     assert ran.code == 0, ran.out
     methods = {cell["method"] for cell in ran.json["table"]}
     assert "erm" in methods
     assert "dann" not in methods
     assert any("dann" in note and "2 training domains" in note for note in ran.json["notes"])
-    named = holdfast(
-        "compare", "--no-baselines", reviews, "--plan=stream", "--methods=erm,dann", "--steps=2", "--json", *quick
-    )
+    named = holdfast(*comparison(reviews, *words, methods="erm,dann", steps=2))
     assert named.code == 2
     assert "dann" in named.json["error"]
     assert "2 training domains" in named.json["error"]
@@ -318,16 +253,8 @@ def test_all_methods_skips_unsuitable_ones_with_a_reason(holdfast, reviews, quic
 def test_all_methods_skips_those_that_equal_erm_on_a_frozen_encoder(holdfast, reviews, tmp_path):
     from tests.tiny import tiny_bert
 
-    words = [
-        "compare",
-        "--no-baselines",
-        reviews,
-        f"--encoder=hf:{tiny_bert(tmp_path / 'bert')}",
-        "--seeds=1",
-        "--steps=2",
-        "--json",
-    ]
-    words += ["--no-model", "--examples=12"]
+    encoder = f"--encoder=hf:{tiny_bert(tmp_path / 'bert')}"
+    words = comparison(reviews, encoder, "--json", "--no-model", "--examples=12", methods="", steps=2)
     plain = holdfast(*words, "--out=a").json
     for method in ("coral", "miro", "ewc"):
         assert any(note.startswith(f"{method} ") for note in plain["notes"]), method
@@ -339,16 +266,7 @@ def test_all_methods_skips_those_that_equal_erm_on_a_frozen_encoder(holdfast, re
 def test_domains_that_look_like_numbers_can_be_targets(holdfast, quick, tmp_path):
     lines = ["text,label,year"] + [f"{w} thing,{w},{y}" for y in (2018, 2019, 2020) for w in ("good", "bad") * 6]
     (tmp_path / "years.csv").write_text("\n".join(lines))
-    words = [
-        "compare",
-        "--no-baselines",
-        "years.csv",
-        "--column=domain=year",
-        "--methods=erm",
-        "--seeds=1",
-        "--steps=3",
-        "--json",
-    ]
+    words = comparison("years.csv", "--column=domain=year", "--json", steps=3)
     ran = holdfast(*words, "--set=plan.targets=2019", *quick)
     assert ran.code == 0, ran.out
     assert {c["target"] for c in ran.json["table"]} == {"2019", "average", "worst"}
@@ -370,9 +288,7 @@ def test_checkpoint_of_another_spec_is_not_resumed(holdfast, reviews, quick, tmp
 
 @pytest.mark.minilm
 def test_minilm_frozen_is_the_default_for_text(holdfast, reviews):
-    ran = holdfast(
-        "compare", "--no-baselines", reviews, "--methods", "erm", "--seeds", 2, "--steps", 50, "--out", "runs", "--json"
-    )
+    ran = holdfast(*comparison(reviews, "--out", "runs", "--json", seeds=2, steps=50))
     assert ran.code == 0, ran.out
     spec = ran.json["records"][0]["spec"]
     assert (spec["encoder"], spec["tune"]) == ("minilm", "frozen")

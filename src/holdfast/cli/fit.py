@@ -1,5 +1,6 @@
 """holdfast fit and holdfast pretrain: train a model folder, or continue pretraining a text encoder."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -75,8 +76,8 @@ def fit(
 
     Run the same command again to continue a stopped training.
     """
-    from holdfast.core.files import cache_folder
-    from holdfast.core.parallel import process_group
+    from holdfast.core.files import cache_folder, locked
+    from holdfast.core.parallel import is_first, process_group
     from holdfast.estimator import DomainClassifier
     from holdfast.models.card import to_predict
     from holdfast.models.pretrain_unlabelled import pretrain_for
@@ -89,8 +90,10 @@ def fit(
 
     settings = options.merged_settings(context, config, set_, task)
     metric = settings.pop("metric", metric)
-    with process_group(device):
+    with process_group(device), ExitStack() as stack:
         check_folder(out)
+        if is_first():  # before the data is read and the rate is searched, which may take long
+            stack.enter_context(locked(out))
         dataset = training_data(
             data, task=settings.get("task"), columns=options.pairs(column), data_dir=data_dir, examples=examples,
             unlabelled=unlabelled, empty_labels=empty_labels, settings=settings,
